@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from lancetable.errors import RetryableCommitConflictError
-from lancetable.file.encodings_v0_1.dictionary import dictionary_parts
 from lancetable.file.encodings_v0_1.fields import read_dictionaries
+from lancetable.file.encodings_v0_1.var_binary import page_parts
 from lancetable.file.fetch import run
 from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.file.reader import open_data_file
@@ -70,7 +70,7 @@ def dictionary_head(store: ObjectStore, base: str, message: table_pb2.Manifest, 
     parts: list[bytes] = []
     position = 0
     for field_id in sorted(known.keys() & fields.keys()):
-        data, positions, offset = dictionary_parts(known[field_id], position)
+        data, positions, offset = page_parts(known[field_id], position)
         fields[field_id].dictionary.offset = offset
         fields[field_id].dictionary.length = len(known[field_id])
         parts += (bytes(data), positions)

@@ -1,8 +1,14 @@
 """Public API for single data files, with the names and the behaviour of pylance's `lance.file`.
 
-with LanceFileWriter("numbers.lance", schema) as writer:
-    writer.write_batch(batch)
-LanceFileReader("numbers.lance").read_range(0, 100).to_table()
+Examples
+--------
+>>> import pyarrow as pa
+>>> from lancetable.file import LanceFileReader, LanceFileWriter
+>>> table = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})
+>>> with LanceFileWriter("memory://examples/numbers.lance", table.schema) as writer:
+...     writer.write_batch(table)
+>>> LanceFileReader("memory://examples/numbers.lance").read_range(1, 2).to_table().to_pydict()
+{'id': [2, 3], 'name': ['b', 'c']}
 """
 
 from __future__ import annotations
@@ -76,7 +82,13 @@ _PAGE_MESSAGES: Mapping[str, type[Message]] = {
 
 
 def stable_version() -> str:
-    """Return the version number of the version named "stable"."""
+    """Return the version number of the file version named "stable".
+
+    Returns
+    -------
+    str
+        A number such as "2.0".
+    """
     return STABLE_VERSION.number
 
 
@@ -90,7 +102,7 @@ class LanceBufferDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class LancePageMetadata:
-    """Buffers of a page, and its encoding message in protobuf text format."""
+    """Buffers of a page, and its encoding message in the text format of protobuf."""
 
     buffers: list[LanceBufferDescriptor]
     encoding: str
@@ -152,13 +164,32 @@ class ReaderResults:
         self._batch_size = batch_size
 
     def to_table(self) -> pa.Table:
-        """Read all rows, without copying the bytes of the file where the encoding allows."""
+        """Read all rows, without copying the bytes of the file where the encoding allows.
+
+        Returns
+        -------
+        pyarrow.Table
+            The selected rows, in order.
+
+        Raises
+        ------
+        CorruptFileError
+            If the file is invalid.
+        SchemaMismatchError
+            If a non-nullable column contains nulls.
+        UnsupportedFeatureError
+            If an encoding is not supported.
+        """
         return self._reader._read(self._rows)
 
     def to_batches(self) -> pa.RecordBatchReader:
-        """Stream the rows in batches of `batch_size` rows; the last one may be shorter.
+        """Stream the rows.
 
-        About 64 Ki rows are in memory at a time.
+        Returns
+        -------
+        pyarrow.RecordBatchReader
+            Batches of `batch_size` rows; the last one may be shorter. About 64 Ki rows are in memory at a time. Reading
+            a batch raises as `to_table`.
         """
         return pa.RecordBatchReader.from_batches(self._reader._schema, self._batches())
 
@@ -205,6 +236,18 @@ class LanceFileReader:
         If the file is not a valid data file.
     UnsupportedFeatureError
         If the file version is not supported.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from lancetable.file import LanceFileReader, LanceFileWriter
+    >>> with LanceFileWriter("memory://examples/reader.lance") as writer:
+    ...     writer.write_batch(pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]}))
+    >>> reader = LanceFileReader("memory://examples/reader.lance", columns=["name"])
+    >>> reader.num_rows()
+    3
+    >>> reader.take_rows([0, 2]).to_table().to_pydict()
+    {'name': ['a', 'c']}
     """
 
     def __init__(
@@ -234,13 +277,55 @@ class LanceFileReader:
         return self._meta.num_rows
 
     def read_all(self, *, batch_size: int = 1024, batch_readahead: int = 16) -> ReaderResults:
-        """Select all rows. `batch_readahead` is ignored; it exists for compatibility with pylance."""
+        """Select all rows.
+
+        Parameters
+        ----------
+        batch_size
+            Number of rows in each batch of `to_batches`.
+        batch_readahead
+            Ignored; exists for compatibility with pylance.
+
+        Returns
+        -------
+        ReaderResults
+            The selected rows, which are read later.
+
+        Raises
+        ------
+        InvalidInputError
+            If `batch_size` is less than 1.
+        """
         return ReaderResults(self, range(self._meta.num_rows), batch_size)
 
     def read_range(
         self, start: int, num_rows: int, *, batch_size: int = 1024, batch_readahead: int = 16
     ) -> ReaderResults:
-        """Select `num_rows` rows starting at row `start`. Raises OutOfRangeError if the range exceeds the file."""
+        """Select consecutive rows.
+
+        Parameters
+        ----------
+        start
+            Number of the first row, from 0.
+        num_rows
+            Number of rows.
+        batch_size
+            Number of rows in each batch of `to_batches`.
+        batch_readahead
+            Ignored; exists for compatibility with pylance.
+
+        Returns
+        -------
+        ReaderResults
+            The selected rows, which are read later.
+
+        Raises
+        ------
+        OutOfRangeError
+            If the range exceeds the file.
+        InvalidInputError
+            If `batch_size` is less than 1.
+        """
         if start < 0 or num_rows < 0 or start + num_rows > self._meta.num_rows:
             raise OutOfRangeError(
                 f"rows {start} to {start + num_rows} out of range; the file has {self._meta.num_rows} rows"
@@ -260,6 +345,11 @@ class LanceFileReader:
             Number of rows in each batch of `to_batches`.
         batch_readahead
             Ignored; exists for compatibility with pylance.
+
+        Returns
+        -------
+        ReaderResults
+            The selected rows, which are read later.
 
         Raises
         ------
@@ -284,16 +374,42 @@ class LanceFileReader:
         return ReaderResults(self, rows.astype(np.int64, copy=False), batch_size)
 
     def read_global_buffer(self, index: int) -> bytes:
-        """Read a global buffer; number 0 is the descriptor. Raises OutOfRangeError if it does not exist."""
+        """Read a global buffer.
+
+        Parameters
+        ----------
+        index
+            Number of the buffer. Number 0 is the descriptor, which contains the schema.
+
+        Returns
+        -------
+        bytes
+            Content of the buffer.
+
+        Raises
+        ------
+        OutOfRangeError
+            If the file does not have the buffer.
+        """
         buffers = self._meta.global_buffers
         if not 0 <= index < len(buffers):
             raise OutOfRangeError(f"global buffer {index} out of range; the file has {len(buffers)} global buffers")
         return bytes(self._store.read(self._path, *buffers[index]))
 
     def metadata(self) -> LanceFileMetadata:
-        """Return the metadata of the file: schema, pages, encodings and sizes.
+        """Return the metadata of the file.
 
-        Raises UnsupportedFeatureError for version 0.1, and CorruptFileError if the metadata is invalid.
+        Returns
+        -------
+        LanceFileMetadata
+            Schema, pages, encodings and sizes.
+
+        Raises
+        ------
+        UnsupportedFeatureError
+            If the file has version 0.1.
+        CorruptFileError
+            If the metadata is invalid.
         """
         meta = self._meta
         if meta.version.is_legacy:
@@ -314,7 +430,18 @@ class LanceFileReader:
         )
 
     def file_statistics(self) -> LanceFileStatistics:
-        """Return the number of pages and the stored size of each column. Empty for version 0.1."""
+        """Return the number of pages and the stored size of each column.
+
+        Returns
+        -------
+        LanceFileStatistics
+            One entry for each column. Empty for version 0.1.
+
+        Raises
+        ------
+        CorruptFileError
+            If the metadata is invalid.
+        """
         columns = [self._meta.column(index) for index in range(self._meta.num_columns)]
         return LanceFileStatistics([ColumnStatistics(column.num_pages, column.size_bytes) for column in columns])
 
@@ -402,6 +529,17 @@ class LanceFileWriter:
         If an option is invalid.
     UnsupportedFeatureError
         If the version cannot be written or cannot store a field of the schema.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from lancetable.file import LanceFileReader, LanceFileWriter
+    >>> schema = pa.schema({"id": pa.int64()})
+    >>> with LanceFileWriter("memory://examples/writer.lance", schema, version="2.1") as writer:
+    ...     for start in (0, 3):
+    ...         writer.write_batch(pa.record_batch({"id": range(start, start + 3)}, schema))
+    >>> LanceFileReader("memory://examples/writer.lance").read_all().to_table()["id"].to_pylist()
+    [0, 1, 2, 3, 4, 5]
     """
 
     def __init__(
@@ -440,8 +578,21 @@ class LanceFileWriter:
     def write_batch(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Append rows.
 
-        Raises SchemaMismatchError if the batch does not match the schema of the file, InvalidInputError if the file is
-        closed, and UnsupportedFeatureError if the version cannot store a value.
+        Parameters
+        ----------
+        batch
+            The rows. Columns are matched by name.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If the batch does not match the schema of the file.
+        InvalidInputError
+            If the file is closed.
+        UnsupportedFeatureError
+            If the version cannot store a value.
+        TypeError
+            If `batch` is neither a RecordBatch nor a Table.
         """
         self._check_open()
         if not isinstance(batch, (pa.RecordBatch, pa.Table)):
@@ -453,7 +604,18 @@ class LanceFileWriter:
                 writer.write(self._stored(part, writer) if self._prepared else part)
 
     def add_schema_metadata(self, key: str, value: str) -> None:
-        """Add an entry to the schema metadata of the file. Raises InvalidInputError if the file is closed."""
+        """Add an entry to the schema metadata of the file.
+
+        Parameters
+        ----------
+        key, value
+            The entry. It replaces an entry with the same key.
+
+        Raises
+        ------
+        InvalidInputError
+            If the file is closed.
+        """
         self._check_open()
         if self._writer is None:
             self._pending_metadata[key] = value
@@ -461,9 +623,24 @@ class LanceFileWriter:
             self._writer.add_schema_metadata(key, value)
 
     def add_global_buffer(self, data: Buffer) -> int:
-        """Write arbitrary bytes and return the number to pass to `read_global_buffer`.
+        """Write arbitrary bytes.
 
-        Raises InvalidOperationError if the schema is not known yet, and InvalidInputError if the file is closed.
+        Parameters
+        ----------
+        data
+            Content of the buffer.
+
+        Returns
+        -------
+        int
+            Number of the buffer for `LanceFileReader.read_global_buffer`.
+
+        Raises
+        ------
+        InvalidOperationError
+            If the schema is not known yet.
+        InvalidInputError
+            If the file is closed.
         """
         self._check_open()
         if self._writer is None:
@@ -473,9 +650,17 @@ class LanceFileWriter:
         return self._writer.add_global_buffer(data)
 
     def close(self) -> int | None:
-        """Finish the file and return its number of rows, or None if it is already closed.
+        """Finish the file.
 
-        Raises InvalidInputError if neither a schema nor a batch was given.
+        Returns
+        -------
+        int or None
+            Number of rows of the file. None if the file is already closed.
+
+        Raises
+        ------
+        InvalidInputError
+            If neither a schema nor a batch was given.
         """
         if self._closed:
             return None
@@ -559,6 +744,18 @@ class LanceFileSession:
         Options of the object store.
     namespace_client, table_id
         Not supported; must be None.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from lancetable.file import LanceFileSession
+    >>> session = LanceFileSession("memory://examples/session")
+    >>> with session.open_writer("a/1.lance") as writer:
+    ...     writer.write_batch(pa.table({"id": [1, 2]}))
+    >>> session.list_with_delimiter()
+    ListResult(common_prefixes=['a'], objects=[])
+    >>> session.open_reader("a/1.lance").num_rows()
+    2
     """
 
     def __init__(
@@ -573,7 +770,20 @@ class LanceFileSession:
         self._base = base.rstrip("/")
 
     def open_reader(self, path: str, columns: Sequence[str] | None = None) -> LanceFileReader:
-        """Open a data file; see `LanceFileReader`."""
+        """Open a data file.
+
+        Parameters
+        ----------
+        path
+            Path of the file.
+        columns
+            Names of the columns to read. All columns by default.
+
+        Returns
+        -------
+        LanceFileReader
+            Reader of the file. Errors are those of its constructor.
+        """
         return LanceFileReader(path, columns=columns, _inner_reader=(self._store, self._full(path)))
 
     def open_writer(
@@ -586,7 +796,13 @@ class LanceFileSession:
         keep_original_array: bool | None = None,
         max_page_bytes: int | None = None,
     ) -> LanceFileWriter:
-        """Create a data file; see `LanceFileWriter`."""
+        """Create a data file. The options are those of `LanceFileWriter`.
+
+        Returns
+        -------
+        LanceFileWriter
+            Writer of the file. Errors are those of its constructor.
+        """
         return LanceFileWriter(
             path,
             schema,
@@ -615,11 +831,39 @@ class LanceFileSession:
         return ListResult([prefix + name for name in directories], [prefix + name for name in objects])
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
-        """Read `length` bytes of an object starting at `offset`. Raises CorruptFileError if the object is shorter."""
+        """Read a range of bytes of an object.
+
+        Parameters
+        ----------
+        path
+            Path of the object.
+        offset
+            Position of the first byte.
+        length
+            Number of bytes.
+
+        Returns
+        -------
+        bytes
+            The bytes of the range.
+
+        Raises
+        ------
+        NotFoundError
+            If the object does not exist.
+        CorruptFileError
+            If the object is shorter.
+        """
         return bytes(self._store.read(self._full(path), offset, offset + length))
 
     def delete_file(self, path: str) -> None:
-        """Delete an object. Raises NotFoundError if it does not exist."""
+        """Delete an object.
+
+        Raises
+        ------
+        NotFoundError
+            If the object does not exist.
+        """
         full = self._full(path)
         if self._store.find(full) is None:
             raise NotFoundError(f"not found: {path}", path=full)

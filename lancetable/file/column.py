@@ -30,9 +30,11 @@ __all__ = [
     "Decoded",
     "EncodedPage",
     "Family",
-    "Pieces",
+    "BufferPieces",
     "RunPlan",
-    "WriteOptions",
+    "PageOptions",
+    "contains_dictionary",
+    "fixed_width_array",
     "holds_null",
 ]
 
@@ -67,6 +69,21 @@ class Decoded(NamedTuple):
             -1 if self.validity is not None else 0,
             children=self.children,
         )
+
+
+def fixed_width_array(data_type: pa.DataType, length: int, values: pa.Buffer) -> pa.Array:
+    """Return an array without nulls over contiguous values; `data_type` may be a fixed-size list of such values."""
+    if not pa.types.is_fixed_size_list(data_type):
+        return pa.Array.from_buffers(data_type, length, [None, values], 0)
+    items = fixed_width_array(data_type.value_type, length * data_type.list_size, values)
+    return pa.Array.from_buffers(data_type, length, [None], 0, children=[items])
+
+
+def contains_dictionary(data_type: pa.DataType) -> bool:
+    """Return True if a type is or contains a dictionary. Arrow cannot concatenate some arrays of these types."""
+    if pa.types.is_dictionary(data_type):
+        return True
+    return any(contains_dictionary(data_type.field(number).type) for number in range(data_type.num_fields))
 
 
 def holds_null(array: pa.Array) -> bool:
@@ -114,7 +131,7 @@ class ColumnReader(Protocol):
         """
 
 
-Pieces: TypeAlias = "Iterable[Any]"
+BufferPieces: TypeAlias = "Iterable[Any]"
 """One buffer of a page, as bytes-like objects. Each is written before the next is requested from the iterable."""
 
 
@@ -127,14 +144,14 @@ class EncodedPage:
 
     column: int
     length: int
-    buffers: Sequence[Pieces]
+    buffers: Sequence[BufferPieces]
     encoding: bytes
     priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """Options of column writers.
+class PageOptions:
+    """Sizes of the pages that column writers build.
 
     Attributes
     ----------
@@ -142,13 +159,10 @@ class WriteOptions:
         Maximum size of the arrays that one column queues for its next page.
     max_page_bytes
         Size above which a single array is split into several pages.
-    keep_arrays
-        If True, the caller does not change the memory of its arrays, so queued arrays are not copied.
     """
 
     cache_bytes: int = 8 << 20
     max_page_bytes: int = 32 << 20
-    keep_arrays: bool = False
 
 
 class BlobSink(Protocol):
@@ -200,6 +214,6 @@ class Family:
     """
 
     open_field: Callable[[FileMetadata, Field, Mapping[int, int]], ColumnReader]
-    writers: Callable[[Schema, WriteOptions, BlobSink], list[ColumnWriter]] | None
+    writers: Callable[[Schema, PageOptions, BlobSink], list[ColumnWriter]] | None
     has_no_nulls: Callable[[ColumnPages], bool] | None
     open_cursor: Callable[[ColumnReader, RunPlan], Cursor | None] | None = None

@@ -17,21 +17,17 @@ relies on neither. Source: protos/file2.proto, "File Layout".
 
 from __future__ import annotations
 
-import os
 import struct
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
-from threading import Lock
-from typing import Any, Final, NamedTuple
-from weakref import ReferenceType, ref
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
+from lancetable.errors import CorruptFileError, InvalidInputError, LanceError, UnsupportedFeatureError
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import FileVersion
 from lancetable.proto import file2_pb2, file_pb2
@@ -46,9 +42,10 @@ __all__ = [
     "BufferRef",
     "ColumnPages",
     "FileMetadata",
+    "FileTail",
     "Footer",
     "IndirectEncodings",
-    "Limits",
+    "ReadLimits",
     "Page",
     "build_tail",
     "parse_footer",
@@ -64,13 +61,12 @@ STATISTICS_KEY: Final = "lancetable:statistics"
 
 _FOOTER: Final = struct.Struct("<QQQIIHH4s")
 _LEGACY_FOOTER: Final = struct.Struct("<QHH4s")
-_ENTRY_BYTES: Final = 16
-_MAX_CACHED_BYTES: Final = 4 * 1024 * 1024  # decoded values in the caches of all pages
+_ENTRY: Final = struct.Struct("<QQ")
 _MAX_ROWS: Final = 1 << 62  # the sum of two row counts fits into 63 bits
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReadLimits:
     """Limits on the resources that reading an untrusted file may use.
 
     `page_bytes` bounds the memory of one decoded page. It does not apply to pages returned as slices of the file.
@@ -79,7 +75,7 @@ class Limits:
     page_bytes: int = 2 << 30
 
 
-DEFAULT_LIMITS: Final = Limits()
+DEFAULT_LIMITS: Final = ReadLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +113,7 @@ class BufferRef(NamedTuple):
 class Page:
     """One page of a column: row count, buffer ranges and the serialized encoding message."""
 
-    __slots__ = ("__weakref__", "_column", "buffers", "decoder", "encoding", "index", "kept", "length")
+    __slots__ = ("__weakref__", "_column", "buffers", "cached", "decoder", "encoding", "index", "length")
 
     def __init__(self, column: ColumnPages, index: int, length: int, buffers: list[ByteRange], encoding: bytes) -> None:
         self._column = column
@@ -126,11 +122,7 @@ class Page:
         self.buffers = buffers
         self.encoding = encoding
         self.decoder: Any = None  # parsed encoding, set by the first reader
-        self.kept: Any = None  # small decoded values that the encoding caches for later reads, e.g. a dictionary
-
-    def hold(self, size_bytes: int) -> None:
-        """Charge the size of `kept` to the page cache, which evicts the oldest entries if it exceeds its budget."""
-        _page_cache.add(self, size_bytes)
+        self.cached: Any = None  # value of the page in the page cache; see page_cache.py
 
     @property
     def path(self) -> str:
@@ -138,7 +130,7 @@ class Page:
         return self._column.file.path
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ReadLimits:
         """Limits of the file."""
         return self._column.file.limits
 
@@ -165,25 +157,26 @@ class Page:
 
     def corrupt(self, what: str, expected: object = None, found: object = None) -> CorruptFileError:
         """Return a CorruptFileError for this page; the caller raises it."""
-        file = self._column.file
         offset = self.buffers[0].start if self.buffers else None
-        return CorruptFileError(
-            f"{file.path}: column {self._column.index}, page {self.index}: {what}"
-            + (f" (expected {expected}, found {found})" if expected is not None or found is not None else ""),
-            path=file.path,
-            offset=offset,
-            expected=expected,
-            found=found,
-        )
+        return self._column.file.corrupt(f"{self._place}: {what}", expected, found, offset)
 
     def unsupported(self, feature: str) -> UnsupportedFeatureError:
         """Return an UnsupportedFeatureError for a feature that this page needs; the caller raises it."""
-        file = self._column.file
         return UnsupportedFeatureError(
-            f"{file.path}: column {self._column.index}, page {self.index}: {feature} is not supported",
-            feature=feature,
-            path=file.path,
+            f"{self.path}: {self._place}: {feature} is not supported", feature=feature, path=self.path
         )
+
+    def raise_located(self, error: LanceError) -> NoReturn:
+        """Raise an error of a decoder again with file, column and page, unless it already has the path of a file."""
+        if error.__dict__.get("path") is not None:
+            raise error
+        if isinstance(error, UnsupportedFeatureError):
+            raise self.unsupported(str(error.feature)) from error
+        raise self.corrupt(str(error)) from error
+
+    @property
+    def _place(self) -> str:
+        return f"column {self._column.index}, page {self.index}"
 
 
 class IndirectEncodings(UnsupportedFeatureError):
@@ -289,93 +282,46 @@ class ReaderCache(NamedTuple):
     readers: dict[int, tuple[Field, Any]]
 
 
-class PageCache:
-    """Budget of the decoded values that pages of all files cache in `Page.kept`, evicted first in, first out.
-
-    Without it, a scan of a large table would accumulate the values of every page.
-    """
-
-    __slots__ = ("_lock", "_pages", "_size_bytes")
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._pages: deque[tuple[ReferenceType[Page], int]] = deque()
-        self._size_bytes = 0
-
-    def after_fork(self) -> None:
-        """Replace the lock in a forked child, where the thread that held it does not exist."""
-        self._lock = Lock()
-
-    def add(self, page: Page, size_bytes: int) -> None:
-        """Charge `size_bytes` for a page and evict the oldest entries over the budget."""
-        with self._lock:
-            self._pages.append((ref(page), size_bytes))
-            self._size_bytes += size_bytes
-            while self._size_bytes > _MAX_CACHED_BYTES and len(self._pages) > 1:
-                oldest, oldest_bytes = self._pages.popleft()
-                self._size_bytes -= oldest_bytes
-                evicted = oldest()
-                if evicted is not None:
-                    evicted.kept = None
-
-
-_page_cache: Final = PageCache()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_page_cache.after_fork)
-
-
+@dataclass(slots=True, eq=False)
 class FileMetadata:
     """Metadata of a data file. Immutable apart from caches; columns and schema are parsed on first access.
 
-    `size_bytes` is the size of the file. `num_rows` is the row count of the descriptor; the reader compares the row
-    count of each column with it.
+    Attributes
+    ----------
+    path, size_bytes
+        Path and size of the file.
+    footer
+        Footer of the file.
+    global_buffers
+        Ranges of the global buffers.
+    num_rows
+        Row count of the descriptor. The reader compares the row count of each column with it.
+    limits
+        Limits for reading the file.
+    content
+        The bytes of a small file, so that reading its columns needs no further request.
+    readers
+        Cache of file/reader.py.
     """
 
-    __slots__ = (
-        "_column_ranges",
-        "_columns",
-        "_descriptor",
-        "_indirect",
-        "_schema",
-        "_tail",
-        "_tail_start",
-        "content",
-        "footer",
-        "global_buffers",
-        "limits",
-        "num_rows",
-        "path",
-        "readers",
-        "size_bytes",
-    )
+    path: str
+    size_bytes: int
+    footer: Footer
+    global_buffers: tuple[ByteRange, ...]
+    _column_ranges: Sequence[ByteRange]
+    _descriptor: file_pb2.FileDescriptor
+    _tail: bytes  # from the column metadata to the column table
+    limits: ReadLimits
+    content: memoryview | None = None
+    readers: ReaderCache = field(default_factory=lambda: ReaderCache({}, {}))
+    _indirect: dict[ByteRange, bytes] = field(default_factory=dict)
+    _schema: Schema | None = None
+    _columns: list[ColumnPages | None] = field(init=False)
+    num_rows: int = field(init=False)
 
-    def __init__(
-        self,
-        path: str,
-        size_bytes: int,
-        footer: Footer,
-        global_buffers: tuple[ByteRange, ...],
-        column_ranges: list[ByteRange],
-        descriptor: file_pb2.FileDescriptor,
-        tail: bytes,
-        limits: Limits,
-        content: memoryview | None = None,
-    ) -> None:
-        self.path = path
-        self.content = content  # the bytes of a small file, so that reading its columns needs no further request
-        self.size_bytes = size_bytes
-        self.footer = footer
-        self.global_buffers = global_buffers
-        self.limits = limits
-        self.num_rows = descriptor.length
-        self.readers = ReaderCache({}, {})  # filled by file/reader.py
-        self._descriptor = descriptor
-        self._indirect: dict[ByteRange, bytes] = {}
-        self._schema: Schema | None = None
-        self._columns: list[ColumnPages | None] = [None] * len(column_ranges)
-        self._column_ranges = column_ranges
-        self._tail = tail  # bytes from the column metadata to the column table
-        self._tail_start = footer.column_metadata_position
+    def __post_init__(self) -> None:
+        self._columns = [None] * len(self._column_ranges)
+        self.num_rows = self._descriptor.length
 
     @property
     def version(self) -> FileVersion:
@@ -390,11 +336,10 @@ class FileMetadata:
     @property
     def schema(self) -> Schema:
         """Schema stored in the file. Its field ids are those of the table at the time of writing."""
-        schema = self._schema
-        if schema is None:
+        if self._schema is None:
             message = self._descriptor.schema
-            schema = self._schema = Schema.from_protos(message.fields, message.metadata)
-        return schema
+            self._schema = Schema.from_protos(message.fields, message.metadata)
+        return self._schema
 
     @property
     def schema_metadata(self) -> Mapping[str, bytes]:
@@ -421,8 +366,9 @@ class FileMetadata:
         column = self._columns[index]
         if column is None:
             start, end = self._column_ranges[index]
+            base = self.footer.column_metadata_position
             message = file2_pb2.ColumnMetadata()
-            parse_message(message, self._tail[start - self._tail_start : end - self._tail_start], self.path, start)
+            parse_message(message, self._tail[start - base : end - base], self.path, start)
             column = self._columns[index] = ColumnPages(self, index, message)
         return column
 
@@ -504,22 +450,33 @@ def _corrupt(
 # ------------------------------------------------------------------------------------------------------------- parse
 
 
-def parse_footer(tail: memoryview, size_bytes: int, path: str) -> Footer:
-    """Parse the footer of a file.
+class FileTail(NamedTuple):
+    """The last bytes of a file of `size_bytes` bytes. Positions count from the start of the file."""
 
-    Parameters
-    ----------
-    tail
-        A suffix of the file of at least 40 bytes, or the whole file if it is shorter.
-    size_bytes
-        Size of the file.
-    path
-        Path of the file, for error messages.
+    path: str
+    size_bytes: int
+    data: memoryview
 
-    Returns
-    -------
-    Footer
-        The footer of a 0.1 file has 16 bytes; `column_metadata_position` is then the position of its metadata.
+    @property
+    def start(self) -> int:
+        """Position of the first byte."""
+        return self.size_bytes - len(self.data)
+
+    def between(self, start: int, end: int) -> memoryview:
+        """Return the bytes of a range, which must be within the tail."""
+        return self.data[start - self.start : end - self.start]
+
+    def corrupt(
+        self, what: str, expected: object = None, found: object = None, offset: int | None = None
+    ) -> CorruptFileError:
+        """Return a CorruptFileError for the file; the caller raises it."""
+        return _corrupt(self.path, what, expected, found, offset)
+
+
+def parse_footer(tail: FileTail) -> Footer:
+    """Parse the footer of a file. `tail` has at least 40 bytes, unless the file is shorter.
+
+    The footer of a 0.1 file has 16 bytes; `column_metadata_position` is then the position of its metadata.
 
     Raises
     ------
@@ -528,68 +485,58 @@ def parse_footer(tail: memoryview, size_bytes: int, path: str) -> Footer:
     UnsupportedFeatureError
         If the version is unknown.
     """
-    if len(tail) < LEGACY_FOOTER_BYTES:
-        raise _corrupt(path, "too short for a Lance file", f"at least {FOOTER_BYTES} bytes", size_bytes)
-    position, major, minor, magic = _LEGACY_FOOTER.unpack_from(tail, len(tail) - LEGACY_FOOTER_BYTES)
+    data, size = tail.data, tail.size_bytes
+    if len(data) < LEGACY_FOOTER_BYTES:
+        raise tail.corrupt("too short for a Lance file", f"at least {FOOTER_BYTES} bytes", size)
+    position, major, minor, magic = _LEGACY_FOOTER.unpack_from(data, len(data) - LEGACY_FOOTER_BYTES)
     if magic != MAGIC:
-        raise _corrupt(path, "not a Lance file", MAGIC, magic, size_bytes - 4)
-    version = FileVersion.from_footer(major, minor, path)
+        raise tail.corrupt("not a Lance file", MAGIC, magic, size - 4)
+    version = FileVersion.from_footer(major, minor, tail.path)
     if version.is_legacy:
-        if position > size_bytes - LEGACY_FOOTER_BYTES:
-            raise _corrupt(path, "the metadata starts beyond the end", size_bytes, position, size_bytes - 16)
+        if position > size - LEGACY_FOOTER_BYTES:
+            raise tail.corrupt("the metadata starts beyond the end", size, position, size - LEGACY_FOOTER_BYTES)
         return Footer(position, position, position, 0, 0, version, (major, minor))
-    if len(tail) < FOOTER_BYTES:
-        raise _corrupt(path, "too short for a Lance file", f"at least {FOOTER_BYTES} bytes", size_bytes)
-    metadata, columns, table, num_buffers, num_columns, *_ = _FOOTER.unpack_from(tail, len(tail) - FOOTER_BYTES)
-    footer = Footer(metadata, columns, table, num_buffers, num_columns, version, (major, minor))
-    columns_end = footer.column_table_position + _ENTRY_BYTES * footer.num_columns
-    buffers_end = footer.buffer_table_position + _ENTRY_BYTES * footer.num_global_buffers
+    if len(data) < FOOTER_BYTES:
+        raise tail.corrupt("too short for a Lance file", f"at least {FOOTER_BYTES} bytes", size)
+    metadata, columns, buffers, num_buffers, num_columns, *_ = _FOOTER.unpack_from(data, len(data) - FOOTER_BYTES)
+    footer = Footer(metadata, columns, buffers, num_buffers, num_columns, version, (major, minor))
+    columns_end = footer.column_table_position + _ENTRY.size * footer.num_columns
+    buffers_end = footer.buffer_table_position + _ENTRY.size * footer.num_global_buffers
     if not (
         footer.column_metadata_position <= footer.column_table_position
         and columns_end <= footer.buffer_table_position
-        and buffers_end <= size_bytes - FOOTER_BYTES
+        and buffers_end <= size - FOOTER_BYTES
     ):
-        raise _corrupt(path, "the tables of the footer overlap or exceed the file", offset=size_bytes - FOOTER_BYTES)
+        raise tail.corrupt("the tables of the footer overlap or exceed the file", offset=size - FOOTER_BYTES)
     if footer.num_global_buffers == 0:
-        raise _corrupt(path, "missing descriptor: the file has 0 global buffers", offset=size_bytes - FOOTER_BYTES)
+        raise tail.corrupt("missing descriptor: the file has 0 global buffers", offset=size - FOOTER_BYTES)
     return footer
 
 
-def descriptor_range(footer: Footer, tail: memoryview, size_bytes: int, path: str) -> ByteRange:
+def descriptor_range(footer: Footer, tail: FileTail) -> ByteRange:
     """Return the byte range of the FileDescriptor. `tail` must reach back to the table of global buffers.
 
     Raises CorruptFileError if the descriptor exceeds the file or starts after the column metadata.
     """
-    start = footer.buffer_table_position - (size_bytes - len(tail))
-    (location,) = _ranges(tail[start : start + _ENTRY_BYTES], size_bytes, path, footer.buffer_table_position)
+    (location,) = _parse_table(tail, footer.buffer_table_position, 1)
     if location.start > footer.column_metadata_position:
-        raise _corrupt(path, "the descriptor starts after the column metadata", offset=location.start)
+        raise tail.corrupt("the descriptor starts after the column metadata", offset=location.start)
     return location
 
 
 def parse_metadata(
-    tail: memoryview,
-    descriptor: memoryview,
-    size_bytes: int,
-    footer: Footer,
-    path: str,
-    limits: Limits = DEFAULT_LIMITS,
-    content: memoryview | None = None,
+    tail: FileTail, descriptor: memoryview, footer: Footer, limits: ReadLimits, content: memoryview | None
 ) -> FileMetadata:
     """Parse the metadata of a 2.x file.
 
     Parameters
     ----------
     tail
-        A suffix of the file that reaches back to the column metadata.
+        The end of the file, from the column metadata on.
     descriptor
         The bytes of the FileDescriptor.
-    size_bytes
-        Size of the file.
     footer
         The result of `parse_footer`.
-    path
-        Path of the file, for error messages.
     limits
         Limits for reading the file.
     content
@@ -600,38 +547,28 @@ def parse_metadata(
     CorruptFileError
         If a table or message is invalid.
     """
-    base = size_bytes - len(tail)
-    metadata_start = footer.column_metadata_position
-    table_start = footer.column_table_position
-    buffers_start = footer.buffer_table_position
-    columns = _ranges(
-        tail[table_start - base : table_start - base + _ENTRY_BYTES * footer.num_columns], size_bytes, path, table_start
-    )
+    metadata_start, table_start = footer.column_metadata_position, footer.column_table_position
+    columns = _parse_table(tail, table_start, footer.num_columns)
     for start, end in columns:
         if start < metadata_start or end > table_start:
-            raise _corrupt(path, "column metadata exceeds its region", f"{metadata_start} to {table_start}", start)
-    buffers = _ranges(
-        tail[buffers_start - base : buffers_start - base + _ENTRY_BYTES * footer.num_global_buffers],
-        size_bytes,
-        path,
-        buffers_start,
-    )
+            raise tail.corrupt("column metadata exceeds its region", f"{metadata_start} to {table_start}", start)
+    buffers = _parse_table(tail, footer.buffer_table_position, footer.num_global_buffers)
     message = file_pb2.FileDescriptor()
-    parse_message(message, bytes(descriptor), path, buffers[0].start)
+    parse_message(message, bytes(descriptor), tail.path, buffers[0].start)
     if message.length > _MAX_ROWS:
-        raise _corrupt(path, "impossible number of rows", found=message.length)
+        raise tail.corrupt("impossible number of rows", found=message.length)
     # Copy the bytes: a slice would keep the whole file mapped as long as the FileMetadata is cached.
-    metadata = bytes(tail[metadata_start - base : table_start - base])
-    return FileMetadata(path, size_bytes, footer, tuple(buffers), columns, message, metadata, limits, content)
+    metadata = bytes(tail.between(metadata_start, table_start))
+    return FileMetadata(tail.path, tail.size_bytes, footer, tuple(buffers), columns, message, metadata, limits, content)
 
 
-def _ranges(table: memoryview, size_bytes: int, path: str, offset: int) -> list[ByteRange]:
-    numbers = struct.unpack(f"<{len(table) // 8}Q", table)
-    ranges = []
-    for start, size in zip(numbers[::2], numbers[1::2]):
-        if start + size > size_bytes:
-            raise _corrupt(path, "a table entry ends beyond the file", f"at most {size_bytes}", start + size, offset)
-        ranges.append(ByteRange(start, start + size))
+def _parse_table(tail: FileTail, position: int, count: int) -> list[ByteRange]:
+    """Parse a table of `count` positions and sizes. Raises CorruptFileError if an entry ends beyond the file."""
+    table = tail.between(position, position + _ENTRY.size * count)
+    ranges = [ByteRange(start, start + size) for start, size in _ENTRY.iter_unpack(table)]
+    for _, end in ranges:
+        if end > tail.size_bytes:
+            raise tail.corrupt("a table entry ends beyond the file", f"at most {tail.size_bytes}", end, position)
     return ranges
 
 
@@ -677,13 +614,9 @@ def build_tail(
         raise InvalidInputError(f"expected the descriptor at a multiple of {ALIGNMENT}, got position {position}")
     metadata_position = position + len(descriptor)
     ends = list(accumulate(map(len, columns), initial=metadata_position))
-    column_table = struct.pack(
-        f"<{2 * len(columns)}Q", *(number for start, data in zip(ends, columns) for number in (start, len(data)))
-    )
     buffers = [ByteRange(position, metadata_position), *global_buffers]
-    buffer_table = struct.pack(
-        f"<{2 * len(buffers)}Q", *(number for start, end in buffers for number in (start, end - start))
-    )
+    column_table = b"".join(_ENTRY.pack(start, len(data)) for start, data in zip(ends, columns))
+    buffer_table = b"".join(_ENTRY.pack(start, end - start) for start, end in buffers)
     footer = Footer(
         column_metadata_position=metadata_position,
         column_table_position=ends[-1],

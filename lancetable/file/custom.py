@@ -32,7 +32,6 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import DecodeError
 
 from lancetable.errors import (
-    AlreadyExistsError,
     CorruptFileError,
     InvalidInputError,
     LanceError,
@@ -49,15 +48,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENCODING_KEY",
+    "PAGE_ENCODINGS",
     "PageEncoding",
     "check_fields",
-    "custom_of",
+    "check_page_encoding",
+    "clear_caches",
     "custom_page",
     "encode_custom",
-    "forget_page_encoding",
+    "message_name",
     "on_change",
     "read_custom",
-    "register_page_encoding",
     "wanted_encoding",
 ]
 
@@ -87,7 +87,9 @@ class PageEncoding(Protocol):
 
 _METHODS: Final = ("encode", "decode", "to_bytes", "from_bytes")
 _RESERVED_PREFIX: Final = "lance."  # messages of the format itself
-_ENCODINGS: dict[str, type[PageEncoding]] = {}  # by the part of the type url after the last slash
+PAGE_ENCODINGS: Final[dict[str, type[PageEncoding]]] = {}
+"""Registered encodings by `message_name`."""
+
 _LISTENERS: list[Callable[[], None]] = []
 
 
@@ -96,46 +98,29 @@ def on_change(invalidate: Callable[[], None]) -> None:
     _LISTENERS.append(invalidate)
 
 
-def register_page_encoding(encoding: type[PageEncoding], replace: bool = False) -> None:
-    """Register `encoding` for pages with its type url.
+def clear_caches() -> None:
+    """Invalidate all caches of parsed encodings."""
+    for invalidate in _LISTENERS:
+        invalidate()
 
-    Raises InvalidInputError if the class does not implement `PageEncoding` or its type url is invalid, and
-    AlreadyExistsError if the type url is registered and `replace` is False.
-    """
+
+def check_page_encoding(encoding: type[Any]) -> None:
+    """Raise InvalidInputError if a class does not implement `PageEncoding` or its type url is invalid."""
     url = encoding.type_url
     missing = [name for name in _METHODS if not callable(getattr(encoding, name, None))]
     if missing or not isinstance(url, str):
         raise InvalidInputError(
             f"{encoding.__name__} is not a page encoding: it lacks {', '.join(missing or ['type_url'])}"
         )
-    name = _name(url)
+    name = message_name(url)
     if not name or name.startswith(_RESERVED_PREFIX):
         raise InvalidInputError(
             f"invalid type url {url!r} of a page encoding; expected host/name with a name that does not start with"
             f" {_RESERVED_PREFIX!r}"
         )
-    if name in _ENCODINGS and not replace:
-        raise AlreadyExistsError(
-            f"an encoding for {name!r} is already registered: {_ENCODINGS[name].__name__}; pass replace=True"
-        )
-    _ENCODINGS[name] = encoding
-    changed()
 
 
-def forget_page_encoding(type_url: str) -> None:
-    """Unregister the encoding of a type url. Raises InvalidInputError if none is registered."""
-    if _ENCODINGS.pop(_name(type_url), None) is None:
-        raise InvalidInputError(f"no encoding is registered for {type_url!r}")
-    changed()
-
-
-def changed() -> None:
-    """Invalidate all caches of parsed encodings."""
-    for invalidate in _LISTENERS:
-        invalidate()
-
-
-def _name(url: str) -> str:
+def message_name(url: str) -> str:
     """Return the part of a type url that identifies the message: the part after the last slash."""
     return url.rpartition("/")[2] if "/" in url else ""
 
@@ -151,18 +136,15 @@ def custom_page(data: bytes) -> PageEncoding | None:
         wrapper.ParseFromString(data)
     except DecodeError:
         return None
-    name = _name(wrapper.type_url)
-    return None if not name or name.startswith(_RESERVED_PREFIX) else custom_of(wrapper.type_url, wrapper.value)
-
-
-def custom_of(type_url: str, value: bytes) -> PageEncoding:
-    """Return the encoding of a page. Raises as `custom_page`."""
-    encoding = _ENCODINGS.get(_name(type_url))
+    name = message_name(wrapper.type_url)
+    if not name or name.startswith(_RESERVED_PREFIX):
+        return None
+    encoding = PAGE_ENCODINGS.get(name)
     if encoding is None:
-        shown = type_url[:100]
+        shown = wrapper.type_url[:100]
         raise UnsupportedFeatureError(f"encoding {shown!r} is not supported", feature=f"encoding {shown!r}")
     try:
-        return encoding.from_bytes(value)
+        return encoding.from_bytes(wrapper.value)
     except LanceError:
         raise
     except (ValueError, TypeError, LookupError) as error:
@@ -199,7 +181,7 @@ def wanted_encoding(field: Field) -> type[PageEncoding] | None:
     if value is None:
         return None
     url = value.decode("utf-8", "replace")
-    encoding = _ENCODINGS.get(_name(url))
+    encoding = PAGE_ENCODINGS.get(message_name(url))
     if encoding is None:
         raise UnsupportedFeatureError(
             f"column {field.name!r}: encoding {url!r} is not registered", feature=f"encoding {url!r}", column=field.name

@@ -32,6 +32,7 @@ __all__ = [
     "Rows",
     "Slots",
     "aligned_buffer",
+    "as_range",
     "bits_between",
     "cluster",
     "count_slots",
@@ -43,7 +44,6 @@ __all__ = [
     "join",
     "positions",
     "run",
-    "run_all",
     "run_each",
 ]
 
@@ -86,6 +86,14 @@ def positions(slots: Slots) -> Rows:
     if isinstance(slots, Blocks):
         return (slots.rows[:, None] * slots.size + np.arange(slots.size)).reshape(-1)
     return slots
+
+
+def as_range(rows: Rows) -> Rows:
+    """Convert consecutive row numbers to a range, which is cheaper to read. `rows` must not be empty."""
+    if isinstance(rows, range):
+        return rows
+    first, last = int(rows[0]), int(rows[-1])
+    return range(first, last + 1) if last - first + 1 == len(rows) else rows
 
 
 # ------------------------------------------------------------------------------------------------------- driving
@@ -131,8 +139,8 @@ def gather(plans: Sequence[ReadPlan[T]], heavy: Sequence[bool] | None = None) ->
             steps = [_step(plans[waiting[0]], buffers)]
             continue
         replies = [buffers[start:end] for start, end in zip([0, *ends], ends)]
-        large = [] if heavy is None or pool.in_worker() else _parallel(replies, [heavy[index] for index in waiting])
-        if len(large) < 2:
+        large = _large_steps(replies, [heavy is not None and heavy[index] for index in waiting])
+        if len(large) < 2 or pool.in_worker() or pool.size() == 1:
             steps = [_step(plans[index], reply) for index, reply in zip(waiting, replies)]
         else:
             steps = _steps_on_pool([plans[index] for index in waiting], replies, large)
@@ -153,14 +161,8 @@ def run(plan: ReadPlan[T], store: RangeSource, path: str) -> T:
     return value  # type: ignore[no-any-return]  # the return value of the generator
 
 
-def run_all(plans: Sequence[ReadPlan[T]], heavy: Sequence[bool], store: RangeSource, path: str) -> list[T]:
-    """Run several plans on one object in common rounds and return their results; see `gather`."""
-    parallel = sum(heavy) > 1 and not pool.in_worker() and pool.size() > 1
-    return run(gather(plans, heavy if parallel else None), store, path)
-
-
 def run_each(plans: Sequence[ReadPlan[T]], sources: Sequence[RangeSource], paths: Sequence[str]) -> list[T]:
-    """Run plan i on object i, round by round: every plan takes a step before any plan takes its next.
+    """Run plan i on object i in common rounds: every plan takes a step before any plan takes its next.
 
     Repeating one step keeps its code and tables in the CPU cache; running the plans one after the other takes 1.5 times
     as long.
@@ -189,7 +191,7 @@ def _step(plan: ReadPlan[Any], buffers: Sequence[memoryview]) -> tuple[bool, Any
         return True, stop.value
 
 
-def _parallel(replies: Sequence[Sequence[memoryview]], heavy: Sequence[bool]) -> list[int]:
+def _large_steps(replies: Sequence[Sequence[memoryview]], heavy: Sequence[bool]) -> list[int]:
     return [number for number, reply in enumerate(replies) if heavy[number] and sum(map(len, reply)) >= PARALLEL_BYTES]
 
 

@@ -26,14 +26,14 @@ import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.container import (
-    DEFAULT_LIMITS,
     LEGACY_FOOTER_BYTES,
     MAGIC,
     ColumnPages,
     FileMetadata,
+    FileTail,
     Footer,
     IndirectEncodings,
-    Limits,
+    ReadLimits,
     parse_message,
 )
 from lancetable.format.schema import Schema
@@ -79,32 +79,18 @@ class LegacyMetadata(FileMetadata):
         table/dictionaries.py.
     """
 
-    __slots__ = (
-        "_kept",
-        "_kept_start",
-        "_metadata_position",
-        "_statistics_size",
-        "batch_offsets",
-        "dictionaries",
-        "first_field",
-        "manifest_position",
-        "page_table_position",
-        "statistics",
-    )
-
     def __init__(
         self,
-        path: str,
-        size_bytes: int,
+        tail: FileTail,
         footer: Footer,
         message: file_pb2.Metadata,
         batch_offsets: Int64,
         kept: bytes,
-        limits: Limits,
+        limits: ReadLimits,
         content: memoryview | None,
     ) -> None:
         descriptor = file_pb2.FileDescriptor(length=int(batch_offsets[-1]))
-        super().__init__(path, size_bytes, footer, (), [], descriptor, b"", limits, content)
+        super().__init__(tail.path, tail.size_bytes, footer, (), [], descriptor, b"", limits, content)
         self.batch_offsets = batch_offsets
         self.manifest_position = message.manifest_position
         self.page_table_position = message.page_table_position
@@ -124,14 +110,13 @@ class LegacyMetadata(FileMetadata):
     @property
     def schema(self) -> Schema:
         """Schema of the embedded manifest; a schema without fields if the file has none."""
-        schema = self._schema
-        if schema is None:
+        if self._schema is None:
             message = self.embedded_manifest()
-            schema = Schema((), {})
-            if message is not None:
-                schema = Schema.from_protos(message.fields, message.schema_metadata, self.path)
-            self._schema = schema
-        return schema
+            if message is None:
+                self._schema = Schema((), {})
+            else:
+                self._schema = Schema.from_protos(message.fields, message.schema_metadata, self.path)
+        return self._schema
 
     @property
     def schema_metadata(self) -> Mapping[str, bytes]:
@@ -147,7 +132,9 @@ class LegacyMetadata(FileMetadata):
             expected = f"{self._kept_start} to {self._metadata_position}"
             raise self.corrupt("unexpected position of the embedded manifest", expected, start)
         message = table_pb2.Manifest()
-        parse_message(message, _frame(memoryview(self._kept), start - self._kept_start, self.path), self.path, start)
+        parse_message(
+            message, _parse_frame(memoryview(self._kept), start - self._kept_start, self.path), self.path, start
+        )
         return message
 
     def column(self, index: int) -> ColumnPages:
@@ -256,61 +243,33 @@ class LegacyMetadata(FileMetadata):
 # ------------------------------------------------------------------------------------------------------------- parse
 
 
-def metadata_range(footer: Footer, tail: memoryview, size_bytes: int, path: str) -> ByteRange:
+def metadata_range(footer: Footer, tail: FileTail) -> ByteRange:
     """Return the range to read before calling `parse_legacy`, which extends to the end of the file.
 
-    It starts at the metadata, or at the embedded manifest or the page table if one of these precedes it closely.
+    It starts at the metadata, or at the embedded manifest or the page table if one of these precedes it closely. If
+    `tail` does not reach the metadata, it starts at the metadata; read it and call this function again.
 
-    Parameters
-    ----------
-    footer
-        Footer of the file.
-    tail
-        A suffix of the file. If it does not reach the metadata, the result is the range from the metadata on; read it
-        and call this function again.
-    size_bytes
-        Size of the file.
-    path
-        Path of the file, for error messages.
-
-    Raises
-    ------
-    CorruptFileError
-        If the metadata is invalid.
+    Raises CorruptFileError if the metadata is invalid.
     """
-    position = footer.column_metadata_position
-    start = size_bytes - len(tail)
-    if position < start:
-        return ByteRange(position, size_bytes)
-    message = _metadata(tail, start, footer, path)
-    first = position
-    regions = ((message.manifest_position, _MAX_MANIFEST_BYTES), (message.page_table_position, KEPT_BYTES))
-    for region_start, limit in regions:
-        if 0 < region_start < first and position - region_start <= limit:
-            first = region_start
-    return ByteRange(first, size_bytes)
+    first = position = footer.column_metadata_position
+    if position >= tail.start:
+        message = _parse_metadata(footer, tail)
+        regions = ((message.manifest_position, _MAX_MANIFEST_BYTES), (message.page_table_position, KEPT_BYTES))
+        for region_start, limit in regions:
+            if 0 < region_start < first and position - region_start <= limit:
+                first = region_start
+    return ByteRange(first, tail.size_bytes)
 
 
-def parse_legacy(
-    tail: memoryview,
-    size_bytes: int,
-    footer: Footer,
-    path: str,
-    limits: Limits = DEFAULT_LIMITS,
-    content: memoryview | None = None,
-) -> LegacyMetadata:
+def parse_legacy(tail: FileTail, footer: Footer, limits: ReadLimits, content: memoryview | None) -> LegacyMetadata:
     """Parse the metadata of a 0.1 file.
 
     Parameters
     ----------
     tail
-        A suffix of the file that covers `metadata_range`.
-    size_bytes
-        Size of the file.
+        The end of the file, which covers `metadata_range`.
     footer
         Footer of the file.
-    path
-        Path of the file, for error messages.
     limits
         Limits for reading the file.
     content
@@ -321,48 +280,46 @@ def parse_legacy(
     CorruptFileError
         If the metadata is invalid or a position exceeds the file.
     """
-    start = size_bytes - len(tail)
     position = footer.column_metadata_position
-    message = _metadata(tail, start, footer, path)
+    message = _parse_metadata(footer, tail)
     if not message.batch_offsets:
-        raise _corrupt_footer(path, size_bytes, "the metadata lists 0 batches", 0)
+        raise tail.corrupt("the metadata lists 0 batches")
     offsets = np.array(message.batch_offsets, np.int64)
     if offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any():
-        raise _corrupt_footer(path, size_bytes, "the batch offsets do not ascend from 0", offsets[:2].tolist())
+        raise tail.corrupt("the batch offsets do not ascend from 0", found=offsets[:2].tolist())
     row_bytes = _ENTRY_BYTES * (len(offsets) - 1)
     if message.page_table_position + (row_bytes if offsets[-1] else 0) > position:
-        raise _corrupt_footer(path, size_bytes, "the page table ends after the metadata", message.page_table_position)
+        raise tail.corrupt("the page table ends after the metadata", position, message.page_table_position)
     if message.manifest_position > position:
-        raise _corrupt_footer(path, size_bytes, "the manifest starts after the metadata", message.manifest_position)
+        raise tail.corrupt("the manifest starts after the metadata", position, message.manifest_position)
     # Copy the bytes: a slice would keep the whole file mapped as long as the metadata is cached.
-    kept_from = metadata_range(footer, tail, size_bytes, path).start
-    kept = bytes(tail[kept_from - start : position - start])
-    return LegacyMetadata(path, size_bytes, footer, message, offsets, kept, limits, content)
+    kept = bytes(tail.between(metadata_range(footer, tail).start, position))
+    return LegacyMetadata(tail, footer, message, offsets, kept, limits, content)
 
 
-def _metadata(tail: memoryview, start: int, footer: Footer, path: str) -> file_pb2.Metadata:
+def _parse_metadata(footer: Footer, tail: FileTail) -> file_pb2.Metadata:
     position = footer.column_metadata_position
-    data = _frame(tail, position - start, path)
-    end = position + 4 + len(data)
-    if end != start + len(tail) - LEGACY_FOOTER_BYTES:
-        raise _corrupt_footer(path, start + len(tail), "the metadata does not end at the footer", end)
+    data = _parse_frame(tail.data, position - tail.start, tail.path)
+    end = position + _U32.size + len(data)
+    if end != tail.size_bytes - LEGACY_FOOTER_BYTES:
+        raise tail.corrupt("the metadata does not end at the footer", tail.size_bytes - LEGACY_FOOTER_BYTES, end)
     message = file_pb2.Metadata()
-    parse_message(message, data, path, position)
+    parse_message(message, data, tail.path, position)
     return message
 
 
-def _frame(data: memoryview, offset: int, path: str) -> bytes:
+def _parse_frame(data: memoryview, offset: int, path: str) -> bytes:
     """Return the message at `offset`, which is prefixed with its size."""
-    if offset + 4 > len(data):
-        raise _corrupt_footer(path, len(data), "a message starts beyond the end", offset)
-    (size,) = _U32.unpack_from(data, offset)
-    if offset + 4 + size > len(data):
-        raise _corrupt_footer(path, len(data), "a message ends beyond the end", size)
-    return bytes(data[offset + 4 : offset + 4 + size])
-
-
-def _corrupt_footer(path: str, limit: int, what: str, found: object) -> CorruptFileError:
-    return CorruptFileError(f"{path}: {what} (found {found})", path=path, expected=f"within {limit}", found=found)
+    start = offset + _U32.size
+    end = start + _U32.unpack_from(data, offset)[0] if start <= len(data) else start
+    if end > len(data):
+        raise CorruptFileError(
+            f"{path}: a message ends beyond the end (expected at most {len(data)}, found {end})",
+            path=path,
+            expected=len(data),
+            found=end,
+        )
+    return bytes(data[start:end])
 
 
 # ------------------------------------------------------------------------------------------------------------- build

@@ -1,7 +1,8 @@
 """Reader of data files of all versions.
 
     open_data_file   footer, descriptor, tables      ->  FileMetadata (immutable; callers cache it)
-    read_columns     fields, rows                    ->  one array for each field
+    read_files       fields and rows of some files   ->  chunks of each field of each file
+    read_columns     fields and rows of one file     ->  one array for each field
 
 Decoders are read plans (fetch.py); this module runs them and does the I/O. Arrays have the storage type of the field,
 `Field.data_type`. Callers that return them to users wrap extension types (`Field.to_arrow()`, extension.py).
@@ -9,23 +10,25 @@ Decoders are read plans (fetch.py); this module runs them and does the I/O. Arra
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import pool
-from lancetable.file.column import ColumnReader, Cursor, Family, RunPlan
+from lancetable.file.column import ColumnReader, Cursor, Family, RunPlan, contains_dictionary
 from lancetable.file.container import (
     DEFAULT_LIMITS,
     FileMetadata,
-    Footer,
+    FileTail,
     IndirectEncodings,
-    Limits,
     ReaderCache,
+    ReadLimits,
     descriptor_range,
     parse_footer,
     parse_metadata,
@@ -33,8 +36,8 @@ from lancetable.file.container import (
 from lancetable.file.encodings_v0_1.family import FAMILY as FAMILY_0_1
 from lancetable.file.encodings_v2_0.family import FAMILY as FAMILY_2_0
 from lancetable.file.encodings_v2_1.family import FAMILY_2_1, FAMILY_2_2
-from lancetable.file.fetch import MAPPED, RangeSource, ReadPlan, Rows, gap_bytes, gather, run, run_all, run_each
-from lancetable.file.legacy_container import LegacyMetadata, metadata_range, parse_legacy
+from lancetable.file.fetch import MAPPED, RangeSource, ReadPlan, Rows, as_range, gap_bytes, gather, run, run_each
+from lancetable.file.legacy_container import metadata_range, parse_legacy
 from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion
 from lancetable.store.base import ByteRange, ObjectStore, short_read
@@ -47,9 +50,8 @@ __all__ = [
     "family_of",
     "open_data_file",
     "pages_without_nulls",
-    "read_chunks",
-    "read_chunks_of_files",
     "read_columns",
+    "read_files",
     "refuse_nulls",
 ]
 
@@ -77,7 +79,7 @@ Arrays: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 
 def open_data_file(
-    store: ObjectStore, path: str, *, size: int | None = None, limits: Limits = DEFAULT_LIMITS
+    store: ObjectStore, path: str, *, size: int | None = None, limits: ReadLimits = DEFAULT_LIMITS
 ) -> FileMetadata:
     """Read the metadata of a data file, usually in one or two requests.
 
@@ -103,45 +105,26 @@ def open_data_file(
     """
     if size is None:
         size = store.size(path)
-    start = max(size - TAIL_BYTES, 0)
     content = store.read_all(path, size) if size <= TAIL_BYTES else None
-    tail = store.read(path, start, size) if content is None else content
-    footer = parse_footer(tail, size, path)
+    tail = FileTail(path, size, store.read(path, size - TAIL_BYTES, size) if content is None else content)
+    footer = parse_footer(tail)
     family_of(footer.version, path)
     if footer.version.is_legacy:
-        return _open_legacy(store, path, size, footer, tail, limits, content)
-    if footer.column_metadata_position < start:
-        tail = _extend_tail(store, path, footer.column_metadata_position, start, tail)
-        start = footer.column_metadata_position
-    location = descriptor_range(footer, tail, size, path)
-    if location.start < start:
-        descriptor = store.read(path, location.start, location.end)
-    else:
-        descriptor = tail[location.start - start : location.end - start]
-    return parse_metadata(tail, descriptor, size, footer, path, limits, content)
+        while (location := metadata_range(footer, tail)).start < tail.start:
+            tail = _extend_tail(store, tail, location.start)
+        return parse_legacy(tail, footer, limits, content)
+    if footer.column_metadata_position < tail.start:
+        tail = _extend_tail(store, tail, footer.column_metadata_position)
+    start, end = descriptor_range(footer, tail)
+    descriptor = store.read(path, start, end) if start < tail.start else tail.between(start, end)
+    return parse_metadata(tail, descriptor, footer, limits, content)
 
 
-def _open_legacy(
-    store: ObjectStore,
-    path: str,
-    size: int,
-    footer: Footer,
-    tail: memoryview,
-    limits: Limits,
-    content: memoryview | None,
-) -> LegacyMetadata:
-    start = size - len(tail)
-    while (location := metadata_range(footer, tail, size, path)).start < start:
-        tail = _extend_tail(store, path, location.start, start, tail)
-        start = location.start
-    return parse_legacy(tail, size, footer, path, limits, content)
-
-
-def _extend_tail(store: ObjectStore, path: str, first: int, start: int, tail: memoryview) -> memoryview:
-    """Extend `tail`, which begins at `start`, back to position `first`."""
+def _extend_tail(store: ObjectStore, tail: FileTail, start: int) -> FileTail:
+    """Extend `tail` back to position `start`."""
     if store.capabilities.local:
-        return store.read(path, first, start + len(tail))
-    return memoryview(b"".join((store.read(path, first, start), tail)))
+        return tail._replace(data=store.read(tail.path, start, tail.size_bytes))
+    return tail._replace(data=memoryview(b"".join((store.read(tail.path, start, tail.start), tail.data))))
 
 
 def family_of(version: FileVersion, path: str) -> Family:
@@ -196,51 +179,62 @@ def read_columns(
     UnsupportedFeatureError
         If an encoding is not supported.
     """
-    rows = _check_rows(meta, rows)
-    if isinstance(rows, range):
-        chunks = read_chunks(store, path, meta, fields, columns, rows)
-        return [pa.chunked_array(arrays, type=field.data_type) for arrays, field in zip(chunks, fields)]
-    readers = _readers(store, path, meta, fields, columns)
-    if len(rows) == 0:
-        return [_assemble([], field.data_type, rows) for field in fields]
-    source, gap = _source(store, meta)
-    selection = _as_range(rows)
-    parts = run(gather([reader.read(selection, gap) for reader in readers]), source, path)
-    return [_assemble(arrays, field.data_type, rows) for arrays, field in zip(parts, fields)]
+    (chunks,) = read_files(store, [FileRows(path, meta, fields, columns, rows)])
+    is_range = rows is None or isinstance(rows, range)
+    return [_assemble(arrays, field.data_type, is_range) for arrays, field in zip(chunks, fields)]
 
 
-def read_chunks(
-    store: ObjectStore,
-    path: str,
-    meta: FileMetadata,
-    fields: Sequence[Field],
-    columns: Mapping[int, int],
-    rows: range | None = None,
-) -> list[list[pa.Array]]:
-    """Read a range of rows and return the chunks of each field, for callers that concatenate several files.
+class FileRows(NamedTuple):
+    """Selection of rows of some fields of one file. The members are the parameters of `read_columns`."""
 
-    Parameters and errors are those of `read_columns`.
+    path: str
+    meta: FileMetadata
+    fields: Sequence[Field]
+    columns: Mapping[int, int]
+    rows: Rows | None = None
+
+
+def read_files(store: ObjectStore, selections: Sequence[FileRows]) -> list[list[list[pa.Array]]]:
+    """Read rows of one or several files.
+
+    A single range of rows is split among the threads of the pool. The calling thread decodes everything else; several
+    files advance in common rounds (fetch.run_each), and their results are in memory at the same time.
+
+    Returns
+    -------
+    list
+        For each selection, the chunks of each field, in order. Errors are those of `read_columns`.
     """
-    rows = range(meta.num_rows) if rows is None else rows
-    _check_rows(meta, rows)
-    readers = _readers(store, path, meta, fields, columns)
+    plans: list[ReadPlan[list[list[pa.Array]]]] = []
+    sources: list[RangeSource] = []
+    for path, meta, fields, columns, rows in selections:
+        checked = _check_rows(meta, rows)
+        readers = _readers(store, path, meta, fields, columns)
+        source, gap = _source(store, meta) if len(checked) else (store, 0)
+        plans.append(_read_fields(readers, checked, gap, parallel=len(selections) == 1))
+        sources.append(source)
+    return run_each(plans, sources, [selection.path for selection in selections])
+
+
+def _read_fields(
+    readers: Sequence[ColumnReader], rows: Rows, gap: int, *, parallel: bool
+) -> ReadPlan[list[list[pa.Array]]]:
+    """Plan reading the chunks of each field; `parallel` splits a range at the cuts of each reader."""
     if len(rows) == 0:
-        return [[] for _ in fields]
-    source, gap = _source(store, meta)
+        return [[] for _ in readers]
+    rows = as_range(rows) if isinstance(rows, np.ndarray) else rows
+    if not parallel or not isinstance(rows, range) or not any(reader.heavy for reader in readers):
+        return (yield from gather([reader.read(rows, gap) for reader in readers]))
     plans: list[ReadPlan[list[pa.Array]]] = []
     heavy: list[bool] = []
-    counts: list[int] = []
+    ends: list[int] = []
     for reader in readers:
         parts = reader.cuts(rows) if reader.heavy else (rows,)
-        counts.append(len(parts))
-        for part in parts:
-            plans.append(reader.read(part, gap))
-            heavy.append(reader.heavy)
-    results = run_all(plans, heavy, source, path)
-    if len(results) == len(fields):
-        return results
-    parts_in_order = iter(results)
-    return [[array for _ in range(count) for array in next(parts_in_order)] for count in counts]
+        plans += [reader.read(part, gap) for part in parts]
+        heavy += [reader.heavy] * len(parts)
+        ends.append(len(plans))
+    results = yield from gather(plans, heavy)
+    return [list(itertools.chain(*results[start:end])) for start, end in itertools.pairwise([0, *ends])]
 
 
 class Cursors:
@@ -252,7 +246,7 @@ class Cursors:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._files: dict[str, tuple[Sequence[Field], list[Cursor] | None]] = {}
+        self._files: dict[str, tuple[FileMetadata, Sequence[Field], list[Cursor] | None]] = {}
 
     def read_columns(
         self,
@@ -279,8 +273,8 @@ class Cursors:
     ) -> list[Cursor] | None:
         """Return a cursor for each field, or None if planning is cheap or the bytes must be fetched from the store."""
         cached = self._files.get(path)
-        if cached is not None and cached[0] is fields:
-            return cached[1]
+        if cached is not None and cached[0] is meta and cached[1] is fields:
+            return cached[2]
         with self._lock:
             open_cursor = family_of(meta.version, path).open_cursor
             cursors: list[Cursor] | None = None
@@ -288,54 +282,16 @@ class Cursors:
                 source, _ = _source(store, meta)
                 run_plan = partial(run, store=source, path=path)
                 readers = _readers(store, path, meta, fields, columns)
-                cursors = [open_cursor(reader, run_plan) or _PlanCursor(reader, run_plan) for reader in readers]
+                cursors = [open_cursor(reader, run_plan) or _plan_cursor(reader, run_plan) for reader in readers]
             if len(self._files) > 2 * pool.size():
                 del self._files[next(iter(self._files))]
-            self._files[path] = fields, cursors
+            self._files[path] = meta, fields, cursors
             return cursors
 
 
-class _PlanCursor:
-    """Cursor for a reader without one: plans every range separately."""
-
-    def __init__(self, reader: ColumnReader, run_plan: RunPlan) -> None:
-        self._reader = reader
-        self._run_plan = run_plan
-
-    def __call__(self, rows: range) -> list[pa.Array]:
-        return self._run_plan(self._reader.read(rows, MAPPED))
-
-
-class FileRows(NamedTuple):
-    """Row range of some fields of one file: the arguments of `read_chunks`."""
-
-    path: str
-    meta: FileMetadata
-    fields: Sequence[Field]
-    columns: Mapping[int, int]
-    rows: range
-
-
-def read_chunks_of_files(store: ObjectStore, files: Sequence[FileRows]) -> list[list[list[pa.Array]]]:
-    """Read chunks of many small files as `read_chunks` does, advancing all files in common rounds (fetch.run_each).
-
-    All results are in memory at the same time. The calling thread decodes them.
-    """
-    readers_of_files = []
-    for path, meta, fields, columns, rows in files:
-        _check_rows(meta, rows)
-        readers_of_files.append(_readers(store, path, meta, fields, columns) if len(rows) else [])
-    plans: list[ReadPlan[list[list[pa.Array]]]] = []
-    sources: list[RangeSource] = []
-    paths: list[str] = []
-    for (path, meta, _, _, rows), readers in zip(files, readers_of_files):
-        if readers:
-            source, gap = _source(store, meta)
-            plans.append(gather([reader.read(rows, gap) for reader in readers]))
-            sources.append(source)
-            paths.append(path)
-    results = iter(run_each(plans, sources, paths))
-    return [next(results) if readers else [[] for _ in file.fields] for file, readers in zip(files, readers_of_files)]
+def _plan_cursor(reader: ColumnReader, run_plan: RunPlan) -> Cursor:
+    """Return a cursor that plans every range separately, for a reader without a cursor of its own."""
+    return lambda rows: run_plan(reader.read(rows, MAPPED))
 
 
 def pages_without_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, int], most: int) -> int | None:
@@ -432,14 +388,6 @@ def _check_rows(meta: FileMetadata, rows: Rows | None) -> Rows:
     return rows
 
 
-def _as_range(rows: Rows) -> Rows:
-    """Convert consecutive row numbers to a range, which is cheaper to read."""
-    if isinstance(rows, range):
-        return rows
-    first, last = int(rows[0]), int(rows[-1])
-    return range(first, last + 1) if last - first + 1 == len(rows) else rows
-
-
 def _plan_readers(
     meta: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int]
 ) -> ReadPlan[list[ColumnReader]]:
@@ -473,19 +421,12 @@ def _open_reader(meta: FileMetadata, field: Field, columns: Mapping[int, int]) -
     return reader
 
 
-def _assemble(arrays: Sequence[pa.Array], data_type: pa.DataType, rows: Rows) -> Arrays:
-    if isinstance(rows, range):
-        return pa.chunked_array(arrays, type=data_type)
-    if len(arrays) == 1:
-        return arrays[0]
-    if not arrays:
-        return pa.nulls(0, data_type)
-    if _contains_dictionary(data_type):
-        return pa.chunked_array(arrays, type=data_type)
-    return pa.concat_arrays(arrays)
-
-
-def _contains_dictionary(data_type: pa.DataType) -> bool:
-    if pa.types.is_dictionary(data_type):
-        return True
-    return any(_contains_dictionary(data_type.field(number).type) for number in range(data_type.num_fields))
+def _assemble(arrays: Sequence[pa.Array], data_type: pa.DataType, is_range: bool) -> Arrays:
+    if not is_range:
+        if len(arrays) == 1:
+            return arrays[0]
+        if not arrays:
+            return pa.nulls(0, data_type)
+        if not contains_dictionary(data_type):
+            return pa.concat_arrays(arrays)
+    return pa.chunked_array(arrays, type=data_type)

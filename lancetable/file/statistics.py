@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.file.zone_summaries import (
-    Pieces,
+    RowRanges,
     ZoneStats,
     array_of,
     bytes_read_per_row,
@@ -138,7 +138,7 @@ class StatisticsBuilder:
         self._num_rows = 0
         self._leaves = [leaf for position, field in enumerate(schema.fields) for leaf in leaves_of(field, position)]
         self.row_bytes: Final = sum(map(bytes_read_per_row, self._leaves))  # read by the summaries
-        self._piece_zones: list[Int64] = []
+        self._range_zones: list[Int64] = []
         self._queue: list[list[pa.Array]] = []  # queued small batches, as one list of arrays per batch
         self._queue_rows = 0
 
@@ -151,7 +151,8 @@ class StatisticsBuilder:
         """Add rows. Small batches are queued until they fill a zone."""
         if batch.num_rows == 0:
             return
-        arrays = [leaf.pick(batch) for leaf in self._leaves]
+        columns = batch.columns
+        arrays = [leaf.pick(columns) for leaf in self._leaves]
         if batch.num_rows >= self._zone_rows // 4 and not self._queue:
             self._summarize(arrays, batch.num_rows)
             return
@@ -163,7 +164,7 @@ class StatisticsBuilder:
     def statistics(self) -> FileStatistics:
         """Return the zone maps of all added rows."""
         self._flush()
-        zones = np.concatenate(self._piece_zones) if self._piece_zones else np.empty(0, np.int64)
+        zones = np.concatenate(self._range_zones) if self._range_zones else np.empty(0, np.int64)
         firsts = np.flatnonzero(np.diff(zones, prepend=-1))
         zone_rows = np.full(len(firsts), self._zone_rows, np.int64)
         if len(zone_rows):
@@ -187,11 +188,11 @@ class StatisticsBuilder:
         first = self._num_rows
         borders = np.arange(-(first % self._zone_rows), rows, self._zone_rows)
         borders[0] = 0
-        pieces = Pieces(borders, np.append(borders[1:], rows))
+        ranges = RowRanges(borders, np.append(borders[1:], rows))
         for leaf, array in zip(self._leaves, arrays, strict=True):
-            leaf.summary.add(array, pieces)
+            leaf.summary.add(array, ranges)
         zone = first // self._zone_rows
-        self._piece_zones.append(np.arange(zone, zone + len(borders)))
+        self._range_zones.append(np.arange(zone, zone + len(borders)))
         self._num_rows += rows
 
 

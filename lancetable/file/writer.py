@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import pool
-from lancetable.file.column import ColumnWriter, EncodedPage, WriteOptions, holds_null
+from lancetable.file.column import ColumnWriter, EncodedPage, PageOptions, holds_null
 from lancetable.file.columns import number_columns
 from lancetable.file.container import ALIGNMENT, PADDING, build_tail
 from lancetable.file.custom import check_fields
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer, Self
 
-__all__ = ["FileWriter", "WrittenFile", "storage_arrays"]
+__all__ = ["DataFileWriter", "FileWriter", "WrittenFile"]
 
 _MAX_ALIGNMENT: Final = 1 << 20
 _PARALLEL_ROWS: Final = 32 * 1024
@@ -47,7 +47,8 @@ _MIN_STATISTICS_BYTES: Final = 4 << 20  # statistics of larger batches are compu
 # columns are read as fast as their statistics.
 _FEW_ROWS: Final = 2048
 _MIN_COLUMN_BYTES: Final = 16 << 10
-_SMALL_PIECE_BYTES: Final = 16 << 10  # pieces of a page below this size are written together
+_SMALL_PIECE_BYTES: Final = 16 << 10  # pieces below this size are written together
+_WRITE_BYTES: Final = 1 << 20  # maximum size of pieces that are written together
 # Batches with fewer than _SMALL_ROWS rows are concatenated until they reach twice that number or one of the limits.
 _SMALL_ROWS: Final = 32 * 1024
 _MAX_JOINED_BYTES: Final = 8 << 20
@@ -64,7 +65,102 @@ class WrittenFile:
     column_indices: tuple[int, ...]
 
 
-class FileWriter:
+class DataFileWriter:
+    """Base of the writers of data files. As a context manager it closes the file, or discards it after an exception."""
+
+    def __init__(self, writer: ObjectWriter, schema: Schema, *, keep_arrays: bool) -> None:
+        self._out = writer
+        self._schema = schema
+        self._keep_arrays = keep_arrays
+        self._names = [field.name for field in schema.fields]
+        self._types = [field.data_type for field in schema.fields]
+        self._closed: WrittenFile | None = None
+        self._position = 0  # end of the file, including the bytes that are not written yet
+        self._unwritten: list[Any] = []  # small pieces of encoded bytes
+        self._unwritten_bytes = 0
+
+    def close(self) -> WrittenFile:
+        """Write the queued rows and the metadata, and close the file. A second call returns the same result.
+
+        Raises as `write` for values that were queued.
+        """
+        if self._closed is None:
+            written = self._finish()
+            self._drain()
+            self._out.close()
+            self._closed = written
+        return self._closed
+
+    def abort(self) -> None:
+        """Discard the file."""
+        self._out.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def _finish(self) -> WrittenFile:
+        raise NotImplementedError
+
+    def _put(self, data: Any, *, is_stable: bool = True) -> None:
+        """Append bytes to the file. Small pieces are written together unless their memory may change soon."""
+        size = memoryview(data).nbytes
+        self._position += size
+        if is_stable and size < _SMALL_PIECE_BYTES:
+            self._unwritten.append(data)
+            self._unwritten_bytes += size
+            if self._unwritten_bytes >= _WRITE_BYTES:
+                self._drain()
+        else:
+            self._drain()
+            self._out.write(data)
+
+    def _drain(self) -> None:
+        """Write all pieces. Call it before the caller may change its arrays."""
+        if self._unwritten:
+            self._out.write(b"".join(self._unwritten))
+            self._unwritten, self._unwritten_bytes = [], 0
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise InvalidInputError("the file is closed")
+
+    def _storage_arrays(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """Return the columns of a batch in the order of the schema, converted to its storage types.
+
+        Raises InvalidInputError if the file is closed, and SchemaMismatchError if the batch does not have exactly
+        these columns or a type does not match.
+        """
+        self._check_open()
+        names, batch_names = self._names, batch.schema.names
+        columns = batch.columns
+        if batch_names != names:
+            extra = sorted(set(batch_names) - set(names))
+            missing = sorted(set(names) - set(batch_names))
+            if extra or missing or len(batch_names) != len(names):
+                raise SchemaMismatchError(
+                    "the columns of the batch differ from those of the file:"
+                    f" missing {missing}, not in the file {extra}"
+                )
+            columns = [columns[batch_names.index(name)] for name in names]
+        return [
+            array if array.type.equals(data_type) else storage_array(array, data_type, name)
+            for array, data_type, name in zip(columns, self._types, names)
+        ]
+
+    def _copy(self, arrays: list[pa.Array]) -> list[pa.Array]:
+        """Copy arrays whose memory the caller may change after the call."""
+        return arrays if self._keep_arrays else [pa.concat_arrays([array]) for array in arrays]
+
+
+class FileWriter(DataFileWriter):
     """Writer of one data file of version 2.0 or newer.
 
     Small batches are concatenated before they are encoded, so an error of a value may be raised by a later call of
@@ -120,21 +216,16 @@ class FileWriter:
             )
         check_fields(schema)
         self._padding = PADDING[:1] * _checked_alignment(buffer_alignment)
-        options = WriteOptions(
+        options = PageOptions(
             cache_bytes=8 << 20 if data_cache_bytes is None else data_cache_bytes // max(len(schema.fields), 1),
             max_page_bytes=_max_page_bytes(max_page_bytes),
-            keep_arrays=True,  # `write` passes only copies or arrays that do not change
         )
-        self._out = writer
-        self._schema = schema
+        super().__init__(writer, schema, keep_arrays=keep_arrays)
         self._version = version
-        self._keep_arrays = keep_arrays
         self._cache_bytes = options.cache_bytes
         self._small: list[list[pa.Array]] = []  # queued small batches
         self._small_rows = self._small_bytes = 0
         self._metadata: dict[str, bytes] = dict(schema.metadata)
-        self._types = [field.data_type for field in schema.fields]
-        self._names = [field.name for field in schema.fields]
         self._columns = family.writers(schema, options, self._write_buffer)
         self._messages = [_column_message(encoding) for column in self._columns for encoding in column.column_encodings]
         self._global_buffers: list[ByteRange] = []
@@ -144,7 +235,6 @@ class FileWriter:
         self._undecided_rows = 0
         self._statistics_task: Future[None] | None = None
         self._num_rows = 0
-        self._closed: WrittenFile | None = None
 
     @property
     def num_rows(self) -> int:
@@ -153,7 +243,7 @@ class FileWriter:
 
     def tell(self) -> int:
         """Return the number of bytes written plus the estimated size of the queued rows."""
-        return self._out.tell() + self.waiting_bytes
+        return self._position + self.waiting_bytes
 
     @property
     def waiting_bytes(self) -> int:
@@ -166,9 +256,7 @@ class FileWriter:
         Raises SchemaMismatchError if a column is missing, has another type, or contains nulls but is not nullable;
         UnsupportedFeatureError if the version cannot store a value; and InvalidInputError if the file is closed.
         """
-        if self._closed is not None:
-            raise InvalidInputError("the file is closed")
-        arrays = storage_arrays(batch, self._names, self._types)
+        arrays = self._storage_arrays(batch)
         num_rows = batch.num_rows
         if num_rows >= _SMALL_ROWS:
             self._write_small()
@@ -178,8 +266,7 @@ class FileWriter:
             stable = self._keep_arrays or not any(map(operator.is_, arrays, originals))
             self._write_arrays(arrays, num_rows, stable=stable)
         elif num_rows:
-            # Copy: the caller may change its memory after this call.
-            self._small.append(arrays if self._keep_arrays else [pa.concat_arrays([array]) for array in arrays])
+            self._small.append(self._copy(arrays))
             self._small_rows += num_rows
             self._small_bytes += sum([array.nbytes for array in arrays])
             if (
@@ -223,73 +310,52 @@ class FileWriter:
             jobs = [(column, partial(column.write, array)) for column, array in zip(self._columns, arrays)]
             self._write_columns(jobs, num_rows >= _PARALLEL_ROWS)
         finally:
+            self._drain()
             if not stable:
                 self._wait_for_statistics()
 
     def add_global_buffer(self, data: Buffer) -> int:
         """Write a global buffer and return its number, from 1 on. Raises InvalidInputError if the file is closed."""
-        if self._closed is not None:
-            raise InvalidInputError("the file is closed")
+        self._check_open()
         start = self._write_buffer(data)
-        self._global_buffers.append(ByteRange(start, self._out.tell()))
+        self._global_buffers.append(ByteRange(start, self._position))
         self._pad()
+        self._drain()
         return len(self._global_buffers)
 
     def write_blob(self, data: Buffer) -> int:
         """Write the bytes of a blob at an aligned position between the pages and return the position."""
-        return self._write_buffer(data)
+        start = self._write_buffer(data)
+        self._drain()
+        return start
 
     def add_schema_metadata(self, key: str, value: str | bytes) -> None:
         """Add an entry to the schema metadata of the file; an existing key is replaced."""
         self._metadata[key] = value.encode() if isinstance(value, str) else value
 
-    def close(self) -> WrittenFile:
-        """Write the queued rows and the metadata, and close the file. A second call returns the same result.
-
-        Raises as `write` for values that were queued.
-        """
-        if self._closed is not None:
-            return self._closed
+    def _finish(self) -> WrittenFile:
         self._write_small()
         self._write_columns([(column, column.finish) for column in self._columns], self._num_rows >= _PARALLEL_ROWS)
         self._wait_for_statistics()
-        if self._statistics is None and self._undecided and self._out.tell() >= _MIN_COLUMN_BYTES * len(self._messages):
+        if self._statistics is None and self._undecided and self._position >= _MIN_COLUMN_BYTES * len(self._messages):
             self._open_statistics()
-        if self._statistics is not None and self._out.tell() >= MIN_FILE_BYTES:
+        if self._statistics is not None and self._position >= MIN_FILE_BYTES:
             self.add_schema_metadata(METADATA_KEY, str(self.add_global_buffer(self._statistics.finish())))
         self._pad()
         descriptor = file_pb2.FileDescriptor(
             schema=file_pb2.Schema(fields=self._schema.to_protos(), metadata=self._metadata), length=self._num_rows
         )
-        self._out.write(
+        self._put(
             build_tail(
-                self._out.tell(),
+                self._position,
                 self._version,
                 descriptor.SerializeToString(deterministic=True),
                 [message.SerializeToString() for message in self._messages],
                 self._global_buffers,
             )
         )
-        size_bytes = self._out.tell()
-        self._out.close()
         ids, columns = number_columns(self._schema, self._version)
-        self._closed = WrittenFile(size_bytes, self._num_rows, tuple(ids), tuple(columns))
-        return self._closed
-
-    def abort(self) -> None:
-        """Discard the file."""
-        self._out.abort()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
+        return WrittenFile(self._position, self._num_rows, tuple(ids), tuple(columns))
 
     def _add_to_statistics(self, arrays: list[pa.Array]) -> None:
         """Add rows to the statistics; for a large batch on the pool, in parallel with its encoding."""
@@ -343,7 +409,7 @@ class FileWriter:
                     continue
                 if len(waiting) > threads:
                     self._write_pages(waiting.popleft().result())
-                waiting.append(pool.pool().submit(_encode_all, encode))
+                waiting.append(pool.pool().submit(list, encode()))
             while waiting:
                 self._write_pages(waiting.popleft().result())
         finally:
@@ -353,39 +419,18 @@ class FileWriter:
             wait(waiting)
 
     def _write_pages(self, pages: Iterable[EncodedPage]) -> None:
-        padding = self._padding
         for page in pages:
-            positions = []
-            sizes = []
-            small: list[Any] = []  # pieces and padding that are not written yet
-            position = self._out.tell()
-            for pieces in page.buffers:
-                over = position % len(padding)
-                if over:
-                    small.append(padding[over:])
-                    position += len(padding) - over
-                positions.append(position)
-                # Each piece of an iterator must be written before the next one is requested; see `Pieces`.
-                in_memory = isinstance(pieces, tuple | list)
-                for piece in pieces:
-                    size = memoryview(piece).nbytes
-                    position += size
-                    if in_memory and size < _SMALL_PIECE_BYTES:
-                        small.append(piece)
-                        continue
-                    if small:
-                        self._out.write(b"".join(small))
-                        small.clear()
-                    self._out.write(piece)
-                sizes.append(position - positions[-1])
-            over = position % len(padding)
-            if over:
-                small.append(padding[over:])
-            if small:
-                self._out.write(b"".join(small))
             message = self._messages[page.column].pages.add()
-            message.buffer_offsets.extend(positions)
-            message.buffer_sizes.extend(sizes)
+            for pieces in page.buffers:
+                self._pad()
+                start = self._position
+                # Each piece of an iterator must be written before the next one is requested; see `BufferPieces`.
+                is_stable = isinstance(pieces, tuple | list)
+                for piece in pieces:
+                    self._put(piece, is_stable=is_stable)
+                message.buffer_offsets.append(start)
+                message.buffer_sizes.append(self._position - start)
+            self._pad()
             message.length = page.length
             message.encoding.direct.encoding = page.encoding
             if page.priority:
@@ -393,40 +438,14 @@ class FileWriter:
 
     def _write_buffer(self, data: Buffer) -> int:
         self._pad()
-        start = self._out.tell()
-        self._out.write(data)
+        start = self._position
+        self._put(data)
         return start
 
     def _pad(self) -> None:
-        over = self._out.tell() % len(self._padding)
+        over = self._position % len(self._padding)
         if over:
-            self._out.write(self._padding[over:])
-
-
-def storage_arrays(batch: pa.RecordBatch, names: Sequence[str], types: Sequence[pa.DataType]) -> list[pa.Array]:
-    """Return the columns `names` of a batch, converted to the storage types `types`.
-
-    Raises SchemaMismatchError if the batch does not have exactly these columns or a type does not match.
-    """
-    batch_names = batch.schema.names
-    if batch_names == names:
-        columns = batch.columns
-    else:
-        extra = sorted(set(batch_names) - set(names))
-        missing = sorted(set(names) - set(batch_names))
-        if extra or missing or len(batch_names) != len(names):
-            raise SchemaMismatchError(
-                f"the columns of the batch differ from those of the file: missing {missing}, not in the file {extra}"
-            )
-        columns = [batch.column(batch_names.index(name)) for name in names]
-    return [
-        array if array.type.equals(data_type) else storage_array(array, data_type, name)
-        for array, data_type, name in zip(columns, types, names)
-    ]
-
-
-def _encode_all(encode: Callable[[], Iterable[EncodedPage]]) -> list[EncodedPage]:
-    return list(encode())
+            self._put(self._padding[over:])
 
 
 def _column_message(encoding: bytes) -> file2_pb2.ColumnMetadata:

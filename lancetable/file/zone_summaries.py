@@ -1,7 +1,7 @@
 """Incremental computation of the zone maps of one field.
 
-    batch   ->   Leaf.pick   ->   summary.add(array, pieces)   ...   summary.finish  ->  ZoneStats
-    pieces   |------|----------|---|                     a piece is within one zone; a zone may have several pieces
+    batch   ->   Leaf.pick   ->   summary.add(array, ranges)   ...   summary.finish  ->  ZoneStats
+    ranges   |------|----------|---|                     a range is within one zone; a zone may have several ranges
     zones    |---------|-----------|
 
 There is a summary class for each kind of type: numbers, booleans, decimals, and strings and binaries. For all other
@@ -10,7 +10,7 @@ types only nulls are counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
@@ -26,8 +26,10 @@ from lancetable.format.schema import BLOB_KEY, Field
 
 __all__ = [
     "MAX_BOUND_BYTES",
+    "BytesSummary",
     "Leaf",
-    "Pieces",
+    "RowRanges",
+    "Summary",
     "ZoneStats",
     "array_of",
     "bytes_read_per_row",
@@ -36,6 +38,8 @@ __all__ = [
     "leaves_of",
     "number_dtype",
     "ordered_type",
+    "summary_of",
+    "truncate_string",
     "values_of",
 ]
 
@@ -59,7 +63,7 @@ class ZoneStats:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class RowRanges:
     """Consecutive row ranges of a batch, each within one zone. Iteration yields (start, number of rows)."""
 
     starts: Int64
@@ -69,14 +73,14 @@ class Pieces:
         return zip(self.starts.tolist(), (self.ends - self.starts).tolist(), strict=True)
 
 
-class _Summary(Protocol):
+class Summary(Protocol):
     """Accumulator of the statistics of one leaf."""
 
-    def add(self, array: pa.Array, pieces: Pieces) -> None:
+    def add(self, array: pa.Array, ranges: RowRanges) -> None:
         """Add the values of a batch."""
 
     def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
-        """Return the statistics. `firsts` has the number of the first piece of each zone."""
+        """Return the statistics. `firsts` has the number of the first range of each zone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,11 +90,14 @@ class Leaf:
     field: Field
     column: int
     path: tuple[int, ...]  # child positions below the column
-    summary: _Summary
+    summary: Summary
 
-    def pick(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return the values of the leaf in a batch, as the type of the field unless only nulls are counted."""
-        array = batch.column(self.column)
+    def pick(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """Return the values of the leaf in the columns of a batch.
+
+        They have the type of the field, unless only nulls are counted.
+        """
+        array = columns[self.column]
         for child in self.path:
             array = _storage(array)
             # flatten(), unlike field(), applies the nulls of a struct to its children.
@@ -117,11 +124,11 @@ def leaves_of(field: Field, column: int, path: tuple[int, ...] = ()) -> Iterator
         for position, child in enumerate(field.children):
             yield from leaves_of(child, column, (*path, position))
     else:
-        yield Leaf(field, column, path, _summary_for(field))
+        yield Leaf(field, column, path, summary_of(ordered_type(field)))
 
 
-def _summary_for(field: Field) -> _Summary:
-    kind = ordered_type(field)
+def summary_of(kind: pa.DataType | None) -> Summary:
+    """Return a summary of values of an ordered type, or of nulls if `kind` is None."""
     if kind is None:
         return _NullSummary()
     if pa.types.is_boolean(kind):
@@ -130,7 +137,7 @@ def _summary_for(field: Field) -> _Summary:
         return _NumberSummary(kind)
     if pa.types.is_decimal(kind):
         return _DecimalSummary(kind)
-    return _BytesSummary(kind)
+    return BytesSummary(kind)
 
 
 def bytes_read_per_row(leaf: Leaf) -> int:
@@ -193,27 +200,27 @@ def _nulls_only(array: pa.Array) -> pa.BooleanArray:
     return pc.if_else(valid, True, None)
 
 
-def _null_counts(array: pa.Array, pieces: Pieces) -> Int64:
+def _null_counts(array: pa.Array, ranges: RowRanges) -> Int64:
     if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
         array = _nulls_only(array)
     if array.null_count == 0:
-        return np.zeros(len(pieces.starts), np.int64)
+        return np.zeros(len(ranges.starts), np.int64)
     bitmap = array.buffers()[0]
     if native is not None and bitmap is not None:
-        valid: Int64 = native.count_bits(bitmap, array.offset, pieces.starts, pieces.ends)
-        return pieces.ends - pieces.starts - valid
-    return np.array([array.slice(start, count).null_count for start, count in pieces], np.int64)
+        valid: Int64 = native.count_bits(bitmap, array.offset, ranges.starts, ranges.ends)
+        return ranges.ends - ranges.starts - valid
+    return np.array([array.slice(start, count).null_count for start, count in ranges], np.int64)
 
 
-def _true_counts(array: pa.BooleanArray, pieces: Pieces) -> Int64:
+def _true_counts(array: pa.BooleanArray, ranges: RowRanges) -> Int64:
     if native is not None and len(array):
         bits = np.frombuffer(array.buffers()[1], np.uint8)
         if array.null_count:
             bitmap = np.frombuffer(array.buffers()[0], np.uint8)
             bits = bits[: len(bitmap)] & bitmap[: len(bits)]
-        counts: Int64 = native.count_bits(bits, array.offset, pieces.starts, pieces.ends)
+        counts: Int64 = native.count_bits(bits, array.offset, ranges.starts, ranges.ends)
         return counts
-    return np.array([array.slice(start, count).true_count for start, count in pieces], np.int64)
+    return np.array([array.slice(start, count).true_count for start, count in ranges], np.int64)
 
 
 def values_of(array: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -227,8 +234,8 @@ class _NullSummary:
     def __init__(self) -> None:
         self._nulls: list[Int64] = []
 
-    def add(self, array: pa.Array, pieces: Pieces) -> None:
-        self._nulls.append(_null_counts(array, pieces))
+    def add(self, array: pa.Array, ranges: RowRanges) -> None:
+        self._nulls.append(_null_counts(array, ranges))
 
     def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
         return ZoneStats(_sums(self._nulls, firsts), None, None, None)
@@ -242,10 +249,10 @@ class _NumberSummary:
         self._dtype = np.dtype(number_dtype(kind))
         self._pieces: list[zones.Bounds] = []
 
-    def add(self, array: pa.Array, pieces: Pieces) -> None:
+    def add(self, array: pa.Array, ranges: RowRanges) -> None:
         validity = array.buffers()[0] if array.null_count else None
         values = values_of(array, self._dtype)
-        self._pieces.append(zones.number_zones(values, validity, array.offset, pieces.starts, pieces.ends))
+        self._pieces.append(zones.number_zones(values, validity, array.offset, ranges.starts, ranges.ends))
 
     def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
         nulls = _sums([piece.nulls for piece in self._pieces], firsts)
@@ -273,9 +280,9 @@ class _BoolSummary:
         self._nulls: list[Int64] = []
         self._trues: list[Int64] = []
 
-    def add(self, array: pa.Array, pieces: Pieces) -> None:
-        self._nulls.append(_null_counts(array, pieces))
-        self._trues.append(_true_counts(array, pieces))
+    def add(self, array: pa.Array, ranges: RowRanges) -> None:
+        self._nulls.append(_null_counts(array, ranges))
+        self._trues.append(_true_counts(array, ranges))
 
     def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
         nulls, trues = _sums(self._nulls, firsts), _sums(self._trues, firsts)
@@ -285,97 +292,87 @@ class _BoolSummary:
 
 
 class _ScalarSummary:
-    """Base for types whose bounds are taken from the array and, if a zone has several pieces, compared in Python."""
+    """Base for types whose bounds are taken from the array and, if a zone has several ranges, compared in Python."""
 
     def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
         self._nulls: list[Int64] = []
-        self._low: list[pa.Array] = []  # one bound per piece, null if all values are null
+        self._low: list[pa.Array] = []  # one bound per range, null if all values are null
         self._high: list[pa.Array] = []
 
-    def add(self, array: pa.Array, pieces: Pieces) -> None:
-        self._nulls.append(_null_counts(array, pieces))
-        rows = self._extremes(array, pieces) if len(array) else None
+    def add(self, array: pa.Array, ranges: RowRanges) -> None:
+        self._nulls.append(_null_counts(array, ranges))
+        rows = self._extremes(array, ranges) if len(array) else None
         if rows is not None:
             low, high = (array.take(pa.array(indices, mask=indices < 0)) for indices in rows)
         else:
-            extremes = [pc.min_max(array.slice(start, count)) for start, count in pieces]
+            extremes = [pc.min_max(array.slice(start, count)) for start, count in ranges]
             low, high = (pa.array([pair[name] for pair in extremes], array.type) for name in ("min", "max"))
         self._low.append(self._shorten(low))
         self._high.append(self._shorten(high))
 
     def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
-        low = self._bounds(min, self._low, firsts)
-        high = self._bounds(max, self._high, firsts)
-        return ZoneStats(_sums(self._nulls, firsts), self._minimum(low), self._maximum(high), None)
+        low = self._widen(self._reduce(min, self._low, firsts), upper=False)
+        high = self._widen(self._reduce(max, self._high, firsts), upper=True)
+        return ZoneStats(_sums(self._nulls, firsts), low, high, None)
 
-    def _bounds(self, choose: Callable[[list[Any]], Any], pieces: list[pa.Array], firsts: Int64) -> pa.Array:
+    def _reduce(self, choose: Callable[[list[Any]], Any], pieces: list[pa.Array], firsts: Int64) -> pa.Array:
+        """Reduce the bounds of the ranges to those of the zones; null if all values are null."""
         if not pieces:
             return pa.nulls(0, self._kind)
         whole = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
         if len(whole) == len(firsts):
-            return whole  # each piece is a zone
+            return whole  # each range is a zone
         values = whole.to_pylist()
         borders = [*firsts.tolist(), len(values)]
         valid_values = ([value for value in values[a:b] if value is not None] for a, b in pairwise(borders))
         return pa.array([choose(valid) if valid else None for valid in valid_values], whole.type)
 
-    def _extremes(self, array: pa.Array, pieces: Pieces) -> tuple[Int64, Int64] | None:
-        """Return the rows of the minimum and the maximum of each piece, -1 if all values are null.
+    def _extremes(self, array: pa.Array, ranges: RowRanges) -> tuple[Int64, Int64] | None:
+        """Return the rows of the minimum and the maximum of each range, -1 if all values are null.
 
         Returns None if there is no compiled kernel for the type.
         """
         width = self._kind.byte_width
-        if native_write is None or width == 0:
-            return None
         is_decimal = pa.types.is_decimal(self._kind)
-        if is_decimal and width % 8:
+        if native_write is None or width == 0 or (is_decimal and width % 8):
             return None
         values = np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)
         validity = array.buffers()[0] if array.null_count else None
         extremes: tuple[Int64, Int64] = native_write.wide_extremes(
-            values, width, is_decimal, validity, array.offset, pieces.starts, pieces.ends
+            values, width, is_decimal, validity, array.offset, ranges.starts, ranges.ends
         )
         return extremes
 
     def _shorten(self, bounds: pa.Array) -> pa.Array:
+        """Shorten the bounds of ranges to save memory."""
         return bounds
 
-    def _minimum(self, bounds: pa.Array) -> pa.Array:
-        raise NotImplementedError
-
-    def _maximum(self, bounds: pa.Array) -> pa.Array:
+    def _widen(self, bounds: pa.Array, *, upper: bool) -> pa.Array:
+        """Return the bounds to store, which may be wider than the values."""
         raise NotImplementedError
 
 
 class _DecimalSummary(_ScalarSummary):
     """Bounds of decimals. An unknown bound is the widest value of the precision."""
 
-    def _minimum(self, bounds: pa.Array) -> pa.Array:
-        return self._fill_nulls(bounds, 1)
-
-    def _maximum(self, bounds: pa.Array) -> pa.Array:
-        return self._fill_nulls(bounds, 0)
-
-    def _fill_nulls(self, bounds: pa.Array, sign: int) -> pa.Array:
-        widest = Decimal((sign, (9,) * self._kind.precision, -self._kind.scale))
+    def _widen(self, bounds: pa.Array, *, upper: bool) -> pa.Array:
+        widest = Decimal((0 if upper else 1, (9,) * self._kind.precision, -self._kind.scale))
         return bounds.fill_null(pa.scalar(widest, self._kind)) if bounds.null_count else bounds
 
 
-class _BytesSummary(_ScalarSummary):
+class BytesSummary(_ScalarSummary):
     """Bounds of strings and binaries, compared as bytes; for UTF-8 this is also the order of code points."""
 
-    def add(self, array: pa.Array, pieces: Pieces) -> None:
-        if pa.types.is_string(self._kind):
-            array = array.view(pa.binary())
-        elif pa.types.is_large_string(self._kind):
-            array = array.view(pa.large_binary())
-        super().add(array, pieces)
+    def add(self, array: pa.Array, ranges: RowRanges) -> None:
+        if is_text(self._kind):
+            array = array.view(pa.binary() if pa.types.is_string(self._kind) else pa.large_binary())
+        super().add(array, ranges)
 
-    def _extremes(self, array: pa.Array, pieces: Pieces) -> tuple[Int64, Int64] | None:
+    def _extremes(self, array: pa.Array, ranges: RowRanges) -> tuple[Int64, Int64] | None:
         dtype = varbin.offset_dtype(self._kind)
         if dtype is None:
-            return super()._extremes(array, pieces)
+            return super()._extremes(array, ranges)
         if native_write is None:
             return None
         bitmap, ends, content = array.buffers()
@@ -383,24 +380,18 @@ class _BytesSummary(_ScalarSummary):
         data = b"" if content is None else content
         valid = bitmap if array.null_count else None
         extremes: tuple[Int64, Int64] = native_write.extremes(
-            offsets, data, valid, array.offset, pieces.starts, pieces.ends, dtype.itemsize
+            offsets, data, valid, array.offset, ranges.starts, ranges.ends
         )
         return extremes
 
     def _shorten(self, bounds: pa.Array) -> pa.Array:
-        """Shorten long bounds; keep enough bytes to truncate them exactly later."""
+        # Keep enough bytes to truncate the bounds exactly later.
         return bounds if self._are_short(bounds) else pc.binary_slice(bounds, 0, 2 * MAX_BOUND_BYTES)
 
-    def _minimum(self, bounds: pa.Array) -> pa.Array:
-        return self._truncate(bounds, self._floor)
-
-    def _maximum(self, bounds: pa.Array) -> pa.Array:
-        return self._truncate(bounds, self._ceiling)
-
-    def _truncate(self, bounds: pa.Array, truncate: Callable[[bytes], bytes | None]) -> pa.Array:
+    def _widen(self, bounds: pa.Array, *, upper: bool) -> pa.Array:
         if not self._are_short(bounds):
-            values = bounds.to_pylist()
-            bounds = pa.array([None if value is None else truncate(value) for value in values], bounds.type)
+            truncated = [None if value is None else self._truncate(value, upper) for value in bounds.to_pylist()]
+            bounds = pa.array(truncated, bounds.type)
         return bounds.view(self._kind) if is_text(self._kind) else bounds
 
     def _are_short(self, bounds: pa.Array) -> bool:
@@ -409,23 +400,23 @@ class _BytesSummary(_ScalarSummary):
         longest = pc.max(pc.binary_length(bounds)).as_py()
         return bool(longest is None or longest <= MAX_BOUND_BYTES)
 
-    def _floor(self, value: bytes) -> bytes | None:
+    def _truncate(self, value: bytes, upper: bool) -> bytes | None:
+        """Return a bound of at most 64 bytes, or None if there is none."""
         if len(value) <= MAX_BOUND_BYTES:
             return value
         if pa.types.is_fixed_size_binary(self._kind):
             return None
-        return _truncate_string(value) if is_text(self._kind) else value[:MAX_BOUND_BYTES]
-
-    def _ceiling(self, value: bytes) -> bytes | None:
-        if len(value) <= MAX_BOUND_BYTES:
-            return value
-        if pa.types.is_fixed_size_binary(self._kind):
-            return None
-        return _string_above(_truncate_string(value)) if is_text(self._kind) else _bytes_above(value[:MAX_BOUND_BYTES])
+        if is_text(self._kind):
+            prefix = truncate_string(value)
+            return _string_above(prefix) if upper else prefix
+        prefix = value[:MAX_BOUND_BYTES]
+        return _bytes_above(prefix) if upper else prefix
 
 
-def _truncate_string(value: bytes) -> bytes:
+def truncate_string(value: bytes) -> bytes:
     """Truncate UTF-8 to at most 64 bytes at a character boundary."""
+    if len(value) <= MAX_BOUND_BYTES:
+        return value
     end = MAX_BOUND_BYTES
     while end > 0 and value[end] & 0xC0 == 0x80:
         end -= 1
@@ -464,7 +455,7 @@ def _reduce(ufunc: np.ufunc, pieces: list[npt.NDArray[Any]], firsts: Int64, dtyp
         return np.empty(0, dtype)
     whole: npt.NDArray[Any] = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
     if len(whole) == len(firsts):
-        return whole  # each piece is a zone
+        return whole  # each range is a zone
     reduced: npt.NDArray[Any] = ufunc.reduceat(whole, firsts)
     return reduced
 

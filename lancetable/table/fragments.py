@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError
 from lancetable.file.blobs.storage import DataFilePlace, blob_bytes
-from lancetable.file.reader import Cursors, FileRows, read_chunks_of_files, read_columns, refuse_nulls
+from lancetable.file.reader import Cursors, FileRows, read_columns, read_files, refuse_nulls
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.table import row_id_lookup
@@ -261,7 +261,7 @@ def _read_parts(
     small: list[FileRows] = []
     if len(reads) > 1:
         small = [FileRows(*part, rows) for part, rows in reads if _is_small_range(rows)]
-    chunks_of_small = iter(read_chunks_of_files(version.store, small) if small else ())
+    chunks_of_small = iter(read_files(version.store, small) if small else ())
     read = read_columns if cursors is None else cursors.read_columns
     results: list[list[Column]] = []
     for part, rows in reads:

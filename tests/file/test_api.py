@@ -1,4 +1,4 @@
-"""The public names of lancetable.file behave as those of pylance."""
+"""Tests that the public names of lancetable.file behave as those of pylance."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def path(tmp_path: Path) -> str:
     return target
 
 
-def test_the_same_names() -> None:
+def test_public_names_match_pylance() -> None:
     assert set(lance.file.__all__) <= set(lancetable.file.__all__)
     assert lancetable.file.stable_version() == lance.file.stable_version()
 
 
 @pytest.mark.parametrize("columns", [None, ["a"], ["st"], ["st.x"], ["l", "a"]])
-def test_projections(columns: list[str] | None, path: str) -> None:
+def test_reader_returns_the_projected_columns(columns: list[str] | None, path: str) -> None:
     ours = LanceFileReader(path, columns=columns).read_all().to_table()
     theirs = lance.file.LanceFileReader(path, columns=columns).read_all().to_table()
     assert ours.equals(theirs, check_metadata=True)
 
 
-def test_metadata(path: str) -> None:
+def test_metadata_matches_pylance(path: str) -> None:
     ours, theirs = LanceFileReader(path).metadata(), lance.file.LanceFileReader(path).metadata()
     assert ours.schema.equals(theirs.schema, check_metadata=True)
     for name in [
@@ -79,7 +79,7 @@ def test_metadata(path: str) -> None:
     ]
 
 
-def test_reading(path: str) -> None:
+def test_rows_are_read_as_tables_and_batches(path: str) -> None:
     reader = LanceFileReader(path)
     assert reader.num_rows() == 10
     assert reader.read_global_buffer(1) == b"hello"
@@ -93,7 +93,7 @@ def test_reading(path: str) -> None:
     assert [batch.num_rows for batch in reader.take_rows([0, 5, 7], batch_size=2).to_batches()] == [2, 1]
 
 
-def test_wrong_calls(path: str, tmp_path: Path) -> None:
+def test_invalid_calls_raise(path: str, tmp_path: Path) -> None:
     reader = LanceFileReader(path)
     for start, count in [(5, 100), (-1, 3), (11, 0), (0, -1)]:
         with pytest.raises(OutOfRangeError):
@@ -122,7 +122,7 @@ def test_wrong_calls(path: str, tmp_path: Path) -> None:
         LanceFileReader(path, namespace_client=object())
 
 
-def test_other_versions_by_name(tmp_path: Path) -> None:
+def test_versions_are_selected_by_name(tmp_path: Path) -> None:
     target = str(tmp_path / "file.lance")
     with lance.file.LanceFileWriter(target, TABLE.schema, version="2.3") as writer:
         writer.write_batch(TABLE)
@@ -134,7 +134,7 @@ def test_other_versions_by_name(tmp_path: Path) -> None:
         assert not (tmp_path / "other").exists()
 
 
-def test_a_schema_may_come_with_the_first_batch(tmp_path: Path) -> None:
+def test_schema_defaults_to_that_of_the_first_batch(tmp_path: Path) -> None:
     target = str(tmp_path / "file.lance")
     writer = LanceFileWriter(target)
     writer.add_schema_metadata("k", "v")
@@ -152,14 +152,14 @@ def test_a_schema_may_come_with_the_first_batch(tmp_path: Path) -> None:
         LanceFileWriter(str(tmp_path / "none"), TABLE.schema).write_batch([1])
 
 
-def test_an_exception_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_exception_leaves_no_file_behind(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), LanceFileWriter(str(tmp_path / "file.lance"), TABLE.schema) as writer:
         writer.write_batch(TABLE)
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_window_of_batches_reads_over_page_borders(tmp_path: Path) -> None:
+def test_batches_cross_page_boundaries(tmp_path: Path) -> None:
     target = str(tmp_path / "file.lance")
     words = pa.array([f"w{row}" for row in range(1000)])
     table = pa.table({"s": words, "d": words.dictionary_encode()})
@@ -171,7 +171,7 @@ def test_a_window_of_batches_reads_over_page_borders(tmp_path: Path) -> None:
     assert [value for batch in batches for value in batch["d"].to_pylist()] == words.to_pylist()
 
 
-def test_sessions(tmp_path: Path) -> None:
+def test_session_lists_reads_and_deletes_files(tmp_path: Path) -> None:
     session = LanceFileSession(str(tmp_path / "base"))
     with session.open_writer("a/x.lance", schema=TABLE.schema) as writer:
         writer.write_batch(TABLE)
@@ -196,7 +196,7 @@ def test_sessions(tmp_path: Path) -> None:
         session.contains("../outside")
 
 
-def test_numpy_integers_of_any_kind_are_row_numbers(path: str) -> None:
+def test_numpy_integers_of_any_type_are_accepted_as_row_numbers(path: str) -> None:
     for dtype in ("u1", "i2", "u4", "u8"):
         assert LanceFileReader(path).take_rows(np.array([2, 9], dtype)).to_table()["a"].to_pylist() == [2, 9]
 

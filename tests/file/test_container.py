@@ -1,4 +1,4 @@
-"""What surrounds the pages: built and parsed again, and every impossible footer refused."""
+"""Container of 2.x files: round trips of footer and tables, and rejection of invalid footers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
-from lancetable.file.container import Footer, Page, PageCache, build_tail, parse_footer
+from lancetable.file.container import FileTail, Footer, Page, build_tail, parse_footer
+from lancetable.file.page_cache import PageCache
 from lancetable.file.reader import open_data_file
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Schema
@@ -23,8 +24,8 @@ EXAMPLE = bytes.fromhex("2b05000000000000190900000000000099090000000000000100000
 EXAMPLE_SIZE = 0x0999 + 16 + 40
 
 
-def test_the_example_of_the_format_sheet() -> None:
-    footer = parse_footer(memoryview(EXAMPLE), EXAMPLE_SIZE, "f")
+def test_tail_has_the_bytes_of_the_format_example() -> None:
+    footer = parse_footer(FileTail("f", EXAMPLE_SIZE, memoryview(EXAMPLE)))
     assert footer == Footer(0x052B, 0x0919, 0x0999, 1, 8, FileVersion.V2_0, (0, 3))
     assert footer.pack() == EXAMPLE
 
@@ -60,20 +61,20 @@ def footer_bytes(
         memoryview(b""),
     ],
 )
-def test_impossible_footers(footer: memoryview) -> None:
-    assert parse_footer(footer_bytes(), 232 + 40, "f").num_columns == 1
+def test_invalid_footers_raise(footer: memoryview) -> None:
+    assert parse_footer(FileTail("f", 232 + 40, footer_bytes())).num_columns == 1
     with pytest.raises(CorruptFileError) as caught:
-        parse_footer(footer, 232 + 40, "some/file")
+        parse_footer(FileTail("some/file", 232 + 40, footer))
     assert caught.value.path == "some/file"
 
 
 def test_both_pairs_of_2_0_are_read() -> None:
     for pair in [(0, 3), (2, 0)]:
-        assert parse_footer(footer_bytes(version=pair), 272, "f").version is FileVersion.V2_0
+        assert parse_footer(FileTail("f", 272, footer_bytes(version=pair))).version is FileVersion.V2_0
 
 
 @pytest.mark.parametrize(("pair", "named"), [((2, 3), "2.3"), ((3, 0), "3.0")])
-def test_other_versions_are_refused_by_name(pair: tuple[int, int], named: str) -> None:
+def test_unknown_versions_raise_with_their_number(pair: tuple[int, int], named: str) -> None:
     store = MemoryStore()
     store.put("dir/file.lance", bytes(232) + bytes(footer_bytes(version=pair)))
     with pytest.raises(UnsupportedFeatureError, match=named) as caught:
@@ -81,9 +82,9 @@ def test_other_versions_are_refused_by_name(pair: tuple[int, int], named: str) -
     assert "dir/file.lance" in str(caught.value)
 
 
-def test_positions_of_a_tail() -> None:
+def test_tail_positions_round_trip() -> None:
     tail = build_tail(128, FileVersion.V2_0, b"descriptor", [b"aaa", b"", b"cc"], [ByteRange(64, 70)])
-    footer = parse_footer(memoryview(tail), 128 + len(tail), "f")
+    footer = parse_footer(FileTail("f", 128 + len(tail), memoryview(tail)))
     assert footer.column_metadata_position == 138
     assert footer.column_table_position == 143
     assert footer.buffer_table_position == 143 + 48
@@ -100,7 +101,7 @@ def small_file() -> tuple[MemoryStore, bytes]:
     return store, bytes(store.read_all("f"))
 
 
-def test_a_file_cut_anywhere_is_refused() -> None:
+def test_truncated_files_raise() -> None:
     store, whole = small_file()
     for length in range(len(whole)):
         store.put("cut", whole[:length])
@@ -108,7 +109,7 @@ def test_a_file_cut_anywhere_is_refused() -> None:
             open_data_file(store, "cut")
 
 
-def test_metadata_tells_where_columns_lie() -> None:
+def test_metadata_has_the_positions_of_columns() -> None:
     store, whole = small_file()
     meta = open_data_file(store, "f", size=len(whole))
     assert (meta.num_rows, meta.num_columns, meta.version) == (3, 2, FileVersion.V2_0)
@@ -121,7 +122,7 @@ def test_metadata_tells_where_columns_lie() -> None:
         meta.column(2)
 
 
-def test_a_tail_longer_than_the_first_read(tmp_path: Path) -> None:
+def test_metadata_longer_than_the_first_read_is_parsed(tmp_path: Path) -> None:
     store = MemoryStore()
     names = [f"column number {number} with a long name" for number in range(800)]
     schema = Schema.from_arrow(pa.schema([(name, pa.int8()) for name in names]))
@@ -134,17 +135,15 @@ def test_a_tail_longer_than_the_first_read(tmp_path: Path) -> None:
     assert meta.column(799).num_rows == 1
 
 
-def test_pages_that_keep_too_much_forget_the_first() -> None:
-    held = PageCache()
+def test_page_cache_evicts_the_oldest_pages() -> None:
+    cache = PageCache()
     column: Any = SimpleNamespace()
     pages = [Page(column, number, 1, [], b"") for number in range(12)]
-    gone = pages.pop()
-    for page in [pages[0], gone, *pages[1:]]:
-        page.kept = page.index
-        held.add(page, 1 << 20)
-    del gone, page
-    assert [page.kept for page in pages] == [None] * 7 + [7, 8, 9, 10]
+    freed = pages.pop()
+    for page in [pages[0], freed, *pages[1:]]:
+        cache.put(page, page.index, 1 << 20)
+    del freed, page
+    assert [page.cached for page in pages] == [None] * 7 + [7, 8, 9, 10]
     alone = Page(column, 0, 1, [], b"")
-    alone.kept = "large"
-    held.add(alone, 1 << 30)
-    assert alone.kept == "large" and not any(page.kept for page in pages)
+    cache.put(alone, "large", 1 << 30)
+    assert alone.cached == "large" and not any(page.cached for page in pages)

@@ -1,4 +1,4 @@
-"""Encodings of another package: written, read, sliced, and refused by name where nobody made them known."""
+"""Custom encodings: round trips, slices, and errors with the type url if they are not registered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERSIONS = ["2.0", "2.1", "2.2"]
 
 
 class Delta:
-    """int64 as the first value and differences of 16 bits; nulls as a byte each."""
+    """Encoding of int64 as the first value and 16-bit differences, with one null byte per value."""
 
     type_url = "example.org/Delta16"
 
@@ -70,9 +70,7 @@ def write(path: Path, version: str, table: pa.Table = TABLE, **settings: Any) ->
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_column_is_written_and_read_by_another_packages_encoding(
-    delta: type[Delta], version: str, tmp_path: Path
-) -> None:
+def test_custom_encoding_round_trips(delta: type[Delta], version: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.lance", version)
     assert Delta.type_url.encode() in Path(path).read_bytes()
     reader = LanceFileReader(path)
@@ -82,7 +80,7 @@ def test_a_column_is_written_and_read_by_another_packages_encoding(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_reader_that_does_not_know_it_refuses_by_name(version: str, tmp_path: Path) -> None:
+def test_unregistered_encoding_raises_with_its_type_url(version: str, tmp_path: Path) -> None:
     register_encoding(Delta)
     path = write(tmp_path / "a.lance", version)
     LanceFileReader(path).read_all().to_table()
@@ -95,14 +93,14 @@ def test_a_reader_that_does_not_know_it_refuses_by_name(version: str, tmp_path: 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_in_a_table(delta: type[Delta], version: str, tmp_path: Path) -> None:
+def test_custom_encoding_works_in_a_table(delta: type[Delta], version: str, tmp_path: Path) -> None:
     ds = lt.write_dataset(TABLE, tmp_path / "t", max_rows_per_file=600, data_storage_version=version)
     assert ds.to_table(filter="n > 8990 or n is null").column("n").to_pylist() == [8992, 8994, 8996, 8998, None, 9000]
     assert ds.take([1001, 0]).column("n").to_pylist() == [9000, 7000]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_an_encoding_raises_or_gives_wrong_names_the_file(
+def test_errors_of_a_custom_encoding_include_the_path(
     delta: type[Delta], version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "a.lance", version)
@@ -118,14 +116,14 @@ def test_what_an_encoding_raises_or_gives_wrong_names_the_file(
         LanceFileReader(path).read_all().to_table()
 
 
-def test_nested_fields_are_refused(delta: type[Delta], tmp_path: Path) -> None:
+def test_custom_encoding_of_a_nested_field_raises(delta: type[Delta], tmp_path: Path) -> None:
     inner = pa.field("n", pa.int64(), metadata={"lancetable:encoding": Delta.type_url})
     table = pa.table([pa.array([{"n": 1}], pa.struct([inner]))], schema=pa.schema([("s", pa.struct([inner]))]))
     with pytest.raises(UnsupportedFeatureError, match="only top-level columns"):
         write(tmp_path / "a.lance", "2.1", table)
 
 
-def test_names_that_are_taken_or_not_ones_own_are_refused(delta: type[Delta]) -> None:
+def test_registered_and_reserved_type_urls_raise(delta: type[Delta]) -> None:
     with pytest.raises(AlreadyExistsError, match="Delta16"):
         register_encoding(Delta)
     register_encoding(Delta, replace=True)
@@ -136,14 +134,14 @@ def test_names_that_are_taken_or_not_ones_own_are_refused(delta: type[Delta]) ->
         register_encoding(type("Nothing", (), {"type_url": "example.org/Nothing", "to_bytes": 1, "from_bytes": int}))
 
 
-def test_an_arm_of_the_messages_can_be_replaced(tmp_path: Path) -> None:
+def test_oneof_case_can_be_replaced(tmp_path: Path) -> None:
     path = write(tmp_path / "a.lance", "2.1", NOISE)
     expected = LanceFileReader(path).read_all().to_table()
     with pytest.raises(AlreadyExistsError, match="flat"):
         register_encoding(Flat)
 
     class Shouting(Flat):
-        """Shows by its refusal that it was asked."""
+        """Encoding that raises when it is used, which shows that the replacement took effect."""
 
         __slots__ = ()
 
@@ -161,7 +159,7 @@ def test_an_arm_of_the_messages_can_be_replaced(tmp_path: Path) -> None:
     assert LanceFileReader(path).read_all().to_table().equals(expected)
 
 
-def test_without_its_class_an_arm_is_refused_by_name(tmp_path: Path) -> None:
+def test_unregistered_oneof_case_raises_with_its_name(tmp_path: Path) -> None:
     path = write(tmp_path / "a.lance", "2.1", NOISE)
     unregister_encoding(Flat)
     try:
@@ -171,16 +169,16 @@ def test_without_its_class_an_arm_is_refused_by_name(tmp_path: Path) -> None:
         register_encoding(Flat)
 
 
-def test_arms_must_exist() -> None:
+def test_unknown_oneof_case_raises() -> None:
     with pytest.raises(InvalidInputError, match="nowhere"):
-        register_encoding(type("Nowhere", (), {"arm": "nowhere"}))
+        register_encoding(type("Nowhere", (), {"oneof_case": "nowhere"}))
     with pytest.raises(InvalidInputError, match="family"):
         register_encoding(Flat, family="3.0", replace=True)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("alignment", [64, 4096])
-def test_buffers_begin_where_the_writer_wants_them(version: str, alignment: int, tmp_path: Path) -> None:
+def test_buffers_have_the_configured_alignment(version: str, alignment: int, tmp_path: Path) -> None:
     lance_file = pytest.importorskip("lance.file")
     table = pa.table({"x": pa.array(range(3000)), "s": [f"row {i}" for i in range(3000)]})
     path = write(tmp_path / "a.lance", version, table, buffer_alignment=alignment)
@@ -192,6 +190,6 @@ def test_buffers_begin_where_the_writer_wants_them(version: str, alignment: int,
 
 
 @pytest.mark.parametrize("alignment", [0, 32, 100, 1 << 30, "64"])
-def test_odd_alignments_are_refused(alignment: Any, tmp_path: Path) -> None:
+def test_invalid_alignments_raise(alignment: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="buffer_alignment"):
         write(tmp_path / "a.lance", "2.0", TABLE.select(["s"]), buffer_alignment=alignment)

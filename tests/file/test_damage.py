@@ -1,7 +1,7 @@
-"""Damaged and hostile data files: an error of ours, the right rows, or other values where values were damaged.
+"""Damaged and hostile data files: the result is a LanceError, the original rows, or changes in damaged values only.
 
-Nothing else may happen, and "nothing" includes a crash of the process, a hang, and memory that runs away. So the trials
-run in a child process with an address limit; this file is that child's program as well:
+In particular, the process must not crash, hang or use unbounded memory. Therefore the trials run in a child process
+with a limited address space; this file is also the program of the child process:
 
     test_damage.py damage KIND VERSION SEED COUNT   ->   two lines of JSON for each trial
     test_damage.py bombs [NAME...]
@@ -39,8 +39,8 @@ from lancetable.proto import encodings_v2_1_pb2, file2_pb2, file_pb2
 from lancetable.store.memory import MemoryStore
 from lancetable.testing.files import Column, Page, build_file
 
-LIMIT_BYTES = 1 << 30  # address space above what the imports took
-TRIAL_SECONDS = 5.0  # of computing, as those below: how busy the machine is must not count
+LIMIT_BYTES = 1 << 30  # address space in addition to that of the imports
+TRIAL_SECONDS = 5.0  # CPU seconds, as below, so that the load of the machine has no effect
 BOMB_SECONDS = 1.0
 BOMB_BYTES = 64 << 20
 
@@ -52,7 +52,7 @@ KINDS = ["flip", "overwrite", "zero", "truncate", "append", "splice", "protobuf"
 
 
 def tables(version: FileVersion = FileVersion.V2_0) -> dict[str, pa.Table]:
-    """Small tables that between them use every encoding the writer of a version knows."""
+    """Return small tables that together use every encoding of the writer of a version."""
     if version.is_legacy:
         return legacy_tables()
     found = old_tables()
@@ -62,7 +62,7 @@ def tables(version: FileVersion = FileVersion.V2_0) -> dict[str, pa.Table]:
 
 
 def new_tables(version: FileVersion) -> tuple[pa.Table, pa.Table]:
-    """What 2.1 and 2.2 add: levels at every depth, run lengths, byte streams, zipped values, constants."""
+    """Return tables for encodings of 2.1 and 2.2: nested levels, run lengths, byte streams, full zip, constants."""
     rng = np.random.default_rng(2)
     n = 400
     rows = [None if k % 7 == 0 else [] if k % 5 == 0 else [k % 3 or None] * (k % 4) for k in range(n)]
@@ -111,7 +111,7 @@ def new_tables(version: FileVersion) -> tuple[pa.Table, pa.Table]:
 
 
 def legacy_tables() -> dict[str, pa.Table]:
-    """What 0.1 can hold: no nulls but in strings, no empty strings."""
+    """Return tables that 0.1 can store: nulls only in strings, and no empty strings."""
     rng = np.random.default_rng(3)
     n = 400
     lists = [list(range(i % 5)) for i in range(n)]
@@ -229,7 +229,7 @@ def damaged(kind: str, data: bytes, rng: np.random.Generator) -> bytes:
     out = bytearray(data)
     size = len(out)
     at = int(rng.integers(0, size))
-    # Half of the trials go where the structure is: the metadata at the end.
+    # Half of the trials damage the metadata at the end of the file.
     if rng.random() < 0.5:
         at = size - 1 - int(rng.integers(0, min(size, 3000)))
     if kind == "flip":
@@ -255,7 +255,7 @@ NUMBERS = [0, 1, 2, 3, 7, 8, 63, 64, 65, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1
 
 
 def with_other_numbers(data: bytes, rng: np.random.Generator) -> bytes:
-    """The same file with one to three numbers or arms of its messages changed, put together again so that it parses."""
+    """Change one to three numbers or oneof cases in the messages of a file and rebuild it so that it can be parsed."""
     if data[-8:-4] == struct.pack("<HH", *FileVersion.LEGACY.footer_pair):
         return with_other_legacy_numbers(data, rng)
     metadata, columns_at, buffers_at, num_buffers, num_columns = struct.unpack("<QQQII", data[-40:-8])
@@ -297,7 +297,7 @@ def with_other_numbers(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 def with_other_legacy_numbers(data: bytes, rng: np.random.Generator) -> bytes:
-    """The same for the metadata and the page table of a 0.1 file."""
+    """Change one to three numbers in the metadata or the page table of a 0.1 file."""
     (position,) = struct.unpack("<q", data[-16:-8])
     (size,) = struct.unpack_from("<I", data, position)
     message = file_pb2.Metadata.FromString(data[position + 4 : position + 4 + size])
@@ -317,7 +317,7 @@ def with_other_legacy_numbers(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 def mutate(message: Message, rng: np.random.Generator) -> None:
-    """Change one number somewhere below, drop a field, or repeat an entry."""
+    """Change one nested number, drop a field, or repeat an entry."""
     places = list(walk(message))
     if not places:
         return
@@ -383,8 +383,7 @@ def read(
     version: FileVersion = FileVersion.V2_0,
     windows: bool = False,
 ) -> list[pa.Array | pa.ChunkedArray]:
-    """As a table reads: with the schema and the columns of the manifest, not those of the file; all rows at once or in
-    `windows`."""
+    """Read as a table does, with the schema and columns of the manifest; all rows at once or in `windows`."""
     store = MemoryStore.private()
     store.put("f", data)
     meta = open_data_file(store, "f")
@@ -414,7 +413,7 @@ def outcome(
     version: FileVersion = FileVersion.V2_0,
     windows: bool = False,
 ) -> str:
-    """`same`, `changed`, `error`, or what went wrong."""
+    """Return `same`, `changed`, `error`, or a description of the failure."""
     schema = Schema.from_arrow(table.schema)
     started = time.process_time()
     try:
@@ -449,7 +448,7 @@ def limit_memory(size_bytes: int) -> None:
 def run_damage(kind: str, version: FileVersion, seed: int, count: int) -> None:
     originals = {name: (table, write(table, version)) for name, table in tables(version).items()}
     for name, (table, data) in originals.items():
-        read(data, Schema.from_arrow(table.schema), None, version)  # threads and caches are there before the limit
+        read(data, Schema.from_arrow(table.schema), None, version)  # create threads and caches before the limit applies
         assert outcome(data, table, None, version) == "same", name
         assert outcome(data, table, None, version, windows=True) == "same", name
     limit_memory(LIMIT_BYTES)
@@ -464,16 +463,16 @@ def run_damage(kind: str, version: FileVersion, seed: int, count: int) -> None:
         verdict = outcome(bad, table, rows, version, windows=trial % 3 == 1)
         pages_end = end_of_pages(data, version)
         if verdict == "changed" and bad[:pages_end] == data[:pages_end]:
-            verdict = f"changed by {what_changed(data, bad, version)}"
+            verdict = f"changed by {cause_of_change(data, bad, version)}"
         print(json.dumps([kind, seed, trial, name, verdict]), flush=True)
 
 
-def what_changed(data: bytes, bad: bytes, version: FileVersion) -> str:
-    """What in the metadata of a file made its rows others, where all bytes of its pages are as they were.
+def cause_of_change(data: bytes, bad: bytes, version: FileVersion) -> str:
+    """Return the kind of metadata damage that changed the rows of a file although its pages are unchanged.
 
-    "symbols": nothing but the symbol table of FSST, which is a part of the values though it lies in a message.
-    "positions": nothing but where pages of a 0.1 file begin; its page table says a position and a number of rows, and
-    any position in the file is as good as the true one. "metadata": anything else.
+    "symbols": only the symbol table of FSST differs, which is part of the values although a message stores it.
+    "positions": only positions of the pages of a 0.1 file differ; the page table has a position and a number of rows,
+    and a reader cannot distinguish a wrong position in the file from the correct one. "metadata": anything else.
     """
     if version.is_legacy:
         before, after = legacy_page_table(data), legacy_page_table(bad)
@@ -483,7 +482,7 @@ def what_changed(data: bytes, bad: bytes, version: FileVersion) -> str:
 
 
 def legacy_page_table(data: bytes) -> np.ndarray:
-    """The positions and lengths in the page table of a 0.1 file; the manifest that follows ends it."""
+    """Return the positions and lengths in the page table of a 0.1 file, which the embedded manifest follows."""
     (position,) = struct.unpack("<q", data[-16:-8])
     (size,) = struct.unpack_from("<I", data, position)
     message = file_pb2.Metadata.FromString(data[position + 4 : position + 4 + size])
@@ -492,7 +491,7 @@ def legacy_page_table(data: bytes) -> np.ndarray:
 
 
 def without_symbols(data: bytes) -> list[bytes]:
-    """The column metadata of a file without the symbol tables in it."""
+    """Return the column metadata of a file without its symbol tables."""
     _, columns_at, _, _, num_columns = struct.unpack("<QQQII", data[-40:-8])
     found = []
     for number in range(num_columns):
@@ -512,7 +511,7 @@ def without_symbols(data: bytes) -> list[bytes]:
 
 
 def end_of_pages(data: bytes, version: FileVersion) -> int:
-    """Where the bytes of values end."""
+    """Return the position at which the bytes of values end."""
     if version.is_legacy:
         (position,) = struct.unpack("<q", data[-16:-8])
         (size,) = struct.unpack_from("<I", data, position)
@@ -625,7 +624,7 @@ def bombs() -> dict[str, tuple[Schema, bytes]]:
 
 
 def legacy_bombs() -> dict[str, tuple[Schema, bytes]]:
-    """0.1 files whose batches all claim the same bytes, or more than there are."""
+    """Return 0.1 files whose batches all refer to the same bytes, or to more bytes than the file has."""
     count, size = 20_000, 100_000
 
     def file(kind: pa.DataType, pages: bytes, entries: Sequence[tuple[int, int]]) -> tuple[Schema, bytes]:
@@ -652,7 +651,7 @@ def legacy_bombs() -> dict[str, tuple[Schema, bytes]]:
 
 
 def new_bombs() -> dict[str, tuple[Schema, bytes]]:
-    """Files of version 2.2, whose layouts hold all that 2.1 knows."""
+    """Return files of version 2.2, whose layouts include all of 2.1."""
     new = encodings_v2_1_pb2
 
     def flat(bits: int) -> Any:
@@ -668,7 +667,7 @@ def new_bombs() -> dict[str, tuple[Schema, bytes]]:
         return schema, build_file(schema, rows, [Column([page])], version=FileVersion.V2_2)
 
     def chunk(sizes: Sequence[int], *parts: bytes, levels: int = 0) -> tuple[bytes, bytes]:
-        """The words and the data of a page of one large chunk; `sizes` are those of value buffers."""
+        """Return the words and the data of a page with one large chunk; `sizes` are the sizes of the value buffers."""
         head = struct.pack(f"<H{len(sizes)}I", levels, *sizes)
         data = head + bytes(-len(head) % 8) + b"".join(part + bytes(-len(part) % 8) for part in parts)
         return struct.pack("<I", (len(data) // 8 - 1) << 4), data
@@ -763,13 +762,13 @@ def new_bombs() -> dict[str, tuple[Schema, bytes]]:
 
 
 def deep_file(depth: int) -> tuple[Schema, bytes]:
-    """An encoding with `depth` wrappers, made of bytes because a message of any depth cannot be built."""
+    """Build an encoding with `depth` wrappers as bytes, because protobuf cannot build messages of any depth."""
     kind = Schema.from_arrow(pa.schema([("c", pa.int32())]))
     inner = pb.ArrayEncoding(flat=pb.Flat(bits_per_value=32, buffer=pb.Buffer())).SerializeToString()
     for _ in range(depth):
         for tag in (0x0A, 0x0A, 0x12):  # NoNull.values, Nullable.no_nulls, ArrayEncoding.nullable
             inner = bytes([tag]) + varint(len(inner)) + inner
-    # A marker of the same size is built into a file, and gives way to the wrappers and a field that readers skip.
+    # Build a file with a marker of the same size, then replace it by the wrappers and a field that readers skip.
     marker = pb.ArrayEncoding(constant=pb.Constant(value=b"\x55" * len(inner))).SerializeToString()
     data = build_file(kind, 4, [Column([Page(4, pb.ArrayEncoding.FromString(marker), [bytes(16)])])])
     unknown = b"\xa2\x06" + bytes([len(marker) - len(inner) - 3]) + bytes(len(marker) - len(inner) - 3)
@@ -789,7 +788,7 @@ def varint(value: int) -> bytes:
 
 
 def start(arguments: Sequence[str], seconds: float, kernels: str = "compiled") -> list[list[Any]]:
-    """Run the child to its end; the lines it printed."""
+    """Run the child process and return the lines that it printed."""
     environment = {**os.environ, "LANCETABLE_KERNELS": kernels} if kernels == "0" else None
     done = subprocess.run(
         [sys.executable, __file__, *arguments],
@@ -803,7 +802,9 @@ def start(arguments: Sequence[str], seconds: float, kernels: str = "compiled") -
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.number)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("kernels", ["compiled", "0"])
-def test_damage_is_an_error_or_stays_where_it_is(kind: str, version: FileVersion, kernels: str, scale: int) -> None:
+def test_damage_raises_or_changes_only_damaged_values(
+    kind: str, version: FileVersion, kernels: str, scale: int
+) -> None:
     if kernels == "0" and kind not in ("flip", "protobuf") and scale == 1:
         pytest.skip("the NumPy forms see all kinds of damage at full counts only")
     count = (120 if kernels == "compiled" else 40) * scale
@@ -816,20 +817,20 @@ def test_damage_is_an_error_or_stays_where_it_is(kind: str, version: FileVersion
     assert not wrong, "\n\n".join(f"{line[:4]}\n{line[4]}" for line in wrong[:5])
     tally = Counter(line[4] for line in results)
     assert tally["error"], tally
-    # In 2.x a buffer that begins at other bytes of the file, or a null adjustment that is too small, cannot be told
-    # from a true one. What else no reader can see is counted apart, see `what_changed`.
+    # In 2.x a reader cannot detect a wrong buffer position inside the file or a null adjustment that is too small.
+    # Other changes that a reader cannot detect are counted separately; see `cause_of_change`.
     assert tally["changed by metadata"] <= 3 + count // 50, tally
     if kind in ("truncate", "append"):
         assert tally["error"] == count, tally
     print(kind, dict(tally))
 
 
-def test_wrappers_within_reason_are_read() -> None:
+def test_moderately_nested_encodings_are_read() -> None:
     schema, data = deep_file(20)
     assert read(data, schema, None)[0].to_pylist() == [0, 0, 0, 0]
 
 
-def test_bombs_do_not_go_off() -> None:
+def test_decompression_bombs_raise() -> None:
     lines = [line for line in start(["bombs"], 120) if line[1] != "begun"]
     assert len(lines) >= 50
     bad = [line for line in lines if line[1] != "error" or line[2] > BOMB_SECONDS or line[3] > BOMB_BYTES]

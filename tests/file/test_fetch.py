@@ -1,4 +1,4 @@
-"""Plans: rounds, order, clusters of ranges, bits."""
+"""Read plans: rounds, order of results, coalesced ranges, bits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from lancetable.file.fetch import (
     join,
     positions,
     run,
-    run_all,
     run_each,
 )
 from lancetable.store.base import ByteRange
@@ -46,7 +45,7 @@ def answer(plan: ReadPlan[object]) -> object:
 
 
 def reader(start: int, rounds: int) -> ReadPlan[bytes]:
-    """Reads a byte, then the byte it names, and so on."""
+    """Plan that reads a byte, then the byte at the position that it contains, and so on."""
     path = []
     for _ in range(rounds):
         (data,) = yield [ByteRange(start, start + 1)]
@@ -55,14 +54,14 @@ def reader(start: int, rounds: int) -> ReadPlan[bytes]:
     return bytes(path)
 
 
-def test_gather_asks_for_a_round_of_all_at_once() -> None:
+def test_gather_requests_one_round_of_all_plans_together() -> None:
     store = MemoryStore()
     store.put("f", DATA)
     counting = CountingStore(store)
     starts = [(5, 3), (900, 1), (17, 0), (40, 2)]
     expected = [answer(reader(*start)) for start in starts]
     assert run(gather([reader(*start) for start in starts]), counting, "f") == expected
-    assert run_all([reader(*start) for start in starts], [True] * 4, store, "f") == expected
+    assert run(gather([reader(*start) for start in starts], [True] * 4), store, "f") == expected
     assert run(gather([]), store, "f") == []
     assert run(reader(3, 0), store, "f") == b""
 
@@ -73,7 +72,7 @@ def heavy_reader(start: int) -> ReadPlan[int]:
     return int(np.frombuffer(data, np.uint8).sum()) + more[0]
 
 
-def test_plans_over_many_objects_go_step_by_step() -> None:
+def test_run_each_advances_plans_of_many_objects_in_rounds() -> None:
     store = MemoryStore.private()
     log: list[str] = []
 
@@ -92,16 +91,16 @@ def test_plans_over_many_objects_go_step_by_step() -> None:
     assert log == ["a0", "c0", "a1", "c1", "c2"]
 
 
-def test_large_steps_on_the_pool_keep_their_order() -> None:
+def test_pool_steps_keep_the_order_of_plans() -> None:
     data = np.arange(16 << 20, dtype=np.uint8)
     store = MemoryStore()
     store.put("f", data.tobytes())
     starts = list(range(0, 12 << 20, (1 << 20) + 7))
     plain = run(gather([heavy_reader(start) for start in starts]), store, "f")
-    assert run_all([heavy_reader(start) for start in starts], [True] * len(starts), store, "f") == plain
+    assert run(gather([heavy_reader(start) for start in starts], [True] * len(starts)), store, "f") == plain
 
 
-def test_an_error_in_a_plan_reaches_the_caller() -> None:
+def test_error_in_a_plan_is_raised() -> None:
     def failing(start: int) -> ReadPlan[int]:
         yield [ByteRange(start, start + (2 << 20))]
         raise ValueError(f"at {start}")
@@ -109,14 +108,14 @@ def test_an_error_in_a_plan_reaches_the_caller() -> None:
     store = MemoryStore()
     store.put("f", bytes(8 << 20))
     with pytest.raises(ValueError, match="at"):
-        run_all([failing(0), failing(1 << 20), failing(2 << 20)], [True] * 3, store, "f")
+        run(gather([failing(0), failing(1 << 20), failing(2 << 20)], [True] * 3), store, "f")
 
 
 ascending = st.sets(st.integers(0, 400), min_size=1, max_size=40).map(lambda rows: np.array(sorted(rows), np.int64))
 
 
 @given(ascending, st.sampled_from([1, 2, 3, 4, 8, 9]), st.sampled_from([0, 5, 64, MAPPED]))
-def test_slots_are_the_rows_asked_for(rows: np.ndarray, width: int, gap: int) -> None:
+def test_fetch_slots_returns_the_selected_values(rows: np.ndarray, width: int, gap: int) -> None:
     values = np.frombuffer(DATA, np.uint8)[7 : 7 + width * 450].reshape(450, width)
     assert bytes(answer(fetch_slots(7, width, rows, gap))) == values[rows].tobytes()
     first, last = int(rows[0]), int(rows[-1]) + 1
@@ -127,7 +126,7 @@ def test_slots_are_the_rows_asked_for(rows: np.ndarray, width: int, gap: int) ->
 
 
 @given(ascending, st.sampled_from([0, 3, MAPPED]))
-def test_bits_are_the_rows_asked_for(rows: np.ndarray, gap: int) -> None:
+def test_fetch_bits_returns_the_selected_bits(rows: np.ndarray, gap: int) -> None:
     bits = np.unpackbits(np.frombuffer(DATA, np.uint8)[11:80], bitorder="little")
 
     def unpacked(data: object, count: int) -> list[int]:
@@ -141,7 +140,7 @@ def test_bits_are_the_rows_asked_for(rows: np.ndarray, gap: int) -> None:
 
 @pytest.mark.parametrize("first", range(8))
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 31, 32, 33, 64, 200])
-def test_bits_between(first: int, count: int) -> None:
+def test_bits_between_shifts_a_bitmap(first: int, count: int) -> None:
     data = DATA[: (first + count + 7) // 8]
     moved = np.unpackbits(np.frombuffer(bits_between(data, first, count), np.uint8), bitorder="little")
     bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
@@ -149,7 +148,7 @@ def test_bits_between(first: int, count: int) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=30), st.integers(0, 60))
-def test_clusters_hold_every_piece(steps: Sequence[tuple[int, int]], gap: int) -> None:
+def test_cluster_covers_every_piece(steps: Sequence[tuple[int, int]], gap: int) -> None:
     edges = np.cumsum(np.array(steps).reshape(-1))
     starts, ends = edges[0::2], edges[1::2]
     ranges, shift = cluster(starts, ends, gap)
@@ -160,7 +159,7 @@ def test_clusters_hold_every_piece(steps: Sequence[tuple[int, int]], gap: int) -
     assert all(second.start - first.end > gap for first, second in pairwise(ranges))
 
 
-def test_takes_from_remote_stores_leave_gaps_out() -> None:
+def test_takes_from_remote_stores_skip_gaps() -> None:
     class Remote(CountingStore):
         mapped = False
 
@@ -174,7 +173,7 @@ def test_takes_from_remote_stores_leave_gaps_out() -> None:
         *[(8, 16, True), (16, 16, False), (8, 32, True), (16, 32, False), (8, 24, False)],
     ],
 )
-def test_buffers_are_copied_only_if_they_lie_askew(offset: int, width: int, copied: bool) -> None:
+def test_buffers_are_copied_only_if_misaligned(offset: int, width: int, copied: bool) -> None:
     base = pa.allocate_buffer(256)
     view = memoryview(base)[offset : offset + 96]
     buffer = aligned_buffer(view, width)

@@ -1,4 +1,4 @@
-"""0.1 files: the bytes of a worked example, every type by range and by row, null rules, refusals, statistics."""
+"""0.1 files: bytes of an example, every type by range and by row, null rules, unsupported columns, statistics."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def same(found: pa.Table, expected: pa.Table) -> bool:
 # --------------------------------------------------------------------------------------------------------------- bytes
 
 
-def test_the_bytes_of_three_rows() -> None:
+def test_three_rows_have_the_expected_bytes() -> None:
     strings = pa.array(["q", None, "z"])
     table = pa.table(
         {
@@ -88,7 +88,7 @@ def test_the_bytes_of_three_rows() -> None:
 
 
 @pytest.mark.parametrize("minor", [0, 1])
-def test_footers_of_early_releases(minor: int) -> None:
+def test_footers_of_early_releases_are_read(minor: int) -> None:
     store, schema = write(pa.table({"a": [1, 2]}))
     data = bytearray(store.read_all("f"))
     data[-6] = minor
@@ -96,7 +96,7 @@ def test_footers_of_early_releases(minor: int) -> None:
     assert read(store, schema).to_pydict() == {"a": [1, 2]}
 
 
-def test_a_file_tells_about_itself() -> None:
+def test_metadata_describes_the_file() -> None:
     table = pa.table({"d": pa.array(["b", "a", "b"]).dictionary_encode()}).replace_schema_metadata({"k": "v"})
     store, schema = write(table)
     meta = open_data_file(store, "f")
@@ -110,7 +110,7 @@ def test_a_file_tells_about_itself() -> None:
 
 @pytest.mark.parametrize("group_rows", [7, 64])
 @pytest.mark.parametrize("name", TYPES)
-def test_rows_by_range_and_by_number(name: str, group_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_read_by_range_and_by_number(name: str, group_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lancetable.file.encodings_v0_1.fields._GROUP_ROWS", 100)
     rng = np.random.default_rng(len(name))
     table = pa.table({"k": range(250), "c": column(TYPES[name], 250, rng), "e": range(250)})
@@ -121,14 +121,14 @@ def test_rows_by_range_and_by_number(name: str, group_rows: int, monkeypatch: py
     for count in (1, 2, 40):
         rows = np.sort(rng.choice(250, count, replace=False))
         assert same(read(store, schema, rows), table.take(rows))
-    # A store whose bytes cost something, and a file that is not kept whole.
+    # A remote store, and a file whose bytes are not cached.
     monkeypatch.setattr("lancetable.file.reader.TAIL_BYTES", 200)
     for rows in (np.array([3]), np.arange(0, 250, 6), np.array([0, 1, 249])):
         assert same(read(CountingStore(store), schema, rows), table.take(rows))
     assert same(read(CountingStore(store), schema, range(9, 211)), table.slice(9, 202))
 
 
-def test_a_page_table_that_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_table_that_is_not_cached_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(legacy_container, "KEPT_BYTES", 100)
     monkeypatch.setattr(legacy_container, "_MAX_TABLE_BYTES", 50)
     monkeypatch.setattr("lancetable.file.reader.TAIL_BYTES", 300)
@@ -138,7 +138,7 @@ def test_a_page_table_that_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert same(read(store, schema, np.array([3, 44])), table.take([3, 44]))
 
 
-def test_batches_whose_strings_do_not_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_with_too_many_string_bytes_are_read_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lancetable.file.encodings_v0_1.pages._check_total", _check_small)
     table = pa.table({"s": ["x" * 30] * 12, "l": [[1, 2, 3]] * 12})
     store, schema = write(table, group_rows=3)
@@ -158,8 +158,8 @@ def _check_small(total: int, dtype: Any) -> None:
 # ------------------------------------------------------------------------------------------------------- null rules
 
 
-def test_what_nulls_become() -> None:
-    """Written by hand: our writer refuses what would change."""
+def test_nulls_read_as_the_format_defines() -> None:
+    """The file is built by hand, because the writer rejects values that would change."""
     table = pa.table(
         {"s": ["", "a"], "t": ["", "a"]}, schema=pa.schema([("s", pa.string(), False), ("t", pa.string())])
     )
@@ -196,7 +196,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_stored_is_refused_by_column(name: str, tmp_path: Path) -> None:
+def test_unsupported_columns_raise_with_the_column(name: str, tmp_path: Path) -> None:
     table = pa.table({"fine": [1] * len(REFUSED[name]), "culprit": REFUSED[name]})
     with pytest.raises(UnsupportedFeatureError, match="culprit") as caught:
         lancetable.write_dataset(table, tmp_path / "t", data_storage_version="legacy")
@@ -204,7 +204,7 @@ def test_what_cannot_be_stored_is_refused_by_column(name: str, tmp_path: Path) -
     assert not list((tmp_path / "t").rglob("*.lance"))
 
 
-def test_blobs_are_refused(tmp_path: Path) -> None:
+def test_blob_columns_raise(tmp_path: Path) -> None:
     blob = pa.field("culprit", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     with pytest.raises(LanceError, match=r"culprit|Blob"):
         lancetable.write_dataset(
@@ -212,7 +212,7 @@ def test_blobs_are_refused(tmp_path: Path) -> None:
         )
 
 
-def test_required_columns_hold_empty_strings(tmp_path: Path) -> None:
+def test_non_nullable_columns_store_empty_strings(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("s", pa.string(), False), pa.field("b", pa.large_binary(), False)])
     table = pa.table({"s": ["", "a", ""], "b": [b"x", b"", b""]}, schema=schema)
     dataset = lancetable.write_dataset(table, tmp_path / "t", data_storage_version="0.1")
@@ -223,7 +223,7 @@ def test_required_columns_hold_empty_strings(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------ dictionaries
 
 
-def test_batches_with_different_dictionaries_share_one(tmp_path: Path) -> None:
+def test_dictionaries_of_batches_are_merged(tmp_path: Path) -> None:
     chunks = [pa.array(["a", "b"]).dictionary_encode(), pa.array(["c", "b", "a"]).dictionary_encode()]
     table = pa.table({"d": pa.chunked_array(chunks)})
     dataset = lancetable.write_dataset(
@@ -244,7 +244,7 @@ def test_batches_with_different_dictionaries_share_one(tmp_path: Path) -> None:
     assert lancetable.dataset(tmp_path / "t").to_table().column("d").to_pylist() == ["a", "b", "c", "b", "a"]
 
 
-def test_fragments_whose_dictionaries_disagree_are_not_committed(tmp_path: Path) -> None:
+def test_commit_of_fragments_with_conflicting_dictionaries_raises(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     lancetable.write_dataset(pa.table({"d": pa.array(["a"]).dictionary_encode()}), uri, data_storage_version="0.1")
     written = [
@@ -258,7 +258,7 @@ def test_fragments_whose_dictionaries_disagree_are_not_committed(tmp_path: Path)
     assert lancetable.dataset(uri).to_table().column("d").to_pylist() == ["a", "b"]
 
 
-def test_indices_that_no_longer_fit_are_refused() -> None:
+def test_too_many_dictionary_items_raise() -> None:
     schema = Schema.from_arrow(pa.schema([("d", pa.dictionary(pa.int8(), pa.string()))]))
     writer = LegacyFileWriter(MemoryStore.private().open_writer("f"), schema)
     for first in (0, 100):
@@ -272,7 +272,7 @@ def test_indices_that_no_longer_fit_are_refused() -> None:
     writer.abort()
 
 
-def test_positions_of_a_dictionary_are_not_believed() -> None:
+def test_invalid_dictionary_positions_raise() -> None:
     schema = Schema.from_arrow(pa.schema([("d", pa.dictionary(pa.int8(), pa.string()))]))
     (field,) = schema.fields
     for offset, length in [(-1, 1), (0, 1 << 60), (8, 1), (1 << 62, 1)]:
@@ -308,7 +308,7 @@ BOUNDS: list[tuple[pa.Array, Any, Any, Any]] = [
 
 
 @pytest.mark.parametrize("case", BOUNDS, ids=lambda case: repr(case[0].to_pylist())[:20])
-def test_bounds(case: tuple[pa.Array, Any, Any, Any], tmp_path: Path) -> None:
+def test_bounds_of_batches(case: tuple[pa.Array, Any, Any, Any], tmp_path: Path) -> None:
     array, nulls, low, high = case
     store, schema = write(pa.table({"c": array}))
     meta = open_data_file(store, "f")
@@ -336,7 +336,7 @@ PREDICATES = [
 
 
 @given(st.integers(0, 2**32), st.sampled_from(PREDICATES), st.sampled_from([3, 10, 64]))
-def test_pruned_and_unpruned_scans_agree(seed: int, predicate: str, group: int) -> None:
+def test_pruned_and_unpruned_scans_return_the_same_rows(seed: int, predicate: str, group: int) -> None:
     rng = np.random.default_rng(seed)
     n = 120
     numbers = np.sort(rng.integers(0, 100, n))
@@ -364,7 +364,7 @@ def test_pruned_and_unpruned_scans_agree(seed: int, predicate: str, group: int) 
     )
 
 
-def test_statistics_save_reading() -> None:
+def test_statistics_reduce_reads() -> None:
     table = pa.table({"k": range(10_000), "s": [f"{i:05d}" for i in range(10_000)]})
     dataset = lancetable.write_dataset(table, "memory://saving", mode="overwrite", data_storage_version="0.1")
     text = dataset.scanner(filter="s = '07777'").analyze_plan()
@@ -379,7 +379,7 @@ def test_malformed_statistics_are_ignored_with_a_warning(tmp_path: Path) -> None
     data = bytearray(path.read_bytes())
     (at,) = struct.unpack("<q", data[-16:-8])
     message = file_pb2.Metadata.FromString(bytes(data[at + 4 : -16]))
-    # The minima lie a byte before the end of the file.
+    # The minima start one byte before the end of the file.
     struct.pack_into("<q", data, message.statistics.page_table_position + 32, len(data) - 1)
     path.write_bytes(data)
     dataset = lancetable.dataset(tmp_path / "t")

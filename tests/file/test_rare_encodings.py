@@ -1,4 +1,4 @@
-"""Pages that only old, foreign or hand-made files have. Where pylance reads them too, it is asked as well."""
+"""Pages of old files, other writers or tests. If pylance can read them, its result is compared."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def read(data: bytes, rows: range | Sequence[int] | None = None) -> list[pa.Arra
 
 
 def check(data: bytes, *expected: pa.Array, pylance: Path | None = None) -> None:
-    """All rows, ranges and single rows are as expected; pylance, where it gets a directory, agrees."""
+    """Check all rows, ranges and single rows; with a directory, also check that pylance returns the same."""
     count = len(expected[0])
     selections = [None, range(1, count), range(count // 2, count // 2 + 1), [0, count // 3, count - 1], [count - 1]]
     for rows in selections if count else [None]:
@@ -135,7 +135,7 @@ PACKED_TYPES = [pa.int8(), pa.uint8(), pa.int16(), pa.uint32(), pa.int32(), pa.i
 
 @pytest.mark.parametrize("kind", PACKED_TYPES, ids=str)
 @pytest.mark.parametrize("width", [1, 3, 7, 8])
-def test_bitpacked(kind: pa.DataType, width: int, tmp_path: Path) -> None:
+def test_bitpacked_values_are_read(kind: pa.DataType, width: int, tmp_path: Path) -> None:
     signed = not pa.types.is_unsigned_integer(kind)
     values = np.random.default_rng(width).integers(0, 1 << width, COUNT)
     stored = values.astype(f"u{kind.bit_width // 8}")
@@ -155,7 +155,7 @@ def test_bitpacked(kind: pa.DataType, width: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", PACKED_TYPES, ids=str)
 @pytest.mark.parametrize("width", [0, 1, 5, 8])
-def test_bitpacked_for_non_neg(kind: pa.DataType, width: int, tmp_path: Path) -> None:
+def test_bitpacked_for_non_neg_values_are_read(kind: pa.DataType, width: int, tmp_path: Path) -> None:
     values = np.random.default_rng(width).integers(0, 1 << min(width, 7), COUNT) if width else np.zeros(COUNT, int)
     stored = values.astype(f"u{kind.bit_width // 8}")
     valid = np.random.default_rng(1).random(COUNT) < 0.7
@@ -170,7 +170,7 @@ def test_bitpacked_for_non_neg(kind: pa.DataType, width: int, tmp_path: Path) ->
     check(data, array, pylance=tmp_path if 0 < width < kind.bit_width else None)
 
 
-def test_bitpacked_items_of_a_fixed_size_list() -> None:
+def test_bitpacked_items_of_a_fixed_size_list_are_read() -> None:
     values = np.arange(30, dtype=np.uint16) % 13
     packed = pb.ArrayEncoding(
         bitpacked=pb.Bitpacked(compressed_bits_per_value=4, uncompressed_bits_per_value=16, buffer=buffer(0))
@@ -184,7 +184,7 @@ def test_bitpacked_items_of_a_fixed_size_list() -> None:
     ("width", "uncompressed", "size"), [(33, 32, 10000), (5, 16, 10000), (5, 7, 10000), (5, 32, 700), (2**63, 32, 9)]
 )
 @pytest.mark.parametrize("arm", ["bitpacked", "bitpacked_for_non_neg"])
-def test_broken_bit_packing(width: int, uncompressed: int, size: int, arm: str) -> None:
+def test_invalid_bit_packing_raises(width: int, uncompressed: int, size: int, arm: str) -> None:
     inner = {"compressed_bits_per_value": width, "uncompressed_bits_per_value": uncompressed, "buffer": buffer(0)}
     data = one_page(pa.int32(), no_nulls(pb.ArrayEncoding(**{arm: inner})), [bytes(size)], COUNT)
     with pytest.raises(CorruptFileError):
@@ -196,19 +196,19 @@ def test_broken_bit_packing(width: int, uncompressed: int, size: int, arm: str) 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_string(), pa.large_binary()], ids=str)
 @pytest.mark.parametrize("inner_bits", [8, 24])
-def test_fixed_size_binary(kind: pa.DataType, inner_bits: int, tmp_path: Path) -> None:
+def test_fixed_size_binary_values_are_read(kind: pa.DataType, inner_bits: int, tmp_path: Path) -> None:
     values = ["abc", None, "xyz", "é1", "000"]
     content = "".join(value or "???" for value in values).encode()
     encoding = pb.ArrayEncoding(fixed_size_binary=pb.FixedSizeBinary(bytes=flat(inner_bits, 1), byte_width=3))
     data = one_page(kind, some_nulls(flat(1), encoding), [bits(1, 0, 1, 1, 1), content], 5)
-    # pylance wants to find 8 * byte_width there
+    # pylance expects 8 * byte_width here
     check(data, pa.array(values, pa.string()).cast(kind), pylance=tmp_path if inner_bits == 24 else None)
 
 
 @pytest.mark.parametrize(
     ("width", "content"), [(0, b""), (3, b"abcde"), (2**31, b"abcdef"), (2**32 - 1, b""), (2, "éé".encode()[1:] + b"a")]
 )
-def test_broken_fixed_size_binary(width: int, content: bytes) -> None:
+def test_invalid_fixed_size_binary_raises(width: int, content: bytes) -> None:
     encoding = pb.ArrayEncoding(fixed_size_binary=pb.FixedSizeBinary(bytes=flat(8), byte_width=width))
     with pytest.raises(CorruptFileError):
         read(one_page(pa.string(), no_nulls(encoding), [content], 2))
@@ -233,13 +233,13 @@ def packed_page(count: int) -> tuple[pb.ArrayEncoding, bytes, list[dict[str, Any
     return pb.ArrayEncoding(packed_struct=pb.PackedStruct(inner=inner, buffer=buffer())), records.tobytes(), rows
 
 
-def test_packed_struct(tmp_path: Path) -> None:
+def test_packed_structs_are_read(tmp_path: Path) -> None:
     encoding, content, rows = packed_page(50)
     data = build_file(schema_of(c=PACKED_FIELD), 50, [Column([Page(50, encoding, [content])])])
     check(data, pa.array(rows, PACKED_TYPE), pylance=tmp_path)
 
 
-def test_a_packed_struct_gives_only_the_children_asked_for() -> None:
+def test_packed_struct_returns_only_requested_children() -> None:
     encoding, content, rows = packed_page(9)
     schema = schema_of(c=PACKED_FIELD)
     store = MemoryStore.private()
@@ -251,7 +251,7 @@ def test_a_packed_struct_gives_only_the_children_asked_for() -> None:
     assert found.to_pylist() == [{name: row[name] for name in names} for row in rows]
 
 
-def test_broken_packed_structs() -> None:
+def test_invalid_packed_structs_raise() -> None:
     encoding, content, _ = packed_page(9)
     short = one_page_of(PACKED_FIELD, encoding, [content[:-1]], 9)
     missing_child = pb.ArrayEncoding()
@@ -291,7 +291,7 @@ def fsst_page(values: list[str | None]) -> tuple[pb.ArrayEncoding, list[bytes]]:
 
 
 @pytest.mark.parametrize("count", [7, 3000])
-def test_fsst(count: int, tmp_path: Path) -> None:
+def test_fsst_strings_are_read(count: int, tmp_path: Path) -> None:
     values = [None if i % 7 == 3 else f"https://www.example.org/{i * 37 % 1000}/é" for i in range(count)]
     encoding, buffers = fsst_page(values)
     assert bool(encoding.fsst.symbol_table[3]) == (count == 3000)
@@ -299,7 +299,7 @@ def test_fsst(count: int, tmp_path: Path) -> None:
     check(one_page(pa.large_binary(), encoding, buffers, count), pa.array(values).cast(pa.large_binary()))
 
 
-def test_broken_fsst() -> None:
+def test_invalid_fsst_raises() -> None:
     encoding, buffers = fsst_page([f"https://www.example.org/{i * 37 % 1000}" for i in range(3000)])
     bad_table = pb.ArrayEncoding()
     bad_table.CopyFrom(encoding)
@@ -329,12 +329,12 @@ BLOB = pb.ColumnEncoding(blob=pb.Blob(inner=VALUES))
 
 
 def blob_file(descriptors: list[tuple[int, int]], payload: bytes = b"") -> bytes:
-    """Payloads stand at 0 in the file, as a buffer of the column."""
+    """Build a blob column whose payloads are at position 0, as a buffer of the column."""
     page = Page(len(descriptors), DESCRIPTORS, [u64(*[x for pair in descriptors for x in pair])])
     return build_file(schema_of(c=BLOB_FIELD), len(descriptors), [Column([page], BLOB, [payload])])
 
 
-def test_blobs(tmp_path: Path) -> None:
+def test_blobs_are_read(tmp_path: Path) -> None:
     payload = bytes(range(200))
     pairs = [(0, 3), (1, 0), (0, 0), (64, 10), (100, 100)]
     data = blob_file(pairs, payload)
@@ -342,14 +342,14 @@ def test_blobs(tmp_path: Path) -> None:
     check(data, pa.array(expected, pa.large_binary()), pylance=tmp_path)
 
 
-def test_blobs_out_of_order_and_shared() -> None:
+def test_unordered_and_shared_blobs_are_read() -> None:
     payload = bytes(range(200))
     pairs = [(100, 10), (0, 5), (100, 10), (2, 8), (1, 0)]
     expected = [payload[p : p + s] if s else None for p, s in pairs]
     check(blob_file(pairs, payload), pa.array(expected, pa.large_binary()))
 
 
-def test_blob_descriptors_are_given_as_they_are() -> None:
+def test_blob_descriptors_are_returned_unchanged() -> None:
     pairs = [(0, 3), (1, 0), (0, 0), (2**63, 2**63)]
     data = blob_file(pairs, b"abc")
     store = MemoryStore.private()
@@ -361,7 +361,7 @@ def test_blob_descriptors_are_given_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("pair", [(0, 2**60), (2**60, 1), (2**64 - 1, 2), (2**63, 2**63), (0, 10**6)])
-def test_blobs_beyond_the_file(pair: tuple[int, int]) -> None:
+def test_blobs_beyond_the_file_raise(pair: tuple[int, int]) -> None:
     with pytest.raises(CorruptFileError):
         read(blob_file([(0, 1), pair], b"abc"))
 
@@ -414,10 +414,10 @@ WRAPPED: dict[str, tuple[pa.Array, pb.ArrayEncoding, list[bytes]]] = {
 
 
 @pytest.mark.parametrize("name", WRAPPED)
-def test_odd_wrappers(name: str, tmp_path: Path) -> None:
+def test_unusual_nullable_wrappers_are_read(name: str, tmp_path: Path) -> None:
     expected, encoding, buffers = WRAPPED[name]
     data = one_page(expected.type, encoding, buffers, len(expected))
-    # Where two layers speak of nulls, pylance listens to the outer one only; no writer makes such pages.
+    # If two layers have validity, pylance uses only the outer one; writers do not produce such pages.
     check(data, expected, pylance=tmp_path if name not in ("some nulls twice", "some nulls around binary") else None)
 
 
@@ -428,13 +428,13 @@ def test_type_urls_are_compared_after_the_slash(url: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("url", ["", "lance.encodings.ArrayEncoding", "/lance.encodings21.PageLayout"])
-def test_other_type_urls_are_refused(url: str) -> None:
+def test_other_type_urls_raise(url: str) -> None:
     data = build_file(schema_of(c=pa.int32()), 5, [Column([Page(5, flat(32), [FIVE], type_url=url)])])
     with pytest.raises(CorruptFileError):
         read(data)
 
 
-def test_constant_is_refused_by_name() -> None:
+def test_constant_raises_with_its_name() -> None:
     data = one_page(pa.int32(), pb.ArrayEncoding(constant=pb.Constant(value=b"\1\0\0\0")), [], 5)
     with pytest.raises(UnsupportedFeatureError, match="constant"):
         read(data)
@@ -443,7 +443,7 @@ def test_constant_is_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("alignment", "first"), [(1, 3), (8, 1), (2, 7)], ids=["unaligned", "askew by one", "askew by seven"]
 )
-def test_buffers_need_no_alignment(alignment: int, first: int, tmp_path: Path) -> None:
+def test_unaligned_buffers_are_read(alignment: int, first: int, tmp_path: Path) -> None:
     schema = schema_of(i=pa.int64(), s=pa.string(), b=pa.bool_(), d=pa.decimal128(10, 1))
     ints, decimals = np.array([1, 2, 3]).tobytes(), np.array([[10, 0], [20, 0], [-30, -1]]).tobytes()
     columns = [
@@ -463,19 +463,19 @@ def test_buffers_need_no_alignment(alignment: int, first: int, tmp_path: Path) -
     )
 
 
-def test_a_page_may_use_buffers_of_its_column(tmp_path: Path) -> None:
+def test_page_can_use_buffers_of_its_column(tmp_path: Path) -> None:
     pages = [Page(2, flat(32, 0, kind="column")), Page(5, flat(32, 0, kind="column"))]
     data = build_file(schema_of(c=pa.int32()), 7, [Column(pages, buffers=[FIVE])])
     check(data, pa.array([1, 2, 1, 2, 3, 4, 5], pa.int32()), pylance=tmp_path)
 
 
-def test_a_page_may_use_buffers_of_the_file() -> None:
+def test_page_can_use_global_buffers() -> None:
     data = one_page(pa.int32(), flat(32, 1, kind="file"), [], 5, global_buffers=[FIVE])
     check(data, pa.array([1, 2, 3, 4, 5], pa.int32()))
 
 
-def test_pages_without_rows_are_passed_over(tmp_path: Path) -> None:
-    nothing = pb.ArrayEncoding(binary=pb.Binary())  # not even decodable
+def test_pages_without_rows_are_skipped(tmp_path: Path) -> None:
+    nothing = pb.ArrayEncoding(binary=pb.Binary())  # not decodable
     pages = [
         Page(0, nothing),
         Page(2, binary(2), [u64(1, 1), b"a"]),
@@ -486,13 +486,13 @@ def test_pages_without_rows_are_passed_over(tmp_path: Path) -> None:
     check(data, pa.array(["a", "", ""]))
 
 
-def test_zone_index_is_passed_through() -> None:
+def test_zone_index_is_ignored() -> None:
     index = pb.ColumnEncoding(zone_index=pb.ZoneIndex(rows_per_zone=1024, zone_map_buffer=buffer(), inner=VALUES))
     data = build_file(schema_of(c=pa.int32()), 5, [Column([Page(5, flat(32), [FIVE])], index)])
     check(data, pa.array([1, 2, 3, 4, 5], pa.int32()))
 
 
-def test_encodings_may_lie_elsewhere_in_the_file() -> None:
+def test_indirect_encodings_are_fetched() -> None:
     lists = [
         Page(3, list_of(5, 4), [u64(2, 7, 4)], indirect=True),
         Page(1, list_of(1, 0), [u64(0)]),
@@ -505,7 +505,7 @@ def test_encodings_may_lie_elsewhere_in_the_file() -> None:
 
 
 @pytest.mark.parametrize(("location", "length"), [(2**63, 10), (0, 2**40), (2**64 - 1, 2**64 - 1), (0, 7)])
-def test_broken_indirect_encodings(location: int, length: int) -> None:
+def test_invalid_indirect_encodings_raise(location: int, length: int) -> None:
     page = Page(5, flat(32), [FIVE], indirect=(location, length))
     with pytest.raises(CorruptFileError):
         read(build_file(schema_of(c=pa.int32()), 5, [Column([page])]))
@@ -516,8 +516,10 @@ def test_broken_indirect_encodings(location: int, length: int) -> None:
 
 @pytest.mark.parametrize("item_pages", [(6,), (2, 4), (1, 0, 4, 1), (3, 3)])
 @pytest.mark.parametrize("extra", [0, 1000])
-def test_pages_of_items_need_not_meet_pages_of_offsets(item_pages: tuple[int, ...], extra: int, tmp_path: Path) -> None:
-    """Two pages of lists, with 4 and 2 items, over any pages of items."""
+def test_pages_of_items_are_independent_of_pages_of_offsets(
+    item_pages: tuple[int, ...], extra: int, tmp_path: Path
+) -> None:
+    """Two pages of lists with 4 and 2 items have different page boundaries than their items."""
     values = iter(range(6))
     pages = [
         Page(n, no_nulls(flat(16)), [np.array([next(values) for _ in range(n)], np.int16).tobytes()])
@@ -532,7 +534,7 @@ def test_pages_of_items_need_not_meet_pages_of_offsets(item_pages: tuple[int, ..
     check(data, expected, pylance=tmp_path if 0 not in item_pages else None)
 
 
-def test_items_under_a_null_list(tmp_path: Path) -> None:
+def test_items_of_null_lists_are_skipped(tmp_path: Path) -> None:
     items = Page(4, no_nulls(flat(16)), [np.arange(4, dtype=np.int16).tobytes()])
     data = build_file(
         schema_of(c=pa.large_list(pa.int16())),
@@ -542,7 +544,7 @@ def test_items_under_a_null_list(tmp_path: Path) -> None:
     check(data, pa.array([[0], None, [3]], pa.large_list(pa.int16())), pylance=tmp_path)
 
 
-def test_no_page_of_items_for_empty_lists(tmp_path: Path) -> None:
+def test_empty_lists_need_no_page_of_items(tmp_path: Path) -> None:
     data = build_file(
         schema_of(c=pa.list_(pa.string())), 3, [Column([Page(3, list_of(1, 0), [u64(0, 1, 0)])]), Column([])]
     )
@@ -554,21 +556,21 @@ def test_no_page_of_items_for_empty_lists(tmp_path: Path) -> None:
     [
         (5, 4, (2, 1, 4)),  # decreasing
         (5, 4, (2, 4, 5 + 5)),  # null beyond the items
-        (4, 4, (2, 3, 4)),  # an adjustment that is an end
+        (4, 4, (2, 3, 4)),  # an adjustment equal to an end
         (0, 4, (2, 3, 4)),
         (2**40, 4, (2, 3, 9)),  # beyond the items
-        (6, 5, (2, 3, 5)),  # more items than there are
+        (6, 5, (2, 3, 5)),  # more items than the item column has
         (2**64 - 1, 2**62, (2, 3, 2**62)),
         (5, 4, (2**63, 3, 4)),
     ],
 )
-def test_broken_lists(adjustment: int, items: int, ends: tuple[int, ...]) -> None:
+def test_invalid_lists_raise(adjustment: int, items: int, ends: tuple[int, ...]) -> None:
     page = Page(3, list_of(adjustment, items), [u64(*ends)])
     values = Page(4, no_nulls(flat(16)), [np.arange(4, dtype=np.int16).tobytes()])
     data = build_file(schema_of(c=pa.list_(pa.int16())), 3, [Column([page]), Column([values])])
     with pytest.raises(CorruptFileError):
         read(data)
-    # A single row shows what it touches: an error, or a list that is right or null.
+    # Reading a single row checks only that row: it raises or returns the correct list or null.
     for row in range(3):
         try:
             (found,) = read(data, [row])
@@ -581,12 +583,12 @@ def test_broken_lists(adjustment: int, items: int, ends: tuple[int, ...]) -> Non
 # ------------------------------------------------------------------------------------------------------------- structs
 
 
-def test_an_empty_struct_is_counted_by_its_header() -> None:
+def test_header_has_the_row_count_of_an_empty_struct() -> None:
     data = build_file(schema_of(c=pa.struct([])), 4, [Column([Page(4, STRUCT)])])
     check(data, pa.array([{}] * 4, pa.struct([])))
 
 
-def test_children_of_a_struct_have_pages_of_their_own() -> None:
+def test_children_of_a_struct_have_different_page_boundaries() -> None:
     kind = pa.struct([("a", pa.int32()), ("b", pa.string())])
     columns = [
         Column([Page(5, STRUCT)]),
@@ -597,7 +599,7 @@ def test_children_of_a_struct_have_pages_of_their_own() -> None:
     check(build_file(schema_of(c=kind), 5, columns), pa.array(rows, kind))
 
 
-def test_children_of_different_length_are_refused() -> None:
+def test_children_of_different_lengths_raise() -> None:
     kind = pa.struct([("a", pa.int32()), ("b", pa.int32())])
     columns = [Column([Page(5, STRUCT)]), Column([Page(5, flat(32), [FIVE])]), Column([Page(4, flat(32), [FIVE])])]
     with pytest.raises(CorruptFileError):
@@ -613,7 +615,7 @@ def dictionary(index_bits: int, items: pb.ArrayEncoding, count: int) -> pb.Array
     )
 
 
-def test_strings_through_a_dictionary(tmp_path: Path) -> None:
+def test_dictionary_encoded_strings_are_read(tmp_path: Path) -> None:
     encoding = dictionary(8, binary(4, 1, 2), 2)
     data = one_page(pa.string(), encoding, [bytes([1, 0, 2, 1]), u64(1, 3), b"abb"], 4)
     check(data, pa.array(["a", None, "bb", "a"]), pylance=tmp_path)
@@ -629,7 +631,7 @@ def test_nulls_of_a_dictionary_array_become_nulls_of_its_indices(kind: pa.DataTy
 
 
 @pytest.mark.parametrize("index", [3, 255])
-def test_indices_beyond_a_dictionary(index: int) -> None:
+def test_dictionary_indices_out_of_range_raise(index: int) -> None:
     content = [u64(1, 3), b"abb"]
     strings = one_page(pa.string(), dictionary(8, binary(4, 1, 2), 2), [bytes([1, index]), *content], 2)
     arrays = one_page(
@@ -654,7 +656,7 @@ def write(table: pa.Table, path: Path, batch_rows: int = 1000, **options: Any) -
     return data
 
 
-def test_packed_structs_are_written_for_pylance(tmp_path: Path) -> None:
+def test_pylance_reads_written_packed_structs(tmp_path: Path) -> None:
     _, _, rows = packed_page(2500)
     array = pa.array(rows, PACKED_TYPE)
     table = pa.table([array], schema=pa.schema([PACKED_FIELD])).slice(3)
@@ -674,7 +676,7 @@ PACKED_REFUSED = {
 
 
 @pytest.mark.parametrize("name", PACKED_REFUSED)
-def test_what_packed_structs_cannot_hold(name: str, tmp_path: Path) -> None:
+def test_unsupported_packed_structs_raise(name: str, tmp_path: Path) -> None:
     kind, rows = PACKED_REFUSED[name]
     table = pa.table([pa.array(rows, kind)], schema=pa.schema([pa.field("c", kind, metadata={"packed": "true"})]))
     with pytest.raises((UnsupportedFeatureError, SchemaMismatchError), match="c"):
@@ -683,7 +685,7 @@ def test_what_packed_structs_cannot_hold(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary()], ids=str)
 @pytest.mark.parametrize("count", [0, 9, 5000])
-def test_fsst_is_written_for_pylance(kind: pa.DataType, count: int, tmp_path: Path) -> None:
+def test_pylance_reads_written_fsst(kind: pa.DataType, count: int, tmp_path: Path) -> None:
     values = [None if i % 7 == 3 else f"https://www.example.org/{i * 37 % 1000}/é" for i in range(count + 5)]
     array = pa.array(values).cast(kind)
     field = pa.field("c", kind, metadata={"lance-encoding:compression": "fsst"})
@@ -704,7 +706,7 @@ def blob_values(count: int, large: bool) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_blobs_are_written_for_pylance(large: bool, tmp_path: Path) -> None:
+def test_pylance_reads_written_blobs(large: bool, tmp_path: Path) -> None:
     values = blob_values(200, large)
     array = pa.array(values, pa.large_binary())
     table = pa.table([array], schema=pa.schema([BLOB_FIELD])).slice(7)
@@ -713,7 +715,7 @@ def test_blobs_are_written_for_pylance(large: bool, tmp_path: Path) -> None:
     assert PylanceReader(str(tmp_path / "f.lance")).read_all().to_table()["c"].to_pylist() == values[7:]
 
 
-def test_positions_of_blobs(tmp_path: Path) -> None:
+def test_blob_positions_are_aligned(tmp_path: Path) -> None:
     values = blob_values(200, False)
     data = write(pa.table([pa.array(values, pa.large_binary())], schema=pa.schema([BLOB_FIELD])), tmp_path)
     store = MemoryStore.private()
@@ -729,7 +731,7 @@ def test_positions_of_blobs(tmp_path: Path) -> None:
             assert position % 64 == 0 and data[position : position + size] == value
 
 
-def test_blobs_inside_structs_and_lists(tmp_path: Path) -> None:
+def test_blobs_inside_structs_and_lists_round_trip(tmp_path: Path) -> None:
     kind = pa.struct([pa.field("k", pa.int32()), BLOB_FIELD.with_name("b")])
     structs = pa.array([{"k": 1, "b": b"x" * 100}, {"k": 2, "b": None}, {"k": 3, "b": b""}], kind)
     lists = pa.array([[b"a", None], None, [b"", b"b" * 99]], pa.list_(BLOB_FIELD.with_name("item")))

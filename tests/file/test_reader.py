@@ -1,4 +1,4 @@
-"""The engine: takes from stores far away, cached readers, columns that a file does not hold, projections, threads."""
+"""Reader: takes from remote stores, cached readers, missing columns, projections, threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from lancetable.errors import CorruptFileError, InvalidInputError, OutOfRangeError, UnsupportedFeatureError
 from lancetable.file import pool
 from lancetable.file.columns import column_map, column_of, number_columns
-from lancetable.file.container import FileMetadata, Limits
+from lancetable.file.container import FileMetadata, ReadLimits
 from lancetable.file.encodings_v2_0.base import encoding_of
 from lancetable.file.reader import Cursors, open_data_file, read_columns
 from lancetable.file.writer import FileWriter
@@ -28,7 +28,7 @@ from lancetable.testing.strategies import TYPE_CASES
 
 
 class Remote(MemoryStore):
-    """Memory that has to be asked for exact ranges, and keeps a list of what it was asked for."""
+    """Memory store that is not mapped and records the requested ranges."""
 
     mapped = False
 
@@ -57,7 +57,7 @@ def texts(array: pa.Array | pa.ChunkedArray) -> list[str]:
 
 
 @pytest.mark.parametrize("name", TYPE_CASES)
-def test_takes_with_gaps_between_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_take_with_gaps_between_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lancetable.file.fetch.REMOTE_GAP_BYTES", 4)
     rng = np.random.default_rng(2)
     store = Remote()
@@ -67,7 +67,7 @@ def test_takes_with_gaps_between_rows(name: str, monkeypatch: pytest.MonkeyPatch
         assert texts(read(store, meta, rows)[0]) == [expected[row] for row in rows]
 
 
-def test_a_take_far_away_fetches_what_it_needs_in_two_rounds() -> None:
+def test_remote_take_fetches_only_needed_bytes_in_two_rounds() -> None:
     store = Remote()
     n = 200_000
     table = pa.table({"i": np.arange(n), "s": [f"value {row:08}" for row in range(n)]})
@@ -81,7 +81,7 @@ def test_a_take_far_away_fetches_what_it_needs_in_two_rounds() -> None:
     assert sum(end - start for ranges in store.rounds for start, end in ranges) < 300
 
 
-def test_a_range_far_away_fetches_what_it_needs() -> None:
+def test_remote_range_fetches_only_needed_bytes() -> None:
     store = Remote()
     n = 100_000
     table = pa.table({"i": np.arange(n), "l": pa.ListArray.from_arrays(np.arange(n + 1, dtype="i4"), np.arange(n))})
@@ -94,7 +94,7 @@ def test_a_range_far_away_fetches_what_it_needs() -> None:
     assert sum(end - start for ranges in store.rounds for start, end in ranges) == 80 + 88 + 80
 
 
-def test_a_local_scan_hands_out_the_file_itself(tmp_path: Path) -> None:
+def test_local_scan_returns_slices_of_the_file(tmp_path: Path) -> None:
     store, path = open_store(str(tmp_path / "f.lance"))
     values = np.random.default_rng(0).integers(0, 100, 50_000)
     with FileWriter(store.open_writer(path), Schema.from_arrow(pa.schema([("a", pa.int64())]))) as writer:
@@ -109,7 +109,7 @@ def test_a_local_scan_hands_out_the_file_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [range(-1, 5), range(9, 11), np.array([0, 10]), np.array([-1])])
-def test_rows_that_are_not_there(rows: object) -> None:
+def test_rows_out_of_range_raise(rows: object) -> None:
     store = MemoryStore()
     meta = written(store, pa.table({"a": np.arange(10)}))
     with pytest.raises(OutOfRangeError):
@@ -122,7 +122,7 @@ def nested_table() -> pa.Table:
     return pa.table({"a": pa.array(range(50), pa.int32()), "st": pa.array(values, inner), "v": pa.array(range(50))})
 
 
-def test_columns_of_the_example() -> None:
+def test_column_numbers_match_the_documented_example() -> None:
     table = pa.schema(
         [
             ("a", pa.int32()),
@@ -137,7 +137,7 @@ def test_columns_of_the_example() -> None:
     assert column_of([3, 4, 5], [0, -1, 2]) == {3: 0, 5: 2}
 
 
-def test_fewer_children_than_the_file_has() -> None:
+def test_struct_can_be_read_with_fewer_children() -> None:
     store = MemoryStore()
     meta = written(store, nested_table())
     columns = column_map(meta.schema, meta.version)
@@ -147,7 +147,7 @@ def test_fewer_children_than_the_file_has() -> None:
     assert found.type == part.fields[0].data_type
 
 
-def test_a_child_that_the_file_does_not_hold_is_null() -> None:
+def test_missing_child_is_read_as_null() -> None:
     store = MemoryStore()
     meta = written(store, nested_table())
     columns = dict(column_map(meta.schema, meta.version))
@@ -158,7 +158,7 @@ def test_a_child_that_the_file_does_not_hold_is_null() -> None:
         read_columns(store, "f", meta, meta.schema.fields[:1], {1: 1})
 
 
-def test_readers_are_made_once_for_a_field_and_mapping() -> None:
+def test_readers_are_cached_by_field_and_mapping() -> None:
     store = MemoryStore()
     meta = written(store, nested_table())
     read(store, meta)
@@ -169,7 +169,7 @@ def test_readers_are_made_once_for_a_field_and_mapping() -> None:
     assert len(meta.readers.readers) == 1
 
 
-def test_columns_of_unequal_length_are_refused() -> None:
+def test_columns_of_unequal_length_raise() -> None:
     store = MemoryStore()
     meta = written(store, pa.table({"a": np.arange(10)}))
     meta._descriptor.length = 11
@@ -178,17 +178,17 @@ def test_columns_of_unequal_length_are_refused() -> None:
         read(store, meta)
 
 
-def test_memory_limit() -> None:
+def test_page_beyond_the_memory_limit_raises() -> None:
     store = MemoryStore()
     table = pa.table({"a": pa.nulls(10_000, pa.int64())})
     written(store, table)
-    meta = open_data_file(store, "f", limits=Limits(page_bytes=8 * 10_000 - 1))
+    meta = open_data_file(store, "f", limits=ReadLimits(page_bytes=8 * 10_000 - 1))
     with pytest.raises(CorruptFileError, match="memory"):
         read(store, meta)
     assert read(store, meta, range(10))[0].null_count == 10
 
 
-def test_each_page_has_a_dictionary_of_its_own() -> None:
+def test_each_page_has_its_own_dictionary() -> None:
     store = MemoryStore()
     parts = [pa.array(values).dictionary_encode() for values in (["a", "b", None], ["c", "a"], [None], ["b"])]
     schema = pa.schema([("d", parts[0].type)])
@@ -214,7 +214,7 @@ def test_pages_with_one_encoding_share_it() -> None:
     assert len({id(encoding_of(pages.page(number))) for number in range(10)}) == 1
 
 
-def test_large_scans_with_and_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_scans_return_the_same_with_and_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     n = 700_000
     rng = np.random.default_rng(0)
@@ -246,20 +246,20 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
 
 
-def test_the_pool_is_made_anew_after_a_fork() -> None:
-    # In a process of its own: the oracle, once imported, warns of forks.
+def test_pool_is_recreated_after_a_fork() -> None:
+    # Run in a separate process, because pylance warns about forks once it is imported.
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORK], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("threads", ["0", "many", "-1"])
-def test_a_pool_of_no_size(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_pool_size_raises(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "_size", None)
     monkeypatch.setenv("LANCETABLE_THREADS", threads)
     with pytest.raises(InvalidInputError, match="LANCETABLE_THREADS"):
         pool.size()
 
 
-def test_the_size_of_the_pool_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_size_is_configurable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "_size", None)
     monkeypatch.setenv("LANCETABLE_THREADS", "5")
     assert pool.size() == 5
@@ -274,7 +274,7 @@ def files_of(corpus: Path) -> list[tuple[Path, dict[str, object]]]:
     ]
 
 
-def test_files_of_the_corpus(corpus: Path) -> None:
+def test_corpus_files_are_read(corpus: Path) -> None:
     files = files_of(corpus)
     assert files
     for path, facts in files:
@@ -296,8 +296,8 @@ def test_files_of_the_corpus(corpus: Path) -> None:
 
 @pytest.mark.parametrize("version", [FileVersion.V2_0, FileVersion.V2_1, FileVersion.V2_2], ids=lambda v: v.number)
 @pytest.mark.parametrize("name", TYPE_CASES)
-def test_windows_by_cursors_are_the_same_rows(name: str, version: FileVersion) -> None:
-    """In order and in any other, within pages and across, from memory and from a store that is not mapped."""
+def test_cursors_return_the_same_rows_as_read_columns(name: str, version: FileVersion) -> None:
+    """Ranges in ascending and random order, within and across pages, from memory and from an unmapped store."""
     rng = np.random.default_rng(5)
     table = TYPE_CASES[name].table(rng, 5000, 0.2)
     for store in (MemoryStore.private(), Remote()):
@@ -320,7 +320,7 @@ def test_windows_by_cursors_are_the_same_rows(name: str, version: FileVersion) -
             cursors.read_columns(store, "f", meta, meta.schema.fields, columns, range(4990, 5001))
 
 
-def test_cursors_belong_to_fields_and_keep_few_files() -> None:
+def test_cursors_are_cached_by_field_for_few_files() -> None:
     cursors = Cursors()
     store = MemoryStore.private()
     for number in range(4 * pool.size()):
@@ -338,7 +338,7 @@ def test_cursors_belong_to_fields_and_keep_few_files() -> None:
     assert len(cursors._files) <= 2 * pool.size() + 1
 
 
-def test_cursors_refuse_lists_where_there_should_be_none() -> None:
+def test_cursors_raise_for_unexpected_lists() -> None:
     store = MemoryStore.private()
     rows = [[number] * (number % 4) for number in range(3000)]
     meta = written(store, pa.table({"l": pa.array(rows, pa.list_(pa.int32()))}), version=FileVersion.V2_1)

@@ -1,4 +1,4 @@
-"""Every arm that a 2.0 page can have is known, and survives the way to its message and back."""
+"""Every oneof case of a 2.0 page has a class, and its message round-trips."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from lancetable.file.encodings_v2_0.fixed_size_list import FixedSizeList
 from lancetable.file.encodings_v2_0.flat import Flat
 from lancetable.file.encodings_v2_0.lists import List
 from lancetable.file.encodings_v2_0.nullable import Nullable
-from lancetable.file.encodings_v2_0.registry import ARMS, from_message, to_message
+from lancetable.file.encodings_v2_0.registry import ENCODINGS, from_message, to_message
 from lancetable.file.encodings_v2_0.struct import SimpleStruct
 from lancetable.file.reader import FAMILIES
 from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
-# Arms that came with the mini-blocks of 2.1; no 2.0 page has them.
+# Oneof cases for the mini-blocks of 2.1, which 2.0 pages do not use.
 LATER = {
     "inline_bitpacking",
     "out_of_line_bitpacking",
@@ -51,18 +51,18 @@ TREES = [
 ]
 
 
-def test_every_arm_of_the_oneof_is_known() -> None:
+def test_every_oneof_case_has_a_class() -> None:
     names = {field.name for field in pb.ArrayEncoding.DESCRIPTOR.oneofs_by_name["array_encoding"].fields}
-    assert names - LATER == ARMS.keys()
-    assert all(arm.arm == name for name, arm in ARMS.items())
+    assert names - LATER == ENCODINGS.keys()
+    assert all(encoding.oneof_case == name for name, encoding in ENCODINGS.items())
 
 
 @pytest.mark.parametrize("encoding", TREES, ids=lambda encoding: type(encoding).__name__)
-def test_there_and_back(encoding: Nullable) -> None:
+def test_messages_round_trip(encoding: Nullable) -> None:
     assert from_message(to_message(encoding)) == encoding
 
 
-def test_later_arms_are_refused_by_name() -> None:
+def test_unknown_oneof_cases_raise_with_their_name() -> None:
     present = {field.name for field in pb.ArrayEncoding.DESCRIPTOR.fields} & LATER
     for name in present:
         message = pb.ArrayEncoding()
@@ -71,7 +71,7 @@ def test_later_arms_are_refused_by_name() -> None:
             from_message(message)
 
 
-def test_the_bytes_of_the_format_sheet() -> None:
+def test_messages_have_the_bytes_of_the_format_example() -> None:
     page = pack_page(Nullable(Flat(32, BufferRef(1)), Flat(1, BufferRef(0))))
     url = b"/lance.encodings.ArrayEncoding"
     value = bytes.fromhex("1214 1212 0a06 0a04 0801 1200 1208 0a06 0820 1202 0801")

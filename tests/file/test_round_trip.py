@@ -1,4 +1,4 @@
-"""Every type through a file and back: ours to ours, ours to pylance, pylance to ours; whole, by ranges, by rows."""
+"""Round trips of every type within lancetable and in both directions with pylance; whole, by range, by row."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lancetable.file import LanceFileReader, LanceFileWriter
 from lancetable.testing.strategies import TYPE_CASES
 
 STORED = list(TYPE_CASES)
-# The oracle shows these in another form; what it writes is compared by value below.
+# pylance returns these types in another form; its files are compared by value below.
 UNEQUAL_IN_THE_ORACLE = {"unknown extension", "json"}
 
 
 def plain(column: pa.ChunkedArray | pa.Array) -> list[object]:
-    """Values in a form that compares: NaN equal to NaN, 0.0 different from -0.0, dictionaries as their values."""
+    """Convert values for comparison: NaN equals NaN, 0.0 differs from -0.0, dictionaries are decoded."""
     return [_comparable(value) for value in column.to_pylist()]
 
 
@@ -37,7 +37,7 @@ def _comparable(value: object) -> object:
 
 
 def selections(rng: np.random.Generator, n: int) -> list[npt.NDArray[np.int64]]:
-    """Row numbers that ascend: one, neighbours, some, all."""
+    """Return ascending row numbers: one, neighbours, some, all."""
     if n == 0:
         return [np.empty(0, np.int64)]
     some = np.flatnonzero(rng.random(n) < 0.3)
@@ -74,7 +74,9 @@ def check_reads(path: Path, expected: pa.Array, rng: np.random.Generator) -> Non
 
 @pytest.mark.parametrize("name", STORED)
 @pytest.mark.parametrize(("n", "null_fraction"), [(0, 0.0), (1, 1.0), (77, 0.0), (300, 0.3), (150, 1.0)])
-def test_ours_to_ours_and_to_pylance(name: str, n: int, null_fraction: float, tmp_path: Path) -> None:
+def test_written_files_are_read_by_both_implementations(
+    name: str, n: int, null_fraction: float, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(n)
     table = TYPE_CASES[name].table(rng, n, null_fraction)
     path = tmp_path / "ours.lance"
@@ -93,7 +95,7 @@ def test_ours_to_ours_and_to_pylance(name: str, n: int, null_fraction: float, tm
 
 @pytest.mark.parametrize("name", STORED)
 @pytest.mark.parametrize(("n", "null_fraction"), [(1, 0.0), (300, 0.3)])
-def test_pylance_to_ours(name: str, n: int, null_fraction: float, tmp_path: Path) -> None:
+def test_files_of_pylance_are_read(name: str, n: int, null_fraction: float, tmp_path: Path) -> None:
     rng = np.random.default_rng(n)
     table = TYPE_CASES[name].table(rng, n, null_fraction)
     path = tmp_path / "theirs.lance"
@@ -102,7 +104,7 @@ def test_pylance_to_ours(name: str, n: int, null_fraction: float, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", STORED)
-def test_many_pages(name: str, tmp_path: Path) -> None:
+def test_many_pages_round_trip(name: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     parts = [
         TYPE_CASES[name](rng, n, fraction) for n, fraction in [(200, 0.3), (1, 0.0), (350, 0.0), (120, 1.0), (90, 0.3)]
@@ -127,7 +129,7 @@ def test_many_pages(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", STORED)
-def test_slices_are_written_as_what_they_show(name: str, tmp_path: Path) -> None:
+def test_slices_are_written_without_hidden_values(name: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(9)
     whole = TYPE_CASES[name](rng, 250, 0.3)
     field = TYPE_CASES[name].field()
@@ -139,7 +141,7 @@ def test_slices_are_written_as_what_they_show(name: str, tmp_path: Path) -> None
     assert plain(LanceFileReader(str(path)).read_all().to_table().column(0)) == expected
 
 
-# The oracle writes map entries of extension metadata in any order, pages without rows for lists without items, and no
+# pylance writes map entries of extension metadata in any order, empty pages for lists without items, and no
 # message for the dictionary of the field.
 OTHER_BYTES = (
     "dictionary",
@@ -156,7 +158,7 @@ SAME_BYTES = [name for name in STORED if not name.startswith(OTHER_BYTES)]
 
 
 @pytest.mark.parametrize("name", SAME_BYTES)
-def test_one_batch_gives_the_bytes_of_pylance(name: str, tmp_path: Path) -> None:
+def test_one_batch_has_the_bytes_of_pylance(name: str, tmp_path: Path) -> None:
     table = TYPE_CASES[name].table(np.random.default_rng(1), 90, 0.3)
     write_ours(tmp_path / "ours.lance", table)
     write_theirs(tmp_path / "theirs.lance", table)

@@ -1,4 +1,4 @@
-"""Zone maps: against a value-by-value restatement of the rules, and against everything a stranger can put there."""
+"""Zone maps: comparison with a value-by-value reference, and validation of untrusted content."""
 
 from __future__ import annotations
 
@@ -160,13 +160,13 @@ def test_bounds_are_the_extremes_of_their_zone(kind: pa.DataType, null_rate: flo
 
 
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=12), st.integers(0, 2))
-def test_batch_borders_do_not_matter(sizes: list[int], which: int) -> None:
+def test_statistics_are_independent_of_batch_boundaries(sizes: list[int], which: int) -> None:
     table = pa.table({"a": random_values([pa.int32(), pa.float64(), pa.string()][which], sum(sizes), 0.2, 5)})
     assert build(table, iter(sizes))[0] == build(table)[0]
 
 
 def test_decimals_of_negative_scale_have_no_bounds() -> None:
-    """Arrow cannot compare them; a reader that tried would lose all statistics of the file."""
+    """Arrow cannot compare such decimals; a comparison would make the reader discard all statistics of the file."""
     values = pa.array([Decimal(-300), None, Decimal(500)] * 1000, pa.decimal128(5, -2))
     data, schema = build(pa.table({"c": values, "k": pa.array(range(3000))}))
     with warnings.catch_warnings():
@@ -177,7 +177,7 @@ def test_decimals_of_negative_scale_have_no_bounds() -> None:
     assert stats.columns[1].min is not None
 
 
-def test_slices_with_an_offset_into_a_byte() -> None:
+def test_slices_with_a_bit_offset() -> None:
     array = random_values(pa.int16(), 5000, 0.5, 1)
     flags = random_values(pa.bool_(), 5000, 0.5, 2)
     table = pa.table({"a": array.slice(13, 4000), "b": flags.slice(13, 4000)})
@@ -185,7 +185,7 @@ def test_slices_with_an_offset_into_a_byte() -> None:
     assert build(table, iter([1500] * 9))[0] == build(copied)[0]
 
 
-def test_default_zones() -> None:
+def test_default_zone_size() -> None:
     data, schema = build(pa.table({"a": pa.array(range(20000))}), zone_rows=statistics.DEFAULT_ZONE_ROWS)
     stats = read(data, schema, 20000)
     assert stats.zone_rows.tolist() == [8192, 8192, 3616]
@@ -194,13 +194,13 @@ def test_default_zones() -> None:
         StatisticsBuilder(schema, 1000)
 
 
-def test_signs_of_zero() -> None:
+def test_bounds_of_zero_include_both_signs() -> None:
     stats = zones_of(pa.table({"a": [0.0, -0.0], "b": [-1.0, -0.0], "c": [0.0, 5.0]}))
     assert [math.copysign(1, stats.columns[i].min[0].as_py()) for i in (0, 2)] == [-1, -1]
     assert [math.copysign(1, stats.columns[i].max[0].as_py()) for i in (0, 1)] == [1, 1]
 
 
-def test_values_under_a_null_do_not_count() -> None:
+def test_values_under_a_null_are_ignored() -> None:
     values = np.array([5, -(2**31), 7, 2**31 - 1], np.int32)
     floats = np.array([5.0, -math.inf, 7.0, math.nan])
     valid = pa.py_buffer(b"\x05")
@@ -242,7 +242,7 @@ def test_blobs_and_json_have_a_null_count_only() -> None:
     assert zones_of(table).columns[0].min is None
 
 
-def test_structs_give_their_leaves() -> None:
+def test_structs_have_entries_for_their_leaves() -> None:
     inner = pa.struct([("x", pa.int32()), ("l", pa.list_(pa.int8())), ("in", pa.struct([("y", pa.string())]))])
     rows = [{"x": 1, "l": [1], "in": {"y": "b"}}, None, {"x": 5, "l": None, "in": None}]
     table = pa.table({"a": [1, 2, 3], "s": pa.array(rows, inner)})
@@ -260,7 +260,7 @@ TRUNCATIONS: list[tuple[pa.DataType, Any, Any, Any]] = [
     (pa.large_string(), "é" * 40, "é" * 32, "é" * 31 + "ê"),
     (pa.string(), "a" + "é" * 40, "a" + "é" * 31, "a" + "é" * 30 + "ê"),  # 63 bytes: no character is split
     (pa.string(), "x" * 63 + "\x7f" + "y", "x" * 63 + "\x7f", "x" * 62 + "y"),  # U+0080 would need 65 bytes
-    (pa.string(), "\ud7ff" * 30, "\ud7ff" * 21, "\ud7ff" * 20 + "\ue000"),  # surrogates are passed over
+    (pa.string(), "\ud7ff" * 30, "\ud7ff" * 21, "\ud7ff" * 20 + "\ue000"),  # surrogates are skipped
     (pa.string(), "a" + "\U0010ffff" * 20, "a" + "\U0010ffff" * 15, "b"),
     (pa.string(), "\U0010ffff" * 20, "\U0010ffff" * 16, None),
     (pa.binary(), b"\x01" * 70, b"\x01" * 64, b"\x01" * 63 + b"\x02"),
@@ -271,7 +271,7 @@ TRUNCATIONS: list[tuple[pa.DataType, Any, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "value", "low", "high"), TRUNCATIONS, ids=lambda value: str(value)[:12])
-def test_long_values_are_cut(kind: pa.DataType, value: Any, low: Any, high: Any) -> None:
+def test_long_bounds_are_truncated(kind: pa.DataType, value: Any, low: Any, high: Any) -> None:
     column = zones_of(pa.table({"c": pa.array([value], kind)})).columns[0]
     assert column.min.to_pylist() == [low] and column.max.to_pylist() == [high]
     if low is not None:
@@ -281,14 +281,14 @@ def test_long_values_are_cut(kind: pa.DataType, value: Any, low: Any, high: Any)
 
 
 @given(st.lists(st.text(max_size=80), min_size=1, max_size=5))
-def test_cut_bounds_hold(values: list[str]) -> None:
+def test_truncated_bounds_are_valid(values: list[str]) -> None:
     column = zones_of(pa.table({"c": pa.array(values)})).columns[0]
     low, high = column.min[0].as_py(), column.max[0].as_py()
     assert all(low.encode() <= value.encode() for value in values)
     assert high is None or all(value.encode() <= high.encode() for value in values)
 
 
-def test_form_of_the_buffer() -> None:
+def test_layout_of_the_buffer() -> None:
     data, _ = build(pa.table({"a": [1, 2], "b": [1.5, math.nan], "c": ["x", None], "d": [[1], [2]]}))
     table = pa.ipc.open_file(data).read_all()
     assert table.schema.metadata == {b"version": b"1"}
@@ -324,7 +324,7 @@ def test_form_of_the_buffer() -> None:
     assert b"ZSTD" in data or len(data) < 4000
 
 
-def test_no_rows() -> None:
+def test_statistics_of_zero_rows() -> None:
     data, schema = build(pa.table({"a": pa.array([], pa.int32()), "b": pa.array([], pa.string())}))
     stats = read(data, schema, 0)
     assert stats.num_zones == 0 and stats.fold().num_zones == 0
@@ -334,7 +334,7 @@ def test_no_rows() -> None:
 
 
 @pytest.mark.parametrize("kind", ORDERED_TYPES, ids=str)
-def test_fold_gives_the_bounds_of_the_file(kind: pa.DataType) -> None:
+def test_fold_returns_the_bounds_of_the_file(kind: pa.DataType) -> None:
     array = random_values(kind, 3 * ZONE, 0.3, 11)
     array = pa.concat_arrays([array, pa.nulls(ZONE, kind)])  # a zone without values must not widen the bounds
     folded = zones_of(pa.table({"c": array})).fold()
@@ -423,7 +423,7 @@ def without(name: str, child: str | None = None) -> dict[str, Any]:
     return columns
 
 
-def test_honest_statistics_are_read() -> None:
+def test_valid_statistics_are_read() -> None:
     stats = read(to_ipc(honest()), SCHEMA, 15)
     assert sorted(stats.columns) == [0, 1, 2]
     assert read(to_ipc(honest(), compression=None), SCHEMA, 15).columns[0].max.to_pylist() == [3, 4]
@@ -472,7 +472,7 @@ def test_malformed_statistics_are_ignored(name: str) -> None:
         assert parse_statistics(LIES[name](), SCHEMA, 15) is None
 
 
-def test_what_is_not_known_is_passed_over() -> None:
+def test_unknown_content_is_skipped() -> None:
     columns = {**honest(), "99": honest()["0"], "remark": pa.array(["x", "y"])}
     columns["0"]["histogram"] = pa.array([1, 2])
     assert sorted(read(to_ipc(columns), SCHEMA, 15).columns) == [0, 1, 2]
@@ -482,7 +482,7 @@ def test_what_is_not_known_is_passed_over() -> None:
         assert parse_statistics(to_ipc(honest(), {"version": "2"}), SCHEMA, 15) is None
 
 
-def test_a_bomb_does_not_grow() -> None:
+def test_decompression_bomb_is_rejected() -> None:
     zeros = pa.array(np.zeros(4_000_000, np.int64))
     data = to_ipc({"num_rows": zeros, "0": {"null_count": zeros, "min_value": zeros.cast(pa.int32())}})
     assert len(data) < 64 << 10
@@ -492,7 +492,7 @@ def test_a_bomb_does_not_grow() -> None:
     assert pa.total_allocated_bytes() - before < 1 << 20
 
 
-def test_a_declared_size_that_cannot_be() -> None:
+def test_impossible_declared_size_is_rejected() -> None:
     plain = to_ipc(honest())
     frame = plain.index(b"\x28\xb5\x2f\xfd") - 8
     data = plain[:frame] + struct.pack("<q", 1 << 40) + plain[frame + 8 :]
@@ -544,7 +544,7 @@ def test_statistics_in_a_data_file(tmp_path: Path) -> None:
     assert PylanceReader(str(path)).read_all().to_table().equals(table)
 
 
-def test_small_files_have_none_and_statistics_can_be_switched_off() -> None:
+def test_small_files_have_no_statistics_and_they_can_be_disabled() -> None:
     for rows, wanted in ((100, True), (20_000, False)):
         store = MemoryStore.private()
         table = pa.table({"a": pa.array(range(rows))})

@@ -1,4 +1,4 @@
-"""The writer: when pages are cut, what is refused, what is kept, and that memory stays bounded."""
+"""Writer: page boundaries, unsupported input, copies of queued arrays, and bounded memory."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def page_rows(meta: FileMetadata) -> list[int]:
 
 
 def arm(meta: FileMetadata, index: int = 0) -> str:
-    return encoding_of(meta.column(index).page(0)).arm
+    return encoding_of(meta.column(index).page(0)).oneof_case
 
 
-def test_what_a_manifest_needs_to_know() -> None:
+def test_written_file_has_the_properties_for_the_manifest() -> None:
     store = MemoryStore()
     schema = Schema.from_arrow(pa.schema([("a", pa.int32()), ("l", pa.list_(pa.int8()))]))
     writer = FileWriter(store.open_writer("f"), schema)
@@ -60,17 +60,17 @@ def test_what_a_manifest_needs_to_know() -> None:
         writer.write(pa.record_batch([pa.array([1], pa.int32())], ["a"]))
 
 
-def test_one_array_larger_than_a_page_is_cut_into_equal_parts() -> None:
+def test_array_larger_than_a_page_is_split_into_equal_parts() -> None:
     values = pa.array(np.arange(5_000_000))
     assert page_rows(write(MemoryStore(), [one_column(values)], statistics=False)) == [2_500_000] * 2
 
 
-def test_pages_of_many_arrays() -> None:
+def test_many_arrays_are_collected_into_pages() -> None:
     batch = one_column(pa.array(np.arange(300_000)))
     assert page_rows(write(MemoryStore(), [batch] * 10, statistics=False)) == [1_200_000, 1_200_000, 600_000]
 
 
-def test_the_largest_page_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maximum_page_size_is_configurable(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = one_column(pa.array(np.arange(1000)))
     assert page_rows(write(MemoryStore(), [batch], max_page_bytes=4096)) == [500, 500]
     monkeypatch.setenv("LANCE_FILE_WRITER_MAX_PAGE_BYTES", "2100")
@@ -79,12 +79,12 @@ def test_the_largest_page_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
         write(MemoryStore(), [batch], max_page_bytes=0)
 
 
-def test_the_cache_is_shared_by_the_columns() -> None:
+def test_cache_size_is_divided_among_columns() -> None:
     batch = pa.record_batch({"a": np.arange(100), "b": np.arange(100)})
     assert page_rows(write(MemoryStore(), [batch] * 4, data_cache_bytes=2 * 1100)) == [200, 200]
 
 
-def test_memory_of_the_caller_may_change_after_each_batch() -> None:
+def test_caller_may_change_its_memory_after_each_batch() -> None:
     store = MemoryStore()
     for rows in (10, 20_000):
         memory = np.zeros(rows, np.int64)
@@ -102,7 +102,7 @@ def test_memory_of_the_caller_may_change_after_each_batch() -> None:
             assert min(statistics.columns[0].min.to_pylist()) == 0
 
 
-def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+def test_memory_is_independent_of_the_file_size(tmp_path: Path) -> None:
     class Nowhere:
         def __init__(self) -> None:
             self.position = 0
@@ -133,7 +133,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     assert peaks[3][1] - peaks[1][1] < 1 << 20
 
 
-def test_many_tiny_batches_wait_as_few_arrays() -> None:
+def test_many_tiny_batches_are_queued_as_few_arrays() -> None:
     store = MemoryStore()
     schema = pa.schema([("c", pa.string()), ("l", pa.list_(pa.int8()))])
     with FileWriter(store.open_writer("f"), Schema.from_arrow(schema)) as writer:
@@ -160,7 +160,9 @@ def test_many_tiny_batches_wait_as_few_arrays() -> None:
         (5000, 100, "binary"),
     ],
 )
-def test_when_strings_get_a_dictionary(rows: int, values: int, expected: str, tmp_path: Path) -> None:
+def test_strings_with_few_distinct_values_get_a_dictionary(
+    rows: int, values: int, expected: str, tmp_path: Path
+) -> None:
     batch = one_column(pa.array([f"v{row % values}" for row in range(rows)]))
     store = MemoryStore()
     assert arm(write(store, [batch])) == expected
@@ -181,7 +183,7 @@ def test_only_small_utf8_gets_a_dictionary() -> None:
     ("scheme", "level"),
     [("zstd", None), ("zstd", "9"), ("lz4", None), ("none", None), ("fsst", None), ("ZSTD", None), ("snappy", None)],
 )
-def test_compression_asked_for_by_metadata(scheme: str, level: str | None, tmp_path: Path) -> None:
+def test_compression_is_selected_by_field_metadata(scheme: str, level: str | None, tmp_path: Path) -> None:
     metadata = {"lance-encoding:compression": scheme} | ({"lance-encoding:compression-level": level} if level else {})
     values = [f"some longer text that repeats {row}" if row % 7 else None for row in range(3000)]
     batch = one_column(pa.array(values, pa.binary()), metadata=metadata)
@@ -208,7 +210,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("array", REFUSED, ids=lambda array: str(array.type))
-def test_types_that_2_0_cannot_hold(array: pa.Array) -> None:
+def test_types_that_2_0_cannot_store_raise(array: pa.Array) -> None:
     store = MemoryStore()
     outer = pa.StructArray.from_arrays([array], ["inner"])
     with pytest.raises(UnsupportedFeatureError):
@@ -217,7 +219,7 @@ def test_types_that_2_0_cannot_hold(array: pa.Array) -> None:
         write(store, [one_column(outer)])
 
 
-def test_null_structs_are_refused_at_any_depth() -> None:
+def test_null_structs_raise_at_any_depth() -> None:
     inner = pa.struct([("x", pa.int8())])
     for values, kind in [
         ([{"x": 1}, None], inner),
@@ -238,13 +240,13 @@ def test_null_structs_are_refused_at_any_depth() -> None:
         (pa.array([{"x": None}], pa.struct([pa.field("x", pa.int8(), nullable=False)])), "c.x"),
     ],
 )
-def test_nulls_where_the_schema_has_none(array: pa.Array, path: str) -> None:
+def test_nulls_in_a_non_nullable_column_raise(array: pa.Array, path: str) -> None:
     nullable = "." in path
     with pytest.raises(SchemaMismatchError, match=f"'{path}'"):
         write(MemoryStore(), [one_column(array, nullable=nullable)])
 
 
-def test_hidden_nulls_under_null_lists_do_not_matter() -> None:
+def test_nulls_inside_of_null_lists_are_ignored() -> None:
     items = pa.array([1, None, 3], pa.int8())
     kind = pa.list_(pa.field("item", pa.int8(), nullable=False))
     validity = pa.py_buffer(bytes([0b101]))
@@ -253,7 +255,7 @@ def test_hidden_nulls_under_null_lists_do_not_matter() -> None:
     assert column(store, write(store, [one_column(lists)])).to_pylist() == [[1], None, [3]]
 
 
-def test_batches_that_do_not_fit() -> None:
+def test_batches_with_other_columns_raise() -> None:
     store = MemoryStore()
     writer = FileWriter(store.open_writer("f"), Schema.from_arrow(pa.schema([("a", pa.int32()), ("b", pa.string())])))
     with pytest.raises(SchemaMismatchError, match=r"missing \['b'\]"):
@@ -267,12 +269,12 @@ def test_batches_that_do_not_fit() -> None:
     assert column(store, open_data_file(store, "f")).to_pylist() == [1]
 
 
-def test_a_version_that_is_not_built() -> None:
+def test_unsupported_version_raises() -> None:
     with pytest.raises(UnsupportedFeatureError, match=r"0\.1"):
         FileWriter(MemoryStore().open_writer("f"), Schema.from_arrow(pa.schema([("a", pa.int8())])), FileVersion.LEGACY)
 
 
-def test_statistics_of_files_that_are_large_enough() -> None:
+def test_statistics_are_written_for_large_files() -> None:
     store = MemoryStore()
     values = np.arange(100_000)
     meta = write(store, [one_column(pa.array(values))])
@@ -295,7 +297,7 @@ def test_an_error_leaves_no_file() -> None:
     assert store.find("given up") is None
 
 
-def test_dictionaries_that_outgrow_their_indices() -> None:
+def test_dictionary_larger_than_its_index_type_raises() -> None:
     indices = pa.array(range(128), pa.int8())
     full = pa.DictionaryArray.from_arrays(indices, pa.array([f"{n}" for n in range(128)]))
     store = MemoryStore()
@@ -313,8 +315,8 @@ def test_dictionaries_of_several_batches_share_a_page() -> None:
     assert column(store, meta).to_pylist() == ["a", None, "b", "a", None, "c"]
 
 
-def test_statistics_of_few_rows() -> None:
-    """Narrow columns of few rows are read as fast as their statistics."""
+def test_statistics_of_files_with_few_rows() -> None:
+    """Narrow columns of few rows get no statistics, because reading them takes as long."""
     store = MemoryStore()
     ints = pa.table({f"c{number}": np.arange(1000) for number in range(50)})
     texts = pa.table({"c": [f"{number:05d}" * 20 for number in range(1000)]})

@@ -7,6 +7,7 @@ Items of length 0 are read as null. Items must be strings, binaries or integers;
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,36 +15,33 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.encodings_v0_1.pages import Pages, Spans
-from lancetable.file.encodings_v0_1.plain import PlainNode, plain_bytes
-from lancetable.file.encodings_v0_1.var_binary import binary_array, var_binary_parts
+from lancetable.file.encodings_v0_1.plain import PlainNode
+from lancetable.file.encodings_v0_1.var_binary import binary_array
 from lancetable.file.fetch import ReadPlan
 from lancetable.file.kernels import varbin
 from lancetable.store.base import ByteRange
 
-__all__ = ["DictionaryNode", "can_be_item", "dictionary_items", "dictionary_parts", "items_range"]
+__all__ = ["DictionaryNode", "can_be_item", "dictionary_items", "items_range"]
 
 
+@dataclass(frozen=True, slots=True)
 class DictionaryNode:
     """Reader of a dictionary field."""
 
-    __slots__ = ("_indices", "_items", "_pages", "_type")
-
-    def __init__(self, pages: Pages, data_type: pa.DataType, items: pa.Array) -> None:
-        self._pages = pages
-        self._type = data_type
-        self._indices = PlainNode(pages, data_type.index_type)
-        self._items = items
+    pages: Pages
+    data_type: pa.DataType
+    items: pa.Array
 
     def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
         """Plan reading the values of spans; see `Node.read`."""
-        indices = yield from self._indices.read(spans, gap)
+        indices = yield from PlainNode(self.pages, self.data_type.index_type).read(spans, gap)
         if len(indices):
             numbers = indices.to_numpy()
-            if int(numbers.min()) < 0 or int(numbers.max()) >= len(self._items):
-                raise self._pages.corrupt(
-                    "dictionary index out of range", f"less than {len(self._items)}", int(numbers.max())
+            if int(numbers.min()) < 0 or int(numbers.max()) >= len(self.items):
+                raise self.pages.corrupt(
+                    "dictionary index out of range", f"less than {len(self.items)}", int(numbers.max())
                 )
-        return pa.DictionaryArray.from_arrays(indices, self._items, ordered=self._type.ordered, safe=False)
+        return pa.DictionaryArray.from_arrays(indices, self.items, ordered=self.data_type.ordered, safe=False)
 
 
 def can_be_item(data_type: pa.DataType) -> bool:
@@ -111,14 +109,3 @@ def dictionary_items(data_type: pa.DataType, offset: int, length: int, limit: in
     positions = np.frombuffer(data, "<i8")
     octets = np.frombuffer(bytes(values), np.uint8)
     return binary_array(data_type, (positions - positions[0]).astype(dtype), octets, True)
-
-
-def dictionary_parts(items: pa.Array, position: int) -> tuple[Any, bytes, int]:
-    """Encode the items of a dictionary that are written at `position`.
-
-    Returns the bytes of the items, the bytes that follow them, and the offset to store in the schema.
-    """
-    if varbin.offset_dtype(items.type) is None:
-        return plain_bytes(items), b"", position
-    data, positions = var_binary_parts(items, position)
-    return data, positions, position + len(data)

@@ -7,8 +7,8 @@ Small batches are read together, up to 32 Ki rows. A large batch is read separat
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -26,6 +26,7 @@ from lancetable.file.encodings_v0_1.var_binary import VarBinaryNode
 from lancetable.file.fetch import ReadPlan, Rows, gather
 from lancetable.file.kernels import varbin
 from lancetable.file.legacy_container import LegacyMetadata
+from lancetable.file.page_rows import page_cuts
 from lancetable.format.schema import BLOB_KEY, Field
 
 __all__ = ["BatchReader", "open_field", "read_dictionaries"]
@@ -51,7 +52,7 @@ def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> 
     bits = 0
     if pa.types.is_fixed_size_list(field.data_type) or varbin.offset_dtype(field.data_type) is None:
         bits = _bits_of(field.data_type)
-    return BatchReader(file, node, bits)
+    return BatchReader(file, field.name, node, bits)
 
 
 def _bits_of(data_type: pa.DataType) -> int:
@@ -161,28 +162,25 @@ def read_dictionaries(fields: Sequence[Field], limit: int) -> ReadPlan[dict[int,
     return {field.id: items for field, items in zip(dictionary_fields, results, strict=True)}
 
 
+@dataclass(frozen=True, slots=True)
 class StructNode:
     """Reader of a struct. A struct has no pages of its own and is never null."""
 
-    __slots__ = ("_children", "_type")
-
-    def __init__(self, data_type: pa.DataType, children: Sequence[Node]) -> None:
-        self._type = data_type
-        self._children = children
+    data_type: pa.DataType
+    children: Sequence[Node]
 
     def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
         """Plan reading the values of spans; see `Node.read`."""
-        children = yield from gather([child.read(spans, gap) for child in self._children])
-        return pa.Array.from_buffers(self._type, spans.total, [None], 0, children=children)
+        children = yield from gather([child.read(spans, gap) for child in self.children])
+        return pa.Array.from_buffers(self.data_type, spans.total, [None], 0, children=children)
 
 
 class BatchReader:
     """Reader of a top-level field by rows of the file. `bits` is the size of a row, or 0 if it varies."""
 
-    __slots__ = ("_file", "_node", "_starts", "heavy", "num_rows")
-
-    def __init__(self, file: LegacyMetadata, node: Node, bits: int) -> None:
+    def __init__(self, file: LegacyMetadata, name: str, node: Node, bits: int) -> None:
         self._file = file
+        self._name = name
         self._node = node
         self.num_rows = file.num_rows
         self._starts = _group_starts(file, bits)
@@ -191,10 +189,7 @@ class BatchReader:
 
     def cuts(self, rows: range) -> list[range]:
         """Split rows at group boundaries; see `ColumnReader`."""
-        starts = self._starts
-        inside = starts[np.searchsorted(starts, rows.start, "right") : np.searchsorted(starts, rows.stop)].tolist()
-        bounds = [rows.start, *inside, rows.stop]
-        return [range(first, end) for first, end in itertools.pairwise(bounds)]
+        return page_cuts(self._starts, rows)
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
         """Plan reading rows; see `ColumnReader`. Raises CorruptFileError if the pages are invalid."""
@@ -202,39 +197,28 @@ class BatchReader:
             batches = self._file.batch_offsets.searchsorted(rows, "right") - 1
             firsts = rows - self._file.batch_offsets[batches]
             return (yield from self._read(Spans(batches, firsts, np.ones(len(rows), np.int64), len(rows)), gap))
-        parts = self.cuts(rows)
-        if len(parts) == 1:
-            return (yield from self._read(self._spans(rows), gap))
-        results = yield from gather([self._read(self._spans(part), gap) for part in parts])
+        results = yield from gather([self._read(self._spans(part), gap) for part in self.cuts(rows)])
         return [array for arrays in results for array in arrays]
 
     def _spans(self, rows: range) -> Spans:
         offsets = self._file.batch_offsets
         first = int(offsets.searchsorted(rows.start, "right")) - 1
         last = int(offsets.searchsorted(rows.stop))
-        if last - first == 1:
-            batches = np.array([first], np.int64)
-            return Spans(batches, np.array([rows.start - offsets[first]]), np.array([len(rows)]), len(rows))
-        batches = np.arange(first, last)
-        firsts = zeros(len(batches))
-        firsts[0] = rows.start - offsets[first]
         counts = np.diff(offsets[first : last + 1])
         counts[-1] = rows.stop - offsets[last - 1]
+        firsts = zeros(len(counts))
+        firsts[0] = rows.start - offsets[first]
         counts[0] -= firsts[0]
-        return Spans(batches, firsts, counts, len(rows))
+        return Spans(np.arange(first, last), firsts, counts, len(rows))
 
     def _read(self, spans: Spans, gap: int) -> ReadPlan[list[pa.Array]]:
         try:
             return [(yield from self._node.read(spans, gap))]
-        except TooLongError as error:
-            if len(spans.batches) == 1:
-                raise self._file.corrupt(str(error)) from error
-        except pa.ArrowInvalid as error:
-            raise self._file.corrupt(f"Arrow rejects the decoded values: {error}") from error
-        except CorruptFileError as error:
+        except (pa.ArrowInvalid, CorruptFileError) as error:
             if error.__dict__.get("path") is not None:
                 raise
-            raise self._file.corrupt(str(error)) from error
+            if not isinstance(error, TooLongError) or len(spans.batches) == 1:
+                raise self._file.corrupt(f"field {self._name!r}: {error}") from error
         # The values do not fit one array: read each half of the spans separately.
         arrays = []
         half = (len(spans.batches) + 1) // 2

@@ -7,55 +7,54 @@ A list is never null.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
-from lancetable.errors import CorruptFileError
-from lancetable.file.encodings_v0_1.pages import Node, Pages, Spans, TooLongError, fetch_joined, offsets_of_runs
+from lancetable.file.encodings_v0_1.pages import Node, Pages, Spans, fetch_joined, offsets_of_runs
 from lancetable.file.fetch import ReadPlan
 
 __all__ = ["ListNode", "list_offsets"]
 
 
+@dataclass(frozen=True, slots=True)
 class ListNode:
     """Reader of lists and large lists."""
 
-    __slots__ = ("_dtype", "_items", "_pages", "_type")
-
-    def __init__(self, pages: Pages, data_type: pa.DataType, items: Node) -> None:
-        self._pages = pages
-        self._type = data_type
-        self._items = items
-        self._dtype = np.dtype("<i8" if pa.types.is_large_list(data_type) else "<i4")
+    pages: Pages
+    data_type: pa.DataType
+    items: Node
 
     def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
         """Plan reading the values of spans; see `Node.read`."""
-        pages, width = self._pages, self._dtype.itemsize
+        pages, dtype = self.pages, _offset_dtype(self.data_type)
+        width = dtype.itemsize
         pages.check(spans, extra=1)
         starts = pages.positions[spans.batches] + spans.firsts * width
         data = yield from fetch_joined(pages.file, starts, starts + (spans.counts + 1) * width, gap)
-        entries = np.frombuffer(data, self._dtype).astype(np.int64, copy=False)
-        try:
-            offsets, first, last = offsets_of_runs(entries, spans.counts, self._dtype)
-        except TooLongError:
-            raise
-        except CorruptFileError as error:
-            raise pages.corrupt(str(error)) from error
+        entries = np.frombuffer(data, dtype).astype(np.int64, copy=False)
+        offsets, first, last = offsets_of_runs(pages, entries, spans.counts, dtype)
         counts = last - first
         nonempty = counts > 0
         item_spans = Spans(spans.batches[nonempty], first[nonempty], counts[nonempty], int(offsets[-1]))
         if item_spans.total:
-            items = yield from self._items.read(item_spans, gap)
+            items = yield from self.items.read(item_spans, gap)
         else:
-            items = pa.nulls(0, self._type.value_type)
-        return pa.Array.from_buffers(self._type, spans.total, [None, pa.py_buffer(offsets)], 0, children=[items])
+            items = pa.nulls(0, self.data_type.value_type)
+        return pa.Array.from_buffers(self.data_type, spans.total, [None, pa.py_buffer(offsets)], 0, children=[items])
 
 
 def list_offsets(array: pa.Array) -> bytes:
     """Encode the offsets of the lists of an array; they start at 0."""
-    dtype = np.dtype("<i8" if pa.types.is_large_list(array.type) else "<i4")
+    dtype = _offset_dtype(array.type)
     if len(array) == 0:
         return bytes(dtype.itemsize)
     offsets = np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize)
     page: bytes = (offsets - offsets[0]).tobytes()
     return page
+
+
+def _offset_dtype(data_type: pa.DataType) -> np.dtype[Any]:
+    return np.dtype("<i8" if pa.types.is_large_list(data_type) else "<i4")

@@ -157,11 +157,15 @@ def fetch_bits(pages: Pages, spans: Spans, gap: int) -> ReadPlan[Any]:
     return np.packbits(bits, bitorder="little")
 
 
-def offsets_of_runs(entries: Int64, counts: Int64, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], Int64, Int64]:
+def offsets_of_runs(
+    pages: Pages, entries: Int64, counts: Int64, dtype: np.dtype[Any]
+) -> tuple[npt.NDArray[Any], Int64, Int64]:
     """Convert runs of positions to Arrow offsets.
 
     Parameters
     ----------
+    pages
+        Pages that contain the positions.
     entries
         Concatenated runs; run i has `counts[i] + 1` ascending positions.
     counts
@@ -183,23 +187,14 @@ def offsets_of_runs(entries: Int64, counts: Int64, dtype: np.dtype[Any]) -> tupl
     TooLongError
         If the offsets exceed the range of `dtype`.
     """
-    if int(entries.min()) < 0:
-        raise CorruptFileError("the position of a value is negative")
-    if len(counts) == 1:
-        first, last = entries[:1], entries[-1:]
-        if (entries[1:] < entries[:-1]).any():
-            raise CorruptFileError("a value ends before it starts")
-        _check_total(int(last[0]) - int(first[0]), dtype)
-        return (entries - first[0]).astype(dtype), first, last
     run_starts = np.cumsum(counts + 1) - (counts + 1)
     first, last = entries[run_starts], entries[run_starts + counts]
     if len(counts) == len(entries) // 2 and not (counts != 1).any():
         lengths = last - first
     else:
-        steps = np.diff(entries)
-        lengths = np.delete(steps, run_starts[1:] - 1)
-    if len(lengths) and int(lengths.min()) < 0:
-        raise CorruptFileError("a value ends before it starts")
+        lengths = np.delete(np.diff(entries), run_starts[1:] - 1)
+    if int(entries.min()) < 0 or (len(lengths) and int(lengths.min()) < 0):
+        raise pages.corrupt("a value ends before it starts, or its position is negative")
     # Floating point does not overflow, and is exact below 2^53.
     _check_total(int((last - first).sum(dtype=np.float64)), dtype)
     offsets = np.zeros(len(lengths) + 1, dtype)
@@ -208,8 +203,8 @@ def offsets_of_runs(entries: Int64, counts: Int64, dtype: np.dtype[Any]) -> tupl
 
 
 def _check_total(total: int, dtype: np.dtype[Any]) -> None:
-    if total > np.iinfo(dtype).max:
-        limit = np.iinfo(dtype).max
+    limit = np.iinfo(dtype).max
+    if total > limit:
         raise TooLongError(f"{total} bytes of values are too long for their type", expected=limit, found=total)
 
 

@@ -7,12 +7,14 @@ There is no validity bitmap, so a null is read as the stored bytes, which are us
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import UnsupportedFeatureError
+from lancetable.file.column import fixed_width_array
 from lancetable.file.encodings_v0_1.pages import Pages, Spans, fetch_bits, fetch_joined
 from lancetable.file.fetch import ReadPlan, aligned_buffer
 
@@ -33,57 +35,46 @@ def item_bits(data_type: pa.DataType, name: str) -> int:
     return int(data_type.bit_width)
 
 
+@dataclass(frozen=True, slots=True)
 class PlainNode:
     """Reader of fixed-width values and of fixed-size lists of these."""
 
-    __slots__ = ("_bits", "_counts", "_pages", "_type", "_width")
-
-    def __init__(self, pages: Pages, data_type: pa.DataType) -> None:
-        self._pages = pages
-        self._type = data_type
-        inner, per_value = data_type, 1
-        while pa.types.is_fixed_size_list(inner):
-            per_value *= inner.list_size
-            inner = inner.value_type
-        self._counts = per_value
-        self._bits = pa.types.is_boolean(inner)
-        self._width = per_value * item_bits(inner, pages.name) // 8
+    pages: Pages
+    data_type: pa.DataType
 
     def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
         """Plan reading the values of spans; see `Node.read`."""
-        pages = self._pages
+        pages, bits = self.pages, item_bits(self.data_type, self.pages.name)
         pages.check(spans)
-        if self._bits:
-            count = self._counts
-            item_spans = Spans(spans.batches, spans.firsts * count, spans.counts * count, spans.total * count)
-            bitmap = yield from fetch_bits(pages, item_spans, gap)
-            return _array(self._type, spans.total, pa.py_buffer(bitmap))
-        if self._width == 0:
-            return _array(self._type, spans.total, pa.py_buffer(b""))
-        starts = pages.positions[spans.batches] + spans.firsts * self._width
-        data = yield from fetch_joined(pages.file, starts, starts + spans.counts * self._width, gap)
-        return _array(self._type, spans.total, aligned_buffer(data, self._width))
+        if _is_bits(self.data_type):
+            item_spans = Spans(spans.batches, spans.firsts * bits, spans.counts * bits, spans.total * bits)
+            values = pa.py_buffer((yield from fetch_bits(pages, item_spans, gap)))
+        elif bits == 0:
+            values = pa.py_buffer(b"")
+        else:
+            width = bits // 8
+            starts = pages.positions[spans.batches] + spans.firsts * width
+            data = yield from fetch_joined(pages.file, starts, starts + spans.counts * width, gap)
+            values = aligned_buffer(data, width)
+        return fixed_width_array(self.data_type, spans.total, values)
 
 
-def _array(data_type: pa.DataType, length: int, values: pa.Buffer) -> pa.Array:
-    if pa.types.is_fixed_size_list(data_type):
-        items = _array(data_type.value_type, length * data_type.list_size, values)
-        return pa.Array.from_buffers(data_type, length, [None], 0, children=[items])
-    return pa.Array.from_buffers(data_type, length, [None, values], 0)
+def _is_bits(data_type: pa.DataType) -> bool:
+    while pa.types.is_fixed_size_list(data_type):
+        data_type = data_type.value_type
+    return bool(pa.types.is_boolean(data_type))
 
 
+@dataclass(frozen=True, slots=True)
 class NullNode:
     """Reader of fields of the null type and of fields that are missing in the file."""
 
-    __slots__ = ("_type",)
-
-    def __init__(self, data_type: pa.DataType) -> None:
-        self._type = data_type
+    data_type: pa.DataType
 
     def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
         """Return nulls without requesting bytes; see `Node.read`."""
         yield from ()
-        return pa.nulls(spans.total, self._type)
+        return pa.nulls(spans.total, self.data_type)
 
 
 def plain_bytes(array: pa.Array) -> Any:

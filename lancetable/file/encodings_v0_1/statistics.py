@@ -13,7 +13,8 @@ Source: protos/file.proto, Metadata.StatisticsMetadata.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -29,30 +30,26 @@ from lancetable.file.fetch import ReadPlan, gather
 from lancetable.file.kernels import varbin
 from lancetable.file.legacy_container import LegacyMetadata, PageRow
 from lancetable.file.statistics import FileStatistics
-from lancetable.file.zone_summaries import ZoneStats
+from lancetable.file.zone_summaries import (
+    MAX_BOUND_BYTES,
+    BytesSummary,
+    RowRanges,
+    Summary,
+    ZoneStats,
+    is_text,
+    leaves_of,
+    summary_of,
+    truncate_string,
+)
 from lancetable.format.schema import Field, Schema
 from lancetable.proto import file_pb2
 from lancetable.store.base import ByteRange
 
-__all__ = ["BatchStatistics", "collected_fields", "read_zones"]
+__all__ = ["BatchStatistics", "read_zones"]
 
 Int64 = npt.NDArray[np.int64]
 
-MAX_BOUND_BYTES: Final = 64
 _ENTRY_BYTES: Final = 16
-
-
-def collected_fields(schema: Schema) -> list[Field]:
-    """Return the fields that have statistics, by ascending id."""
-    fields = [field for top in schema.fields for field in _walk_structs(top) if _is_collected(field.data_type)]
-    return sorted(fields, key=lambda field: field.id)
-
-
-def _walk_structs(field: Field) -> Iterator[Field]:
-    yield field
-    if field.is_struct:
-        for child in field.children:
-            yield from _walk_structs(child)
 
 
 def _is_collected(kind: pa.DataType) -> bool:
@@ -67,37 +64,35 @@ def _is_collected(kind: pa.DataType) -> bool:
 
 
 class BatchStatistics:
-    """Builder of the statistics of a file from whole batches."""
+    """Builder of the statistics of a file from whole batches, each of which is a zone."""
 
     def __init__(self, schema: Schema) -> None:
-        self.fields = collected_fields(schema)
-        self._paths = {field.id: _path_of(schema, field) for field in self.fields}
-        self._rows: dict[int, list[tuple[Int64, pa.Array, pa.Array]]] = {field.id: [] for field in self.fields}
+        leaves = (leaf for position, top in enumerate(schema.fields) for leaf in leaves_of(top, position))
+        collected = (leaf for leaf in leaves if _is_collected(leaf.field.data_type))
+        self._leaves = [
+            replace(leaf, summary=_summary_of(leaf.field.data_type))
+            for leaf in sorted(collected, key=lambda leaf: leaf.field.id)
+        ]
+        self.fields = [leaf.field for leaf in self._leaves]
+        self._batch_rows: list[Int64] = []
 
     def add(self, arrays: list[pa.Array], starts: Int64) -> None:
         """Add the top-level arrays of consecutive batches, which start at `starts`.
 
         Fixed-width values must not be null.
         """
-        for field in self.fields:
-            top, *path = self._paths[field.id]
-            array = arrays[top]
-            for child in path:
-                array = array.field(child)
-            nulls, low, high = _bounds(array, starts)
-            self._rows[field.id].append((nulls, low, high))
+        ranges = RowRanges(starts, np.append(starts[1:], len(arrays[0])))
+        self._batch_rows.append(ranges.ends - ranges.starts)
+        for leaf in self._leaves:
+            leaf.summary.add(leaf.pick(arrays), ranges)
 
     def columns(self) -> list[tuple[Field, pa.Array, pa.Array, pa.Array]]:
         """Return each field with its null counts, minima and maxima, one entry per batch."""
+        batch_rows = np.concatenate(self._batch_rows)
         columns = []
-        for field in self.fields:
-            rows = self._rows[field.id]
-            nulls = pa.array(np.concatenate([row[0] for row in rows]) if rows else zeros(0))
-            low, high = (
-                pa.concat_arrays([row[side] for row in rows]) if rows else pa.nulls(0, field.data_type)
-                for side in (1, 2)
-            )
-            columns.append((field, nulls, low, high))
+        for leaf in self._leaves:
+            stats = leaf.summary.finish(np.arange(len(batch_rows)), batch_rows)
+            columns.append((leaf.field, pa.array(stats.null_count), stats.min, stats.max))
         return columns
 
     def schema_protos(self) -> list[file_pb2.Field]:
@@ -125,108 +120,37 @@ class BatchStatistics:
         return messages
 
 
-def _path_of(schema: Schema, field: Field) -> list[int]:
-    """Return the child positions that lead from the schema to a field inside structs."""
-    if field.parent_id == -1:
-        return [[top.id for top in schema.fields].index(field.id)]
-    parent = schema.by_id[field.parent_id]
-    return [*_path_of(schema, parent), [child.id for child in parent.children].index(field.id)]
+def _summary_of(kind: pa.DataType) -> Summary:
+    return summary_of(kind) if varbin.offset_dtype(kind) is None else _BytesSummary(kind)
 
 
-def _bounds(array: pa.Array, starts: Int64) -> tuple[Int64, pa.Array, pa.Array]:
-    kind = array.type
-    if varbin.offset_dtype(kind) is not None:
-        return _binary_bounds(array, starts)
-    nulls = zeros(len(starts))
-    if pa.types.is_decimal(kind):
-        both = [pc.min_max(array.slice(first, count)) for first, count in _runs(starts, len(array))]
-        return nulls, *(pa.array([bounds[side].as_py() for bounds in both], kind) for side in ("min", "max"))
-    if pa.types.is_boolean(kind):
-        values = array.to_numpy(zero_copy_only=False)
-        return (
-            nulls,
-            pa.array(np.logical_and.reduceat(values, starts)),
-            pa.array(np.logical_or.reduceat(values, starts)),
-        )
-    dtype = np.dtype(f"<{_letter(kind)}{kind.bit_width // 8}")
-    values = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
-    if dtype.kind == "f":
-        low, high = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
-        low[np.isnan(low)], high[np.isnan(high)] = -np.inf, np.inf
-        low[low == 0], high[high == 0] = -0.0, 0.0
-    else:
-        low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
-    return nulls, _fixed(kind, low), _fixed(kind, high)
+class _BytesSummary(BytesSummary):
+    """Bounds as other writers store them: if a batch has a value of more than 64 bytes, its maximum is increased."""
 
+    def __init__(self, kind: pa.DataType) -> None:
+        super().__init__(kind)
+        self._has_long_value: list[npt.NDArray[np.bool_]] = []
 
-def _letter(kind: pa.DataType) -> str:
-    if pa.types.is_floating(kind):
-        return "f"
-    return "u" if pa.types.is_unsigned_integer(kind) else "i"
+    def add(self, array: pa.Array, ranges: RowRanges) -> None:
+        lengths = np.asarray(pc.binary_length(array).fill_null(0))
+        self._has_long_value.append(np.maximum.reduceat(lengths, ranges.starts) > MAX_BOUND_BYTES)
+        super().add(array, ranges)
 
-
-def _fixed(kind: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))], 0)
-
-
-def _runs(starts: Int64, length: int) -> Iterator[tuple[int, int]]:
-    ends = [*starts[1:].tolist(), length]
-    return ((first, end - first) for first, end in zip(starts.tolist(), ends, strict=True))
-
-
-def _binary_bounds(array: pa.Array, starts: Int64) -> tuple[Int64, pa.Array, pa.Array]:
-    kind = array.type
-    is_string = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    dtype = varbin.offset_dtype(kind)
-    assert dtype is not None
-    lengths = np.diff(np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize))
-    nulls = zeros(len(starts))
-    if array.null_count:
-        valid = array.is_valid().to_numpy(zero_copy_only=False)
-        nulls = np.add.reduceat((~valid).astype(np.int64), starts)
-        lengths = np.where(valid, lengths, 0)
-    truncated = np.maximum.reduceat(lengths, starts) > MAX_BOUND_BYTES
-    ends = np.append(starts[1:], len(array))
-    low: list[bytes | None] = []
-    high: list[bytes | None] = []
-    shorten = _truncate_string if is_string else _truncate_bytes
-    raise_bound: Callable[[bytes], bytes | None] = _string_above if is_string else _bytes_above
-    for first, last, was_truncated in zip(*_extremes(array, starts, ends), truncated.tolist(), strict=True):
-        low.append(None if first is None else shorten(first))
-        bound = None if last is None else shorten(last)
-        high.append(raise_bound(bound) if bound is not None and was_truncated else bound)
-    return nulls, _binary(kind, low), _binary(kind, high)
-
-
-def _extremes(array: pa.Array, starts: Int64, ends: Int64) -> tuple[list[bytes | None], list[bytes | None]]:
-    """Return the minimum and the maximum of each run as bytes, or None if all values are null."""
-    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    plain = array.view(pa.large_binary() if large else pa.binary())
-    spans = zip(starts.tolist(), ends.tolist(), strict=True)
-    both = [pc.min_max(plain.slice(first, end - first)) for first, end in spans]
-    return [bounds["min"].as_py() for bounds in both], [bounds["max"].as_py() for bounds in both]
-
-
-def _binary(kind: pa.DataType, bounds: list[bytes | None]) -> pa.Array:
-    if pa.types.is_string(kind):
-        return pa.array(bounds, pa.binary()).view(pa.string())
-    if pa.types.is_large_string(kind):
-        return pa.array(bounds, pa.large_binary()).view(pa.large_string())
-    return pa.array(bounds, kind)
-
-
-def _truncate_bytes(value: bytes) -> bytes:
-    return value[:MAX_BOUND_BYTES]
-
-
-def _truncate_string(value: bytes) -> bytes:
-    """Truncate UTF-8 to at most 64 bytes at a character boundary."""
-    end = MAX_BOUND_BYTES
-    if len(value) <= end:
-        return value
-    while end > 0 and value[end] & 0xC0 == 0x80:
-        end -= 1
-    return value[:end]
+    def _widen(self, bounds: pa.Array, *, upper: bool) -> pa.Array:
+        text = is_text(self._kind)
+        values = [
+            None if value is None else truncate_string(value) if text else value[:MAX_BOUND_BYTES]
+            for value in bounds.to_pylist()
+        ]
+        if upper:
+            raise_bound = _string_above if text else _bytes_above
+            has_long_value = np.concatenate(self._has_long_value).tolist()
+            values = [
+                raise_bound(value) if value is not None and is_long else value
+                for value, is_long in zip(values, has_long_value, strict=True)
+            ]
+        bounds = pa.array(values, bounds.type)
+        return bounds.view(self._kind) if text else bounds
 
 
 def _bytes_above(value: bytes) -> bytes | None:

@@ -93,13 +93,13 @@ def _check_empty(array: pa.Array, path: str) -> None:
         )
 
 
-def check_index(count: int, index_type: pa.DataType, field: Field) -> None:
-    """Raise UnsupportedFeatureError if `index_type` cannot index a dictionary of `count` items."""
+def check_index(count: int, index_type: pa.DataType, path: str) -> None:
+    """Raise UnsupportedFeatureError if `index_type` cannot index a dictionary of `count` items of the field `path`."""
     largest = 2 ** (index_type.bit_width - (1 if pa.types.is_signed_integer(index_type) else 0))
     if count > largest:
         raise UnsupportedFeatureError(
-            f"column {field.name!r}: the merged dictionary of all batches has {count} values, too many for"
+            f"column {path!r}: the merged dictionary of all batches has {count} values, too many for"
             f" {index_type}; use a wider index type",
             feature="dictionaries of different batches",
-            column=field.name,
+            column=path,
         )

@@ -7,51 +7,41 @@ There is no validity bitmap: in a nullable field, every value of length 0 is rea
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.errors import CorruptFileError
-from lancetable.file.encodings_v0_1.pages import Pages, Spans, TooLongError, fetch_joined, offsets_of_runs
+from lancetable.file.encodings_v0_1.pages import Pages, Spans, fetch_joined, offsets_of_runs
+from lancetable.file.encodings_v0_1.plain import plain_bytes
 from lancetable.file.fetch import ReadPlan
 from lancetable.file.kernels import varbin
 
-__all__ = ["VarBinaryNode", "binary_array", "var_binary_parts"]
+__all__ = ["VarBinaryNode", "binary_array", "page_parts"]
 
 
+@dataclass(frozen=True, slots=True)
 class VarBinaryNode:
     """Reader of strings and binaries."""
 
-    __slots__ = ("_dtype", "_nullable", "_pages", "_type")
-
-    def __init__(self, pages: Pages, data_type: pa.DataType, nullable: bool) -> None:
-        dtype = varbin.offset_dtype(data_type)
-        assert dtype is not None
-        self._pages = pages
-        self._type = data_type
-        self._dtype = dtype
-        self._nullable = nullable
+    pages: Pages
+    data_type: pa.DataType
+    nullable: bool
 
     def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
         """Plan reading the values of spans; see `Node.read`."""
-        pages = self._pages
+        pages, dtype = self.pages, varbin.offset_dtype(self.data_type)
+        assert dtype is not None
         pages.check(spans)
         # Each span needs one more position than values. For the last value of a page it follows the listed length.
         starts = pages.positions[spans.batches] + spans.firsts * 8
         data = yield from fetch_joined(pages.file, starts, starts + (spans.counts + 1) * 8, gap)
         positions = np.frombuffer(data, "<i8")
-        try:
-            offsets, first, last = offsets_of_runs(positions, spans.counts, self._dtype)
-            values = yield from fetch_joined(pages.file, first, last, gap)
-            return binary_array(self._type, offsets, np.frombuffer(values, np.uint8), self._nullable)
-        except TooLongError:
-            raise
-        except CorruptFileError as error:
-            if error.__dict__.get("path") is not None:
-                raise
-            raise pages.corrupt(str(error)) from error
+        offsets, first, last = offsets_of_runs(pages, positions, spans.counts, dtype)
+        values = yield from fetch_joined(pages.file, first, last, gap)
+        return binary_array(self.data_type, offsets, np.frombuffer(values, np.uint8), self.nullable)
 
 
 def binary_array(
@@ -72,18 +62,22 @@ def binary_array(
     return pa.Array.from_buffers(data_type, len(offsets) - 1, buffers, -1 if validity is not None else 0)
 
 
-def var_binary_parts(array: pa.Array, position: int) -> tuple[Any, bytes]:
-    """Encode an array of strings or binaries that is written at `position`. Nulls must have length 0.
+def page_parts(array: pa.Array, position: int) -> tuple[Any, bytes, int]:
+    """Encode an array that is written at `position`. Nulls must be strings or binaries; their bytes are not written.
 
-    Returns the bytes of the values, and their positions in the file.
+    Returns two buffers to write one after the other, and the position of the page for the page table or the schema.
     """
     dtype = varbin.offset_dtype(array.type)
-    assert dtype is not None
+    if dtype is None:
+        return plain_bytes(array), b"", position
+    if array.null_count:
+        is_string = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
+        array = array.fill_null(pa.scalar("" if is_string else b"", array.type))
     if len(array) == 0:
-        return b"", np.array([position], "<i8").tobytes()
+        return b"", np.array([position], "<i8").tobytes(), position
     _, ends, content = array.buffers()
     offsets = np.frombuffer(ends, dtype, len(array) + 1, array.offset * dtype.itemsize).astype("<i8")
     first, last = int(offsets[0]), int(offsets[-1])
     data = b"" if content is None else memoryview(content)[first:last]
     offsets += position - first
-    return data, offsets.tobytes()
+    return data, offsets.tobytes(), position + len(data)

@@ -8,6 +8,7 @@ cached per process.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
@@ -16,7 +17,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import DecodeError
 
 from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
-from lancetable.file.column import Decoded, Pieces
+from lancetable.file.column import BufferPieces, Decoded
 from lancetable.file.container import BufferRef, Page
 from lancetable.file.custom import PageEncoding, custom_page, on_change, read_custom
 from lancetable.file.fetch import ReadPlan, Slots, positions
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
-    "ARMS",
+    "COLUMN_URL",
+    "ENCODINGS",
     "ArrayEncoding",
     "BufferList",
+    "ParsedMessage",
     "buffer_message",
-    "buffer_ref",
     "encoding_of",
     "from_message",
     "pack_any",
@@ -40,13 +42,14 @@ __all__ = [
     "unpack_any",
 ]
 
+COLUMN_URL: Final = "/lance.encodings.ColumnEncoding"
 _ARRAY_URL: Final = "/lance.encodings.ArrayEncoding"
 
 
 class ArrayEncoding(Protocol):
-    """Node of the encoding tree of a page. `arm` is the name of its oneof case."""
+    """Node of the encoding tree of a page. `oneof_case` is the name of its oneof case."""
 
-    arm: ClassVar[str]
+    oneof_case: ClassVar[str]
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
         """Plan decoding selected values.
@@ -80,7 +83,46 @@ class ArrayEncoding(Protocol):
         """Build the message of this oneof case."""
 
 
-ARMS: dict[str, type[ArrayEncoding]] = {}
+@dataclass(frozen=True, slots=True)
+class ParsedMessage:
+    """Base of the dataclasses whose name and fields are those of a message of the format."""
+
+    @classmethod
+    def from_proto(cls, message: Any) -> Self:
+        """Parse a message. Raises as `from_message`."""
+        return cls(*(_parse_field(message, field.name) for field in fields(cls)))
+
+    def to_proto(self) -> Any:
+        """Build the message."""
+        values = {field.name: _build_field(getattr(self, field.name)) for field in fields(self)}
+        return getattr(pb, type(self).__name__)(**values)
+
+
+def _parse_field(message: Any, name: str) -> Any:
+    value = getattr(message, name)
+    if isinstance(value, pb.Buffer):
+        if not message.HasField(name):
+            raise CorruptFileError(f"a {type(message).__name__} encoding lacks its buffer")
+        return BufferRef(value.buffer_index, value.buffer_type)
+    if isinstance(value, pb.ArrayEncoding):
+        return from_message(value)
+    return value if isinstance(value, int | bytes) else tuple(map(from_message, value))
+
+
+def _build_field(value: Any) -> Any:
+    if isinstance(value, BufferRef):
+        return buffer_message(value)
+    if isinstance(value, tuple):
+        return list(map(to_message, value))
+    return value if isinstance(value, int | bytes) else to_message(value)
+
+
+def buffer_message(ref: BufferRef) -> pb.Buffer:
+    """Build the message of a buffer reference."""
+    return pb.Buffer(buffer_index=ref.number, buffer_type=pb.Buffer.BufferType.Name(ref.kind))
+
+
+ENCODINGS: dict[str, type[ArrayEncoding]] = {}
 """Class of each oneof case. Filled by registry.py; `register_encoding` may add classes."""
 
 
@@ -90,28 +132,17 @@ def from_message(message: pb.ArrayEncoding) -> ArrayEncoding:
     Raises CorruptFileError if the message is empty or invalid, and UnsupportedFeatureError if its case is not
     supported.
     """
-    arm = message.WhichOneof("array_encoding")
-    if arm is None:
+    case = message.WhichOneof("array_encoding")
+    if case is None:
         raise CorruptFileError("an encoding is missing")
-    encoding_class = ARMS.get(arm)
-    if encoding_class is None:
-        raise UnsupportedFeatureError(f"encoding {arm!r} is not supported in 2.0 files", feature=f"encoding {arm}")
-    return encoding_class.from_proto(getattr(message, arm))
+    if case not in ENCODINGS:
+        raise UnsupportedFeatureError(f"encoding {case!r} is not supported in 2.0 files", feature=f"encoding {case}")
+    return ENCODINGS[case].from_proto(getattr(message, case))
 
 
 def to_message(encoding: ArrayEncoding) -> pb.ArrayEncoding:
     """Build the message of an encoding."""
-    return pb.ArrayEncoding(**{encoding.arm: encoding.to_proto()})
-
-
-def buffer_ref(message: pb.Buffer) -> BufferRef:
-    """Parse a buffer reference."""
-    return BufferRef(message.buffer_index, message.buffer_type)
-
-
-def buffer_message(ref: BufferRef) -> pb.Buffer:
-    """Build the message of a buffer reference."""
-    return pb.Buffer(buffer_index=ref.number, buffer_type=pb.Buffer.BufferType.Name(ref.kind))
+    return pb.ArrayEncoding(**{encoding.oneof_case: encoding.to_proto()})
 
 
 def encoding_of(page: Page) -> ArrayEncoding:
@@ -122,10 +153,8 @@ def encoding_of(page: Page) -> ArrayEncoding:
     """
     try:
         return _parse_page(page.encoding)
-    except CorruptFileError as error:
-        raise page.corrupt(str(error)) from error
-    except UnsupportedFeatureError as error:
-        raise page.unsupported(str(error.feature)) from error
+    except (CorruptFileError, UnsupportedFeatureError) as error:
+        page.raise_located(error)
 
 
 @lru_cache(maxsize=8192)
@@ -144,7 +173,7 @@ on_change(_parse_page.cache_clear)
 class CustomPage:
     """Encoding tree of a page with a custom encoding, which always decodes the whole page."""
 
-    arm: ClassVar[str] = "custom"
+    oneof_case: ClassVar[str] = "custom"
     __slots__ = ("_encoding",)
 
     def __init__(self, encoding: PageEncoding) -> None:
@@ -153,10 +182,7 @@ class CustomPage:
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
         array = yield from read_custom(self._encoding, page, data_type)
         rows = positions(slots)
-        if isinstance(rows, range):
-            array = array.slice(rows.start, len(rows))
-        else:
-            array = array.take(pa.array(rows))
+        array = array.slice(rows.start, len(rows)) if isinstance(rows, range) else array.take(pa.array(rows))
         return Decoded(len(array), array=array)
 
     @classmethod
@@ -206,9 +232,9 @@ class BufferList:
     __slots__ = ("buffers",)
 
     def __init__(self) -> None:
-        self.buffers: list[Pieces] = []
+        self.buffers: list[BufferPieces] = []
 
-    def add(self, pieces: Pieces) -> BufferRef:
+    def add(self, pieces: BufferPieces) -> BufferRef:
         """Append a buffer that consists of `pieces` and return its reference."""
         self.buffers.append(pieces)
         return BufferRef(len(self.buffers) - 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,22 +19,17 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError
 from lancetable.file.column import Decoded
 from lancetable.file.container import Page
-from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, from_message, to_message
+from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, ParsedMessage
 from lancetable.file.encodings_v2_0.flat import Flat, bitmap_piece
 from lancetable.file.encodings_v2_0.nullable import Nullable
 from lancetable.file.fetch import MAPPED, ReadPlan, Slots, cluster, gap_within, join, positions
-from lancetable.file.kernels import general, native, varbin
-from lancetable.proto import encodings_v2_0_pb2 as pb
+from lancetable.file.kernels import general, varbin
 from lancetable.store.base import ByteRange
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = [
     "Binary",
     "check_strings",
     "encode_binary",
-    "encode_ends",
     "fetch_ends",
     "fetch_spans",
     "nulls_of",
@@ -45,17 +40,15 @@ __all__ = [
 
 _STRINGS: Final = frozenset({pa.string().id, pa.large_string().id})
 _MAX_INT32: Final = (1 << 31) - 1
-_FEW: Final = 64  # up to this many values, joining in Python is faster than calling Arrow
-_SMALL_BYTES: Final = 1024
 _MAX_INT64: Final = (1 << 63) - 1
 _BLOCK_ROWS: Final = 32 * 1024  # ends of one write: 256 KiB, more than the writer buffers
 
 
 @dataclass(frozen=True, slots=True)
-class Binary:
+class Binary(ParsedMessage):
     """Strings or binaries: their ends (`indices`), their bytes, and the null adjustment."""
 
-    arm: ClassVar[str] = "binary"
+    oneof_case: ClassVar[str] = "binary"
 
     indices: ArrayEncoding
     bytes: ArrayEncoding
@@ -70,13 +63,12 @@ class Binary:
         rows = positions(slots)
         content = unwrap(self.bytes)
         if not isinstance(content, Flat) or content.bits_per_value != 8:
-            raise page.unsupported(f"bytes in encoding {content.arm}")
+            raise page.unsupported(f"bytes in encoding {content.oneof_case}")
         if isinstance(rows, range):
             decoded = yield from self._read_range(page, content, dtype, length, rows)
         else:
             decoded = yield from self._read_rows(page, content, dtype, length, rows, gap)
-        if data_type.id in _STRINGS:
-            check_strings(decoded, data_type)
+        check_strings(decoded, data_type)
         return decoded
 
     def _read_range(
@@ -144,15 +136,6 @@ class Binary:
     def _end(self, stored: np.uint64) -> int:
         end = int(stored)
         return end - self.null_adjustment if end >= self.null_adjustment else end
-
-    @classmethod
-    def from_proto(cls, message: pb.Binary) -> Self:
-        return cls(from_message(message.indices), from_message(message.bytes), message.null_adjustment)
-
-    def to_proto(self) -> pb.Binary:
-        return pb.Binary(
-            indices=to_message(self.indices), bytes=to_message(self.bytes), null_adjustment=self.null_adjustment
-        )
 
 
 def unwrap(encoding: ArrayEncoding) -> ArrayEncoding:
@@ -251,63 +234,26 @@ def select_spans(
     if len(starts) == 1:
         start, end = int(starts[0]), int(ends[0])
         return pa.py_buffer(np.array([0, end - start], dtype)), pa.py_buffer(data[start:end])
-    if native is not None:
-        offsets, gathered = native.gather(starts, ends, data, dtype.itemsize)
-        return pa.py_buffer(offsets), pa.py_buffer(gathered)
-    if len(starts) <= _FEW:
-        pieces = [bytes(data[start:end]) for start, end in zip(starts.tolist(), ends.tolist())]
-        offsets = np.zeros(len(starts) + 1, dtype)
-        np.cumsum(ends - starts, out=offsets[1:])
-        return pa.py_buffer(offsets), pa.py_buffer(b"".join(pieces))
-    # Build an Arrow array of the spans and the gaps between them without a copy, then take every second element.
-    first, last = int(starts[0]), int(ends[-1])
-    wide = dtype.itemsize == 8 or last - first > _MAX_INT32
-    edges = np.empty(2 * len(starts), np.int64 if wide else np.int32)
-    np.subtract(starts, first, out=edges[0::2], casting="unsafe")
-    np.subtract(ends, first, out=edges[1::2], casting="unsafe")
-    spans_and_gaps = pa.Array.from_buffers(
-        pa.large_binary() if wide else pa.binary(),
-        len(edges) - 1,
-        [None, pa.py_buffer(edges), pa.py_buffer(data[first:last])],
-        0,
-    )
-    selected = spans_and_gaps.take(pa.array(np.arange(0, len(edges), 2, dtype=np.int64)))
-    _, offsets, content = selected.buffers()
-    if wide and dtype.itemsize == 4:
-        offsets = pa.py_buffer(np.frombuffer(offsets, np.int64, len(starts) + 1).astype(np.int32))
-    return offsets, content if content is not None else pa.py_buffer(b"")
+    offsets, gathered = varbin.gather(starts, ends, np.frombuffer(data, np.uint8))
+    return pa.py_buffer(offsets.astype(dtype, copy=False)), pa.py_buffer(gathered)
 
 
 def check_strings(decoded: Decoded, data_type: pa.DataType) -> None:
-    """Raise CorruptFileError if a string is not valid UTF-8. Nulls are not checked."""
+    """Raise CorruptFileError if a string is not valid UTF-8. Nulls and binaries are not checked."""
     data = decoded.buffers[1]
-    if data is None or (
-        data.to_pybytes().isascii() if data.size <= _SMALL_BYTES else varbin.is_ascii(np.frombuffer(data, np.uint8))
-    ):
+    if data_type.id not in _STRINGS or data is None or not data.size:
         return
-    if decoded.length > _FEW and _whole_is_utf8(decoded, data_type, data):
-        return
+    offsets = np.frombuffer(decoded.buffers[0], varbin.offset_dtype(data_type), decoded.length + 1)
     try:
-        decoded.to_array(data_type).validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise CorruptFileError("a string is not UTF-8") from error
-
-
-def _whole_is_utf8(decoded: Decoded, data_type: pa.DataType, data: pa.Buffer) -> bool:
-    """Return True if the bytes as a whole are UTF-8 and no value starts inside a character.
-
-    This is faster than checking each value. False does not imply an invalid string, because bytes of nulls are also
-    checked.
-    """
-    ends = pa.py_buffer(np.array((0, data.size), np.int64))
-    try:
-        pa.Array.from_buffers(pa.large_string(), 1, [None, ends, data], 0).validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    dtype: Any = varbin.offset_dtype(data_type)
-    offsets: npt.NDArray[Any] = np.frombuffer(decoded.buffers[0], dtype, decoded.length)
-    first_bytes = np.frombuffer(data, np.int8).take(offsets, mode="clip")
-    return not (first_bytes < -64).any()  # 10xxxxxx is a continuation byte
+        varbin.check_utf8(offsets, np.frombuffer(data, np.uint8))
+    except CorruptFileError:
+        if decoded.validity is None:
+            raise
+        # The invalid bytes may belong to nulls.
+        try:
+            decoded.to_array(data_type).validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise CorruptFileError("a string is not UTF-8") from error
 
 
 # ------------------------------------------------------------------------------------------------------------ encode
@@ -327,21 +273,6 @@ def encode_binary(
     if compression not in ("", "none"):
         pieces = [general.compress(compression, b"".join(memoryview(piece) for piece in pieces), level)]
     return Binary(Nullable(indices), Flat(8, buffers.add(pieces), compression, level), adjustment)
-
-
-def encode_ends(arrays: Sequence[pa.Array]) -> tuple[npt.NDArray[np.uint64], int, list[tuple[int, int]]]:
-    """Encode the ends of string or binary arrays.
-
-    Returns the stored ends of all values, the null adjustment, and for each array the range of bytes that it uses.
-    """
-    spans = _spans_of(arrays)
-    adjustment = sum(stop - start for start, stop in spans) + 1
-    ends = np.empty(sum(map(len, arrays)), np.uint64)
-    row = 0
-    for block in _Ends(arrays, spans, adjustment):
-        ends[row : row + len(block)] = block
-        row += len(block)
-    return ends, adjustment, spans
 
 
 def _spans_of(arrays: Sequence[pa.Array]) -> list[tuple[int, int]]:

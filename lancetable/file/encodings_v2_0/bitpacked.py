@@ -10,24 +10,19 @@ BitpackedForNonNeg.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.errors import CorruptFileError
 from lancetable.file.column import Decoded
 from lancetable.file.container import BufferRef, Page
-from lancetable.file.encodings_v2_0.base import buffer_message, buffer_ref
+from lancetable.file.encodings_v2_0.base import ParsedMessage
 from lancetable.file.encodings_v2_0.flat import value_width
 from lancetable.file.fetch import ReadPlan, Rows, Slots, positions
 from lancetable.file.kernels import bitpacking
-from lancetable.proto import encodings_v2_0_pb2 as pb
 from lancetable.store.base import ByteRange
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["Bitpacked", "BitpackedForNonNeg"]
 
@@ -40,66 +35,49 @@ _DTYPES: Final[dict[int, np.dtype[Any]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Bitpacked:
-    """Integers of `width` bits in one stream; their type has `bits_per_value` bits."""
+class Bitpacked(ParsedMessage):
+    """Integers of `compressed_bits_per_value` bits in one stream."""
 
-    arm: ClassVar[str] = "bitpacked"
+    oneof_case: ClassVar[str] = "bitpacked"
 
-    width: int
-    bits_per_value: int
+    compressed_bits_per_value: int
+    uncompressed_bits_per_value: int
     buffer: BufferRef
     signed: bool = False
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
-        dtype = _check(page, data_type, self.bits_per_value, self.width)
+        dtype = _check(page, data_type, self.uncompressed_bits_per_value, self.compressed_bits_per_value)
         location = page.buffer(self.buffer)
-        size = bitpacking.stream_bytes(length, self.width)
+        size = bitpacking.stream_bytes(length, self.compressed_bits_per_value)
         if location.end - location.start < size:
             raise page.corrupt("a buffer is too small", f"{size} bytes", location.end - location.start)
         rows = positions(slots)
         first, count = int(rows[0]), int(rows[-1]) + 1 - int(rows[0])
         page.check_memory(count * dtype.itemsize)
-        start = location.start + first * self.width // 8
-        (data,) = yield (ByteRange(start, location.start + bitpacking.stream_bytes(first + count, self.width)),)
-        values = _unpack_from(data, first, count, self.width, dtype)
+        start = location.start + first * self.compressed_bits_per_value // 8
+        (data,) = yield (
+            ByteRange(start, location.start + bitpacking.stream_bytes(first + count, self.compressed_bits_per_value)),
+        )
+        values = _unpack_from(data, first, count, self.compressed_bits_per_value, dtype)
         if self.signed:
-            values = bitpacking.sign_extend(values, self.width)
+            values = bitpacking.sign_extend(values, self.compressed_bits_per_value)
         return _select(values, rows, first)
-
-    @classmethod
-    def from_proto(cls, message: pb.Bitpacked) -> Self:
-        if not message.HasField("buffer"):
-            raise CorruptFileError("a bit-packed encoding lacks its buffer")
-        return cls(
-            message.compressed_bits_per_value,
-            message.uncompressed_bits_per_value,
-            buffer_ref(message.buffer),
-            message.signed,
-        )
-
-    def to_proto(self) -> pb.Bitpacked:
-        return pb.Bitpacked(
-            compressed_bits_per_value=self.width,
-            uncompressed_bits_per_value=self.bits_per_value,
-            buffer=buffer_message(self.buffer),
-            signed=self.signed,
-        )
 
 
 @dataclass(frozen=True, slots=True)
-class BitpackedForNonNeg:
-    """Non-negative integers of `width` bits in blocks; their type has `bits_per_value` bits."""
+class BitpackedForNonNeg(ParsedMessage):
+    """Non-negative integers of `compressed_bits_per_value` bits in blocks."""
 
-    arm: ClassVar[str] = "bitpacked_for_non_neg"
+    oneof_case: ClassVar[str] = "bitpacked_for_non_neg"
 
-    width: int
-    bits_per_value: int
+    compressed_bits_per_value: int
+    uncompressed_bits_per_value: int
     buffer: BufferRef
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
-        dtype = _check(page, data_type, self.bits_per_value, self.width)
+        dtype = _check(page, data_type, self.uncompressed_bits_per_value, self.compressed_bits_per_value)
         location = page.buffer(self.buffer)
-        block_bytes = bitpacking.block_bytes(self.width)
+        block_bytes = bitpacking.block_bytes(self.compressed_bits_per_value)
         size = -(-length // bitpacking.BLOCK_VALUES) * block_bytes
         if location.end - location.start < size:
             raise page.corrupt("a buffer is too small", f"{size} bytes", location.end - location.start)
@@ -108,24 +86,11 @@ class BitpackedForNonNeg:
         blocks = last + 1 - first
         page.check_memory(blocks * bitpacking.BLOCK_VALUES * dtype.itemsize)
         (data,) = yield (ByteRange(location.start + first * block_bytes, location.start + (last + 1) * block_bytes),)
-        if self.width == 0:
+        if self.compressed_bits_per_value == 0:
             values = np.zeros(blocks * bitpacking.BLOCK_VALUES, dtype)
         else:
-            values = bitpacking.unpack_blocks(np.frombuffer(data, np.uint8), self.width, dtype)
+            values = bitpacking.unpack_blocks(np.frombuffer(data, np.uint8), self.compressed_bits_per_value, dtype)
         return _select(values, rows, first * bitpacking.BLOCK_VALUES)
-
-    @classmethod
-    def from_proto(cls, message: pb.BitpackedForNonNeg) -> Self:
-        if not message.HasField("buffer"):
-            raise CorruptFileError("a bit-packed encoding lacks its buffer")
-        return cls(message.compressed_bits_per_value, message.uncompressed_bits_per_value, buffer_ref(message.buffer))
-
-    def to_proto(self) -> pb.BitpackedForNonNeg:
-        return pb.BitpackedForNonNeg(
-            compressed_bits_per_value=self.width,
-            uncompressed_bits_per_value=self.bits_per_value,
-            buffer=buffer_message(self.buffer),
-        )
 
 
 def _check(page: Page, data_type: pa.DataType, bits_per_value: int, width: int) -> np.dtype[Any]:

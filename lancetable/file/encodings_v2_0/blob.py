@@ -12,36 +12,30 @@ protos/encodings_v2_0.proto, Blob.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.file.column import EncodedPage, WriteOptions
 from lancetable.file.container import ColumnPages
-from lancetable.file.encodings_v2_0.base import BufferList, encoding_of, pack_any, pack_page
+from lancetable.file.encodings_v2_0.base import encoding_of
 from lancetable.file.encodings_v2_0.binary import select_spans
-from lancetable.file.encodings_v2_0.fields import COLUMN_URL, page_cuts, split_rows
-from lancetable.file.encodings_v2_0.packed_struct import PackedStruct, encode_packed
-from lancetable.file.encodings_v2_0.writers import Queue, null_refused
+from lancetable.file.encodings_v2_0.packed_struct import PackedStruct
 from lancetable.file.fetch import ReadPlan, Rows, cluster, gather, join
 from lancetable.file.kernels import varbin
+from lancetable.file.page_rows import page_cuts, split_rows
 from lancetable.format.schema import Field
-from lancetable.proto import encodings_v2_0_pb2 as pb
 from lancetable.store.base import ByteRange
 
 if TYPE_CHECKING:
     from lancetable.file.column import BlobSink
     from lancetable.file.container import Page
 
-__all__ = ["DESCRIPTOR", "BlobReader", "BlobWriter", "describe_blobs"]
+__all__ = ["DESCRIPTOR", "BlobReader", "describe_blobs"]
 
 DESCRIPTOR: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
 """Type of the values in the pages of a blob column."""
-
-COLUMN_BLOB: Final = pack_any(COLUMN_URL, pb.ColumnEncoding(blob=pb.Blob(inner=pb.ColumnEncoding(values={}))))
 
 _NULL_POSITION: Final = 1
 _ALIGNMENT: Final = 64
@@ -76,7 +70,7 @@ class BlobReader:
     def _read_page(self, page: Page, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
         encoding = encoding_of(page)
         if not isinstance(encoding, PackedStruct):
-            raise page.corrupt("wrong encoding of blob descriptors", "packed_struct", encoding.arm)
+            raise page.corrupt("wrong encoding of blob descriptors", "packed_struct", encoding.oneof_case)
         decoded = yield from encoding.read(page, DESCRIPTOR, page.length, rows, gap)
         descriptors = decoded.to_array(DESCRIPTOR)
         if self._descriptors_only:
@@ -119,54 +113,6 @@ class BlobReader:
 
 
 # ------------------------------------------------------------------------------------------------------------- encode
-
-
-class BlobWriter:
-    """Writer of a blob column. It writes payloads immediately and queues their descriptors for the pages."""
-
-    __slots__ = ("_column", "_field", "_options", "_queue", "_sink")
-    concurrent: ClassVar[bool] = False
-
-    def __init__(self, column: int, field: Field, options: WriteOptions, sink: BlobSink) -> None:
-        self._column = column
-        self._field = field
-        self._options = options
-        self._sink = sink
-        self._queue = Queue(keep=True)  # the caller does not have a reference to the descriptors
-
-    @property
-    def column_encodings(self) -> Sequence[bytes]:
-        """Column encodings; see `ColumnWriter`."""
-        return (COLUMN_BLOB,)
-
-    @property
-    def queued_bytes(self) -> int:
-        """Size of the queued descriptors."""
-        return self._queue.size_bytes
-
-    def write(self, array: pa.Array) -> Iterator[EncodedPage]:
-        """Write payloads and yield full pages. Raises SchemaMismatchError for a null in a non-nullable field."""
-        if not self._field.nullable and array.null_count:
-            raise null_refused(self._field.name)
-        if len(array) == 0:
-            return
-        self._queue.add(describe_blobs(array, self._sink))
-        if self._queue.size_bytes > self._options.cache_bytes:
-            yield from self.flush()
-        else:
-            self._queue.settle()
-
-    def flush(self) -> Iterator[EncodedPage]:
-        """Yield a page with all queued descriptors."""
-        arrays = self._queue.take()
-        if arrays:
-            buffers = BufferList()
-            encoding = encode_packed(arrays, self._field, buffers)
-            yield EncodedPage(self._column, sum(map(len, arrays)), buffers.buffers, pack_page(encoding))
-
-    def finish(self) -> Iterator[EncodedPage]:
-        """Yield the last page."""
-        return self.flush()
 
 
 def describe_blobs(array: pa.Array, sink: BlobSink) -> pa.StructArray:

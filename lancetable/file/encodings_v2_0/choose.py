@@ -28,7 +28,9 @@ from lancetable.file.encodings_v2_0.binary import encode_binary
 from lancetable.file.encodings_v2_0.dictionary import encode_dictionary, encode_strings, probe_strings
 from lancetable.file.encodings_v2_0.fixed_size_list import encode_fixed_size_lists
 from lancetable.file.encodings_v2_0.flat import Flat, encode_values, value_width
+from lancetable.file.encodings_v2_0.fsst import encode_fsst
 from lancetable.file.encodings_v2_0.nullable import Nullable, encode_nullable
+from lancetable.file.encodings_v2_0.packed_struct import encode_packed
 from lancetable.file.kernels.varbin import offset_dtype
 from lancetable.format.schema import Field
 
@@ -66,8 +68,6 @@ def _pack_cached(encoding: Nullable) -> bytes:
 def _encode_field(field: Field, arrays: Sequence[pa.Array], buffers: BufferList) -> ArrayEncoding:
     data_type = arrays[0].type
     if pa.types.is_struct(data_type):
-        from lancetable.file.encodings_v2_0.packed_struct import encode_packed
-
         return encode_packed(arrays, field, buffers)
     if _is_binary_like(data_type):
         return _encode_binary_like(field, arrays, buffers)
@@ -82,8 +82,6 @@ def _encode_binary_like(field: Field, arrays: Sequence[pa.Array], buffers: Buffe
             return dictionary
     scheme, level = _compression(field)
     if scheme == "fsst":
-        from lancetable.file.encodings_v2_0.fsst import encode_fsst
-
         return encode_fsst(arrays, buffers)
     return encode_binary(arrays, buffers, scheme, level)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,18 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import UnsupportedFeatureError
+from lancetable.file import page_cache
 from lancetable.file.column import Decoded
 from lancetable.file.container import Page
-from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, from_message, to_message
+from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, ParsedMessage
 from lancetable.file.encodings_v2_0.binary import encode_binary
 from lancetable.file.encodings_v2_0.flat import Flat
 from lancetable.file.encodings_v2_0.nullable import Nullable
 from lancetable.file.fetch import ReadPlan, Slots, count_slots, gather
 from lancetable.file.kernels import native, varbin
-from lancetable.proto import encodings_v2_0_pb2 as pb
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["Dictionary", "encode_dictionary", "encode_strings", "probe_strings"]
 
@@ -40,33 +37,32 @@ _MAX_CACHED_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Dictionary:
-    """Values as indices into `num_items` items."""
+class Dictionary(ParsedMessage):
+    """Values as indices into `num_dictionary_items` items."""
 
-    arm: ClassVar[str] = "dictionary"
+    oneof_case: ClassVar[str] = "dictionary"
 
     indices: ArrayEncoding
     items: ArrayEncoding
-    num_items: int
+    num_dictionary_items: int
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
-        if self.num_items == 0:
+        if self.num_dictionary_items == 0:
             raise page.corrupt("the dictionary has 0 items")
         is_dictionary = pa.types.is_dictionary(data_type)
         index_type = data_type.index_type if is_dictionary else pa.uint8()
         indices_plan = self.indices.read(page, index_type, length, slots, gap)
-        items = page.kept
+        items = page_cache.get(page)
         if isinstance(items, _Items) and items.encoding is self and items.data_type.equals(data_type):
             indices = yield from indices_plan
         else:
             value_type = data_type.value_type if is_dictionary else data_type
-            page.check_memory(self.num_items)
-            plan = self.items.read(page, value_type, self.num_items, range(self.num_items), gap)
+            page.check_memory(self.num_dictionary_items)
+            plan = self.items.read(page, value_type, self.num_dictionary_items, range(self.num_dictionary_items), gap)
             indices, decoded = yield from gather([indices_plan, plan])
             items = _Items.of(self, data_type, decoded.to_array(value_type))
             if items.values.nbytes <= _MAX_CACHED_BYTES:
-                page.kept = items
-                page.hold(items.values.nbytes)
+                page_cache.put(page, items, items.values.nbytes)
         if indices.validity is not None or not indices.buffers:
             raise page.corrupt("dictionary indices are nullable")
         numbers = np.frombuffer(indices.buffers[0], index_type.to_pandas_dtype(), count_slots(slots))
@@ -82,15 +78,6 @@ class Dictionary:
             return Decoded(len(numbers), varbin.take_items(items.values, numbers, None), validity)
         plain = pa.Array.from_buffers(index_type, len(numbers), [None, indices.buffers[0]], 0)
         return Decoded(len(numbers), array=items.values.take(plain))
-
-    @classmethod
-    def from_proto(cls, message: pb.Dictionary) -> Self:
-        return cls(from_message(message.indices), from_message(message.items), message.num_dictionary_items)
-
-    def to_proto(self) -> pb.Dictionary:
-        return pb.Dictionary(
-            indices=to_message(self.indices), items=to_message(self.items), num_dictionary_items=self.num_items
-        )
 
 
 class _Items(NamedTuple):

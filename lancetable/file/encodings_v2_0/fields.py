@@ -9,11 +9,11 @@ packed, blob  one column
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,22 +22,22 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.column import ColumnReader
 from lancetable.file.container import ColumnPages, FileMetadata, Page
-from lancetable.file.encodings_v2_0.base import unpack_any
+from lancetable.file.encodings_v2_0.base import COLUMN_URL, unpack_any
 from lancetable.file.encodings_v2_0.binary import unwrap
 from lancetable.file.encodings_v2_0.bitpacked import Bitpacked, BitpackedForNonNeg
+from lancetable.file.encodings_v2_0.blob import BlobReader
 from lancetable.file.encodings_v2_0.flat import Flat, value_width
 from lancetable.file.encodings_v2_0.lists import List
 from lancetable.file.encodings_v2_0.registry import encoding_of
 from lancetable.file.encodings_v2_0.scattered import Scattered
 from lancetable.file.fetch import MAPPED, ReadPlan, Rows, gather
 from lancetable.file.kernels import varbin
+from lancetable.file.page_rows import page_cuts, split_rows
 from lancetable.format.schema import Field
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
-__all__ = ["ByteListReader", "LeafReader", "ListReader", "StructReader", "has_no_nulls", "open_field", "split_rows"]
+__all__ = ["ByteListReader", "LeafReader", "ListReader", "StructReader", "has_no_nulls", "open_field"]
 
-COLUMN_URL: Final = "/lance.encodings.ColumnEncoding"
-_FEW: Final = 48  # up to this many rows, splitting by page is faster in Python than in NumPy
 _PART_ROWS: Final = 256 * 1024  # rows of a part of a page that several threads decode
 
 
@@ -52,9 +52,8 @@ def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> 
         raise file.corrupt(f"no column for field {field.name!r}", f"a column for field id {field.id}")
     pages = None if index is None else file.column(index)
     kind = "values" if pages is None else _column_kind(pages)
-    if kind == "blob":
-        assert pages is not None
-        return _open_blob(pages, field)
+    if pages is not None and kind == "blob":
+        return BlobReader(pages, field)
     if field.is_list:
         if pages is None:
             raise file.corrupt(f"no column for the offsets of field {field.name!r}")
@@ -62,7 +61,11 @@ def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> 
     if field.is_struct:
         return _open_struct(file, field, columns, pages)
     assert pages is not None and index is not None
-    if varbin.offset_dtype(field.data_type) is not None and len(pages) and encoding_of(pages.page(0)).arm == "list":
+    if (
+        varbin.offset_dtype(field.data_type) is not None
+        and len(pages)
+        and encoding_of(pages.page(0)).oneof_case == "list"
+    ):
         return ByteListReader(pages, field, LeafReader(file.column(index + 1), pa.uint8()))
     return LeafReader(pages, field.data_type)
 
@@ -82,7 +85,7 @@ def _open_child(file: FileMetadata, field: Field, columns: Mapping[int, int], nu
 def _open_struct(
     file: FileMetadata, field: Field, columns: Mapping[int, int], pages: ColumnPages | None
 ) -> ColumnReader:
-    if pages is not None and len(pages) and encoding_of(pages.page(0)).arm == "packed_struct":
+    if pages is not None and len(pages) and encoding_of(pages.page(0)).oneof_case == "packed_struct":
         stored = file.schema.by_id.get(field.id, field)
         return PackedReader(LeafReader(pages, stored.data_type), field.data_type)
     present = [child for child in field.children if any(part.id in columns for part in child.walk())]
@@ -102,12 +105,6 @@ def _open_struct(
     assert num_rows is not None
     children = [readers.get(child.id) or NullReader(child.data_type, num_rows) for child in field.children]
     return StructReader(children, field.data_type, num_rows)
-
-
-def _open_blob(pages: ColumnPages, field: Field) -> ColumnReader:
-    from lancetable.file.encodings_v2_0.blob import BlobReader
-
-    return BlobReader(pages, field)
 
 
 def _column_kind(pages: ColumnPages) -> str:
@@ -130,76 +127,20 @@ def _parse_column(data: bytes) -> str:
     return str(kind)
 
 
-# -------------------------------------------------------------------------------------------------------------- rows
-
-
-def split_rows(pages: ColumnPages, rows: Rows) -> list[tuple[int, Rows]]:
-    """Split rows of a column by page. Returns the page number and the rows within the page, for affected pages."""
-    starts = pages.start_list
-    if len(starts) == 2:
-        return [(0, rows)]
-    if isinstance(rows, range):
-        parts: list[tuple[int, Rows]] = []
-        number = bisect_right(starts, rows.start) - 1
-        while number < len(starts) - 1 and (start := starts[number]) < rows.stop:
-            stop = starts[number + 1]
-            parts.append((number, range(max(rows.start, start) - start, min(rows.stop, stop) - start)))
-            number += 1
-        return parts
-    if len(rows) <= _FEW:
-        return _split_few(starts, rows)
-    page_of = np.searchsorted(pages.starts, rows, "right") - 1
-    bounds = [0, *(np.flatnonzero(page_of[1:] != page_of[:-1]) + 1).tolist(), len(rows)]
-    within = rows - pages.starts[page_of]
-    return [(int(page_of[first]), within[first:end]) for first, end in itertools.pairwise(bounds)]
-
-
-def _split_few(starts: Sequence[int], rows: npt.NDArray[np.int64]) -> list[tuple[int, Rows]]:
-    """Split few rows by page without NumPy."""
-    row_numbers = rows.tolist()
-    parts: list[tuple[int, Rows]] = []
-    first, count = 0, len(row_numbers)
-    while first < count:
-        number = bisect_right(starts, row_numbers[first]) - 1
-        end = bisect_left(row_numbers, starts[number + 1], first)
-        parts.append((number, rows[first:end] - starts[number]))
-        first = end
-    return parts
-
-
-def page_cuts(starts: npt.NDArray[np.int64], rows: range) -> list[range]:
-    """Split a range of rows at page boundaries."""
-    if len(starts) == 2:  # one page
-        return [rows]
-    inside = starts[(starts > rows.start) & (starts < rows.stop)].tolist()
-    bounds = [rows.start, *inside, rows.stop]
-    return [range(first, end) for first, end in itertools.pairwise(bounds)]
-
-
-def one_array(arrays: Sequence[pa.Array], data_type: pa.DataType) -> pa.Array:
-    """Concatenate arrays; a single array is returned without a copy."""
-    if len(arrays) == 1:
-        return arrays[0]
-    return pa.concat_arrays(arrays) if arrays else pa.nulls(0, data_type)
-
-
 # ----------------------------------------------------------------------------------------------------------- readers
 
 
 class LeafReader:
     """Reader of a field in one column."""
 
-    __slots__ = ("_pages", "_scattered", "_type", "heavy", "num_rows")
-
     def __init__(self, pages: ColumnPages, data_type: pa.DataType) -> None:
         self._pages = pages
         self._type = data_type
         self._scattered: Scattered | None = None
         self.num_rows = pages.num_rows
-        item_type = data_type
-        while pa.types.is_fixed_size_list(item_type):
-            item_type = item_type.value_type
-        self.heavy = value_width(item_type) == 0
+        while pa.types.is_fixed_size_list(data_type):
+            data_type = data_type.value_type
+        self.heavy = value_width(data_type) == 0
 
     def cuts(self, rows: range) -> list[range]:
         if len(self._pages) == 1 and len(rows) < 2 * _PART_ROWS:
@@ -211,25 +152,18 @@ class LeafReader:
         parts = []
         for cut in cuts:
             page = self._pages.page(bisect_right(self._pages.start_list, cut.start) - 1)
-            step = _PART_ROWS if encoding_of(page).arm == "dictionary" else len(cut)
+            step = _PART_ROWS if encoding_of(page).oneof_case == "dictionary" else len(cut)
             parts += [cut[first : first + step] for first in range(0, len(cut), step)]
         return parts
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
         if gap == MAPPED and isinstance(rows, np.ndarray) and len(self._pages) > 1:
-            scattered = self._scattered
-            if scattered is None:
-                scattered = self._scattered = Scattered(self._pages, self._type)
-            if scattered.useful:
-                page_of = self._pages.starts.searchsorted(rows, "right") - 1
-                if page_of[0] != page_of[-1]:
-                    array = yield from scattered.read(rows, page_of)
-                    if array is not None:
-                        return [array]
+            if self._scattered is None:
+                self._scattered = Scattered(self._pages, self._type)
+            array = yield from self._scattered.read(rows)
+            if array is not None:
+                return [array]
         parts = split_rows(self._pages, rows)
-        if len(parts) == 1:
-            number, within = parts[0]
-            return [(yield from self._read_page(self._pages.page(number), within, gap))]
         return (yield from gather([self._read_page(self._pages.page(number), within, gap) for number, within in parts]))
 
     def _read_page(self, page: Page, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
@@ -240,50 +174,45 @@ class LeafReader:
             decoded = yield from encoding.read(page, self._type, page.length, rows, gap)
             return decoded.to_array(self._type)
         except (CorruptFileError, UnsupportedFeatureError) as error:
-            if error.__dict__.get("path") is not None:
-                raise
-            if isinstance(error, UnsupportedFeatureError):
-                raise page.unsupported(str(error.feature)) from error
-            raise page.corrupt(str(error)) from error
+            page.raise_located(error)
         except pa.ArrowInvalid as error:
             raise page.corrupt(f"Arrow rejects the decoded values: {error}") from error
 
 
+@dataclass(slots=True, eq=False)
 class NullReader:
     """Reader of a field that is missing in the file."""
 
-    __slots__ = ("_type", "num_rows")
-    heavy = False
-
-    def __init__(self, data_type: pa.DataType, num_rows: int) -> None:
-        self._type = data_type
-        self.num_rows = num_rows
+    data_type: pa.DataType
+    num_rows: int
+    heavy: ClassVar[bool] = False
 
     def cuts(self, rows: range) -> list[range]:
         return [rows]
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
         yield from ()
-        return [pa.nulls(len(rows), self._type)]
+        return [pa.nulls(len(rows), self.data_type)]
 
 
+@dataclass(slots=True, eq=False)
 class StructReader:
     """Reader of a struct from the columns of its children."""
 
-    __slots__ = ("_children", "_type", "heavy", "num_rows")
+    children: Sequence[ColumnReader]
+    data_type: pa.DataType
+    num_rows: int
 
-    def __init__(self, children: Sequence[ColumnReader], data_type: pa.DataType, num_rows: int) -> None:
-        self._children = children
-        self._type = data_type
-        self.num_rows = num_rows
-        self.heavy = any(child.heavy for child in children)
+    @property
+    def heavy(self) -> bool:
+        return any(child.heavy for child in self.children)
 
     def cuts(self, rows: range) -> list[range]:
         # Split where the child with the fewest pages does: other boundaries would divide its pages.
-        return min((child.cuts(rows) for child in self._children), key=len, default=[rows])
+        return min((child.cuts(rows) for child in self.children), key=len, default=[rows])
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
-        parts = yield from gather([child.read(rows, gap) for child in self._children])
+        parts = yield from gather([child.read(rows, gap) for child in self.children])
         if all(len(arrays) == 1 for arrays in parts):
             return [self._assemble([arrays[0] for arrays in parts], len(rows))]
         ends = sorted({end for arrays in parts for end in np.cumsum([len(array) for array in arrays]).tolist()})
@@ -293,7 +222,7 @@ class StructReader:
         ]
 
     def _assemble(self, children: list[pa.Array], count: int) -> pa.Array:
-        return pa.Array.from_buffers(self._type, count, [None], 0, children=children)
+        return pa.Array.from_buffers(self.data_type, count, [None], 0, children=children)
 
 
 def _split(arrays: Sequence[pa.Array], ends: Sequence[int]) -> list[pa.Array]:
@@ -310,27 +239,28 @@ def _split(arrays: Sequence[pa.Array], ends: Sequence[int]) -> list[pa.Array]:
     return pieces
 
 
+@dataclass(slots=True, eq=False)
 class PackedReader:
     """Reader of a packed struct, which is stored in one column; returns the requested children."""
 
-    __slots__ = ("_inner", "_type", "num_rows")
-    heavy = True
+    inner: LeafReader
+    data_type: pa.DataType
+    heavy: ClassVar[bool] = True
 
-    def __init__(self, inner: LeafReader, data_type: pa.DataType) -> None:
-        self._inner = inner
-        self._type = data_type
-        self.num_rows = inner.num_rows
+    @property
+    def num_rows(self) -> int:
+        return self.inner.num_rows
 
     def cuts(self, rows: range) -> list[range]:
-        return self._inner.cuts(rows)
+        return self.inner.cuts(rows)
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
-        arrays = yield from self._inner.read(rows, gap)
-        if not arrays or arrays[0].type.equals(self._type):
+        arrays = yield from self.inner.read(rows, gap)
+        if arrays[0].type.equals(self.data_type):
             return arrays
         return [
             pa.Array.from_buffers(
-                self._type, len(array), [None], 0, children=[array.field(field.name) for field in self._type]
+                self.data_type, len(array), [None], 0, children=[array.field(field.name) for field in self.data_type]
             )
             for array in arrays
         ]
@@ -339,7 +269,6 @@ class PackedReader:
 class ListReader:
     """Reader of lists: ends from their own column, items from the columns of the child field."""
 
-    __slots__ = ("_bases", "_dtype", "_items", "_pages", "_type", "num_rows")
     heavy = True
 
     def __init__(self, pages: ColumnPages, field: Field, items: ColumnReader) -> None:
@@ -348,9 +277,8 @@ class ListReader:
         self._items = items
         self._dtype = np.dtype("<i8" if field.logical_type.startswith("large_") else "<i4")
         self.num_rows = pages.num_rows
-        self._bases = [0]
-        for number in range(len(pages)):
-            self._bases.append(self._bases[-1] + self._encoding(number).num_items)
+        counts = (self._encoding(number).num_items for number in range(len(pages)))
+        self._bases = list(itertools.accumulate(counts, initial=0))  # first item of each page
         if self._bases[-1] != items.num_rows:
             raise pages.file.corrupt(
                 f"the lists of column {pages.index} have the wrong number of items", items.num_rows, self._bases[-1]
@@ -361,71 +289,56 @@ class ListReader:
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
         parts = split_rows(self._pages, rows)
-        if len(parts) == 1:
-            number, within = parts[0]
-            return [(yield from self._read_page(number, within, gap))]
         return (yield from gather([self._read_page(number, within, gap) for number, within in parts]))
 
     def _read_page(self, number: int, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
-        page = self._pages.page(number)
+        page, encoding, base = self._pages.page(number), self._encoding(number), self._bases[number]
         try:
+            item_rows: Rows
             if isinstance(rows, range):
-                offsets, validity, items = yield from self._read_range(page, number, rows, gap)
+                offsets, validity, first = yield from encoding.read_range(page, self._dtype, rows)
+                item_rows = range(base + first, base + first + int(offsets[-1]))
             else:
-                offsets, validity, items = yield from self._read_rows(page, number, rows, gap)
-            return pa.Array.from_buffers(
-                self._type, len(rows), [validity, pa.py_buffer(offsets)], -1 if validity else 0, children=[items]
-            )
+                starts, ends, valid = yield from encoding.read_rows(page, rows, gap)
+                offsets, item_rows = self._select_items(page, base + starts, base + ends)
+                validity = None if valid is None else varbin.pack_validity(valid)
         except CorruptFileError as error:
-            if error.__dict__.get("path") is not None:
-                raise
-            raise page.corrupt(str(error)) from error
+            page.raise_located(error)
+        items = pa.nulls(0, self._type.value_type)
+        if len(item_rows):
+            arrays = yield from self._items.read(item_rows, gap)
+            items = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+        buffers = [validity, pa.py_buffer(offsets)]
+        return pa.Array.from_buffers(self._type, len(rows), buffers, -1 if validity else 0, children=[items])
 
-    def _read_range(
-        self, page: Page, number: int, rows: range, gap: int
-    ) -> ReadPlan[tuple[npt.NDArray[np.int32 | np.int64], pa.Buffer | None, pa.Array]]:
-        offsets, validity, first = yield from self._encoding(number).read_range(page, self._dtype, rows)
-        first += self._bases[number]
-        items = yield from self._read_items(range(first, first + int(offsets[-1])), gap)
-        return offsets, validity, items
-
-    def _read_rows(
-        self, page: Page, number: int, rows: npt.NDArray[np.int64], gap: int
-    ) -> ReadPlan[tuple[npt.NDArray[np.int32 | np.int64], pa.Buffer | None, pa.Array]]:
-        starts, ends, valid = yield from self._encoding(number).read_rows(page, rows, gap)
-        offsets = np.zeros(len(rows) + 1, np.int64)
+    def _select_items(
+        self, page: Page, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[Any], Rows]:
+        """Return the offsets and the item rows of lists with the items `starts` to `ends`."""
+        offsets = np.zeros(len(starts) + 1, np.int64)
         np.cumsum(ends - starts, out=offsets[1:])
         total = int(offsets[-1])
-        base = self._bases[number]
-        item_rows: Rows
-        if len(rows) == 1 or total == int(ends[-1] - starts[0]):
-            item_rows = range(base + int(starts[0]), base + int(ends[-1]))
-        else:
-            item_rows = np.repeat(starts - offsets[:-1] + base, ends - starts)
-            item_rows += np.arange(total)
         if self._dtype.itemsize == 4 and total > np.iinfo(np.int32).max:
             raise page.corrupt("too many items for 32-bit lists", found=total)
-        items = yield from self._read_items(item_rows, gap)
-        return offsets.astype(self._dtype, copy=False), None if valid is None else varbin.pack_validity(valid), items
-
-    def _read_items(self, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
-        item_type = self._type.value_type
-        if len(rows) == 0:
-            return pa.nulls(0, item_type)
-        return one_array((yield from self._items.read(rows, gap)), item_type)
+        item_rows: Rows
+        if total == int(ends[-1] - starts[0]):
+            item_rows = range(int(starts[0]), int(ends[-1]))
+        else:
+            item_rows = np.repeat(starts - offsets[:-1], ends - starts)
+            item_rows += np.arange(total)
+        return offsets.astype(self._dtype, copy=False), item_rows
 
     def _encoding(self, number: int) -> List:
         page = self._pages.page(number)
         encoding = encoding_of(page)
         if not isinstance(encoding, List):
-            raise page.corrupt("wrong encoding of a list column", "list", encoding.arm)
+            raise page.corrupt("wrong encoding of a list column", "list", encoding.oneof_case)
         return encoding
 
 
 class ByteListReader:
     """Reader of strings and binaries written by release 0.13: lists whose items are bytes in the next column."""
 
-    __slots__ = ("_lists", "_type", "num_rows")
     heavy = True
 
     def __init__(self, pages: ColumnPages, field: Field, items: LeafReader) -> None:

@@ -8,31 +8,27 @@ Source: protos/encodings_v2_0.proto, FixedSizeBinary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from lancetable.file.column import Decoded
 from lancetable.file.container import Page
-from lancetable.file.encodings_v2_0.base import ArrayEncoding, from_message, to_message
+from lancetable.file.encodings_v2_0.base import ArrayEncoding, ParsedMessage
 from lancetable.file.encodings_v2_0.binary import check_strings, unwrap
 from lancetable.file.encodings_v2_0.flat import Flat
 from lancetable.file.fetch import ReadPlan, Slots, count_slots
 from lancetable.file.kernels import varbin
-from lancetable.proto import encodings_v2_0_pb2 as pb
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["FixedSizeBinary"]
 
 
 @dataclass(frozen=True, slots=True)
-class FixedSizeBinary:
+class FixedSizeBinary(ParsedMessage):
     """Strings or binaries of `byte_width` bytes each."""
 
-    arm: ClassVar[str] = "fixed_size_binary"
+    oneof_case: ClassVar[str] = "fixed_size_binary"
 
     bytes: ArrayEncoding
     byte_width: int
@@ -43,7 +39,7 @@ class FixedSizeBinary:
             raise page.corrupt("an encoding of strings or binaries for another type", found=str(data_type))
         content = unwrap(self.bytes)
         if not isinstance(content, Flat):
-            raise page.unsupported(f"bytes in encoding {content.arm}")
+            raise page.unsupported(f"bytes in encoding {content.oneof_case}")
         count = count_slots(slots)
         if self.byte_width == 0 or count * self.byte_width > np.iinfo(dtype).max:
             raise page.corrupt(f"impossible value length for {data_type}", found=self.byte_width)
@@ -53,13 +49,5 @@ class FixedSizeBinary:
         data = yield from inner.fetch(page, length, slots, gap)
         offsets = np.arange(count + 1, dtype=dtype) * dtype.type(self.byte_width)
         decoded = Decoded(count, (pa.py_buffer(offsets), pa.py_buffer(data)))
-        if pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
-            check_strings(decoded, data_type)
+        check_strings(decoded, data_type)
         return decoded
-
-    @classmethod
-    def from_proto(cls, message: pb.FixedSizeBinary) -> Self:
-        return cls(from_message(message.bytes), message.byte_width)
-
-    def to_proto(self) -> pb.FixedSizeBinary:
-        return pb.FixedSizeBinary(bytes=to_message(self.bytes), byte_width=self.byte_width)

@@ -9,27 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
 from lancetable.file.column import Decoded
 from lancetable.file.container import Page
-from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, from_message, to_message
+from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, ParsedMessage
 from lancetable.file.fetch import Blocks, ReadPlan, Slots, count_slots
-from lancetable.proto import encodings_v2_0_pb2 as pb
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["FixedSizeList", "encode_fixed_size_lists"]
 
 
 @dataclass(frozen=True, slots=True)
-class FixedSizeList:
+class FixedSizeList(ParsedMessage):
     """Lists of `dimension` items each, without validity."""
 
-    arm: ClassVar[str] = "fixed_size_list"
+    oneof_case: ClassVar[str] = "fixed_size_list"
 
     dimension: int
     items: ArrayEncoding
@@ -51,13 +47,6 @@ class FixedSizeList:
             inner = Blocks(slots, size)
         items = yield from self.items.read(page, data_type.value_type, length * size, inner, gap)
         return Decoded(count_slots(slots), children=(items.to_array(data_type.value_type),))
-
-    @classmethod
-    def from_proto(cls, message: pb.FixedSizeList) -> Self:
-        return cls(message.dimension, from_message(message.items))
-
-    def to_proto(self) -> pb.FixedSizeList:
-        return pb.FixedSizeList(dimension=self.dimension, items=to_message(self.items))
 
 
 def encode_fixed_size_lists(

@@ -19,13 +19,14 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError
 from lancetable.file.column import Decoded
 from lancetable.file.container import BufferRef, Page
-from lancetable.file.encodings_v2_0.base import BufferList, buffer_message, buffer_ref
+from lancetable.file.encodings_v2_0.base import BufferList, buffer_message
 from lancetable.file.fetch import (
     MAPPED,
     Blocks,
     ReadPlan,
     Slots,
     aligned_buffer,
+    count_slots,
     fetch_bits,
     fetch_slots,
     gap_within,
@@ -37,7 +38,7 @@ from lancetable.store.base import ByteRange
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Flat", "bitmap_piece", "encode_bits", "encode_values", "value_width"]
+__all__ = ["Flat", "bitmap_piece", "encode_bits", "encode_values", "value_bytes", "value_width"]
 
 _FIXED_TYPES: Final = frozenset(
     {
@@ -55,11 +56,19 @@ def value_width(data_type: pa.DataType) -> int:
     return data_type.bit_width if data_type.id in _FIXED_TYPES else 0
 
 
+def value_bytes(data_type: pa.DataType) -> int:
+    """Return the bytes per value, including fixed-size lists, or 0 for types without a fixed width of whole bytes."""
+    if pa.types.is_fixed_size_list(data_type):
+        return int(data_type.list_size) * value_bytes(data_type.value_type)
+    bits = value_width(data_type)
+    return 0 if bits % 8 else bits // 8
+
+
 @dataclass(frozen=True, slots=True)
 class Flat:
     """Fixed-width values. `compression` is the name of the scheme; empty or "none" if there is none."""
 
-    arm: ClassVar[str] = "flat"
+    oneof_case: ClassVar[str] = "flat"
 
     bits_per_value: int
     buffer: BufferRef
@@ -85,8 +94,7 @@ class Flat:
             (data,) = yield (self.plain_range(page, length, slots),)
             return Decoded(len(slots), (aligned_buffer(data, self.bits_per_value // 8),))
         data = yield from self.fetch(page, length, slots, gap)
-        count = len(slots.rows) * slots.size if isinstance(slots, Blocks) else len(slots)
-        return Decoded(count, (aligned_buffer(data, max(self.bits_per_value // 8, 1)),))
+        return Decoded(count_slots(slots), (aligned_buffer(data, max(self.bits_per_value // 8, 1)),))
 
     def plain_range(self, page: Page, length: int, rows: range) -> ByteRange:
         """Return the byte range of uncompressed values.
@@ -143,12 +151,10 @@ class Flat:
     @classmethod
     def from_proto(cls, message: pb.Flat) -> Self:
         if not message.HasField("buffer"):
-            raise CorruptFileError("a flat encoding lacks its buffer")
-        compression, level = "", None
-        if message.HasField("compression"):
-            compression = message.compression.scheme
-            level = message.compression.level if message.compression.HasField("level") else None
-        return cls(message.bits_per_value, buffer_ref(message.buffer), compression, level)
+            raise CorruptFileError("a Flat encoding lacks its buffer")
+        location = BufferRef(message.buffer.buffer_index, message.buffer.buffer_type)
+        level = message.compression.level if message.compression.HasField("level") else None
+        return cls(message.bits_per_value, location, message.compression.scheme, level)
 
     def to_proto(self) -> pb.Flat:
         message = pb.Flat(bits_per_value=self.bits_per_value, buffer=buffer_message(self.buffer))

@@ -8,8 +8,9 @@ Source: protos/encodings_v2_0.proto, Fsst.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +18,12 @@ import pyarrow as pa
 
 from lancetable.file.column import Decoded
 from lancetable.file.container import Page
-from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, from_message, to_message
+from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, ParsedMessage
 from lancetable.file.encodings_v2_0.binary import Binary, check_strings
 from lancetable.file.encodings_v2_0.flat import Flat
 from lancetable.file.encodings_v2_0.nullable import Nullable
 from lancetable.file.fetch import ReadPlan, Slots
 from lancetable.file.kernels import fsst, varbin
-from lancetable.proto import encodings_v2_0_pb2 as pb
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["Fsst", "encode_fsst"]
 
@@ -34,14 +31,13 @@ _MAX_EXPANSION: Final = 8  # maximum decompressed bytes per code
 
 
 @dataclass(frozen=True, slots=True)
-class Fsst:
-    """Compressed strings: the codes in `binary`, and the symbol table with its parsed form `table`."""
+class Fsst(ParsedMessage):
+    """Compressed strings: the codes in `binary`, and the symbol table."""
 
-    arm: ClassVar[str] = "fsst"
+    oneof_case: ClassVar[str] = "fsst"
 
     binary: ArrayEncoding
     symbol_table: bytes
-    table: fsst.SymbolTable = field(compare=False, repr=False)
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
         dtype = varbin.offset_dtype(data_type)
@@ -55,18 +51,15 @@ class Fsst:
         offsets = _array(decoded.buffers[0], dtype)[: decoded.length + 1]
         codes = _array(decoded.buffers[1], np.dtype(np.uint8))
         page.check_memory(_MAX_EXPANSION * (int(offsets[-1]) - int(offsets[0])))
-        content, offsets = fsst.decompress(codes, offsets, self.table)
+        content, offsets = fsst.decompress(codes, offsets, _parse_table(self.symbol_table))
         decoded = Decoded(decoded.length, (pa.py_buffer(offsets), pa.py_buffer(content)), decoded.validity)
-        if pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
-            check_strings(decoded, data_type)
+        check_strings(decoded, data_type)
         return decoded
 
-    @classmethod
-    def from_proto(cls, message: pb.Fsst) -> Self:
-        return cls(from_message(message.binary), message.symbol_table, fsst.SymbolTable.parse(message.symbol_table))
 
-    def to_proto(self) -> pb.Fsst:
-        return pb.Fsst(binary=to_message(self.binary), symbol_table=self.symbol_table)
+@lru_cache(maxsize=64)
+def _parse_table(symbol_table: bytes) -> fsst.SymbolTable:
+    return fsst.SymbolTable.parse(symbol_table)
 
 
 def _array(buffer: pa.Buffer | None, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -88,4 +81,4 @@ def encode_fsst(arrays: Sequence[pa.Array], buffers: BufferList) -> Fsst:
     valid = np.asarray(array.is_valid()) if array.null_count else None
     ends, adjustment = varbin.offsets_to_ends(code_offsets, valid)
     indices = Nullable(Flat(64, buffers.add([ends])))
-    return Fsst(Binary(indices, Flat(8, buffers.add([codes])), adjustment), table.to_bytes(), table)
+    return Fsst(Binary(indices, Flat(8, buffers.add([codes])), adjustment), table.to_bytes())

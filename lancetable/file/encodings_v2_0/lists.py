@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,28 +18,24 @@ import pyarrow as pa
 
 from lancetable.file.column import Decoded
 from lancetable.file.container import Page
-from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, from_message, refused, to_message
+from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, ParsedMessage, refused
 from lancetable.file.encodings_v2_0.binary import fetch_ends, fetch_spans
 from lancetable.file.encodings_v2_0.flat import Flat
 from lancetable.file.encodings_v2_0.nullable import Nullable
 from lancetable.file.fetch import MAPPED, ReadPlan, Slots
 from lancetable.file.kernels import varbin
-from lancetable.proto import encodings_v2_0_pb2 as pb
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["List", "encode_list"]
 
 
 @dataclass(frozen=True, slots=True)
-class List:
+class List(ParsedMessage):
     """Ends of lists. The reader of a list field calls `read_range` and `read_rows`, and reads the items itself."""
 
-    arm: ClassVar[str] = "list"
+    oneof_case: ClassVar[str] = "list"
 
     offsets: ArrayEncoding
-    null_adjustment: int
+    null_offset_adjustment: int
     num_items: int
 
     def read_range(
@@ -57,9 +53,9 @@ class List:
         base = 0
         if rows.start:
             base = int(stored[0])
-            base -= self.null_adjustment if base >= self.null_adjustment else 0
+            base -= self.null_offset_adjustment if base >= self.null_offset_adjustment else 0
             stored = stored[1:]
-        offsets, valid = varbin.offsets_from_ends(stored, self.null_adjustment, self.num_items, dtype, base)
+        offsets, valid = varbin.offsets_from_ends(stored, self.null_offset_adjustment, self.num_items, dtype, base)
         return offsets, None if valid is None else varbin.pack_validity(valid), base
 
     def read_rows(
@@ -71,7 +67,9 @@ class List:
         list has equal start and end. Raises CorruptFileError if the ends are invalid.
         """
         self._check(page)
-        starts, ends, valid = yield from fetch_spans(self.offsets, page, page.length, rows, self.null_adjustment, gap)
+        starts, ends, valid = yield from fetch_spans(
+            self.offsets, page, page.length, rows, self.null_offset_adjustment, gap
+        )
         if int(ends[-1]) > self.num_items:
             raise page.corrupt("a list ends beyond the items of its page", f"at most {self.num_items}", int(ends[-1]))
         return starts, ends, valid
@@ -80,21 +78,10 @@ class List:
         return refused(page.corrupt("the offsets of lists in a column of values", str(data_type), "list"))
 
     def _check(self, page: Page) -> None:
-        if self.null_adjustment <= self.num_items:
+        if self.null_offset_adjustment <= self.num_items:
             raise page.corrupt(
-                "the null adjustment of a list is too small", f"more than {self.num_items}", self.null_adjustment
+                "the null adjustment of a list is too small", f"more than {self.num_items}", self.null_offset_adjustment
             )
-
-    @classmethod
-    def from_proto(cls, message: pb.List) -> Self:
-        return cls(from_message(message.offsets), message.null_offset_adjustment, message.num_items)
-
-    def to_proto(self) -> pb.List:
-        return pb.List(
-            offsets=to_message(self.offsets),
-            null_offset_adjustment=self.null_adjustment,
-            num_items=self.num_items,
-        )
 
 
 def encode_list(

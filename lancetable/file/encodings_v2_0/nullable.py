@@ -35,7 +35,7 @@ __all__ = ["Nullable", "encode_nullable"]
 class Nullable:
     """Nullable values. If `values` is None, all are null; otherwise, if `validity` is None, none is null."""
 
-    arm: ClassVar[str] = "nullable"
+    oneof_case: ClassVar[str] = "nullable"
 
     values: ArrayEncoding | None
     validity: ArrayEncoding | None = None

@@ -11,42 +11,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.errors import CorruptFileError, SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file.column import Decoded
+from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
+from lancetable.file.column import Decoded, fixed_width_array
 from lancetable.file.container import BufferRef, Page
 from lancetable.file.encodings_v2_0.base import (
     ArrayEncoding,
     BufferList,
-    buffer_message,
-    buffer_ref,
-    from_message,
-    to_message,
+    ParsedMessage,
 )
 from lancetable.file.encodings_v2_0.binary import unwrap
 from lancetable.file.encodings_v2_0.fixed_size_list import FixedSizeList
-from lancetable.file.encodings_v2_0.flat import Flat, value_width
+from lancetable.file.encodings_v2_0.flat import Flat, value_bytes, value_width
 from lancetable.file.encodings_v2_0.nullable import Nullable
 from lancetable.file.fetch import ReadPlan, Slots, count_slots, fetch_slots
 from lancetable.format.schema import Field
-from lancetable.proto import encodings_v2_0_pb2 as pb
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-__all__ = ["PackedStruct", "encode_packed", "packed_width"]
+__all__ = ["PackedStruct", "encode_packed"]
 
 
 @dataclass(frozen=True, slots=True)
-class PackedStruct:
+class PackedStruct(ParsedMessage):
     """Records of a struct. `inner` describes the children."""
 
-    arm: ClassVar[str] = "packed_struct"
+    oneof_case: ClassVar[str] = "packed_struct"
 
     inner: tuple[ArrayEncoding, ...]
     buffer: BufferRef
@@ -58,7 +51,7 @@ class PackedStruct:
             raise page.corrupt("wrong number of children of a packed struct", data_type.num_fields, len(self.inner))
         widths = []
         for encoding, field in zip(self.inner, data_type):
-            width = packed_width(field.type)
+            width = value_bytes(field.type)
             if width == 0:
                 raise page.corrupt(f"a packed struct cannot have a child of type {field.type}")
             described = _described_bits(encoding)
@@ -70,7 +63,7 @@ class PackedStruct:
         start = 0
         for field, width in zip(data_type, widths):
             values = np.ascontiguousarray(records[:, start : start + width])
-            children.append(_unpack(pa.py_buffer(values), field.type, len(records)))
+            children.append(fixed_width_array(field.type, len(records), pa.py_buffer(values)))
             start += width
         return Decoded(len(records), array=pa.StructArray.from_arrays(children, fields=list(data_type)))
 
@@ -82,23 +75,6 @@ class PackedStruct:
         page.check_memory(count_slots(slots) * width)
         data = yield from fetch_slots(location.start, width, slots, gap)
         return np.frombuffer(data, np.uint8).reshape(-1, width)
-
-    @classmethod
-    def from_proto(cls, message: pb.PackedStruct) -> Self:
-        if not message.HasField("buffer"):
-            raise CorruptFileError("a packed struct lacks its buffer")
-        return cls(tuple(from_message(inner) for inner in message.inner), buffer_ref(message.buffer))
-
-    def to_proto(self) -> pb.PackedStruct:
-        return pb.PackedStruct(inner=[to_message(inner) for inner in self.inner], buffer=buffer_message(self.buffer))
-
-
-def packed_width(data_type: pa.DataType) -> int:
-    """Return the bytes per value in a record, or 0 for types that cannot be packed."""
-    if pa.types.is_fixed_size_list(data_type):
-        return int(data_type.list_size) * packed_width(data_type.value_type)
-    bits = value_width(data_type)
-    return 0 if bits % 8 else bits // 8
 
 
 def _described_bits(encoding: ArrayEncoding) -> int | None:
@@ -112,13 +88,6 @@ def _described_bits(encoding: ArrayEncoding) -> int | None:
         items = _described_bits(encoding.items)
         return None if items is None else encoding.dimension * items
     return None
-
-
-def _unpack(values: pa.Buffer, data_type: pa.DataType, count: int) -> pa.Array:
-    if pa.types.is_fixed_size_list(data_type):
-        items = _unpack(values, data_type.value_type, count * data_type.list_size)
-        return pa.Array.from_buffers(data_type, count, [None], 0, children=[items])
-    return pa.Array.from_buffers(data_type, count, [None, values], 0)
 
 
 # ------------------------------------------------------------------------------------------------------------- encode
@@ -149,7 +118,7 @@ def encode_packed(arrays: Sequence[pa.StructArray], field: Field, buffers: Buffe
 
 
 def _checked_width(field: Field, child: pa.Field) -> int:
-    width = packed_width(child.type)
+    width = value_bytes(child.type)
     if width == 0:
         raise UnsupportedFeatureError(
             f"packed struct {field.name!r} cannot store child {child.name!r} of type {child.type}",
@@ -166,7 +135,7 @@ def _fixed_bytes(array: pa.Array, name: str) -> npt.NDArray[np.uint8]:
         )
     if pa.types.is_fixed_size_list(array.type):
         return _fixed_bytes(array.flatten(), name)
-    width = packed_width(array.type)
+    width = value_bytes(array.type)
     if len(array) == 0:
         return np.empty(0, np.uint8)
     return np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)

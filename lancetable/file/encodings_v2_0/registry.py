@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lancetable.file.encodings_v2_0.base import ARMS, encoding_of, from_message, to_message
+from lancetable.file.encodings_v2_0.base import ENCODINGS, encoding_of, from_message, to_message
 from lancetable.file.encodings_v2_0.binary import Binary
 from lancetable.file.encodings_v2_0.bitpacked import Bitpacked, BitpackedForNonNeg
 from lancetable.file.encodings_v2_0.constant import Constant
@@ -16,12 +16,12 @@ from lancetable.file.encodings_v2_0.nullable import Nullable
 from lancetable.file.encodings_v2_0.packed_struct import PackedStruct
 from lancetable.file.encodings_v2_0.struct import SimpleStruct
 
-__all__ = ["ARMS", "encoding_of", "from_message", "to_message"]
+__all__ = ["ENCODINGS", "encoding_of", "from_message", "to_message"]
 
-ARMS.update(
+ENCODINGS.update(
     {
-        arm.arm: arm
-        for arm in (
+        encoding.oneof_case: encoding
+        for encoding in (
             Flat,
             Nullable,
             FixedSizeList,

@@ -17,12 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.column import Decoded
+from lancetable.file.column import Decoded, fixed_width_array
 from lancetable.file.container import ColumnPages, Page
 from lancetable.file.encodings_v2_0.base import encoding_of
 from lancetable.file.encodings_v2_0.binary import Binary, check_strings, select_spans, unwrap
 from lancetable.file.encodings_v2_0.fixed_size_list import FixedSizeList
-from lancetable.file.encodings_v2_0.flat import Flat, value_width
+from lancetable.file.encodings_v2_0.flat import Flat, value_bytes, value_width
 from lancetable.file.fetch import ReadPlan
 from lancetable.file.kernels import varbin
 from lancetable.store.base import ByteRange
@@ -49,7 +49,7 @@ class Scattered:
         self._pages = pages
         self._type = data_type
         self._dtype = varbin.offset_dtype(data_type)
-        self._width = 8 if self._dtype is not None else _value_bytes(data_type)
+        self._width = 8 if self._dtype is not None else value_bytes(data_type)
         # Pages of a column mostly have one encoding: after the first page that is not plain, no others are checked.
         self.useful = self._width > 0
         word = min(self._width & -self._width, _MAX_WORD) or 1
@@ -60,8 +60,13 @@ class Scattered:
             self._size = np.zeros(len(pages), np.int64)
             self._adjustment = np.zeros(len(pages), np.uint64)
 
-    def read(self, rows: npt.NDArray[np.int64], page_of: npt.NDArray[np.int64]) -> ReadPlan[pa.Array | None]:
-        """Plan reading `rows`, whose pages are `page_of`. Returns None if they must be read page by page."""
+    def read(self, rows: npt.NDArray[np.int64]) -> ReadPlan[pa.Array | None]:
+        """Plan reading `rows`. Returns None if they are in one page or must be read page by page."""
+        if not self.useful:
+            return None
+        page_of = self._pages.starts.searchsorted(rows, "right") - 1
+        if page_of[0] == page_of[-1]:
+            return None
         starts = self._starts[page_of]
         if int(starts.min()) < 0:
             self.useful = all(self._locate(number) for number in np.unique(page_of).tolist())
@@ -78,7 +83,7 @@ class Scattered:
         per_value = self._width // self._word.itemsize
         if per_value > 1:
             indices = (indices[:, None] + np.arange(per_value)).reshape(-1)
-        return _build(self._type, len(rows), pa.py_buffer(words.take(indices)))
+        return fixed_width_array(self._type, len(rows), pa.py_buffer(words.take(indices)))
 
     def _read_strings(
         self, rows: npt.NDArray[np.int64], page_of: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
@@ -110,11 +115,10 @@ class Scattered:
         (data,) = yield (ByteRange(base, int(stops[-1])),)
         buffers = select_spans(starts - base, stops - base, data, dtype)
         decoded = Decoded(len(rows), buffers, None if all_valid else varbin.pack_validity(valid))
-        if pa.types.is_string(self._type) or pa.types.is_large_string(self._type):
-            try:
-                check_strings(decoded, self._type)
-            except CorruptFileError:
-                return None
+        try:
+            check_strings(decoded, self._type)
+        except CorruptFileError:
+            return None
         return decoded.to_array(self._type)
 
     def _locate(self, number: int) -> bool:
@@ -154,20 +158,3 @@ class Scattered:
         self._data[number], self._size[number] = location.start, location.end - location.start
         self._adjustment[number] = encoding.null_adjustment
         return start if start % 8 == 0 else _NOT_PLAIN
-
-
-def _value_bytes(data_type: pa.DataType) -> int:
-    """Return the bytes per value in a plain page, or 0 for types that do not have plain pages."""
-    size = 1
-    while pa.types.is_fixed_size_list(data_type):
-        size *= data_type.list_size
-        data_type = data_type.value_type
-    bits = value_width(data_type)
-    return size * bits // 8 if bits % 8 == 0 else 0
-
-
-def _build(data_type: pa.DataType, count: int, data: pa.Buffer) -> pa.Array:
-    if pa.types.is_fixed_size_list(data_type):
-        items = _build(data_type.value_type, count * data_type.list_size, data)
-        return pa.Array.from_buffers(data_type, count, [None], 0, children=[items])
-    return pa.Array.from_buffers(data_type, count, [None, data], 0)

@@ -18,18 +18,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file.column import BlobSink, ColumnWriter, EncodedPage, WriteOptions, holds_null
-from lancetable.file.encodings_v2_0.base import BufferList, pack_any, pack_page
+from lancetable.file.column import BlobSink, ColumnWriter, EncodedPage, PageOptions, holds_null
+from lancetable.file.encodings_v2_0.base import COLUMN_URL, BufferList, pack_any, pack_page
 from lancetable.file.encodings_v2_0.binary import nulls_of, offsets_of
+from lancetable.file.encodings_v2_0.blob import describe_blobs
 from lancetable.file.encodings_v2_0.choose import check_field, encode_page
 from lancetable.file.encodings_v2_0.lists import encode_list
+from lancetable.file.encodings_v2_0.packed_struct import encode_packed
 from lancetable.file.encodings_v2_0.struct import SimpleStruct
 from lancetable.format.schema import Field, Schema
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
 __all__ = ["COLUMN_VALUES", "LeafWriter", "ListWriter", "Queue", "StructWriter", "open_writers"]
 
-COLUMN_VALUES: Final = pack_any("/lance.encodings.ColumnEncoding", pb.ColumnEncoding(values={}))
+COLUMN_VALUES: Final = pack_any(COLUMN_URL, pb.ColumnEncoding(values={}))
+_COLUMN_BLOB: Final = pack_any(COLUMN_URL, pb.ColumnEncoding(blob=pb.Blob(inner=pb.ColumnEncoding(values={}))))
 _HEADER: Final = pack_page(SimpleStruct())
 ARRAY_OVERHEAD_BYTES: Final = 96
 _RUN_LENGTH: Final = 64
@@ -43,7 +46,7 @@ class _Writer(ColumnWriter, Protocol):
         """Yield pages with all queued rows; more rows may follow."""
 
 
-def open_writers(schema: Schema, options: WriteOptions, blobs: BlobSink) -> list[ColumnWriter]:
+def open_writers(schema: Schema, options: PageOptions, blobs: BlobSink) -> list[ColumnWriter]:
     """Return a writer for each top-level field.
 
     Raises UnsupportedFeatureError if 2.0 files cannot store a field.
@@ -58,11 +61,9 @@ def open_writers(schema: Schema, options: WriteOptions, blobs: BlobSink) -> list
     return writers
 
 
-def _open_writer(column: int, field: Field, path: str, options: WriteOptions, blobs: BlobSink) -> _Writer:
+def _open_writer(column: int, field: Field, path: str, options: PageOptions, blobs: BlobSink) -> _Writer:
     if field.is_blob:
-        from lancetable.file.encodings_v2_0.blob import BlobWriter
-
-        return BlobWriter(column, field, options, blobs)
+        return BlobWriter(column, field, path, options, blobs)
     if field.is_list:
         item = field.children[0]
         items = _open_writer(column + 1, item, f"{path}.{item.name}", options, blobs)
@@ -79,66 +80,47 @@ def _open_writer(column: int, field: Field, path: str, options: WriteOptions, bl
 
 
 class Queue:
-    """Arrays that are queued for a page. If `keep` is False, `settle` copies them from the caller's memory."""
+    """Arrays that are queued for a page. The caller must not change their memory."""
 
-    __slots__ = ("_arrays", "_keep", "_levels", "size_bytes")
-
-    def __init__(self, keep: bool) -> None:
-        self._keep = keep
+    def __init__(self) -> None:
         self._arrays: list[pa.Array] = []
-        self._levels: list[int] = []
+        self._num_single = 0  # arrays at the end that are not concatenated yet
         self.size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._arrays)
 
     def add(self, array: pa.Array) -> None:
-        """Append an array."""
+        """Append an array. Runs of 64 arrays are concatenated to limit their number."""
         self._arrays.append(array)
-        self._levels.append(0)
         self.size_bytes += array.nbytes + ARRAY_OVERHEAD_BYTES
-
-    def settle(self) -> None:
-        """Copy the last array unless the caller keeps it, and concatenate runs of 64 arrays to limit their number.
-
-        Concatenated arrays are concatenated again in runs of 64, so that each value is copied a few times at most.
-        """
-        if not self._keep and self._arrays and self._levels[-1] == 0:
-            self._arrays[-1] = pa.concat_arrays([self._arrays[-1]])
-        level = 0
-        while len(self._levels) >= _RUN_LENGTH and self._levels[-_RUN_LENGTH] == level:
+        self._num_single += 1
+        if self._num_single == _RUN_LENGTH:
+            self._num_single = 0
             try:
-                combined = pa.concat_arrays(self._arrays[-_RUN_LENGTH:])
+                self._arrays[-_RUN_LENGTH:] = [pa.concat_arrays(self._arrays[-_RUN_LENGTH:])]
             except pa.ArrowException:
                 return  # Arrow cannot unify the dictionaries; the encoder of the page does
-            level += 1
-            self._arrays[-_RUN_LENGTH:] = [combined]
-            self._levels[-_RUN_LENGTH:] = [level]
 
     def take(self) -> list[pa.Array]:
         """Remove and return all arrays."""
         arrays, self._arrays = self._arrays, []
-        self._levels = []
-        self.size_bytes = 0
+        self._num_single = self.size_bytes = 0
         return arrays
 
 
 class LeafWriter:
     """Writer of a field in one column."""
 
-    __slots__ = ("_column", "_field", "_options", "_path", "_queue")
     concurrent: ClassVar[bool] = False
+    column_encodings: Sequence[bytes] = (COLUMN_VALUES,)
 
-    def __init__(self, column: int, field: Field, path: str, options: WriteOptions) -> None:
+    def __init__(self, column: int, field: Field, path: str, options: PageOptions) -> None:
         self._column = column
         self._field = field
         self._path = path
         self._options = options
-        self._queue = Queue(options.keep_arrays)
-
-    @property
-    def column_encodings(self) -> Sequence[bytes]:
-        return (COLUMN_VALUES,)
+        self._queue = Queue()
 
     @property
     def queued_bytes(self) -> int:
@@ -147,24 +129,23 @@ class LeafWriter:
     def write(self, array: pa.Array) -> Iterator[EncodedPage]:
         if not self._field.nullable and holds_null(array):
             raise null_refused(self._path)
+        return self._queue_array(array)
+
+    def _queue_array(self, array: pa.Array) -> Iterator[EncodedPage]:
         if len(array) == 0:
             return
         self._queue.add(array)
         if self._queue.size_bytes > self._options.cache_bytes:
             yield from self.flush()
-        else:
-            self._queue.settle()
 
     def flush(self) -> Iterator[EncodedPage]:
-        if not len(self._queue):
-            return
         size = self._queue.size_bytes
         arrays = self._queue.take()
         if len(arrays) > 1:
             yield self._encode(arrays)
-            return
-        for part in equal_parts(arrays[0], size, self._options.max_page_bytes):
-            yield self._encode([part])
+        elif arrays:
+            for part in equal_parts(arrays[0], size, self._options.max_page_bytes):
+                yield self._encode([part])
 
     def finish(self) -> Iterator[EncodedPage]:
         return self.flush()
@@ -174,6 +155,28 @@ class LeafWriter:
             return encode_page(self._column, self._field, arrays)
         except (SchemaMismatchError, UnsupportedFeatureError) as error:
             raise type(error)(f"column {self._path!r}: {error}", column=self._path) from error
+
+
+class BlobWriter(LeafWriter):
+    """Writer of a blob column. It writes payloads immediately and queues their descriptors for the pages."""
+
+    column_encodings = (_COLUMN_BLOB,)
+
+    def __init__(self, column: int, field: Field, path: str, options: PageOptions, sink: BlobSink) -> None:
+        super().__init__(column, field, path, options)
+        self._sink = sink
+
+    def write(self, array: pa.Array) -> Iterator[EncodedPage]:
+        if not self._field.nullable and array.null_count:
+            raise null_refused(self._path)
+        return self._queue_array(describe_blobs(array, self._sink))
+
+    def flush(self) -> Iterator[EncodedPage]:
+        arrays = self._queue.take()
+        if arrays:
+            buffers = BufferList()
+            encoding = encode_packed(arrays, self._field, buffers)
+            yield EncodedPage(self._column, sum(map(len, arrays)), buffers.buffers, pack_page(encoding))
 
 
 class StructWriter:
@@ -224,7 +227,7 @@ class ListWriter:
     __slots__ = ("_column", "_ends", "_field", "_items", "_nulls", "_num_items", "_options", "_path", "_queued_bytes")
     concurrent: ClassVar[bool] = False
 
-    def __init__(self, column: int, field: Field, path: str, options: WriteOptions, items: _Writer) -> None:
+    def __init__(self, column: int, field: Field, path: str, options: PageOptions, items: _Writer) -> None:
         self._column = column
         self._field = field
         self._path = path

@@ -1,6 +1,6 @@
-"""Protocols of compressive encodings and page layouts, and their conversion from and to messages.
+"""Base classes of compressive encodings and page layouts, and their conversion from and to messages.
 
-    page.encoding (bytes of a google.protobuf.Any)  ->  layout_of(page)  ->  MiniBlock(value=InlineBitpacking(32), ...)
+    page.encoding (bytes of a google.protobuf.Any)  ->  layout_of(page)  ->  MiniBlock(InlineBitpacking(32), ...)
 
 Encodings and layouts are immutable values without data. Many pages share one, so each distinct message is parsed once
 per process.
@@ -8,9 +8,10 @@ per process.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +24,8 @@ from lancetable.file.encodings_v2_0.base import pack_any, unpack_any
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.compound import Ready
 from lancetable.file.fetch import ReadPlan, Rows
+from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.levels import LEVEL, Levels
-from lancetable.file.kernels.picks import Pieces
 from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
@@ -35,10 +36,11 @@ __all__ = [
     "COMPRESSIVE",
     "LAYOUTS",
     "Chunks",
-    "Column",
     "Compressive",
-    "Decoded",
-    "Layout",
+    "DecodedRows",
+    "ParsedMessage",
+    "PageLayout",
+    "ReadContext",
     "compressive_from_message",
     "compressive_to_message",
     "decode_levels",
@@ -66,6 +68,10 @@ class Chunks(NamedTuple):
     starts: Ints
     sizes: Ints
 
+    def part(self, chosen: Any) -> Chunks:
+        """Return the buffers of the chunks that a slice or an index array selects."""
+        return Chunks(self.data, self.starts[chosen], self.sizes[chosen])
+
 
 def whole(data: Any) -> Chunks:
     """Return a buffer as a single chunk."""
@@ -73,7 +79,7 @@ def whole(data: Any) -> Chunks:
     return Chunks(octets, np.zeros(1, np.int64), np.array([len(octets)], np.int64))
 
 
-class Column(NamedTuple):
+class ReadContext(NamedTuple):
     """Context in which a layout is read: the type of the values, and the version and the size of the file."""
 
     data_type: pa.DataType
@@ -81,7 +87,7 @@ class Column(NamedTuple):
     file_bytes: int
 
 
-class Decoded(NamedTuple):
+class DecodedRows(NamedTuple):
     """Some rows of a page: the values of visible entries, and the levels of all entries, None without levels."""
 
     values: Block
@@ -91,60 +97,116 @@ class Decoded(NamedTuple):
     num_rows: int
 
 
-class Compressive(Protocol):
-    """A node in a tree of compressive encodings. `arm` is its name in the oneof.
+class ParsedMessage:
+    """Base of the dataclasses that represent a case of a oneof; their fields are those of the message of that case.
+
+    A field with the default None may be absent in the message.
+    """
+
+    __slots__ = ()
+    oneof_case: ClassVar[str]
+
+    @classmethod
+    def from_proto(cls, message: Any) -> Self:
+        """Convert the message of this case.
+
+        Raises CorruptFileError for parameters out of range, UnsupportedFeatureError for unsupported ones.
+        """
+        if any(isinstance(value, pb.BufferCompression) for _, value in message.ListFields()):
+            feature = f"compression inside encoding {cls.oneof_case}"
+            raise UnsupportedFeatureError(f"{feature} is not supported", feature=feature)
+        parsed = cls(**{field.name: _parse_field(message, field) for field in dataclasses.fields(cast("Any", cls))})
+        parsed.check()
+        return parsed
+
+    def check(self) -> None:
+        """Raise CorruptFileError if parameters are out of range or do not fit together."""
+
+    def to_proto(self) -> Any:
+        """Return the message of this case."""
+        names = [field.name for field in dataclasses.fields(cast("Any", self))]
+        return _MESSAGES[self.oneof_case](**{name: _build_field(getattr(self, name)) for name in names})
+
+
+def _parse_field(message: Any, field: dataclasses.Field[Any]) -> Any:
+    value = getattr(message, field.name)
+    if field.default is None and not message.HasField(field.name):
+        return None
+    if isinstance(value, pb.CompressiveEncoding):
+        return compressive_from_message(value)
+    if isinstance(value, pb.PageLayout):
+        return layout_from_message(value)
+    return value if isinstance(value, int | bytes) else tuple(value)
+
+
+def _build_field(value: Any) -> Any:
+    if value is None or isinstance(value, int | bytes | tuple):
+        return value
+    return layout_to_message(value) if isinstance(value, PageLayout) else compressive_to_message(value)
+
+
+class Compressive(ParsedMessage):
+    """A node in a tree of compressive encodings. `oneof_case` is its name in the oneof.
 
     An encoding supports one or more of the three forms (chunks, blocks, values); the methods of the others raise
     CorruptFileError. Errors have no path; the caller adds it. `limit` is the maximum number of bytes to decode at once.
+
+    An encoding may also define `pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block`, which decodes one
+    value of each piece without decoding the others. See `pick_values`.
     """
 
-    arm: ClassVar[str]
+    __slots__ = ()
 
     @property
     def num_buffers(self) -> int:
         """The number of buffers of a mini-block chunk."""
+        return 1
 
     def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
-        """Decode all mini-block chunks into one block; chunk i has `counts[i]` values."""
+        """Decode all mini-block chunks into one block; chunk i has `counts[i]` values. By default it is a block."""
+        return self.decode_blocks(buffers[0], counts, limit)
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
         """Decode the block form, which is one buffer, as used for levels and dictionaries."""
+        raise misplaced(self, "levels or a dictionary")
 
     def decode_values(self, values: Block, limit: int) -> Block:
         """Decode full-zip values, each compressed separately, from their stored bytes."""
-
-    # An encoding may also define `pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block`, which decodes one
-    # value of each piece without decoding the others. See `pick_values`.
-
-    @classmethod
-    def from_proto(cls, message: Any) -> Self:
-        """Convert the message of this arm."""
-
-    def to_proto(self) -> Any:
-        """Return the message of this arm."""
+        raise misplaced(self, "single values")
 
 
-class Layout(Protocol):
-    """The arrangement of a page in its buffers. `arm` is its name in the oneof."""
+class PageLayout(ParsedMessage):
+    """The arrangement of a page in its buffers. `oneof_case` is its name in the oneof."""
 
-    arm: ClassVar[str]
+    __slots__ = ()
 
-    def read(self, page: Page, column: Column, rows: Rows, gap: int) -> ReadPlan[Decoded]:
+    def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
         """Decode some rows of a page; `rows` is not empty and within the page."""
-
-    @classmethod
-    def from_proto(cls, message: Any) -> Self:
-        """Convert the message of this arm."""
-
-    def to_proto(self) -> Any:
-        """Return the message of this arm."""
+        raise NotImplementedError
 
 
 COMPRESSIVE: dict[str, type[Compressive]] = {}
 """Compressive encodings by name in the oneof. Filled by registry.py; other packages may add entries."""
 
-LAYOUTS: dict[str, type[Layout]] = {}
+LAYOUTS: dict[str, type[PageLayout]] = {}
 """Page layouts by name in the oneof. Filled by registry.py; other packages may add entries."""
+
+_MESSAGES: Final[dict[str, Any]] = {
+    "variable_packed_struct.fields": pb.VariablePackedStruct.FieldEncoding,
+} | {
+    field.name: getattr(pb, cast("Any", field.message_type).name)
+    for message in (pb.CompressiveEncoding, pb.PageLayout)
+    for field in message.DESCRIPTOR.fields
+}
+
+
+def _from_message(message: Any, oneof: str, article: str, kind: str, known: dict[str, type[Any]]) -> Any:
+    case = message.WhichOneof(oneof)
+    if case is None:
+        raise CorruptFileError(f"message without {article} {kind}")
+    if case not in known:
+        raise UnsupportedFeatureError(f"{kind} {case!r} is not supported", feature=f"{kind} {case}")
+    return known[case].from_proto(getattr(message, case))
 
 
 def compressive_from_message(message: pb.CompressiveEncoding) -> Compressive:
@@ -152,46 +214,44 @@ def compressive_from_message(message: pb.CompressiveEncoding) -> Compressive:
 
     Raises CorruptFileError if the message is empty, UnsupportedFeatureError for an unknown encoding.
     """
-    arm = message.WhichOneof("compression")
-    if arm is None:
-        raise CorruptFileError("message without an encoding")
-    found = COMPRESSIVE.get(arm)
-    if found is None:
-        raise UnsupportedFeatureError(f"encoding {arm!r} is not supported", feature=f"encoding {arm}")
-    return found.from_proto(getattr(message, arm))
+    encoding: Compressive = _from_message(message, "compression", "an", "encoding", COMPRESSIVE)
+    return encoding
 
 
 def compressive_to_message(encoding: Compressive) -> pb.CompressiveEncoding:
     """Return the message of an encoding."""
-    return pb.CompressiveEncoding(**{encoding.arm: encoding.to_proto()})
+    return pb.CompressiveEncoding(**{encoding.oneof_case: encoding.to_proto()})
 
 
-def layout_from_message(message: pb.PageLayout) -> Layout:
+def layout_from_message(message: pb.PageLayout) -> PageLayout:
     """Convert a message to its layout. Raises the errors of `compressive_from_message`."""
-    arm = message.WhichOneof("layout")
-    if arm is None:
-        raise CorruptFileError("message without a page layout")
-    found = LAYOUTS.get(arm)
-    if found is None:
-        raise UnsupportedFeatureError(f"page layout {arm!r} is not supported", feature=f"page layout {arm}")
-    return found.from_proto(getattr(message, arm))
+    layout: PageLayout = _from_message(message, "layout", "a", "page layout", LAYOUTS)
+    return layout
 
 
-def layout_of(page: Page) -> Layout:
+def layout_to_message(layout: PageLayout) -> pb.PageLayout:
+    """Return the message of a layout."""
+    return pb.PageLayout(**{layout.oneof_case: layout.to_proto()})
+
+
+def pack_page(layout: PageLayout) -> bytes:
+    """Return the bytes of Page.encoding.direct for a layout."""
+    return pack_any(_LAYOUT_URL, layout_to_message(layout))
+
+
+def layout_of(page: Page) -> PageLayout:
     """Return the layout of a page. Raises CorruptFileError or UnsupportedFeatureError, with the name of the page."""
     try:
         return _parse_page(page.encoding)
-    except CorruptFileError as error:
-        raise page.corrupt(str(error)) from error
-    except UnsupportedFeatureError as error:
-        raise page.unsupported(str(error.feature)) from error
+    except (CorruptFileError, UnsupportedFeatureError) as error:
+        page.raise_located(error)
 
 
 @lru_cache(maxsize=4096)
-def _parse_page(data: bytes) -> Layout:
-    other = custom_page(data)
-    if other is not None:
-        return CustomLayout(other)
+def _parse_page(data: bytes) -> PageLayout:
+    custom = custom_page(data)
+    if custom is not None:
+        return CustomLayout(custom)
     message = pb.PageLayout()
     try:
         unpack_any(data, _LAYOUT_URL, message)
@@ -205,37 +265,23 @@ def _parse_page(data: bytes) -> Layout:
 on_change(_parse_page.cache_clear)
 
 
-class CustomLayout:
-    """A page with a custom encoding of another package, which decodes it as a whole."""
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class CustomLayout(PageLayout):
+    """A page with a custom encoding of another package, which decodes it as a whole; it has no message."""
 
-    arm: ClassVar[str] = "custom"
-    __slots__ = ("_encoding",)
+    oneof_case: ClassVar[str] = "custom"
 
-    def __init__(self, encoding: PageEncoding) -> None:
-        self._encoding = encoding
+    encoding: PageEncoding
 
-    def read(self, page: Page, column: Column, rows: Rows, gap: int) -> ReadPlan[Decoded]:
-        array = yield from read_custom(self._encoding, page, column.data_type)
-        values = Ready(array)
+    def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
+        values = Ready((yield from read_custom(self.encoding, page, context.data_type)))
         selected = values.slice(rows.start, rows.stop) if isinstance(rows, range) else values.take(rows)
-        return Decoded(selected, None, None, (_ALL_VALID_ITEM,), len(rows))
-
-    @classmethod
-    def from_proto(cls, message: Any) -> Self:
-        raise CorruptFileError("custom encoding nested in a page layout")
-
-    def to_proto(self) -> Any:
-        raise CorruptFileError("custom encoding nested in a page layout")
-
-
-def pack_page(layout: Layout) -> bytes:
-    """Return the bytes of Page.encoding.direct for a layout."""
-    return pack_any(_LAYOUT_URL, pb.PageLayout(**{layout.arm: layout.to_proto()}))
+        return DecodedRows(selected, None, None, (_ALL_VALID_ITEM,), len(rows))
 
 
 def misplaced(encoding: Compressive, place: str) -> CorruptFileError:
     """Return an error to raise for an encoding in a context that it does not support."""
-    return CorruptFileError(f"encoding {encoding.arm!r} cannot hold {place}")
+    return CorruptFileError(f"encoding {encoding.oneof_case!r} cannot hold {place}")
 
 
 def decode_levels(encoding: Compressive, chunks: Chunks, counts: Ints, limit: int) -> Levels:

@@ -7,8 +7,7 @@
     Struct          values of several children
     Indices         indices into a dictionary
     Repeated        one value, repeated
-    Nulls           only nulls
-    NullItems       fixed-size lists of nulls; the levels determine which lists are valid
+    Nulls           only nulls, or fixed-size lists of nulls
     Ready           an existing Arrow array
     Joined          blocks of several pages
 
@@ -26,10 +25,11 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.fetch import aligned_buffer, bits_between
-from lancetable.file.kernels import fsst, native, varbin
+from lancetable.file.kernels import fsst, varbin
 from lancetable.file.kernels.miniblock import join_pieces
 
 __all__ = [
+    "BIT_WORDS",
     "Block",
     "Coded",
     "FixedWidth",
@@ -39,7 +39,10 @@ __all__ = [
     "WORDS",
     "is_variable",
     "null_count",
+    "octets_of",
     "offset_bytes",
+    "offsets_of_sizes",
+    "span_indices",
     "take_spans",
     "type_bits",
 ]
@@ -52,9 +55,9 @@ WORDS: Final[dict[int, np.dtype[Any]]] = {
     4: np.dtype("<u4"),
     8: np.dtype("<u8"),
 }
+BIT_WORDS: Final = {8 * width: word for width, word in WORDS.items()}
 MAX_INT32: Final = (1 << 31) - 1
 _MAX_EXPANSION: Final = 8  # bytes of the longest symbol, which is one code
-_FEW: Final = 64  # up to this many values, joining them in Python is faster than a call of Arrow
 # Common types, recognised by their id without calls of Arrow's type predicates.
 _PLAIN: Final = frozenset(
     {
@@ -127,15 +130,32 @@ def is_variable(data_type: pa.DataType) -> bool:
     return data_type.id in _VARIABLE
 
 
+def octets_of(data: Any) -> Bytes:
+    """Return a bytes-like object, which may be empty, as an array."""
+    return np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
+
+
+def offsets_of_sizes(sizes: npt.NDArray[Any]) -> Ints:
+    """Return the (n + 1,) offsets of values of the given sizes, from zero on."""
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets
+
+
+def span_indices(starts: Ints, lengths: Ints) -> Ints:
+    """Return the indices in spans of contiguous values, one span after the other."""
+    indices = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    indices += np.arange(len(indices))
+    return indices
+
+
 def take_spans(block: Block, starts: Ints, lengths: Ints) -> Block:
     """Concatenate ranges of values of a block."""
     if isinstance(block, FixedWidth) and block.bits % 8 == 0:
         width = block.bits // 8
         octets = np.frombuffer(block.data, np.uint8)
         return FixedWidth(block.bits, join_pieces(octets, starts * width, lengths * width), int(lengths.sum()))
-    indices = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-    indices += np.arange(len(indices))
-    return block.take(indices)
+    return block.take(span_indices(starts, lengths))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +165,11 @@ class FixedWidth:
     bits: int
     data: Any  # bytes-like
     length: int
+
+    @classmethod
+    def of_numbers(cls, values: npt.NDArray[Any]) -> FixedWidth:
+        """Return the block of (n,) contiguous numbers."""
+        return cls(8 * values.dtype.itemsize, values.view(np.uint8), len(values))
 
     def slice(self, start: int, stop: int) -> FixedWidth:
         if start == 0 and stop == self.length:
@@ -157,12 +182,10 @@ class FixedWidth:
     def take(self, indices: Ints) -> FixedWidth:
         bits = self.bits
         taken: npt.NDArray[Any]
-        if bits % 8 == 0:
-            word = WORDS.get(bits // 8)
-            if word is not None:
-                taken = np.frombuffer(self.data, word, self.length).take(indices)
-            else:
-                taken = self.rows().take(indices, axis=0).reshape(-1)
+        if bits in BIT_WORDS:
+            taken = self.numbers().take(indices)
+        elif bits % 8 == 0:
+            taken = self.rows().take(indices, axis=0).reshape(-1)
         elif bits == 1:
             octets = np.frombuffer(self.data, np.uint8)
             taken = np.packbits(
@@ -179,7 +202,7 @@ class FixedWidth:
 
     def numbers(self) -> npt.NDArray[Any]:
         """Return (length,) unsigned integers. Raises CorruptFileError for other widths than 8, 16, 32 and 64 bits."""
-        word = WORDS.get(self.bits // 8) if self.bits % 8 == 0 else None
+        word = BIT_WORDS.get(self.bits)
         if word is None:
             raise CorruptFileError(
                 "integers have an unsupported width", expected="8, 16, 32 or 64 bits", found=self.bits
@@ -232,21 +255,7 @@ class VariableWidth:
         return VariableWidth(self.offsets[start : stop + 1], self.data)
 
     def take(self, indices: Ints) -> VariableWidth:
-        if native is not None:
-            return VariableWidth(*native.take(self.offsets, self.data, indices, None, self.offsets.itemsize, 8))
-        if len(indices) <= _FEW:
-            offsets = self.offsets
-            view = memoryview(self.data)
-            chosen = [view[a:b] for a, b in zip(offsets[indices].tolist(), offsets[indices + 1].tolist())]
-            ends = np.zeros(len(indices) + 1, np.int64)
-            np.cumsum([len(piece) for piece in chosen], out=ends[1:])
-            return VariableWidth(ends.astype(offsets.dtype), b"".join(chosen))
-        kind = pa.large_binary()
-        starts = np.ascontiguousarray(self.offsets, np.int64)
-        whole = pa.Array.from_buffers(kind, self.length, [None, pa.py_buffer(starts), pa.py_buffer(self.data)], 0)
-        taken = whole.take(pa.array(indices))
-        _, new_offsets, data = taken.buffers()
-        return VariableWidth(np.frombuffer(new_offsets, np.int64, len(taken) + 1, taken.offset * 8), data)
+        return VariableWidth(*varbin.take(self.offsets, octets_of(self.data), indices))
 
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
         width = _VARIABLE.get(data_type.id)
@@ -260,7 +269,7 @@ class VariableWidth:
             offsets = (offsets - base).astype(np.int32 if width == 4 else np.int64)
             data = memoryview(data)[base:end]
         if data_type.id in _STRINGS:
-            varbin.check_utf8(offsets, np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8))
+            varbin.check_utf8(offsets, octets_of(data))
         buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
         return pa.Array.from_buffers(data_type, self.length, buffers, null_count(validity))
 
@@ -292,6 +301,5 @@ class Coded:
             raise CorruptFileError(
                 "strings may expand to too many bytes", expected=f"at most {limit // _MAX_EXPANSION} bytes"
             )
-        octets = np.frombuffer(self.codes.data, np.uint8) if len(self.codes.data) else np.empty(0, np.uint8)
-        data, found = fsst.decompress(octets, offsets, self.table)
-        return VariableWidth(found, data)
+        data, value_offsets = fsst.decompress(octets_of(self.codes.data), offsets, self.table)
+        return VariableWidth(value_offsets, data)

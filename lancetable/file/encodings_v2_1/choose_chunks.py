@@ -5,7 +5,6 @@ Byte stream split and zstd or LZ4 are applied on request, by field metadata.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -13,13 +12,13 @@ import numpy as np
 from lancetable.file.encodings_v2_1 import stats
 from lancetable.file.encodings_v2_1.block import FixedWidth
 from lancetable.file.encodings_v2_1.choose_layout import if_smaller
-from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, power_of_two
+from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, power_of_two
 from lancetable.file.encodings_v2_1.compressive.bitpacking import encode_inline, inline_bytes
 from lancetable.file.encodings_v2_1.compressive.byte_stream_split import encode_byte_streams
 from lancetable.file.encodings_v2_1.compressive.flat import encode_flat
 from lancetable.file.encodings_v2_1.compressive.general import compress_chunks
 from lancetable.file.encodings_v2_1.compressive.rle import encode_runs
-from lancetable.file.encodings_v2_1.wishes import EncodingOptions
+from lancetable.file.encodings_v2_1.encoding_options import EncodingOptions
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES
 
 __all__ = ["chunk_fixed"]
@@ -27,31 +26,22 @@ __all__ = ["chunk_fixed"]
 _SAMPLE_BYTES: Final = 64 << 10
 
 
-def chunk_fixed(block: FixedWidth, options: EncodingOptions, limits: Limits) -> Chunked:
+def chunk_fixed(block: FixedWidth, options: EncodingOptions, limits: ChunkLimits) -> Chunked:
     """Encode values of fixed width in the smallest encoding."""
-    general = options.general
-    if general is None:
-        return _chunk_plain(block, options, limits)
-    scheme, level = general
-    can_split = block.bits in (32, 64) and options.byte_streams != "off"
-    if can_split and (options.byte_streams == "on" or _splits_well(block, options, scheme, level)):
-        return if_smaller(encode_byte_streams(block, limits), scheme, level)
-    return if_smaller(_chunk_plain(block, options, limits), scheme, level)
+    can_split = options.general is not None and block.bits in (32, 64) and options.byte_streams != "off"
+    if can_split and (options.byte_streams == "on" or _splits_well(block, options)):
+        return if_smaller(encode_byte_streams(block, limits), options.general)
+    return if_smaller(_chunk_plain(block, options, limits), options.general)
 
 
-def _chunk_plain(block: FixedWidth, options: EncodingOptions, limits: Limits) -> Chunked:
+def _chunk_plain(block: FixedWidth, options: EncodingOptions, limits: ChunkLimits) -> Chunked:
     if block.bits not in (8, 16, 32, 64) or options.compression == "none" or block.length == 0:
         return encode_flat(block, limits)
     values = block.numbers()
     width = block.bits // 8
-    best = block.length * width
-    encoder: Callable[[], Chunked] = lambda: encode_flat(block, limits)  # noqa: E731  # may be replaced below
+    flat_bytes = best = block.length * width
     if limits.max_values >= BLOCK_VALUES:
-        widths = stats.block_widths(values)
-        packed = inline_bytes(widths, block.bits)
-        if packed < best:
-            best = packed
-            encoder = lambda: encode_inline(values)  # noqa: E731  # likewise
+        best = min(best, inline_bytes(stats.block_widths(values), block.bits))
     # Count the runs only if a sample suggests that they may be smaller.
     share = options.run_share
     if stats.estimate_runs(values) * (width + 1) < 2 * best:
@@ -60,17 +50,18 @@ def _chunk_plain(block: FixedWidth, options: EncodingOptions, limits: Limits) ->
         pieces = runs + block.length // per_chunk + block.length // 255
         if pieces * (width + 1) < best and (share is None or runs < share * block.length):
             return encode_runs(values, per_chunk)
-    return encoder()
+    return encode_inline(values) if best < flat_bytes else encode_flat(block, limits)
 
 
-def _values_of_runs(count: int, runs: int, width: int, limits: Limits) -> int:
+def _values_of_runs(count: int, runs: int, width: int, limits: ChunkLimits) -> int:
     """Return the number of values for a chunk of runs; it grows with the length of the runs."""
     bytes_of_value = max((runs + count / 255) * (width + 1) / count, 1e-6)
     return power_of_two(max(1, min(limits.max_values, int(limits.target_bytes / 2 / bytes_of_value))))
 
 
-def _splits_well(block: FixedWidth, options: EncodingOptions, scheme: str, level: int | None) -> bool:
-    """Return whether byte stream split makes a sample smaller."""
+def _splits_well(block: FixedWidth, options: EncodingOptions) -> bool:
+    """Return whether byte stream split makes a compressed sample smaller."""
+    assert options.general is not None
     width = block.bits // 8
     count = min(block.length, _SAMPLE_BYTES // width)
     third = count // 3
@@ -80,7 +71,7 @@ def _splits_well(block: FixedWidth, options: EncodingOptions, scheme: str, level
     sample = FixedWidth(block.bits, rows.reshape(-1), len(rows))
     if len(rows) == 0:
         return False
-    limits = Limits(1 << 14, 1 << 20, 16 << 10)
-    split = compress_chunks(encode_byte_streams(sample, limits), scheme, level)
-    other = compress_chunks(_chunk_plain(sample, options, limits), scheme, level)
+    limits = ChunkLimits(1 << 14, 1 << 20, 16 << 10)
+    split = compress_chunks(encode_byte_streams(sample, limits), *options.general)
+    other = compress_chunks(_chunk_plain(sample, options, limits), *options.general)
     return split.size_bytes < other.size_bytes

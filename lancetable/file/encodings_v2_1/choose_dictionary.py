@@ -8,26 +8,26 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from lancetable.file.encodings_v2_0.binary import offsets_of
 from lancetable.file.encodings_v2_1 import stats
 from lancetable.file.encodings_v2_1.base import Compressive
 from lancetable.file.encodings_v2_1.block import FixedWidth, is_variable, type_bits
 from lancetable.file.encodings_v2_1.choose_chunks import chunk_fixed
-from lancetable.file.encodings_v2_1.choose_layout import MIN_COMPRESSED_BYTES, Column, chunked_page
+from lancetable.file.encodings_v2_1.choose_layout import MIN_COMPRESSED_BYTES, LeafRows, LeafSpec
 from lancetable.file.encodings_v2_1.chunks import (
     ChunkTooLarge,
     EncodedLayout,
     LevelsTooDense,
     fixed_values,
-    offsets_of,
     variable_values,
 )
 from lancetable.file.encodings_v2_1.compressive.bitpacking import inline_bytes
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.general import compress_block
 from lancetable.file.encodings_v2_1.compressive.variable import encode_variable_block, variable_of
+from lancetable.file.encodings_v2_1.encoding_options import zstd_level
 from lancetable.file.encodings_v2_1.layouts.miniblock import EncodedItems
-from lancetable.file.encodings_v2_1.shred import Shredded, Step, StepKind
-from lancetable.file.encodings_v2_1.wishes import zstd_level
+from lancetable.file.encodings_v2_1.shred import Step, StepKind
 from lancetable.file.kernels.distinct import index_values
 
 __all__ = [
@@ -46,20 +46,17 @@ _DICTIONARY_SHARE: Final = 0.5  # relative to the values; beyond it, a dictionar
 _REPEATED_SHARE: Final = 0.02  # relative size that repeated dictionaries may add to a column
 
 
-def encode_dictionary_array(column: Column, shredded: Shredded) -> EncodedLayout:
+def encode_dictionary_array(rows: LeafRows) -> EncodedLayout:
     """Encode an Arrow dictionary array as a page. Raises LevelsTooDense."""
-    array = shredded.values
+    array = rows.shredded.values
     items, indices = array.dictionary, array.indices
     if items.null_count:
         # Rows with a null item are nulls by their levels, so the item may have any value.
-        items = _without_nulls(items)
+        items = items.fill_null(one_empty(items.type)[0])
     if len(items) == 0:
         items = one_empty(items.type)
-    return _dictionary_page(column, shredded, _filled(indices), items)
-
-
-def _without_nulls(items: pa.Array) -> pa.Array:
-    return items.fill_null(one_empty(items.type)[0])
+    indices = fixed_values(indices.fill_null(0) if indices.null_count else indices)
+    return _indexed_page(rows, indices, encode_items(rows.spec, items))
 
 
 def one_empty(data_type: pa.DataType) -> pa.Array:
@@ -71,23 +68,14 @@ def one_empty(data_type: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(data_type, 1, [None, pa.py_buffer(bytes((bits + 7) // 8))])
 
 
-def _filled(indices: pa.Array) -> FixedWidth:
-    """Return the indices, with 0 for nulls."""
-    return fixed_values(indices.fill_null(0) if indices.null_count else indices)
-
-
-def _dictionary_page(column: Column, shredded: Shredded, indices: FixedWidth, items: pa.Array) -> EncodedLayout:
-    return _indexed_page(column, shredded, indices, encode_items(column, items))
-
-
-def _indexed_page(column: Column, shredded: Shredded, indices: FixedWidth, items: EncodedItems) -> EncodedLayout:
+def _indexed_page(rows: LeafRows, indices: FixedWidth, items: EncodedItems) -> EncodedLayout:
     try:
-        return chunked_page(column, shredded, lambda limits: chunk_fixed(indices, column.options, limits), items)
+        return rows.encode_chunks(lambda limits: chunk_fixed(indices, rows.spec.options, limits), items)
     except ChunkTooLarge as error:
         raise LevelsTooDense from error
 
 
-def encode_items(column: Column, items: pa.Array) -> EncodedItems:
+def encode_items(spec: LeafSpec, items: pa.Array) -> EncodedItems:
     """Encode the items of a dictionary in the block form."""
     encoding: Compressive
     if is_variable(items.type):
@@ -96,18 +84,18 @@ def encode_items(column: Column, items: pa.Array) -> EncodedItems:
     else:
         values = fixed_values(items)
         encoding, data = Flat(values.bits), bytes(values.data)
-    if not column.large or column.options.dictionary_compression == "none" or len(data) < MIN_COMPRESSED_BYTES:
+    if not spec.large or spec.options.dictionary_compression == "none" or len(data) < MIN_COMPRESSED_BYTES:
         return EncodedItems(encoding, data, len(items))
-    scheme = column.options.dictionary_compression or "lz4"
-    packed = compress_block(encoding, data, scheme, zstd_level(scheme, column.options.dictionary_level))
+    scheme = spec.options.dictionary_compression or "lz4"
+    packed = compress_block(encoding, data, scheme, zstd_level(scheme, spec.options.dictionary_level))
     return EncodedItems(*packed, len(items))
 
 
-def fixed_dictionary(column: Column, shredded: Shredded, block: FixedWidth) -> EncodedLayout | None:
+def fixed_dictionary(rows: LeafRows, block: FixedWidth) -> EncodedLayout | None:
     """Encode values of 16 bytes, in 2.2 also of 8, with a dictionary if that is much smaller; else return None."""
-    if block.length < MIN_DICTIONARY_VALUES or not (block.bits == 128 or (block.bits == 64 and column.large)):
+    if block.length < MIN_DICTIONARY_VALUES or not (block.bits == 128 or (block.bits == 64 and rows.spec.large)):
         return None
-    if column.options.compression == "none":
+    if rows.spec.options.compression == "none":
         return None
     width = block.bits // 8
     kind = pa.int64() if block.bits == 64 else pa.binary(width)
@@ -120,17 +108,17 @@ def fixed_dictionary(column: Column, shredded: Shredded, block: FixedWidth) -> E
         runs = 9 * (stats.estimate_runs(values) + block.length // 255)
         return min(block.length * width, inline_bytes(stats.block_widths(values), 64), runs)
 
-    return dictionary_if_smaller(column, shredded, array, plain, width)
+    return dictionary_if_smaller(rows, array, plain, width)
 
 
 def dictionary_if_smaller(
-    column: Column, shredded: Shredded, array: pa.Array, plain: Callable[[], int], item_bytes: float
+    rows: LeafRows, array: pa.Array, plain: Callable[[], int], item_bytes: float
 ) -> EncodedLayout | None:
     """Encode a page with a dictionary if it needs clearly less than `plain()` bytes; else return None.
 
     `item_bytes` is the mean size of the values.
     """
-    options = column.options
+    options = rows.spec.options
     count = len(array)
     most = int(count / options.dictionary_divisor)
     distinct = stats.count_distinct(array, most, item_bytes)
@@ -139,43 +127,43 @@ def dictionary_if_smaller(
     plain_bytes = plain()
     if _dictionary_bytes(distinct, count, item_bytes) > options.dictionary_ratio * plain_bytes:
         return None
-    found = index_values(array, most)
-    if found is None or len(found.items) == 0:
+    indexed = index_values(array, most)
+    if indexed is None or len(indexed.items) == 0:
         return None
-    items, indices = found.items, found.indices.view(np.uint8)
+    items = indexed.items
     if _dictionary_bytes(len(items), count, items.nbytes / len(items)) > plain_bytes:
         return None
-    return _dictionary_page(column, shredded, FixedWidth(32, indices, count), items)
+    return _indexed_page(rows, FixedWidth.of_numbers(indexed.indices), encode_items(rows.spec, items))
 
 
-def all_in_dictionary(column: Column, shredded: Shredded, compressed: bool) -> EncodedLayout | None:
+def all_in_dictionary(rows: LeafRows, compressed: bool) -> EncodedLayout | None:
     """Encode strings that do not fit into chunks with a dictionary, of any size; return None if there are no items."""
-    found = index_values(shredded.values, len(shredded.values))
-    if found is None or len(found.items) == 0:
+    indexed = index_values(rows.shredded.values, len(rows.shredded.values))
+    if indexed is None or len(indexed.items) == 0:
         return None
-    items = encode_items(column, found.items)
+    items = encode_items(rows.spec, indexed.items)
     if compressed and len(items.data) >= MIN_COMPRESSED_BYTES:
-        level = zstd_level("zstd", column.options.level)
+        level = zstd_level("zstd", rows.spec.options.level)
         items = EncodedItems(*compress_block(items.encoding, items.data, "zstd", level), items.num_items)
-    return _indexed_page(column, shredded, FixedWidth(32, found.indices.view(np.uint8), len(shredded.values)), items)
+    return _indexed_page(rows, FixedWidth.of_numbers(indexed.indices), items)
 
 
-def pages_repeat_items(column: Column, array: pa.Array, parts: int) -> bool:
+def pages_repeat_items(spec: LeafSpec, array: pa.Array, parts: int) -> bool:
     """Return whether the pages of `parts` parts of a top-level array would repeat a dictionary of notable size."""
-    values = _values_below(array, column.leaf.steps)
+    values = _values_below(array, spec.leaf.steps)
     count = len(values)
     if pa.types.is_dictionary(values.type):
         return _much_repeated(count, len(values.dictionary), values.dictionary.nbytes, parts)
-    if count < MIN_DICTIONARY_VALUES or column.options.compression == "none" or pa.types.is_null(values.type):
+    if count < MIN_DICTIONARY_VALUES or spec.options.compression == "none" or pa.types.is_null(values.type):
         return False
     if not is_variable(values.type):
         bits, data = type_bits(values.type), values.buffers()[1]
-        if data is None or not (bits == 128 or (bits == 64 and column.large)) or values.type.num_fields:
+        if data is None or not (bits == 128 or (bits == 64 and spec.large)) or values.type.num_fields:
             return False
         kind = pa.int64() if bits == 64 else pa.binary(16)
         values = pa.Array.from_buffers(kind, count, [None, data], offset=values.offset)
     item_bytes = values.nbytes / count
-    distinct = stats.count_distinct(values, int(count / column.options.dictionary_divisor), item_bytes)
+    distinct = stats.count_distinct(values, int(count / spec.options.dictionary_divisor), item_bytes)
     if distinct is None or _dictionary_bytes(distinct, count, item_bytes) > _DICTIONARY_SHARE * values.nbytes:
         return False
     return _much_repeated(count, distinct, int(distinct * item_bytes), parts)

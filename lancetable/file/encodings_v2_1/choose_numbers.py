@@ -8,26 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.file.encodings_v2_1 import stats
-from lancetable.file.encodings_v2_1.block import FixedWidth
+from lancetable.file.encodings_v2_1.block import BIT_WORDS, FixedWidth
 from lancetable.file.encodings_v2_1.choose_chunks import chunk_fixed
 from lancetable.file.encodings_v2_1.choose_dictionary import fixed_dictionary
-from lancetable.file.encodings_v2_1.choose_layout import (
-    MAX_VALUES,
-    TARGET_BYTES,
-    Column,
-    chunk_or_zip,
-    plain_layout,
-    prefers_full_zip,
-    suits_constant,
-    valid_positions,
-)
+from lancetable.file.encodings_v2_1.choose_layout import MAX_VALUES, TARGET_BYTES, LeafRows, plain_layout
 from lancetable.file.encodings_v2_1.chunks import EncodedLayout
 from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
+from lancetable.file.encodings_v2_1.encoding_options import NO_OPTIONS
 from lancetable.file.encodings_v2_1.layouts.constant import encode_constant
 from lancetable.file.encodings_v2_1.layouts.fullzip import encode_fullzip_fixed
-from lancetable.file.encodings_v2_1.shred import Shredded
-from lancetable.file.encodings_v2_1.wishes import NO_OPTIONS
 from lancetable.file.kernels import native
 
 __all__ = ["encode_numbers"]
@@ -35,64 +25,48 @@ __all__ = ["encode_numbers"]
 _PLAIN_BITS: Final = frozenset({1, 8, 16, 32, 64, 128})
 
 
-def encode_numbers(column: Column, shredded: Shredded, block: FixedWidth) -> EncodedLayout:
+def encode_numbers(rows: LeafRows, block: FixedWidth) -> EncodedLayout:
     """Encode values of fixed width as a page. Raises LevelsTooDense."""
-    if column.large and suits_constant(shredded):
-        page = _constant_fixed(shredded, block)
-        if page is not None:
-            return page
-    dictionary = fixed_dictionary(column, shredded, block)
-    if dictionary is not None:
-        return dictionary
-    page = _plain_page(column, shredded, block)
-    if page is not None:
-        return page
-
-    def zipped() -> EncodedLayout:
-        return encode_fullzip_fixed(shredded, block, Flat(block.bits))
-
-    return chunk_or_zip(
-        column,
-        shredded,
-        prefers_full_zip(column, shredded, block.bits // 8),
-        lambda limits: chunk_fixed(block, column.options, limits),
-        zipped if block.bits % 8 == 0 else None,
+    page = _constant_page(rows, block) or fixed_dictionary(rows, block) or _plain_page(rows, block)
+    return page or rows.chunk_or_zip(
+        block.bits // 8,
+        lambda limits: chunk_fixed(block, rows.spec.options, limits),
+        None if block.bits % 8 else lambda: encode_fullzip_fixed(rows.shredded, block, Flat(block.bits)),
     )
 
 
-def _plain_page(column: Column, shredded: Shredded, block: FixedWidth) -> EncodedLayout | None:
+def _plain_page(rows: LeafRows, block: FixedWidth) -> EncodedLayout | None:
     """Encode a page without levels and options with a single call of a compiled kernel; return None if impossible."""
-    if native is None or column.options is not NO_OPTIONS or block.bits not in _PLAIN_BITS:
+    spec = rows.spec
+    if native is None or spec.options is not NO_OPTIONS or rows.has_levels:
         return None
-    if shredded.definition is not None or shredded.repetition is not None or block.length == 0:
+    if block.length == 0 or block.bits not in _PLAIN_BITS:
         return None
-    most, target = MAX_VALUES[column.version], TARGET_BYTES[column.version]
-    found = native.number_page(block.data, block.bits, block.length, most, target, column.large)
-    if found is None:
+    most, target = MAX_VALUES[spec.version], TARGET_BYTES[spec.version]
+    encoded = native.number_page(block.data, block.bits, block.length, most, target, spec.large)
+    if encoded is None:
         return None
-    is_packed, words, chunks = found
+    is_packed, words, chunks = encoded
     values = InlineBitpacking(block.bits) if is_packed else Flat(block.bits)
-    layout, encoding = plain_layout(values, shredded.layers, block.length, column.large)
+    layout, encoding = plain_layout(values, rows.shredded.layers, block.length, spec.large)
     return EncodedLayout(layout, ((words,), (chunks,)), encoding)
 
 
-def _constant_fixed(shredded: Shredded, block: FixedWidth) -> EncodedLayout | None:
-    valid = valid_positions(shredded)
+def _constant_page(rows: LeafRows, block: FixedWidth) -> EncodedLayout | None:
+    if not rows.suits_constant:
+        return None
+    valid = rows.valid_positions
+    values: npt.NDArray[Any]
     if block.bits % 8:
         octets = np.frombuffer(block.data, np.uint8)
         whole = octets[: block.length // 8]
         if valid is None and len(whole) and not stats.is_constant(whole):
             return None
-        bits = np.unpackbits(octets, count=block.length, bitorder="little")
-        values: npt.NDArray[Any] = bits.reshape(-1, 1)
+        values = np.unpackbits(octets, count=block.length, bitorder="little").reshape(-1, 1)
     else:
-        width = block.bits // 8
-        if block.bits in (8, 16, 32, 64):
-            values = block.numbers()
-        else:
-            values = np.frombuffer(block.data, np.uint8).reshape(-1, width)
+        values = block.numbers() if block.bits in BIT_WORDS else block.rows()
     if valid is not None:
         values = values[valid]
     if not stats.is_constant(values):
         return None
-    return encode_constant(shredded, [values[0].tobytes()])
+    return encode_constant(rows.shredded, [values[0].tobytes()])

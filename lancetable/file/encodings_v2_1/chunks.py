@@ -6,14 +6,16 @@ array  ->  FixedWidth or VariableWidth  ->  Chunked: an encoding, and for each b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.file.column import Pieces
-from lancetable.file.encodings_v2_1.base import Compressive, Ints, Layout
+from lancetable.file.column import BufferPieces
+from lancetable.file.encodings_v2_0.binary import offsets_of
+from lancetable.file.encodings_v2_0.flat import bitmap_piece
+from lancetable.file.encodings_v2_1.base import Compressive, Ints, PageLayout
 from lancetable.file.encodings_v2_1.block import FixedWidth, VariableWidth, type_bits
 from lancetable.file.kernels.interleave import Runs
 
@@ -22,11 +24,10 @@ __all__ = [
     "Chunked",
     "EncodedLayout",
     "LevelsTooDense",
-    "Limits",
+    "ChunkLimits",
     "even_counts",
     "fixed_values",
     "nulls_of",
-    "offsets_of",
     "power_of_two",
     "variable_values",
 ]
@@ -34,8 +35,8 @@ __all__ = [
 _EMPTY: Final = np.empty(0, np.uint8)
 
 
-class Limits(NamedTuple):
-    """Limits of a chunk: values, bytes of all value buffers with their padding; and the number of bytes to aim at."""
+class ChunkLimits(NamedTuple):
+    """Maximum values of a chunk and bytes of its value buffers with their padding; and the bytes to aim at."""
 
     max_values: int
     max_bytes: int
@@ -70,8 +71,8 @@ class LevelsTooDense(Exception):
 class EncodedLayout(NamedTuple):
     """An encoded page: layout, buffers, and the serialized message of the layout if it is known already."""
 
-    layout: Layout
-    buffers: Sequence[Pieces]
+    layout: PageLayout
+    buffers: Sequence[BufferPieces]
     encoding: bytes | None = None
 
 
@@ -89,17 +90,6 @@ def even_counts(total: int, per_chunk: int) -> Ints:
     return counts
 
 
-def offsets_of(array: pa.Array) -> npt.NDArray[Any]:
-    """Return the (n + 1,) offsets of strings, bytes, lists or maps, without a copy."""
-    types = pa.types
-    wide = types.is_large_string(array.type) or types.is_large_binary(array.type) or types.is_large_list(array.type)
-    dtype = np.dtype("<i8" if wide else "<i4")
-    buffer = array.buffers()[1]
-    if len(array) == 0 or buffer is None or buffer.size == 0:
-        return np.zeros(len(array) + 1, dtype)
-    return np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize)
-
-
 def nulls_of(array: pa.Array) -> npt.NDArray[np.uint8] | None:
     """Return (n,) numbers, 1 where null, else 0; None if nothing is null. Null dictionary items are nulls."""
     if pa.types.is_null(array.type):
@@ -108,12 +98,7 @@ def nulls_of(array: pa.Array) -> npt.NDArray[np.uint8] | None:
         array = array.dictionary.take(array.indices)
     if array.null_count == 0:
         return None
-    return 1 - _bits(array.buffers()[0], array.offset, len(array))
-
-
-def _bits(bitmap: pa.Buffer, first: int, count: int) -> npt.NDArray[np.uint8]:
-    octets = np.frombuffer(bitmap, np.uint8, count=(first % 8 + count + 7) // 8, offset=first // 8)
-    return np.unpackbits(octets, bitorder="little", count=first % 8 + count)[first % 8 :]
+    return np.unpackbits(~bitmap_piece(array, 0), bitorder="little", count=len(array))
 
 
 def fixed_values(array: pa.Array) -> FixedWidth:
@@ -127,9 +112,10 @@ def fixed_values(array: pa.Array) -> FixedWidth:
     if bits % 8 == 0:
         width = bits // 8
         return FixedWidth(bits, np.frombuffer(data, np.uint8, count * width, first * width), count)
-    if first % 8 or count % 8:
-        return FixedWidth(bits, np.packbits(_bits(data, first, count), bitorder="little"), count)
-    return FixedWidth(bits, np.frombuffer(data, np.uint8, count // 8, first // 8), count)
+    bitmap = bitmap_piece(array, 1)
+    if count % 8:  # clear the bits after the last value
+        bitmap = np.packbits(np.unpackbits(bitmap, bitorder="little", count=count), bitorder="little")
+    return FixedWidth(bits, bitmap, count)
 
 
 def variable_values(array: pa.Array, missing: npt.NDArray[np.bool_] | None = None) -> VariableWidth:

@@ -1,7 +1,7 @@
 """Composite blocks and blocks without data of their own; see block.py.
 
 Items, Struct, Indices, Joined      combine other blocks
-Repeated, Nulls, NullItems, Ready   store one value, nothing, or an existing array
+Repeated, Nulls, Ready              store one value, nothing, or an existing array
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.block import (
+    BIT_WORDS,
     MAX_INT32,
-    WORDS,
     Block,
     Coded,
     FixedWidth,
@@ -27,12 +27,13 @@ from lancetable.file.encodings_v2_1.block import (
     VariableWidth,
     is_variable,
     null_count,
+    octets_of,
     offset_bytes,
     type_bits,
 )
 from lancetable.file.kernels import native, varbin
 
-__all__ = ["Indices", "Items", "Joined", "NullItems", "Nulls", "Ready", "Repeated", "Struct"]
+__all__ = ["Indices", "Items", "Joined", "Nulls", "Ready", "Repeated", "Struct", "with_dictionary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +123,8 @@ class Indices:
             return pa.DictionaryArray.from_arrays(indices, self.items, ordered=data_type.ordered, safe=False)
         self._check_size(numbers, min(limit, MAX_INT32) if offset_bytes(data_type) == 4 else limit)
         if native is not None and is_variable(data_type) and self.items.type == data_type and not self.items.null_count:
-            found = varbin.take_items(self.items, numbers, validity)
-            return pa.Array.from_buffers(data_type, self.length, [validity, *found], null_count(validity))
+            offsets_and_data = varbin.take_items(self.items, numbers, validity)
+            return pa.Array.from_buffers(data_type, self.length, [validity, *offsets_and_data], null_count(validity))
         return self.items.take(indices)
 
     def _checked(self, numbers: npt.NDArray[Any], validity: pa.Buffer | None) -> npt.NDArray[Any]:
@@ -155,6 +156,15 @@ class Indices:
             raise CorruptFileError("strings expand to too many bytes", expected=f"at most {limit} bytes", found=total)
 
 
+def with_dictionary(indices: Block, items: pa.Array | None) -> Block:
+    """Combine indices with the items of a dictionary; return them unchanged if there is none."""
+    if items is None:
+        return indices
+    if not isinstance(indices, FixedWidth):
+        raise CorruptFileError("dictionary indices are not numbers")
+    return Indices(indices, items)
+
+
 @dataclass(frozen=True, slots=True)
 class Repeated:
     """The single value of the block `value`, repeated `length` times."""
@@ -174,19 +184,11 @@ class Repeated:
             _check_limit((value.bits * self.length + 7) // 8, limit)
             return self._fixed(value).to_array(data_type, validity, limit)
         if isinstance(value, VariableWidth):
-            size = len(value.data)
-            width = offset_bytes(data_type)
-            _check_limit((size + width) * self.length, limit)
-            if width == 4 and size * self.length > MAX_INT32:
-                raise CorruptFileError("values too long for their type", expected=MAX_INT32, found=size * self.length)
-            offsets = np.arange(self.length + 1, dtype=np.int32 if width == 4 else np.int64) * size
-            repeated = np.tile(np.frombuffer(value.data, np.uint8), self.length) if size else b""
-            value.to_array(data_type, None, limit)  # checks that it is UTF-8
-            buffers = [
-                validity,
-                pa.py_buffer(offsets.astype(np.int32 if width == 4 else np.int64)),
-                pa.py_buffer(repeated),
-            ]
+            value.to_array(data_type, None, limit)  # checks the type, and once that the value is UTF-8
+            size, width = len(value.data), offset_bytes(data_type)
+            _check_limit((size + width) * self.length, limit if width == 8 else min(limit, MAX_INT32))
+            offsets = np.arange(self.length + 1, dtype=f"i{width}") * size
+            buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(np.tile(octets_of(value.data), self.length))]
             return pa.Array.from_buffers(data_type, self.length, buffers, null_count(validity))
         raise CorruptFileError(f"a page of {data_type} cannot be a single value")
 
@@ -194,12 +196,9 @@ class Repeated:
         if value.bits == 1:
             octet = 0xFF if np.frombuffer(value.data, np.uint8)[0] & 1 else 0
             return FixedWidth(1, np.full((self.length + 7) // 8, octet, np.uint8), self.length)
-        word = WORDS.get(value.bits // 8)
-        if word is not None:
-            data = np.full(self.length, value.numbers()[0], word).view(np.uint8)
-        else:
-            data = np.tile(np.frombuffer(value.data, np.uint8), self.length)
-        return FixedWidth(value.bits, data, self.length)
+        if value.bits in BIT_WORDS:
+            return FixedWidth.of_numbers(np.full(self.length, value.numbers()[0]))
+        return FixedWidth(value.bits, np.tile(octets_of(value.data), self.length), self.length)
 
 
 def _check_limit(size: int, limit: int) -> None:
@@ -209,41 +208,29 @@ def _check_limit(size: int, limit: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Nulls:
-    """`length` nulls, or that many structs without children, which a page does not distinguish from nulls."""
+    """`length` nulls, or that many structs without children, which a page does not distinguish from nulls.
+
+    With `in_lists`, fixed-size lists have null items; which of them are null themselves is determined by the levels.
+    """
 
     length: int
+    in_lists: bool = False
 
     def slice(self, start: int, stop: int) -> Nulls:
-        return Nulls(stop - start)
+        return Nulls(stop - start, self.in_lists)
 
     def take(self, indices: Ints) -> Nulls:
-        return Nulls(len(indices))
+        return Nulls(len(indices), self.in_lists)
 
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
+        if self.in_lists and pa.types.is_fixed_size_list(data_type):
+            items = Nulls(self.length * data_type.list_size).to_array(data_type.value_type, None, limit)
+            return pa.Array.from_buffers(data_type, self.length, [validity], null_count(validity), children=[items])
         if pa.types.is_struct(data_type) and data_type.num_fields == 0:
             return pa.Array.from_buffers(data_type, self.length, [None], 0)
         bits = type_bits(data_type)
         _check_limit(self.length * (8 if bits is None else bits // 8 + 1), limit)
         return pa.nulls(self.length, data_type)
-
-
-@dataclass(frozen=True, slots=True)
-class NullItems:
-    """`length` values without data: fixed-size lists of nulls if that is their type, else nulls."""
-
-    length: int
-
-    def slice(self, start: int, stop: int) -> NullItems:
-        return NullItems(stop - start)
-
-    def take(self, indices: Ints) -> NullItems:
-        return NullItems(len(indices))
-
-    def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
-        if not pa.types.is_fixed_size_list(data_type):
-            return Nulls(self.length).to_array(data_type, None, limit)
-        items = Nulls(self.length * data_type.list_size).to_array(data_type.value_type, None, limit)
-        return pa.Array.from_buffers(data_type, self.length, [validity], null_count(validity), children=[items])
 
 
 @dataclass(frozen=True, slots=True)

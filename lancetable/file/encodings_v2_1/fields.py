@@ -15,32 +15,32 @@ Pages of different columns may end at different rows; they are sliced at their c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
-from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
 from lancetable.file import pool
 from lancetable.file.column import ColumnReader, Cursor, RunPlan
 from lancetable.file.container import ColumnPages, FileMetadata, Page
-from lancetable.file.encodings_v2_0.fields import page_cuts, split_rows
-from lancetable.file.encodings_v2_1.base import Column, Decoded
+from lancetable.file.encodings_v2_1.base import DecodedRows, ReadContext
+from lancetable.file.encodings_v2_1.block import MAX_INT32, null_count
 from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
 from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
-from lancetable.file.encodings_v2_1.layouts.miniblock import FlatPage, MiniBlock
+from lancetable.file.encodings_v2_1.layouts.miniblock import LoadedChunks, MiniBlock
 from lancetable.file.encodings_v2_1.registry import layout_of
-from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, ITEM, LIST, NULLABLE_ITEM, Level, unravel
+from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, ITEM, LIST, NULLABLE_ITEM, LayerArrays, unravel
 from lancetable.file.fetch import MAPPED, ReadPlan, Rows, gather
 from lancetable.file.kernels import varbin
+from lancetable.file.page_rows import page_cuts, split_rows
 from lancetable.format.schema import BLOB_KEY, Field
 
 __all__ = ["has_no_nulls", "open_cursor", "open_field"]
 
 _BLOB_V2_NAMES: Final = ["kind", "position", "size", "blob_id", "blob_uri"]
-_MAX_INT32: Final = (1 << 31) - 1
 _PART_ROWS: Final = 256 * 1024  # rows of a page for each thread that decodes it
 _PART_BYTES: Final = 1024 * 1024
 _MAX_PARTS: Final = 64
@@ -54,14 +54,14 @@ def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> 
     """
     builder = _Builder(file, columns)
     root = builder.add(field, ())
-    if isinstance(root, _Missing):
+    if root.leaf is None:
         raise file.corrupt(f"field {field.name!r} has no column", f"a column for field id {field.id}")
     return FieldReader(file, field, root, builder.leaves)
 
 
 def open_cursor(reader: ColumnReader, run: RunPlan) -> Cursor | None:
     """Return a cursor of a field that is one column, without lists and structs; None for other fields."""
-    if not isinstance(reader, FieldReader) or not isinstance(reader._root, _Leaf) or not reader._leaves[0].is_plain:
+    if not isinstance(reader, FieldReader) or not reader._leaves[0].is_plain:
         return None
     return _LeafCursor(reader._leaves[0], run)
 
@@ -85,43 +85,16 @@ def _has_no_nulls(page: Page) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Leaf:
-    index: int  # among the leaves of the field
+class _Node:
+    """A field of the tree; without children it is a leaf column.
 
-
-@dataclass(frozen=True, slots=True)
-class _Struct:
-    data_type: pa.DataType
-    first: int  # the leaf from which the layer of this node is taken
-    children: tuple[_Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _List:
-    """A list or a map."""
+    `leaf` is the index of the leaf from which the layer or the values of the node are taken, None for a field that the
+    file does not store.
+    """
 
     data_type: pa.DataType
-    first: int
-    child: _Node
-
-
-@dataclass(frozen=True, slots=True)
-class _FixedList:
-    """A fixed-size list of structs."""
-
-    data_type: pa.DataType
-    first: int
-    child: _Node
-
-
-@dataclass(frozen=True, slots=True)
-class _Missing:
-    """A field that the file does not store."""
-
-    data_type: pa.DataType
-
-
-_Node = _Leaf | _Struct | _List | _FixedList | _Missing
+    leaf: int | None
+    children: tuple[_Node, ...] = ()
 
 
 class _Builder:
@@ -136,54 +109,36 @@ class _Builder:
 
     def add(self, field: Field, above: tuple[int, ...]) -> _Node:
         """Return the node of a field; `above` are the kinds of the layers above it, outer to inner."""
-        index = self.columns.get(field.id)
-        if index is not None:
-            return self._leaf(field, index, above)
-        if not field.children:
-            return _Missing(field.data_type)
-        own = (LIST,) if field.is_list else (LIST,) if field.logical_type == "map" else (_list_size(field),)
         first = len(self.leaves)
-        children = tuple([self.add(child, (*above, *own)) for child in field.children])
-        if len(self.leaves) == first and not self._add_witness(field, above):
-            return _Missing(field.data_type)
-        if field.is_struct:
-            return _Struct(field.data_type, first, children)
-        if own == (LIST,):
-            return _List(field.data_type, first, children[0])
-        return _FixedList(field.data_type, first, children[0])
+        if self._add_leaf(field, above):
+            return _Node(field.data_type, first)
+        children = tuple([self.add(child, (*above, _layer_kind(field))) for child in field.children])
+        if children and len(self.leaves) == first:
+            # The file stores no requested child, so the layer of the field is taken from one that is not requested.
+            stored = self.file.schema.by_id.get(field.id)
+            if stored is not None and stored.logical_type == field.logical_type:
+                self._add_first_leaf(stored, above)
+        return _Node(field.data_type, first if len(self.leaves) > first else None, children)
 
-    def _add_witness(self, field: Field, above: tuple[int, ...]) -> bool:
-        """Add a stored leaf below `field` as the source of its layer, because the file stores no requested child.
+    def _add_first_leaf(self, field: Field, above: tuple[int, ...]) -> bool:
+        """Add the first stored leaf at or below a field; return whether there is one."""
+        return self._add_leaf(field, above) or any(
+            self._add_first_leaf(child, (*above, _layer_kind(field))) for child in field.children
+        )
 
-        Returns False if there is none.
-        """
-        stored = self.file.schema.by_id.get(field.id)
-        if stored is None or stored.logical_type != field.logical_type:
-            return False
-        for child in stored.children:
-            own = (LIST,) if stored.is_list or stored.logical_type == "map" else (_list_size(stored),)
-            if self._first_leaf(child, (*above, *own)):
-                return True
-        return False
-
-    def _first_leaf(self, field: Field, above: tuple[int, ...]) -> bool:
+    def _add_leaf(self, field: Field, above: tuple[int, ...]) -> bool:
         index = self.columns.get(field.id)
-        if index is not None:
-            self._leaf(field, index, above)
-            return True
-        own = LIST if field.is_list or field.logical_type == "map" else _list_size(field)
-        return any(self._first_leaf(child, (*above, own)) for child in field.children)
-
-    def _leaf(self, field: Field, index: int, above: tuple[int, ...]) -> _Leaf:
+        if index is None:
+            return False
         self.leaves.append(LeafColumn(self.file, self.file.column(index), field, (ITEM, *reversed(above))))
-        return _Leaf(len(self.leaves) - 1)
+        return True
 
 
-def _list_size(field: Field) -> int:
-    """Return the size of a fixed-size list of structs, 0 (an item layer) for a struct."""
+def _layer_kind(field: Field) -> int:
+    """Return the kind of the layer of a field with children, as in repdef.py; for fixed-size lists their size."""
     if field.is_struct:
         return ITEM
-    return int(field.data_type.list_size)
+    return LIST if field.is_list or field.logical_type == "map" else int(field.data_type.list_size)
 
 
 # ------------------------------------------------------------------------------------------------------------ leaves
@@ -193,7 +148,7 @@ class Spine(NamedTuple):
     """Some rows of one leaf: its values and the layers above them, from outer to inner."""
 
     num_rows: int
-    levels: Sequence[Level]
+    levels: Sequence[LayerArrays]
     sizes: Sequence[int]  # of fixed-size lists, 0 for other layers; one for each of `levels`
     values: pa.Array
 
@@ -206,30 +161,20 @@ class Spine(NamedTuple):
         for level, size in zip(self.levels, self.sizes):
             valid = None if level.valid is None else level.valid[start:stop]
             if level.offsets is None:
-                cut.append(Level(valid))
+                cut.append(LayerArrays(valid))
                 if size:
                     start, stop = start * size, stop * size
                 continue
             offsets = level.offsets[start : stop + 1]
             start, stop = int(offsets[0]), int(offsets[-1])
-            cut.append(Level(valid, offsets - start))
+            cut.append(LayerArrays(valid, offsets - start))
         return Spine(num_rows, cut, self.sizes, self.values.slice(start, stop - start))
 
 
 class LeafColumn:
     """A column that is read as spines."""
 
-    __slots__ = (
-        "_children",
-        "_column",
-        "_expected",
-        "_field_type",
-        "_pages",
-        "_repeat",
-        "_sizes",
-        "num_rows",
-        "starts",
-    )
+    __slots__ = ("_context", "_expected", "_field_type", "_pages", "_repeat", "_sizes", "num_rows", "starts")
 
     def __init__(self, file: FileMetadata, pages: ColumnPages, field: Field, expected: tuple[int, ...]) -> None:
         self._pages = pages
@@ -242,7 +187,7 @@ class LeafColumn:
             stored = file.schema.by_id.get(field.id)
             if stored is not None and stored.children:
                 stored_type = stored.data_type
-        self._column = Column(stored_type, file.version, file.size_bytes)
+        self._context = ReadContext(stored_type, file.version, file.size_bytes)
         # Pages count the items of fixed-size lists of structs unless these are inside lists.
         self._repeat = 1
         for kind in reversed(expected[1:]):
@@ -258,10 +203,6 @@ class LeafColumn:
     def is_plain(self) -> bool:
         """Return whether the leaf is the field itself, without structs or lists above it."""
         return len(self._expected) == 1
-
-    @property
-    def _is_hollow(self) -> bool:
-        return bool(pa.types.is_struct(self._field_type) and self._field_type.num_fields == 0)
 
     def zipped_bytes(self, row: int) -> int:
         """Return the bytes of the page that stores `row` if reading a part of it takes one round, as all of it; else 0.
@@ -281,21 +222,19 @@ class LeafColumn:
         if self._repeat > 1:
             rows = _repeated(rows, self._repeat)
         parts = split_rows(self._pages, rows)
-        if len(parts) == 1:
-            number, within = parts[0]
-            page = self._pages.page(number)
-            return [(yield from self._read_page(page, within, gap))]
-        if isinstance(rows, range):
+        if len(parts) == 1 or isinstance(rows, range):
             return (yield from gather([self._read_page(self._pages.page(number), part, gap) for number, part in parts]))
         # Share a large number of rows among the threads.
         share = len(rows) // pool.size() + 1 if len(rows) >= _SHARED_ROWS else len(rows)
         plans = []
         for group in self._groups(parts, share):
             page, layout, within = group[0]
-            if len(group) == 1:
-                plans.append(self._guarded(page, layout.read(page, self._column, within, gap)))
-            else:
-                plans.append(self._guarded(page, layout.read_together(group, self._column, gap)))
+            plan = (
+                layout.read(page, self._context, within, gap)
+                if len(group) == 1
+                else layout.read_together(group, self._context, gap)
+            )
+            plans.append(self._guarded(page, plan))
         return (yield from gather(plans, [True] * len(plans) if share < len(rows) else None))
 
     def _groups(self, parts: Sequence[tuple[int, Rows]], most: int) -> list[list[tuple[Page, Any, Any]]]:
@@ -304,7 +243,7 @@ class LeafColumn:
         A group of `most` or more rows is not extended.
         """
         groups: list[list[tuple[Page, Any, Any]]] = []
-        has_dictionary = pa.types.is_dictionary(self._column.data_type)
+        has_dictionary = pa.types.is_dictionary(self._context.data_type)
         last_key: tuple[Any, ...] | None = None
         count = 0
         for number, within in parts:
@@ -322,23 +261,23 @@ class LeafColumn:
         return groups
 
     def _read_page(self, page: Page, rows: Rows, gap: int) -> ReadPlan[Spine]:
-        return self._guarded(page, layout_of(page).read(page, self._column, rows, gap))
+        return self._guarded(page, layout_of(page).read(page, self._context, rows, gap))
 
-    def _guarded(self, page: Page, plan: ReadPlan[Decoded]) -> ReadPlan[Spine]:
+    def _guarded(self, page: Page, plan: ReadPlan[DecodedRows]) -> ReadPlan[Spine]:
         """Return the spine of the rows that `plan` decodes; errors name the page."""
         try:
             return self._spine(page, (yield from plan))
         except _REFUSALS as error:
             _refuse(page, error)
 
-    def _spine(self, page: Page, decoded: Decoded) -> Spine:
-        if decoded.layers == (NULLABLE_ITEM,) and self._is_hollow:
+    def _spine(self, page: Page, decoded: DecodedRows) -> Spine:
+        if decoded.layers == (NULLABLE_ITEM,) and self._field_type == pa.struct([]):
             # A struct without children has no levels, not even those of its ancestors; nothing there is null.
-            bitmap, levels = None, [Level(None)] * (len(self._expected) - 1)
+            bitmap, levels = None, [LayerArrays(None)] * (len(self._expected) - 1)
         else:
             bitmap, levels = unravel(decoded, self._expected)
-        values = decoded.values.to_array(self._column.data_type, bitmap, page.limits.page_bytes)
-        if self._column.data_type is not self._field_type and not values.type.equals(self._field_type):
+        values = decoded.values.to_array(self._context.data_type, bitmap, page.limits.page_bytes)
+        if self._context.data_type is not self._field_type and not values.type.equals(self._field_type):
             values = _wanted_children(values, self._field_type)
         return Spine(decoded.num_rows // self._repeat, levels, self._sizes, values)
 
@@ -346,24 +285,20 @@ class LeafColumn:
 _REFUSALS: Final = (CorruptFileError, UnsupportedFeatureError, pa.ArrowInvalid)
 
 
-def _refuse(page: Page, error: Exception) -> NoReturn:
+def _refuse(page: Page, error: LanceError | pa.ArrowInvalid) -> NoReturn:
     """Raise the error that rejected a page, with the page's name added."""
     if isinstance(error, pa.ArrowInvalid):
         raise page.corrupt(f"Arrow rejects the values: {error}") from error
-    if error.__dict__.get("path") is not None:
-        raise error
-    if isinstance(error, UnsupportedFeatureError):
-        raise page.unsupported(str(error.feature)) from error
-    raise page.corrupt(str(error)) from error
+    page.raise_located(error)
 
 
-class _Open(NamedTuple):
-    """An opened page: rows `start` to `stop` of its column."""
+class _LoadedPage(NamedTuple):
+    """A page in memory, with rows `start` to `stop` of its column."""
 
     start: int
     stop: int
     page: Page
-    rows: FlatPage
+    chunks: LoadedChunks
 
 
 class _LeafCursor:
@@ -374,7 +309,7 @@ class _LeafCursor:
     def __init__(self, leaf: LeafColumn, run: RunPlan) -> None:
         self._leaf = leaf
         self._run = run
-        self._open: _Open | None = None
+        self._open: _LoadedPage | None = None
 
     def __call__(self, rows: range) -> list[pa.Array]:
         opened = self._open
@@ -391,16 +326,16 @@ class _LeafCursor:
             if not isinstance(layout, MiniBlock) or len(within) == page.length:
                 return self._run(leaf._read_page(page, within, MAPPED)).values
             try:
-                flat = self._run(layout.open_flat(page, leaf._column))
+                flat = self._run(layout.open_flat(page, leaf._context))
             except _REFUSALS as error:
                 _refuse(page, error)
-            opened = self._open = _Open(start, start + page.length, page, flat)
+            opened = self._open = _LoadedPage(start, start + page.length, page, flat)
         return self._values(opened, range(start + within[0], start + within[-1] + 1))
 
-    def _values(self, opened: _Open, rows: range) -> pa.Array:
+    def _values(self, opened: _LoadedPage, rows: range) -> pa.Array:
         page = opened.page
         try:
-            decoded = opened.rows.read(range(rows.start - opened.start, rows.stop - opened.start))
+            decoded = opened.chunks.read(range(rows.start - opened.start, rows.stop - opened.start))
             return self._leaf._spine(page, decoded).values
         except _REFUSALS as error:
             _refuse(page, error)
@@ -475,7 +410,7 @@ class FieldReader:
         leaves = self._leaves
         if len(leaves) == 1:
             spines = yield from leaves[0].read(rows, gap)
-            if leaves[0].is_plain and isinstance(self._root, _Leaf):
+            if leaves[0].is_plain:
                 return [spine.values for spine in spines]
             return [_assemble(self._root, [spine], spine.num_rows) for spine in spines]
         parts = yield from gather([leaf.read(rows, gap) for leaf in leaves])
@@ -503,36 +438,35 @@ def _cut(spines: Sequence[Spine], ends: Sequence[int]) -> list[Spine]:
 
 def _assemble(node: _Node, spines: Sequence[Spine], count: int, depth: int = 0) -> pa.Array:
     """Return the array of a node with `count` values, which has `depth` layers above it."""
-    if isinstance(node, _Leaf):
-        values = spines[node.index].values
-        if len(values) != count:
-            raise CorruptFileError("columns of one field have different lengths", expected=count, found=len(values))
+    data_type = node.data_type
+    if node.leaf is None:
+        return pa.nulls(count, data_type)
+    if not node.children:
+        values = spines[node.leaf].values
+        _check_length(values, count)
         return values
-    if isinstance(node, _Missing):
-        return pa.nulls(count, node.data_type)
-    level = spines[node.first].levels[depth]
-    validity: Any = None
-    if level.valid is not None:
-        if len(level.valid) != count:
-            raise CorruptFileError(
-                "columns of one field have different lengths", expected=count, found=len(level.valid)
-            )
-        validity = varbin.pack_validity(level.valid)
-    null_count = 0 if validity is None else -1
-    if isinstance(node, _Struct):
-        children = [_assemble(child, spines, count, depth + 1) for child in node.children]
-        return pa.Array.from_buffers(node.data_type, count, [validity], null_count, children=children)
-    if isinstance(node, _FixedList):
-        child = _assemble(node.child, spines, count * int(node.data_type.list_size), depth + 1)
-        return pa.Array.from_buffers(node.data_type, count, [validity], null_count, children=[child])
-    offsets = level.offsets
-    if offsets is None or len(offsets) != count + 1:
-        raise CorruptFileError("columns of one field have different lengths", expected=count + 1)
-    total = int(offsets[-1])
-    if not pa.types.is_large_list(node.data_type):
-        if total > _MAX_INT32:
-            raise CorruptFileError("too many items for 32-bit lists", expected=_MAX_INT32, found=total)
-        offsets = offsets.astype(np.int32)
-    child = _assemble(node.child, spines, total, depth + 1)
-    buffers = [validity, pa.py_buffer(offsets)]
-    return pa.Array.from_buffers(node.data_type, count, buffers, null_count, children=[child])
+    layer = spines[node.leaf].levels[depth]
+    buffers: list[Any] = [None]
+    if layer.valid is not None:
+        _check_length(layer.valid, count)
+        buffers = [varbin.pack_validity(layer.valid)]
+    num_items = count
+    if pa.types.is_fixed_size_list(data_type):
+        num_items = count * int(data_type.list_size)
+    elif not pa.types.is_struct(data_type):
+        offsets = layer.offsets
+        _check_length(() if offsets is None else offsets[1:], count)
+        assert offsets is not None
+        num_items = int(offsets[-1])
+        if not pa.types.is_large_list(data_type):
+            if num_items > MAX_INT32:
+                raise CorruptFileError("too many items for 32-bit lists", expected=MAX_INT32, found=num_items)
+            offsets = offsets.astype(np.int32)
+        buffers.append(pa.py_buffer(offsets))
+    children = [_assemble(child, spines, num_items, depth + 1) for child in node.children]
+    return pa.Array.from_buffers(data_type, count, buffers, null_count(buffers[0]), children=children)
+
+
+def _check_length(values: Sized, count: int) -> None:
+    if len(values) != count:
+        raise CorruptFileError("columns of one field have different lengths", expected=count, found=len(values))

@@ -23,8 +23,8 @@ __all__ = ["COMPRESSIVE", "LAYOUTS", "layout_of", "pack_page"]
 
 COMPRESSIVE.update(
     {
-        arm.arm: arm
-        for arm in (
+        case.oneof_case: case
+        for case in (
             Flat,
             Variable,
             Constant,
@@ -42,4 +42,4 @@ COMPRESSIVE.update(
     }
 )
 
-LAYOUTS.update({arm.arm: arm for arm in (MiniBlock, ConstantPage, FullZip, Blob)})
+LAYOUTS.update({case.oneof_case: case for case in (MiniBlock, ConstantPage, FullZip, Blob)})

@@ -19,13 +19,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.encodings_v2_1.base import Decoded
-from lancetable.file.encodings_v2_1.block import Block
+from lancetable.file.encodings_v2_1.base import DecodedRows
+from lancetable.file.encodings_v2_1.block import Block, span_indices
 from lancetable.file.encodings_v2_1.compound import Nulls, Repeated
+from lancetable.file.fetch import Rows
 from lancetable.file.kernels import levels
 from lancetable.file.kernels.levels import LEVEL, Levels
 
-__all__ = ["ITEM", "LIST", "LISTS", "Layers", "Level", "check_levels", "layers_of", "select_rows", "unravel"]
+__all__ = ["ITEM", "LIST", "LISTS", "Layers", "LayerArrays", "check_levels", "layers_of", "select_rows", "unravel"]
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -106,24 +107,23 @@ def check_levels(
     """
     if (repetition is None) != (layers.num_lists == 0):
         raise CorruptFileError("a page must have repetition levels exactly if it has list layers")
-    entries = num_values
+    entries = rows = num_values
+    if definition is not None:
+        entries = rows = len(definition)
     if repetition is not None:
-        if definition is not None and len(definition) != len(repetition):
+        if definition is not None and len(repetition) != entries:
             raise CorruptFileError(
-                "repetition and definition levels differ in number", expected=len(repetition), found=len(definition)
+                "repetition and definition levels differ in number", expected=len(repetition), found=entries
             )
         entries = len(repetition)
-        if levels.highest(repetition) > layers.num_lists:
-            raise CorruptFileError(
-                "repetition level out of range", expected=layers.num_lists, found=levels.highest(repetition)
-            )
-        if num_rows is not None and entries and int(repetition[0]) != layers.num_lists:
-            raise CorruptFileError(
-                "the first entry does not start a row", expected=layers.num_lists, found=int(repetition[0])
-            )
+        top = layers.num_lists
+        if levels.highest(repetition) > top:
+            raise CorruptFileError("repetition level out of range", expected=top, found=levels.highest(repetition))
+        if num_rows is not None:
+            if entries and int(repetition[0]) != top:
+                raise CorruptFileError("the first entry does not start a row", expected=top, found=int(repetition[0]))
+            rows = int(np.count_nonzero(repetition == top))
     if definition is not None:
-        if repetition is None:
-            entries = len(definition)
         highest = levels.highest(definition)
         if highest > layers.num_levels:
             raise CorruptFileError("definition level out of range", expected=layers.num_levels, found=highest)
@@ -131,69 +131,47 @@ def check_levels(
             entries = int(np.count_nonzero(definition <= layers.max_visible))
     if entries != num_values:
         raise CorruptFileError("levels and values differ in number", expected=entries, found=num_values)
-    if num_rows is not None:
-        if repetition is not None:
-            found = int(np.count_nonzero(repetition == layers.num_lists))
-        else:
-            found = num_values if definition is None else len(definition)
-        if found != num_rows:
-            raise CorruptFileError("page has the wrong number of rows", expected=num_rows, found=found)
+    if num_rows is not None and rows != num_rows:
+        raise CorruptFileError("page has the wrong number of rows", expected=num_rows, found=rows)
 
 
 def select_rows(
-    values: Block,
-    repetition: Levels | None,
-    definition: Levels | None,
-    layers: Layers,
-    rows: range | Ints,
-    row_ends: Ints | None = None,
-) -> Decoded:
-    """Select rows of checked entries; `rows` are indices of the rows that start among them.
-
-    `row_ends` are the (rows,) indices of the entries after each row; needed if rows are not contiguous.
-    """
-    if repetition is None:
+    values: Block, repetition: Levels | None, definition: Levels | None, layers: Layers, rows: Rows
+) -> DecodedRows:
+    """Select rows of checked entries; `rows` are indices of the rows that start among them."""
+    entries: Any = slice(rows.start, rows.stop) if isinstance(rows, range) else rows
+    if repetition is not None:
+        starts = np.flatnonzero(repetition == layers.num_lists)
+        ends = np.append(starts[1:], len(repetition))
         if isinstance(rows, range):
-            if definition is not None:
-                definition = definition[rows.start : rows.stop]
-            return Decoded(values.slice(rows.start, rows.stop), None, definition, layers.kinds, len(rows))
-        if definition is not None:
-            definition = definition[rows]
-        return Decoded(values.take(rows), None, definition, layers.kinds, len(rows))
-    starts = np.flatnonzero(repetition == layers.num_lists)
-    ends = np.append(starts[1:], len(repetition)) if row_ends is None else row_ends
-    has_hidden = definition is not None and levels.highest(definition) > layers.max_visible
-    if isinstance(rows, range):
-        first, end = int(starts[rows.start]), int(ends[rows.stop - 1])
-        low, high = first, end
-        if definition is not None:
-            if has_hidden:
-                low = int(np.count_nonzero(definition[:first] <= layers.max_visible))
-                high = low + int(np.count_nonzero(definition[first:end] <= layers.max_visible))
-            definition = definition[first:end]
-        return Decoded(values.slice(low, high), repetition[first:end], definition, layers.kinds, len(rows))
-    lengths = ends[rows] - starts[rows]
-    entries = np.repeat(starts[rows] - (np.cumsum(lengths) - lengths), lengths)
-    entries += np.arange(len(entries))
+            entries = slice(int(starts[rows.start]), int(ends[rows.stop - 1]))
+        else:
+            entries = span_indices(starts[rows], ends[rows] - starts[rows])
+        repetition = repetition[entries]
     positions = entries
     if definition is not None:
-        if has_hidden:
+        if layers.num_levels > layers.max_visible and levels.highest(definition) > layers.max_visible:
             visible = definition <= layers.max_visible
-            positions = entries[visible[entries]]
-            if not isinstance(values, (Nulls, Repeated)):  # these only count the positions
-                positions = (np.cumsum(visible) - 1)[positions]
+            if isinstance(entries, slice):
+                first = int(np.count_nonzero(visible[: entries.start]))
+                positions = slice(first, first + int(np.count_nonzero(visible[entries])))
+            else:
+                positions = entries[visible[entries]]
+                if not isinstance(values, (Nulls, Repeated)):  # these only count the positions
+                    positions = (np.cumsum(visible) - 1)[positions]
         definition = definition[entries]
-    return Decoded(values.take(positions), repetition[entries], definition, layers.kinds, len(rows))
+    selected = values.slice(positions.start, positions.stop) if isinstance(positions, slice) else values.take(positions)
+    return DecodedRows(selected, repetition, definition, layers.kinds, len(rows))
 
 
-class Level(NamedTuple):
+class LayerArrays(NamedTuple):
     """One layer above the leaves: the validity of its structs or lists, None if all are valid; the offsets of lists."""
 
     valid: Bools | None
     offsets: Ints | None = None
 
 
-def unravel(decoded: Decoded, expected: tuple[int, ...]) -> tuple[pa.Buffer | None, list[Level]]:
+def unravel(decoded: DecodedRows, expected: tuple[int, ...]) -> tuple[pa.Buffer | None, list[LayerArrays]]:
     """Return the bitmap of the leaf values, None if all are valid, and the layers above them from outer to inner.
 
     `expected` are the kinds of layers in the schema, inner to outer: ITEM, LIST, or the size of a fixed-size list.
@@ -204,7 +182,7 @@ def unravel(decoded: Decoded, expected: tuple[int, ...]) -> tuple[pa.Buffer | No
         raise CorruptFileError("layers do not match the schema", expected=expected, found=layers.kinds)
     repetition, definition = decoded.repetition, decoded.definition
     bitmap: pa.Buffer | None = None
-    found: list[Level] = []
+    outer_layers: list[LayerArrays] = []
     low = seen = 0
     for number, (kind, wanted) in enumerate(zip(layers.kinds, expected)):
         if wanted == LIST:
@@ -214,7 +192,7 @@ def unravel(decoded: Decoded, expected: tuple[int, ...]) -> tuple[pa.Buffer | No
             offsets, valid, repetition, definition = levels.list_layer(
                 repetition, definition, low, high, layers.slots[number], null
             )
-            found.append(Level(valid, offsets))
+            outer_layers.append(LayerArrays(valid, offsets))
             low = high
             seen += 1
             continue
@@ -235,11 +213,11 @@ def unravel(decoded: Decoded, expected: tuple[int, ...]) -> tuple[pa.Buffer | No
                         valid_items = None
             low += 1
         if number:
-            found.append(Level(valid_items))
+            outer_layers.append(LayerArrays(valid_items))
     if repetition is not None and levels.highest(repetition):
         raise CorruptFileError("repetition level out of range")
-    found.reverse()
-    return bitmap, found
+    outer_layers.reverse()
+    return bitmap, outer_layers
 
 
 @lru_cache(maxsize=256)
@@ -256,22 +234,16 @@ def _levels_of_lists(
 
     A list has `size` entries, or a single one if it has no items because an outer layer is missing.
     """
-    if definition is None:
-        return (None if repetition is None else repetition[::size]), None
-    if levels.highest(definition) <= top:
-        if len(definition) % size:
-            raise CorruptFileError(
-                "incomplete fixed-size list", expected=f"a multiple of {size} items", found=len(definition)
-            )
-        return (None if repetition is None else repetition[::size]), definition[::size]
-    visible = definition <= top
-    ranks = np.cumsum(visible) - 1
-    if (int(ranks[-1]) + 1) % size:
-        raise CorruptFileError(
-            "incomplete fixed-size list", expected=f"a multiple of {size} items", found=int(ranks[-1]) + 1
-        )
-    keep = ~visible | (ranks % size == 0)
-    return (None if repetition is None else repetition[keep]), definition[keep]
+    keep: Any = slice(None, None, size)
+    num_items = 0 if definition is None else len(definition)
+    if definition is not None and levels.highest(definition) > top:
+        visible = definition <= top
+        ranks = np.cumsum(visible) - 1
+        num_items = int(ranks[-1]) + 1
+        keep = ~visible | (ranks % size == 0)
+    if num_items % size:
+        raise CorruptFileError("incomplete fixed-size list", expected=f"a multiple of {size} items", found=num_items)
+    return None if repetition is None else repetition[keep], None if definition is None else definition[keep]
 
 
 def level_array(data: Any) -> Levels:

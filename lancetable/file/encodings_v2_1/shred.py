@@ -11,6 +11,7 @@ below a null struct keep their slot unless there is a list in between. Source: p
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -20,7 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.file.encodings_v2_1.chunks import nulls_of, offsets_of
+from lancetable.file.encodings_v2_0.binary import offsets_of
+from lancetable.file.encodings_v2_1.block import offsets_of_sizes
+from lancetable.file.encodings_v2_1.chunks import nulls_of
 from lancetable.file.encodings_v2_1.repdef import (
     ALL_VALID_ITEM,
     ALL_VALID_LIST,
@@ -108,14 +111,14 @@ def leaves_of(field: Field, steps: tuple[Step, ...] = (), path: str = "") -> Ite
     path = f"{path}.{field.name}" if path else field.name
     if not field.children or field.is_packed or field.is_blob_v2:
         yield Leaf(field, steps, path)
-    elif field.is_struct:
-        for number, child in enumerate(field.children):
-            yield from leaves_of(child, (*steps, Step(StepKind.STRUCT, number, field.nullable)), path)
-    elif field.is_list or field.logical_type == "map":
-        yield from leaves_of(field.children[0], (*steps, Step(StepKind.LIST)), path)
-    else:
-        size = int(field.logical_type.rpartition(":")[2])
-        yield from leaves_of(field.children[0], (*steps, Step(StepKind.FIXED, size)), path)
+        return
+    for number, child in enumerate(field.children):
+        step = Step(StepKind.LIST)
+        if field.is_struct:
+            step = Step(StepKind.STRUCT, number, field.nullable)
+        elif not field.is_list and field.logical_type != "map":
+            step = Step(StepKind.FIXED, int(field.logical_type.rpartition(":")[2]))
+        yield from leaves_of(child, (*steps, step), path)
 
 
 def shred(array: pa.Array, steps: tuple[Step, ...], *, plain_lists: bool = True) -> Shredded:
@@ -144,7 +147,7 @@ class _Declared(NamedTuple):
     is_list: bool
     null_code: int
     empty_code: int
-    nullable: bool = True  # whether other pages of the column may have nulls here
+    nullable: bool = True  # True if other pages of the column may have nulls here
 
 
 class _Walk:
@@ -168,16 +171,16 @@ class _Walk:
             return
         code = self._take_code()
         self._layers.append(_Declared(False, code, 0))
+        self._mark(nulls.view(np.bool_), code)
+
+    def _mark(self, missing: npt.NDArray[np.bool_], code: int) -> None:
+        """Set the code of the `missing` slots, unless an outer layer is missing already."""
         if self._codes is None:
-            if self._slots is None:
-                self._codes = nulls * np.uint8(code)
-                return
             self._codes = np.zeros(self._num_entries, np.uint8)
-        if self._slots is None:
-            self._codes += (self._codes == 0) * nulls * np.uint8(code)
-        else:
-            at = self._slots[np.flatnonzero(nulls)]
-            self._codes[at[self._codes[at] == 0]] = code
+        own = self._codes if self._slots is None else self._codes[self._slots]
+        np.copyto(own, np.uint8(code), where=(own == 0) & missing)
+        if self._slots is not None:
+            self._codes[self._slots] = own
 
     def pass_struct(self, number: int, nullable: bool) -> None:
         """Descend into a child of a struct."""
@@ -189,23 +192,16 @@ class _Walk:
         self.pass_item()
         array = self._array
         items = array.values.slice(array.offset * size, len(array) * size)
-        if self._slots is None:
-            counts: Any = size
-            self._slots = None
-            self._num_entries *= size
-        else:
-            counts = np.ones(self._num_entries, np.int64)
-            counts[self._slots] = size
-            starts = np.cumsum(counts) - counts
+        counts = np.ones(self._num_entries, np.int64)
+        counts[slice(None) if self._slots is None else self._slots] = size
+        starts = np.cumsum(counts) - counts
+        if self._slots is not None:
             self._slots = (starts[self._slots][:, None] + np.arange(size)).reshape(-1)
-            self._num_entries = int(starts[-1] + counts[-1]) if len(counts) else 0
+        self._num_entries = int(counts.sum())
         if self._repetition is not None:
             firsts = self._repetition
             self._repetition = np.zeros(self._num_entries, LEVEL)
-            if isinstance(counts, int):
-                self._repetition[::size] = firsts
-            else:
-                self._repetition[starts] = firsts
+            self._repetition[starts] = firsts
         if self._codes is not None:
             self._codes = np.repeat(self._codes, counts)
         self._array = items
@@ -217,6 +213,8 @@ class _Walk:
         lengths = np.diff(offsets)
         nulls = nulls_of(array)
         empty = lengths == 0
+        if nulls is not None:
+            empty &= nulls == 0
         any_empty = bool(empty.any())
         if nulls is None and not any_empty and self._codes is None:
             # Every entry is a list that has items.
@@ -225,32 +223,22 @@ class _Walk:
             self._expand(None, offsets[:-1] - first if first else offsets[:-1], last - first)
             self._array = array.values.slice(first, last - first)
             return
-        if nulls is not None:
-            valid = nulls == 0
-            empty &= valid
-            any_empty = bool(empty.any())
         # Outer layers have higher levels, and an empty list has a higher level than a null one of the same layer.
         empty_code = self._take_code() if any_empty else 0
         null_code = self._take_code() if nulls is not None else 0
         self._layers.append(_Declared(True, null_code, empty_code))
-        codes = np.zeros(self._num_entries, np.uint8) if self._codes is None else self._codes
-        own = codes if self._slots is None else codes[self._slots]
-        free = own == 0
         if any_empty:
-            own[free & empty] = empty_code
+            self._mark(empty, empty_code)
         if nulls is not None:
-            own[free & ~valid] = null_code
-        live = own == 0
+            self._mark(nulls.view(np.bool_), null_code)
+        assert self._codes is not None
+        live = (self._codes if self._slots is None else self._codes[self._slots]) == 0
         if self._slots is None:
-            codes = own
             counts = np.where(live, lengths, 1)
         else:
-            codes[self._slots] = own
             counts = np.ones(self._num_entries, np.int64)
             counts[self._slots[live]] = lengths[live]
-        starts = np.zeros(self._num_entries + 1, np.int64)
-        np.cumsum(counts, out=starts[1:])
-        self._codes = codes
+        starts = offsets_of_sizes(counts)
         self._expand(counts, starts[:-1], int(starts[-1]))
         self._array = _items_of(array, live, offsets)
 
@@ -335,12 +323,8 @@ _LIST_LAYERS: Final = {
 
 def _null_struct_around(outer: Sequence[_Declared]) -> bool:
     """Return whether a layer up to the next list is a struct with nulls."""
-    for layer in outer:
-        if layer.is_list:
-            return False
-        if layer.null_code:
-            return True
-    return False
+    inside_lists = itertools.takewhile(lambda layer: not layer.is_list, outer)
+    return any(layer.null_code for layer in inside_lists)
 
 
 def _items_of(array: pa.Array, live: npt.NDArray[np.bool_], offsets: npt.NDArray[Any]) -> pa.Array:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from lancetable.file.kernels import native_write
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES
 
-__all__ = ["block_widths", "byte_entropy", "count_distinct", "count_runs", "estimate_runs", "is_constant"]
+__all__ = ["block_widths", "count_distinct", "count_runs", "estimate_runs", "is_constant"]
 
 _POWERS: Final = np.uint64(1) << np.arange(64, dtype=np.uint64)
 _SAMPLE_SLICES: Final = 16
@@ -62,20 +62,6 @@ def estimate_runs(values: npt.NDArray[Any]) -> int:
     return 1 + changes * len(values) // (_SAMPLE_SLICES * (_SLICE_VALUES - 1))
 
 
-def byte_entropy(values: npt.NDArray[Any]) -> float:
-    """Return the mean entropy, in bits, of byte 0, byte 1 ... of a sample of the values."""
-    if len(values) == 0:
-        return 0.0
-    step = max(1, len(values) // _SAMPLE_VALUES)
-    octets = np.ascontiguousarray(values[::step]).view(np.uint8).reshape(-1, values.dtype.itemsize)
-    total = 0.0
-    for place in range(octets.shape[1]):
-        counts = np.bincount(octets[:, place], minlength=256)
-        shares = counts[counts > 0] / len(octets)
-        total -= float((shares * np.log2(shares)).sum())
-    return total / octets.shape[1]
-
-
 def count_distinct(array: pa.Array, most: int, value_bytes: float) -> int | None:
     """Estimate the number of distinct values; return None if a sample shows that there are more than `most`.
 
@@ -84,26 +70,30 @@ def count_distinct(array: pa.Array, most: int, value_bytes: float) -> int | None
     """
     count = len(array)
     if count <= _FEW_VALUES and count * value_bytes <= _FEW_BYTES and not _counts_fast(array):
-        found = _sampled(array, count)[0]
-        return found if found <= most else None
+        return _distinct_if_few(array, most)
     least = max(_MIN_SAMPLE_VALUES, min(_SAMPLE_VALUES, int(_SAMPLE_BYTES / (value_bytes + 1))))
     # This sample size is conclusive for nearly all columns of mostly unique values.
     sure = min(least, max(_MIN_SAMPLE_VALUES, 2 * math.isqrt(2 * _SURE_PAIRS * most)))
     for size in (sure, least, _LARGER_SAMPLE * least):
         if 2 * size >= count:
             break
-        found, once, twice = _sampled(array, size)
+        distinct, once, twice = _sampled(array, size)
         # Chao's estimator: the number of unseen values follows from those seen once and twice.
-        estimate = found + once * max(once - 1, 0) // (2 * (twice + 1))
+        estimate = distinct + once * max(once - 1, 0) // (2 * (twice + 1))
         # If even `most` distinct values would yield hardly any repeated ones in the sample, it proves nothing.
         if estimate > most and (size > least or size * size > _SURE_PAIRS * 2 * most):
             return None
-        if once * 8 < found and size >= least:
+        if once * 8 < distinct and size >= least:
             return estimate
     else:
         return estimate
-    found = _sampled(array, count)[0]
-    return found if found <= most else None
+    return _distinct_if_few(array, most)
+
+
+def _distinct_if_few(array: pa.Array, most: int) -> int | None:
+    """Count the distinct values; return None if there are more than `most`."""
+    distinct = _sampled(array, len(array))[0]
+    return distinct if distinct <= most else None
 
 
 def _sampled(array: pa.Array, size: int) -> tuple[int, int, int]:

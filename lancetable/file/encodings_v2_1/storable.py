@@ -72,7 +72,9 @@ def _check_packed(leaf: Leaf, version: FileVersion) -> None:
             raise _unsupported(leaf, version, f"a packed struct with {child.name!r} of type {child.type}")
 
 
-def _unsupported(leaf: Leaf, version: FileVersion, what: str) -> UnsupportedFeatureError:
+def _unsupported(leaf: Leaf, version: FileVersion, feature: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
-        f"column {leaf.path!r}: files of version {version.number} cannot hold {what}", feature=what, column=leaf.path
+        f"column {leaf.path!r}: files of version {version.number} cannot hold {feature}",
+        feature=feature,
+        column=leaf.path,
     )

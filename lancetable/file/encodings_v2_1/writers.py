@@ -1,4 +1,4 @@
-"""Column writers of 2.1 and 2.2 files.
+"""LeafSpec writers of 2.1 and 2.2 files.
 
     write(array)  ->  Queue  ->  shred, choose, encode for each leaf  ->  EncodedPage
 
@@ -10,9 +10,7 @@ buffered.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import ClassVar, Final, NamedTuple
 
@@ -22,19 +20,19 @@ import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import pool
-from lancetable.file.column import BlobSink, ColumnWriter, EncodedPage, WriteOptions, holds_null
+from lancetable.file.column import BlobSink, ColumnWriter, EncodedPage, PageOptions, holds_null
 from lancetable.file.custom import encode_custom, wanted_encoding
 from lancetable.file.encodings_v2_0.blob import describe_blobs
 from lancetable.file.encodings_v2_0.writers import COLUMN_VALUES, Queue, equal_parts, null_refused
 from lancetable.file.encodings_v2_1.base import pack_page
 from lancetable.file.encodings_v2_1.choose import EncodedRows, encode_pages
 from lancetable.file.encodings_v2_1.choose_dictionary import pages_repeat_items
-from lancetable.file.encodings_v2_1.choose_layout import Column
+from lancetable.file.encodings_v2_1.choose_layout import LeafSpec
+from lancetable.file.encodings_v2_1.encoding_options import EncodingOptions
 from lancetable.file.encodings_v2_1.layouts.blob import encode_blobs
 from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, NULLABLE_ITEM
 from lancetable.file.encodings_v2_1.shred import StepKind, leaves_of, shred
 from lancetable.file.encodings_v2_1.storable import check_field
-from lancetable.file.encodings_v2_1.wishes import EncodingOptions
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import FileVersion
 
@@ -45,7 +43,7 @@ _QUEUE_BYTES_PER_BLOB: Final = 16
 _NULL_POSITION: Final = 1 << 16  # marks a null blob: definition level 1 in the upper bits, size 0
 
 
-def open_writers(version: FileVersion, schema: Schema, options: WriteOptions, blobs: BlobSink) -> list[ColumnWriter]:
+def open_writers(version: FileVersion, schema: Schema, options: PageOptions, blobs: BlobSink) -> list[ColumnWriter]:
     """Return a writer for each top-level field.
 
     Raises UnsupportedFeatureError for fields that the version cannot store.
@@ -54,7 +52,7 @@ def open_writers(version: FileVersion, schema: Schema, options: WriteOptions, bl
     column = 0
     for field in schema.fields:
         check_field(field, version)
-        leaves = [Column(leaf, EncodingOptions.of(leaf.field.metadata), version) for leaf in leaves_of(field)]
+        leaves = [LeafSpec(leaf, EncodingOptions.of(leaf.field.metadata), version) for leaf in leaves_of(field)]
         writer: ColumnWriter
         if field.is_blob:
             writer = BlobWriter(column, leaves[0], options, blobs)
@@ -69,7 +67,7 @@ class _Job(NamedTuple):
     """Rows of a leaf to encode as a page; `first_row` is the index of the first one in the file."""
 
     column: int
-    leaf: Column
+    leaf: LeafSpec
     array: pa.Array
     first_row: int
 
@@ -80,14 +78,14 @@ class FieldWriter:
     __slots__ = ("_blobs", "_column", "_field", "_leaves", "_num_rows", "_options", "_queue", "_strict", "concurrent")
 
     def __init__(
-        self, column: int, field: Field, leaves: Sequence[Column], options: WriteOptions, blobs: BlobSink
+        self, column: int, field: Field, leaves: Sequence[LeafSpec], options: PageOptions, blobs: BlobSink
     ) -> None:
         self._column = column
         self._field = field
         self._leaves = leaves
         self._options = options
         self._blobs = blobs
-        self._queue = Queue(options.keep_arrays)
+        self._queue = Queue()
         self._num_rows = 0
         self._strict = _has_strict(field)
         self.concurrent = not any(leaf.leaf.field.is_blob for leaf in leaves)
@@ -108,8 +106,6 @@ class FieldWriter:
         self._queue.add(array)
         if self._queue.size_bytes > self._options.cache_bytes * max(len(self._leaves), 1):
             yield from self._flush()
-        else:
-            self._queue.settle()
 
     def finish(self) -> Iterator[EncodedPage]:
         return self._flush(last=True)
@@ -128,7 +124,18 @@ class FieldWriter:
             parts = equal_parts(arrays[0], size, most if not self._repeats(arrays[0], size, most) else size)
         else:
             parts = _joined(arrays)
-        yield from self._encode(list(self._jobs(parts)), size)
+        jobs: list[_Job] = []
+        for part in parts:
+            jobs += [
+                _Job(self._column + number, leaf, part, self._num_rows) for number, leaf in enumerate(self._leaves)
+            ]
+            self._num_rows += len(part)
+        parallel = (
+            len(jobs) > 1 and size >= _PARALLEL_BYTES and self.concurrent and pool.size() > 1 and not pool.in_worker()
+        )
+        # On the pool, at most one page per thread, and one more, are encoded at a time.
+        for pages in (pool.in_order if parallel else map)(self._encode_job, jobs):
+            yield from pages
 
     def _repeats(self, array: pa.Array, size: int, most: int) -> bool:
         """Return whether pages of at most `most` bytes would repeat a dictionary of notable size."""
@@ -138,38 +145,11 @@ class FieldWriter:
             pages_repeat_items(leaf, array, -(-size // most)) for leaf in self._leaves if not leaf.leaf.field.is_blob
         )
 
-    def _jobs(self, parts: Iterable[pa.Array]) -> Iterator[_Job]:
-        for part in parts:
-            for number, leaf in enumerate(self._leaves):
-                yield _Job(self._column + number, leaf, part, self._num_rows)
-            self._num_rows += len(part)
-
-    def _encode(self, jobs: Sequence[_Job], size: int) -> Iterator[EncodedPage]:
-        parallel = (
-            len(jobs) > 1 and size >= _PARALLEL_BYTES and self.concurrent and pool.size() > 1 and not pool.in_worker()
-        )
-        if not parallel:
-            for job in jobs:
-                yield from self._encode_one(job)
-            return
-        # Bound the memory: encode at most one page per thread, and one more, at a time.
-        waiting: deque[Future[list[EncodedPage]]] = deque()
-        try:
-            for job in jobs:
-                if len(waiting) > pool.size():
-                    yield from waiting.popleft().result()
-                waiting.append(pool.pool().submit(self._encode_one, job))
-            while waiting:
-                yield from waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-
-    def _encode_one(self, job: _Job) -> list[EncodedPage]:
+    def _encode_job(self, job: _Job) -> list[EncodedPage]:
         leaf = job.leaf.leaf
-        other = wanted_encoding(leaf.field)
-        if other is not None:
-            message, buffers = encode_custom(other, job.array)
+        custom = wanted_encoding(leaf.field)
+        if custom is not None:
+            message, buffers = encode_custom(custom, job.array)
             return [EncodedPage(job.column, len(job.array), buffers, message, job.first_row)]
         try:
             pages = list(self._encode_blobs(job) if leaf.field.is_blob else encode_pages(job.leaf, job.array))
@@ -208,7 +188,7 @@ class BlobWriter:
     __slots__ = ("_column", "_descriptors", "_leaf", "_num_rows", "_options", "_queued_bytes", "_sink")
     concurrent: ClassVar[bool] = False  # payloads are written to the file in `write`
 
-    def __init__(self, column: int, leaf: Column, options: WriteOptions, sink: BlobSink) -> None:
+    def __init__(self, column: int, leaf: LeafSpec, options: PageOptions, sink: BlobSink) -> None:
         self._column = column
         self._leaf = leaf
         self._options = options
@@ -264,20 +244,20 @@ def _has_strict(field: Field) -> bool:
     return not field.nullable or any(_has_strict(child) for child in field.children)
 
 
-def _without_null_structs(column: Column, arrays: Sequence[pa.Array]) -> Column:
+def _without_null_structs(spec: LeafSpec, arrays: Sequence[pa.Array]) -> LeafSpec:
     """Declare structs above the lists of a column never null if they have no nulls in `arrays`, all rows of the file.
 
     Old releases of pylance misread pages that declare these structs nullable without having null ones.
     """
-    steps = list(column.leaf.steps)
+    steps = list(spec.leaf.steps)
     for number, step in enumerate(steps):
         if step.kind is not StepKind.STRUCT:
             break
         if any(array.null_count for array in arrays):
-            return column
+            return spec
         steps[number] = step._replace(nullable=False)
         arrays = [array.field(step.number) for array in arrays]
-    return column._replace(leaf=replace(column.leaf, steps=tuple(steps)))
+    return spec._replace(leaf=replace(spec.leaf, steps=tuple(steps)))
 
 
 def _refuse_nulls(field: Field, array: pa.Array, path: str) -> None:

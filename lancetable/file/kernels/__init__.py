@@ -5,13 +5,12 @@ sizes of compressed buffers, stored offsets, codes without a symbol. A violation
 which the caller adds.
 
     general.py             zstd and raw LZ4 blocks, bounded before memory is allocated
-    frames.py              many zstd frames decompressed in one call
     fsst.py                short strings, compressed with a table of up to 255 symbols
     bitpacking.py          one bit stream, or transposed blocks of 1,024 values
     varbin.py              end offsets, validity, gather, UTF-8
     rle.py                 values and run lengths
     byte_stream_split.py   byte k of all values, contiguous
-    picks.py               random access to values in the chunks of a page, and to rows of lists
+    gather.py              random access to values in the chunks of a page, and to rows of lists
     zones.py               minimum and maximum of ranges of numbers
     distinct.py            distinct values and the index of each
     keys.py                hash tables from keys to rows

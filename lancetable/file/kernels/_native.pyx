@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The compiled twins of the kernels beside this file, under the same names; one file of `loops/` for each.
+"""Compiled forms of the kernels in this folder, with one file of `loops/` for each module.
 
-Every function here is chosen by the Python function of the same name, whose NumPy form is the reference and whose
-docstring is the contract. What is different: loops are C and run without the GIL.
+The Python function that calls a compiled form documents it, and its NumPy form is the reference. Loops are C and run
+without the GIL.
 """
 
 include "loops/common.pxi"
@@ -12,10 +12,9 @@ include "loops/miniblock.pxi"
 include "loops/pages.pxi"
 include "loops/levels.pxi"
 include "loops/fullzip.pxi"
-include "loops/picks.pxi"
+include "loops/gather.pxi"
 include "loops/rows.pxi"
 include "loops/general.pxi"
-include "loops/frames.pxi"
 include "loops/interleave.pxi"
 include "loops/varbin.pxi"
 include "loops/statistics.pxi"

@@ -1,7 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The compiled search for keys; see keys.py, which has the same in NumPy. What comes in are Arrow arrays in memory: that
-ends do not run backwards or beyond the data is checked before a byte is read.
-"""
+"""Compiled form of keys.py. Ends that decrease or exceed the data are rejected before any byte is read."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
@@ -16,7 +14,7 @@ cdef extern from *:
     """
     #include <string.h>
 
-    /* Eight bytes at a time, the last ones filled up with zeros; `limit` is one past the last byte that may be read. */
+    /* Mix eight bytes at a time, the last ones padded with zeros; `limit` is the end of the readable bytes. */
     static inline uint64_t ltk_hash(const uint8_t *at, int64_t size, const uint8_t *limit, uint64_t by, uint64_t length) {
         uint64_t hash = (uint64_t)size * length, word;
         while (size >= 8) {
@@ -59,7 +57,7 @@ cdef bint _fit(const end_t[::1] ends, int64_t size) noexcept nogil:
 
 
 def hash_values(const end_t[::1] ends, const uint8_t[::1] data, uint64_t by, uint64_t length):
-    """(n,) hashes of the values that end at `ends` (one more than values). None where these do not fit the data."""
+    """Return (n,) hashes of the values between (n + 1,) `ends`; None if the ends do not fit the data."""
     cdef int64_t num_rows = ends.shape[0] - 1, size = data.shape[0], i
     cdef uint64_t[::1] hashes
     cdef const uint8_t *first = &data[0] if size else NULL
@@ -78,7 +76,7 @@ def equal_values(
     const end_t[::1] ends, const uint8_t[::1] data, const int64_t[::1] rows,
     const end_t[::1] other_ends, const uint8_t[::1] other_data, const int64_t[::1] other_rows,
 ):
-    """Whether value `rows[i]` of the one equals `other_rows[i]` of the other, for all i. None for what does not fit."""
+    """Return whether the values at `rows` equal those at `other_rows`; None for ends or rows out of range."""
     cdef int64_t i, row, other, size, at, num_rows = ends.shape[0] - 1, num_others = other_ends.shape[0] - 1
     cdef int equal = 1
     if rows.shape[0] != other_rows.shape[0] or not _fit(ends, data.shape[0]):
@@ -102,8 +100,9 @@ def equal_values(
 
 
 def build(const uint64_t[::1] keys, const int64_t[::1] rows, int32_t[::1] slots, uint64_t by, int64_t[::1] own):
-    """Enter the `keys[row]` of `rows` into `slots`, a power of two of them, all -1; `own[row]` becomes the first row
-    with the same key. Slots stay free: there must be more than rows.
+    """Insert `keys[row]` of `rows` into `slots`, all -1, and set `own[row]` to the first row with the same key.
+
+    The number of slots must be a power of two and exceed the number of rows.
     """
     cdef int64_t i, row, num_slots = slots.shape[0], num_rows = keys.shape[0]
     cdef uint64_t key, place, mask = <uint64_t>(num_slots - 1)
@@ -128,13 +127,13 @@ def build(const uint64_t[::1] keys, const int64_t[::1] rows, int32_t[::1] slots,
 
 
 def find(const uint64_t[::1] wanted, const uint64_t[::1] keys, const int32_t[::1] slots, uint64_t by):
-    """What `build` entered: (k,) the rows of `wanted` that are there, ascending, and (k,) the row of `keys` of each."""
+    """Look up `wanted` in the slots of `build`: (k,) ascending indices of matches, and (k,) the row of each."""
     cdef int64_t i, found = 0, num_slots = slots.shape[0], num_keys = keys.shape[0]
     cdef uint64_t key, place, mask = <uint64_t>(num_slots - 1)
     cdef int32_t row
     cdef int shift = 64
     if num_slots < 2 or num_slots & (num_slots - 1):
-        raise ValueError(f"{num_slots} slots")
+        raise ValueError(f"the number of slots must be a power of two, got {num_slots}")
     while num_slots > 1:
         shift -= 1
         num_slots >>= 1
@@ -158,9 +157,10 @@ def find(const uint64_t[::1] wanted, const uint64_t[::1] keys, const int32_t[::1
 
 
 def build_near(const uint64_t[::1] values, const int64_t[::1] rows, uint64_t low, int32_t[::1] slots, int64_t[::1] own):
-    """Enter each row at the distance of its value from `low` unless an earlier one is there; `own` says which one is.
+    """Insert each row at the distance of its value from `low`, and set `own[row]` to the first row with the same value.
 
-    (n,) `rows` are those of the (n,) values; None: 0 to n - 1."""
+    (n,) `rows` are those of the (n,) values; None: 0 to n - 1.
+    """
     cdef int64_t i, row, num_own = own.shape[0], count = values.shape[0]
     cdef uint64_t place, num_slots = <uint64_t>slots.shape[0]
     cdef bint every = rows is None, wrong = False
@@ -177,11 +177,11 @@ def build_near(const uint64_t[::1] values, const int64_t[::1] rows, uint64_t low
                 slots[place] = <int32_t>row
             own[row] = slots[place]
     if wrong:
-        raise ValueError("values or rows that are out of range")
+        raise ValueError("values or rows out of range")
 
 
 def find_near(const uint64_t[::1] wanted, uint64_t low, const int32_t[::1] slots):
-    """The same where the row of a value lies at its distance from `low`."""
+    """Look up `wanted` in the slots of `build_near`; see `find`."""
     cdef int64_t i, found = 0
     cdef uint64_t place, num_slots = <uint64_t>slots.shape[0]
     hits, rows = np.empty(wanted.shape[0], np.int64), np.empty(wanted.shape[0], np.int64)

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The compiled search for a text in many strings; `expr/evaluate/operators.py` has its reference in Arrow.
+"""Compiled search for a substring in many strings; `expr/evaluate/operators.py` has its reference in Arrow.
 
-All strings are searched as the one stretch of bytes they are, 64 places at a time: three bytes of the text are compared
-there, the rest only where these agree. What is found counts if it does not reach beyond the end of its string.
+The bytes of all strings are searched together, 64 positions at a time: three bytes of the substring are compared first,
+and the rest where these match. A match that crosses the end of a string is ignored.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -27,8 +27,8 @@ cdef extern from *:
         return 1;
     }
 
-    /* `fold` has the bit that tells cases apart for each letter of a needle that matches in any case, else zero. The
-       caller has compared the first and the last offset with the data; those between only name places to go on at. */
+    /* `fold` has the case bit of each letter of a needle that matches in any case, else zero. The caller has checked the
+       first and the last offset against the data; the others only select the next position. */
     static void lts_contains(
         const uint8_t *data, const int32_t *offsets, int64_t num_rows, const uint8_t *needle, const uint8_t *fold,
         int64_t size, uint8_t *found
@@ -81,10 +81,10 @@ cdef extern from *:
 def containing(
     const int32_t[::1] offsets, const uint8_t[::1] data, const uint8_t[::1] needle, const uint8_t[::1] fold, bint ascii
 ):
-    """Which strings hold `needle`, bool for each; `offsets` (one more than strings) are ends within `data`.
+    """Return whether each string contains `needle`; `offsets` (one more than strings) are ends within `data`.
 
-    A byte of a string is compared after its bits of `fold` were set. None where the offsets do not fit the data, and
-    with `ascii` where some byte is none of ASCII.
+    A byte of a string is compared after its bits of `fold` are set. Returns None for offsets that do not fit the data,
+    and with `ascii` for data with a byte outside ASCII.
     """
     cdef int64_t num_rows = offsets.shape[0] - 1
     cdef int64_t size = needle.shape[0]

@@ -1,22 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Compiled kernels that only writers need; see _native.pyx. What they are given comes from Arrow arrays in memory, and
-yet no address is used before it was compared with the size of its buffer.
+"""Compiled kernels that only writers need; see _native.pyx.
 
-Loops over numbers are C, because Cython cannot say that one loop is to be built twice: for every processor, and for
-those that compare four numbers of 64 bits at a time.
+Arguments come from Arrow arrays in memory; every position is still checked against the size of its buffer. Loops over
+numbers are C, because Cython cannot build a loop twice: for every processor, and with AVX2.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp
 
-import cython
-
-import numpy as np
-
-from lancetable.errors import CorruptFileError
-
+include "loops/common.pxi"
 
 cdef extern from *:
     """
@@ -38,7 +29,7 @@ cdef extern from *:
 
     enum { LTW_SIGNED = 0, LTW_UNSIGNED = 1, LTW_FLOAT = 2, LTW_BLOCK = 1024 };
 
-    /* Eight bits to eight bytes of zeros or ones; and how many bits are set. */
+    /* By octet: eight bytes of zeros or ones, and the number of set bits. */
     static uint64_t ltw_spread[256];
     static uint8_t ltw_set[256];
 
@@ -69,8 +60,8 @@ cdef extern from *:
         return found;
     }
 
-    /* Keys are signed integers in the order of the values. A float with its sign set has the order of its other bits
-       turned around; a NaN counts as missing. Missing keys take part as the highest and the lowest one. */
+    /* Keys are signed integers in the order of the values. Negative floats have the order of their other bits reversed; a
+       NaN counts as missing. Missing keys take part as the highest and the lowest key. */
     #define LTW_TYPE(T, U, BITS, INFINITY_BITS)                                                                        \
     LTW_INLINE T ltw_key_##BITS(U bits, int kind) {                                                                    \
         if (kind == LTW_UNSIGNED) return (T)(bits ^ (U)((U)1 << (BITS - 1)));                                          \
@@ -173,30 +164,27 @@ cdef extern from *:
         ltw_zones_plain(LTW_ARGUMENTS, bits, kind, low, high, nulls, nans);
     }
 
-    static inline uint32_t ltw_load32(const uint8_t *at) { uint32_t x; memcpy(&x, at, 4); return x; }
-    static inline uint64_t ltw_load64(const uint8_t *at) { uint64_t x; memcpy(&x, at, 8); return x; }
-
-    /* Whether a < b, by their bytes. */
+    /* Return a < b, compared by bytes. */
     static inline int ltw_string_below(const uint8_t *a, int64_t length_a, const uint8_t *b, int64_t length_b) {
         int order = memcmp(a, b, (size_t)(length_a < length_b ? length_a : length_b));
         return order ? order < 0 : length_a < length_b;
     }
 
-    /* The first bytes of a value as a signed number that orders like them; zeros behind its end. */
+    /* Return the first bytes of a value, padded with zeros, as a signed number with their order. */
     LTW_INLINE int64_t ltw_string_key(const uint8_t *data, int64_t start, int64_t length, int64_t size) {
         static const uint64_t masks[9] = {
             0, 0xFF00000000000000ULL, 0xFFFF000000000000ULL, 0xFFFFFF0000000000ULL, 0xFFFFFFFF00000000ULL,
             0xFFFFFFFFFF000000ULL, 0xFFFFFFFFFFFF0000ULL, 0xFFFFFFFFFFFFFF00ULL, 0xFFFFFFFFFFFFFFFFULL
         };
         uint64_t word = 0;
-        if (start + 8 <= size) word = ltw_load64(data + start);
+        if (start + 8 <= size) word = lt_load64(data + start);
         else memcpy(&word, data + start, (size_t)(size - start < length ? size - start : length));
         word = ltw_swap(word) & masks[length < 8 ? length : 8];
         return (int64_t)(word ^ 0x8000000000000000ULL);
     }
 
-    /* For each piece the rows of its least and its greatest value, -1 if all are null. Keys come in blocks, because
-       most blocks are done with once their least and greatest key are known. 0 for offsets that lead outside. */
+    /* Find the rows of the minimum and maximum of each piece, -1 if all values are null. Keys are compared in blocks,
+       because the minimum and maximum key exclude most blocks. 0 for offsets outside the data. */
     #define LTW_EXTREMES(T, BITS)                                                                                      \
     LTW_INLINE int ltw_extremes_of_##BITS(                                                                             \
         const T *offsets, const uint8_t *data, int64_t size, const uint8_t *bitmap, int64_t skip,                      \
@@ -287,13 +275,13 @@ cdef extern from *:
         return ltw_extremes_plain(offsets, bits, data, size, bitmap, skip, starts, ends, pieces, low, high);
     }
 
-    /* Whether a < b, `width` bytes each: by their bytes, or as numbers in two's complement (a multiple of 8 bytes). */
+    /* Return a < b of `width` bytes each, compared by bytes or as numbers in two's complement (a multiple of 8 bytes). */
     static inline int ltw_below(const uint8_t *a, const uint8_t *b, int64_t width, int number) {
         if (!number) return memcmp(a, b, (size_t)width) < 0;
-        int64_t x = (int64_t)ltw_load64(a + width - 8), y = (int64_t)ltw_load64(b + width - 8);
+        int64_t x = (int64_t)lt_load64(a + width - 8), y = (int64_t)lt_load64(b + width - 8);
         if (x != y) return x < y;
         for (int64_t at = width - 16; at >= 0; at -= 8) {
-            uint64_t u = ltw_load64(a + at), v = ltw_load64(b + at);
+            uint64_t u = lt_load64(a + at), v = lt_load64(b + at);
             if (u != v) return u < v;
         }
         return 0;
@@ -301,8 +289,6 @@ cdef extern from *:
     """
     void ltw_prepare() nogil
     uint64_t ltw_swap(uint64_t x) nogil
-    uint32_t ltw_load32(const uint8_t* at) nogil
-    uint64_t ltw_load64(const uint8_t* at) nogil
     int ltw_extremes(
         const uint8_t* offsets, int bits, const uint8_t* data, int64_t size, const uint8_t* bitmap, int64_t skip,
         const int64_t* starts, const int64_t* ends, int64_t pieces, int64_t* low, int64_t* high,
@@ -314,49 +300,26 @@ cdef extern from *:
         int64_t* nans,
     ) nogil
 
-ctypedef fused offset_t:
-    int32_t
-    int64_t
-
 
 ltw_prepare()
 
 
-@cython.final
-@cython.freelist(32)
-cdef class Bytes:
-    """The memory of an object that has a contiguous buffer, held as long as this lives."""
-
-    cdef Py_buffer view
-    cdef uint8_t* at
-    cdef int64_t size
-
-    def __cinit__(self, owner, bint writable=False):
-        PyObject_GetBuffer(owner, &self.view, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
-        self.at = <uint8_t*>self.view.buf
-        self.size = self.view.len
-
-    def __dealloc__(self):
-        PyBuffer_Release(&self.view)
-
-
 cdef check_pieces(Bytes starts, Bytes ends, int64_t rows):
-    """Raise ValueError unless all pieces lie within the rows."""
+    """Raise ValueError unless all pieces are within the rows."""
     cdef int64_t i, start, end
     if starts.size != ends.size:
-        raise ValueError("pieces without an end")
+        raise ValueError("starts and ends of pieces differ in number")
     for i in range(starts.size // 8):
         start, end = (<int64_t*>starts.at)[i], (<int64_t*>ends.at)[i]
         if start < 0 or end < start or end > rows:
-            raise ValueError("a piece beyond the last row")
+            raise ValueError("piece beyond the last row")
 
 
-# --------------------------------------------------------------------------------------------------- twins of zones.py
+# ----------------------------------------------------------------------------------------- zone maps, as in zones.py
 
 
 def number_zones(values, validity, int64_t skip, starts, ends, int kind, low, high):
-    """`values` begin at row 0, `validity` is a bitmap or None, of which the first `skip` bits are not used. `low` and
-    `high` are filled. -> nulls, NaNs."""
+    """Fill `low` and `high`; return the numbers of nulls and NaNs. Row 0 is bit `skip` of `validity`, a bitmap or None."""
     cdef Bytes source = Bytes(values), first = Bytes(starts), last = Bytes(ends)
     cdef Bytes least = Bytes(low, True), most = Bytes(high, True)
     cdef Bytes bitmap = None if validity is None else Bytes(validity)
@@ -365,7 +328,7 @@ def number_zones(values, validity, int64_t skip, starts, ends, int kind, low, hi
     cdef int64_t size = 0 if bitmap is None else bitmap.size
     check_pieces(first, last, rows)
     if width not in (1, 2, 4, 8) or least.size != pieces * width or most.size != pieces * width:
-        raise ValueError("no room for a bound of each piece")
+        raise ValueError("bounds and pieces differ in number")
     if skip < 0 or (bitmap is not None and size * 8 - skip < rows):
         raise ValueError("validity too short")
     nulls = np.empty(pieces, np.int64)
@@ -380,12 +343,12 @@ def number_zones(values, validity, int64_t skip, starts, ends, int kind, low, hi
 
 
 cdef inline uint64_t leading(const uint8_t* at, int64_t width, bint number) noexcept nogil:
-    """A number that orders like the first eight bytes of significance."""
+    """Return a number with the order of the eight most significant bytes."""
     cdef uint64_t word = 0
     if number:
-        return ltw_load64(at + width - 8) ^ (<uint64_t>1 << 63)
+        return lt_load64(at + width - 8) ^ (<uint64_t>1 << 63)
     if width >= 8:
-        return ltw_swap(ltw_load64(at))
+        return ltw_swap(lt_load64(at))
     memcpy(&word, at, width)
     return ltw_swap(word)
 
@@ -418,14 +381,16 @@ cdef void wide_extremes_of(
 
 
 def wide_extremes(values, int64_t width, bint number, validity, int64_t skip, starts, ends):
-    """Values of `width` bytes from row 0 on: bytes, or numbers of a multiple of 8 bytes. -> rows of minima and maxima,
-    -1 where all are null."""
+    """Return the rows of minima and maxima of values of `width` bytes, -1 if all are null.
+
+    Values are compared as bytes, or as numbers of a multiple of 8 bytes.
+    """
     cdef Bytes source = Bytes(values), first = Bytes(starts), last = Bytes(ends)
     cdef Bytes bitmap = None if validity is None else Bytes(validity)
     cdef const uint8_t* bits = NULL if bitmap is None else bitmap.at
     cdef int64_t pieces = first.size // 8
     if width < 1 or (number and width % 8):
-        raise ValueError("values of an odd width")
+        raise ValueError(f"numbers of {width} bytes are not supported")
     check_pieces(first, last, source.size // width)
     if skip < 0 or (bitmap is not None and bitmap.size * 8 - skip < source.size // width):
         raise ValueError("validity too short")
@@ -440,16 +405,18 @@ def wide_extremes(values, int64_t width, bint number, validity, int64_t skip, st
     return low, high
 
 
-def extremes(offsets, data, validity, int64_t skip, starts, ends, int offset_bytes):
-    """Strings with (rows + 1) offsets into `data`, of 4 or 8 bytes; the rest as above. Raises CorruptFileError for
-    offsets that lead outside."""
-    cdef Bytes bound = Bytes(offsets), source = Bytes(data), first = Bytes(starts), last = Bytes(ends)
+def extremes(const offset_t[::1] offsets, data, validity, int64_t skip, starts, ends):
+    """Return the rows of minima and maxima of strings, -1 if all are null; offsets are (rows + 1,) ends in `data`.
+
+    Raises CorruptFileError for offsets outside the data.
+    """
+    cdef Bytes source = Bytes(data), first = Bytes(starts), last = Bytes(ends)
     cdef Bytes bitmap = None if validity is None else Bytes(validity)
     cdef const uint8_t* bits = NULL if bitmap is None else bitmap.at
-    cdef int64_t pieces = first.size // 8, rows = bound.size // offset_bytes - 1
-    cdef int fine
-    if offset_bytes not in (4, 8) or rows < 0:
-        raise ValueError("offsets too short")
+    cdef int64_t pieces = first.size // 8, rows = offsets.shape[0] - 1
+    cdef int valid
+    if rows < 0:
+        raise ValueError("no offsets")
     check_pieces(first, last, rows)
     if skip < 0 or (bitmap is not None and bitmap.size * 8 - skip < rows):
         raise ValueError("validity too short")
@@ -457,16 +424,15 @@ def extremes(offsets, data, validity, int64_t skip, starts, ends, int offset_byt
     high = np.empty(pieces, np.int64)
     cdef Bytes least = Bytes(low, True), most = Bytes(high, True)
     with nogil:
-        fine = ltw_extremes(
-            bound.at, 8 * offset_bytes, source.at, source.size, bits, skip, <int64_t*>first.at, <int64_t*>last.at,
-            pieces, <int64_t*>least.at, <int64_t*>most.at,
+        valid = ltw_extremes(
+            <const uint8_t*>&offsets[0], <int>(8 * sizeof(offset_t)), source.at, source.size, bits, skip,
+            <int64_t*>first.at, <int64_t*>last.at, pieces, <int64_t*>least.at, <int64_t*>most.at,
         )
-    if not fine:
-        raise CorruptFileError("a value lies outside of its page")
+    check(OK if valid else OUTSIDE)
     return low, high
 
 
-# ------------------------------------------------------------------------------------------------ twin of distinct.py
+# ------------------------------------------------------------------------------- distinct values, as in distinct.py
 
 
 cdef struct Item:
@@ -484,7 +450,7 @@ cdef struct Table:
 
 
 cdef inline uint64_t mixed(uint64_t word) noexcept nogil:
-    """Every bit depends on every bit."""
+    """Mix a word so that every bit depends on every bit."""
     word = (word ^ (word >> 33)) * <uint64_t>0xFF51AFD7ED558CCD
     word = (word ^ (word >> 33)) * <uint64_t>0xC4CEB9FE1A85EC53
     return word ^ (word >> 33)
@@ -495,19 +461,19 @@ cdef inline uint64_t hash_of(const uint8_t* at, int64_t length) noexcept nogil:
     cdef int64_t i = 0
     if length < 8:
         if length >= 4:
-            word = ltw_load32(at) | <uint64_t>ltw_load32(at + length - 4) << 8 * (length - 4)
+            word = lt_load32(at) | <uint64_t>lt_load32(at + length - 4) << 8 * (length - 4)
         elif length > 0:
             word = at[0] | <uint64_t>at[length >> 1] << 8 | <uint64_t>at[length - 1] << 16
         return mixed(found ^ word)
     while i + 8 < length:
-        found = (found ^ ltw_load64(at + i)) * <uint64_t>0x9E3779B97F4A7C15
+        found = (found ^ lt_load64(at + i)) * <uint64_t>0x9E3779B97F4A7C15
         found ^= found >> 32
         i += 8
-    return mixed(found ^ ltw_load64(at + length - 8))
+    return mixed(found ^ lt_load64(at + length - 8))
 
 
 cdef bint grow(Table* table) noexcept nogil:
-    """Twice the room for items and four slots for each. False without memory."""
+    """Double the capacity for items, with four slots for each. False without memory."""
     cdef int64_t room = table.room * 2 if table.room else 512
     cdef Item* items = <Item*>realloc(table.items, room * sizeof(Item))
     cdef int32_t* slots
@@ -532,7 +498,7 @@ cdef bint grow(Table* table) noexcept nogil:
 
 
 cdef int64_t number_of(Table* table, const uint8_t* data, int64_t start, int64_t length, int64_t most) noexcept nogil:
-    """The number of a string, which may be new; -1 if it is one too many, -2 without memory."""
+    """Return the number of a string, which is added if it is new; -1 for more than `most`, -2 without memory."""
     cdef uint64_t hash = hash_of(data + start, length), slot
     cdef Item* item
     cdef int32_t number
@@ -564,7 +530,7 @@ cdef int64_t index_of(
     Table* table, const offset_t* offsets, int64_t rows, const uint8_t* data, int64_t size, const uint8_t* bitmap,
     int64_t skip, int64_t most, int32_t* indices, int64_t* firsts, int64_t room,
 ) noexcept nogil:
-    """0, or what `number_of` says; -3 for offsets that lead outside, -4 where there is no room for more first rows."""
+    """Return 0, an error of `number_of`, -3 for offsets outside the data, or -4 if `firsts` is full."""
     cdef int64_t row, start, end, number, before
     if not grow(table):
         return -2
@@ -587,15 +553,15 @@ cdef int64_t index_of(
     return 0
 
 
-def index_strings(offsets, data, validity, int64_t skip, int64_t most, int offset_bytes):
-    """-> indices, and the row of each different value; None for more than `most` of them."""
-    cdef Bytes bound = Bytes(offsets), source = Bytes(data)
+def index_strings(const offset_t[::1] offsets, data, validity, int64_t skip, int64_t most):
+    """Return indices, and the first row of each distinct value; None for more than `most` of them."""
+    cdef Bytes source = Bytes(data)
     cdef Bytes bitmap = None if validity is None else Bytes(validity)
     cdef const uint8_t* bits = NULL if bitmap is None else bitmap.at
-    cdef int64_t rows = bound.size // offset_bytes - 1, code, room
+    cdef int64_t rows = offsets.shape[0] - 1, code, room
     cdef Table table
-    if offset_bytes not in (4, 8) or rows < 0:
-        raise ValueError("offsets too short")
+    if rows < 0:
+        raise ValueError("no offsets")
     if skip < 0 or (bitmap is not None and bitmap.size * 8 - skip < rows):
         raise ValueError("validity too short")
     room = min(rows, most)
@@ -604,39 +570,32 @@ def index_strings(offsets, data, validity, int64_t skip, int64_t most, int offse
     cdef Bytes target = Bytes(indices, True), first = Bytes(firsts, True)
     memset(&table, 0, sizeof(Table))
     with nogil:
-        if offset_bytes == 4:
-            code = index_of(
-                &table, <int32_t*>bound.at, rows, source.at, source.size, bits, skip, most, <int32_t*>target.at,
-                <int64_t*>first.at, room,
-            )
-        else:
-            code = index_of(
-                &table, <int64_t*>bound.at, rows, source.at, source.size, bits, skip, most, <int32_t*>target.at,
-                <int64_t*>first.at, room,
-            )
+        code = index_of(
+            &table, &offsets[0], rows, source.at, source.size, bits, skip, most, <int32_t*>target.at,
+            <int64_t*>first.at, room,
+        )
         free(table.slots)
         free(table.items)
     if code == -2:
         raise MemoryError
-    if code == -3:
-        raise CorruptFileError("a value lies outside of its page")
+    check(OUTSIDE if code == -3 else OK)
     return None if code < 0 else (indices, firsts[: table.count])
 
 
-# ------------------------------------------------------------------------------------------------------ twin of stats.py
+# --------------------------------------------------------- numbers of distinct values, for encodings_v2_1/stats.py
 
 
 def count_numbers(values, int64_t size):
-    """Different numbers among `size` of (n,) numbers of 64 bits, spread over them; how many occur once, and twice."""
+    """Count the distinct values among `size` evenly spaced ones of (n,) 64-bit numbers, and those that occur once, twice."""
     cdef Bytes source = Bytes(values)
     cdef int64_t count = source.size // 8, i, place, found = 0, once = 0, twice = 0, slots = 16
     if size < 0 or size > count:
-        raise ValueError("a sample larger than its values")
+        raise ValueError(f"sample of {size} of {count} values")
     if size == 0:
         return 0, 0, 0
     while slots < 2 * size:
         slots *= 2
-    # Keys, and behind them how often each occurs, counted to 3; 0 where there is no key.
+    # Keys, followed by the count of each up to 3; 0 for a free slot.
     cdef uint64_t* keys = <uint64_t*>malloc(9 * slots)
     if keys == NULL:
         raise MemoryError
@@ -647,7 +606,7 @@ def count_numbers(values, int64_t size):
         memset(seen, 0, slots)
         for i in range(size):
             place = i if size == count else i * (count - 1) // (size - 1) if size > 1 else 0
-            key = ltw_load64(source.at + 8 * place)
+            key = lt_load64(source.at + 8 * place)
             at = key * <uint64_t>0x9E3779B97F4A7C15ULL
             at = (at ^ (at >> 32)) & mask
             while seen[at] and keys[at] != key:

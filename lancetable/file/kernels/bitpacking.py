@@ -27,6 +27,7 @@ __all__ = [
     "BLOCK_VALUES",
     "aligned",
     "block_bytes",
+    "check_width",
     "pack_blocks",
     "pack_inline",
     "pack_stream",
@@ -64,7 +65,7 @@ def unpack_stream(data: npt.NDArray[np.uint8], count: int, width: int, dtype: np
     `data` is the stream from its first byte on. Raises CorruptFileError if the width exceeds the type or the stream is
     too short.
     """
-    _check_width(width, dtype)
+    check_width(width, dtype)
     if len(data) < stream_bytes(first + count, width):
         raise CorruptFileError(
             "bit-packed stream is cut short", expected=stream_bytes(first + count, width), found=len(data)
@@ -94,12 +95,10 @@ def unpack_stream(data: npt.NDArray[np.uint8], count: int, width: int, dtype: np
 
 def pack_stream(values: UInt, width: int) -> npt.NDArray[np.uint8]:
     """Pack (n,) unsigned values as a stream; bits above `width` are dropped."""
-    _check_width(width, values.dtype)
-    contiguous = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
-    bits = np.unpackbits(
-        contiguous.view(np.uint8).reshape(len(values), values.dtype.itemsize), axis=1, bitorder="little"
-    )
-    return np.packbits(bits[:, :width].reshape(-1), bitorder="little")
+    check_width(width, values.dtype)
+    octets = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), values.dtype.itemsize)
+    bits = np.unpackbits(octets, axis=1, bitorder="little")
+    return np.packbits(bits[:, :width], bitorder="little")
 
 
 def sign_extend(values: UInt, width: int) -> npt.NDArray[Any]:
@@ -118,7 +117,7 @@ def unpack_blocks(packed: npt.NDArray[np.uint8], width: int, dtype: np.dtype[Any
     With width 0 the result is empty, because a block has no bytes and the number of blocks is unknown.
     Raises CorruptFileError if the width exceeds the type, or if the data is not a whole number of blocks.
     """
-    _check_width(width, dtype)
+    check_width(width, dtype)
     if width == 0:
         return np.empty(0, dtype)
     if len(packed) % block_bytes(width):
@@ -129,7 +128,7 @@ def unpack_blocks(packed: npt.NDArray[np.uint8], width: int, dtype: np.dtype[Any
     blocks = len(packed) // block_bytes(width)
     if native is not None:
         unpacked = np.empty(blocks * BLOCK_VALUES, dtype)
-        native.unpack_blocks(np.ascontiguousarray(packed), width, unpacked, bits)
+        native.unpack_blocks(packed, width, unpacked)
         return unpacked
     lanes = BLOCK_VALUES // bits
     words: UInt = np.ascontiguousarray(packed).view(dtype).reshape(blocks, width, lanes)
@@ -152,12 +151,12 @@ def _lanes_of_row(row: int, lanes: int) -> slice:
 def pack_blocks(values: UInt, width: int) -> npt.NDArray[np.uint8]:
     """Pack (n,) unsigned values into whole blocks, the last one padded with zeros; bits above `width` are dropped."""
     dtype = values.dtype
-    _check_width(width, dtype)
+    check_width(width, dtype)
     bits = dtype.itemsize * 8
     if width == 0:
         return np.empty(0, np.uint8)
     if native is not None:
-        packed: npt.NDArray[np.uint8] = native.pack_blocks(aligned(values), width, bits)
+        packed: npt.NDArray[np.uint8] = native.pack_blocks(aligned(values), width)
         return packed
     blocks, lanes = -(-len(values) // BLOCK_VALUES), BLOCK_VALUES // bits
     padded = np.zeros((blocks, BLOCK_VALUES), dtype)
@@ -178,7 +177,7 @@ def pack_inline(values: UInt) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int
     Returns the bytes, and the size of each block with its word. The last block is padded with zeros.
     """
     if native is not None:
-        packed, sizes = native.pack_inline(aligned(values), values.dtype.itemsize * 8)
+        packed, sizes = native.pack_inline(aligned(values))
         return packed, sizes
     pieces = []
     for start in range(0, len(values), BLOCK_VALUES):
@@ -193,7 +192,8 @@ def aligned(values: UInt) -> UInt:
     return values if values.flags.c_contiguous and values.flags.aligned else np.array(values)
 
 
-def _check_width(width: int, dtype: np.dtype[Any]) -> None:
+def check_width(width: int, dtype: np.dtype[Any]) -> None:
+    """Raise CorruptFileError for a width that exceeds the type of the values."""
     if not 0 <= width <= dtype.itemsize * 8:
         raise CorruptFileError(
             "packed values are wider than their type", expected=f"at most {dtype.itemsize * 8} bits", found=width

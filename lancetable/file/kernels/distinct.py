@@ -36,8 +36,8 @@ def index_values(array: pa.Array, most: int) -> Indexed | None:
     bitmap, ends, content = array.buffers()
     offsets = np.frombuffer(ends, dtype, len(array) + 1, array.offset * dtype.itemsize)
     data, validity = b"" if content is None else content, bitmap if array.null_count else None
-    found = native.index_strings(offsets, data, validity, array.offset, min(most, (1 << 31) - 1), dtype.itemsize)
-    if found is None:
+    encoding = native.index_strings(offsets, data, validity, array.offset, min(most, (1 << 31) - 1))
+    if encoding is None:
         return None
-    indices, rows = found
-    return Indexed(indices, array.take(pa.array(rows)))
+    indices, first_rows = encoding
+    return Indexed(indices, array.take(pa.array(first_rows)))

@@ -18,17 +18,18 @@ VLDB 2020.
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.kernels import native
+from lancetable.file.kernels.varbin import check_total_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -39,8 +40,8 @@ TABLE_BYTES: Final = 2312
 MIN_INPUT_BYTES: Final = 32 << 10  # smaller inputs are stored raw
 
 _MAGIC: Final = 0x46535354
-_ESCAPE: Final = 255
-_ESCAPE_BYTE: Final = b"\xff"
+_ESCAPE: Final = b"\xff"
+_CODES: Final = re.compile(b"\xff?.", re.DOTALL).findall  # codes, and escapes with their literals
 _MAX_SYMBOLS: Final = 255
 _ENCODED: Final = 1 << 24
 
@@ -48,7 +49,6 @@ _SAMPLE_BYTES: Final = 64 << 10
 _ROUNDS: Final = 5
 # Long values are compressed in pieces; no symbol spans two of them.
 _PIECE_BYTES: Final = 128
-_HASH_BITS: Final = 12  # compiled kernels look up symbols of 3 bytes or more in a table of this size
 
 Codes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[Any]  # int32 or int64
@@ -109,49 +109,20 @@ def decompress(codes: Codes, offsets: Offsets, table: SymbolTable) -> tuple[npt.
     if not table.encoded:
         return codes, relative
     if native is not None:
-        found, ends = native.decompress(codes, relative, relative.itemsize, table.words, table.lengths)
-        return _trimmed(found, int(ends[-1])), ends
-
-    tokens = _tokens(codes, relative)
-    count = len(table.words)
-    if count < _ESCAPE and ((tokens >= count) & (tokens < _ESCAPE)).any():
-        raise CorruptFileError("FSST code without a symbol", expected=f"codes below {count}")
-    return _expand(tokens, relative, table)
-
-
-def _tokens(codes: Codes, relative: Offsets) -> npt.NDArray[Any]:
-    """Resolve the escapes in codes: tokens 0-254 are symbols, 256-511 literal bytes. Without escapes, return the codes.
-
-    An escape is a token of length zero, so it does not change the offsets of the tokens after it.
-    """
-    escapes = np.flatnonzero(codes == _ESCAPE)
-    if not len(escapes):
-        return codes
-    # In a run of 255s every second one is a literal.
-    new_run = np.empty(len(escapes), np.bool_)
-    new_run[0] = True
-    np.not_equal(np.diff(escapes), 1, out=new_run[1:])
-    ranks = np.arange(len(escapes))
-    escapes = escapes[(ranks - ranks[new_run][np.cumsum(new_run) - 1]) % 2 == 0]
-    last_of_value = relative[1:][np.diff(relative) > 0] - 1
-    if np.isin(last_of_value, escapes, kind="sort").any():
-        raise CorruptFileError("FSST value ends inside an escape")
-    tokens = codes.astype(np.uint16)
-    tokens[escapes + 1] += 256
-    return tokens
-
-
-def _expand(tokens: npt.NDArray[Any], offsets: Offsets, table: SymbolTable) -> tuple[npt.NDArray[np.uint8], Offsets]:
-    """Replace tokens by their bytes; `offsets` start at zero."""
-    unused = [b""] * (256 - len(table.words))
-    symbols = pa.array([*table.symbols(), *unused, *(bytes((byte,)) for byte in range(256))], pa.large_binary())
-    _, ends, content = symbols.take(pa.array(tokens)).buffers()
-    positions = np.frombuffer(ends, np.int64, len(tokens) + 1)
-    total = int(positions[-1])
-    if total > np.iinfo(offsets.dtype).max:
-        raise CorruptFileError("values are too long for their type", expected=np.iinfo(offsets.dtype).max, found=total)
-    data = np.frombuffer(content, np.uint8, total) if total else np.empty(0, np.uint8)
-    return data, positions[offsets].astype(offsets.dtype)
+        data, ends = native.decompress(codes, relative, relative.itemsize, table.words, table.lengths)
+        return _trimmed(data, int(ends[-1])), ends
+    content_of = {bytes([code]): symbol for code, symbol in enumerate(table.symbols())}
+    content_of |= {_ESCAPE + bytes([byte]): bytes([byte]) for byte in range(256)}
+    values = []
+    for begin, stop in itertools.pairwise(relative.tolist()):
+        tokens = _CODES(codes[begin:stop].tobytes())
+        if not content_of.keys() >= set(tokens):
+            message = "FSST value ends inside an escape" if tokens[-1] == _ESCAPE else "FSST code without a symbol"
+            raise CorruptFileError(message, expected=f"codes below {len(table.words)}")
+        values.append(b"".join([content_of[token] for token in tokens]))
+    ends = np.cumsum([0, *map(len, values)])
+    check_total_bytes(int(ends[-1]), offsets.dtype)
+    return np.frombuffer(b"".join(values), np.uint8), ends.astype(offsets.dtype)
 
 
 def compress(
@@ -172,24 +143,19 @@ def compress(
         codes, ends = native.compress(data, offsets, table.words, table.lengths)
         return _trimmed(codes, int(ends[-1])), ends, table
     code_of = {symbol: bytes([code]) for code, symbol in enumerate(table.symbols())}
-    values = []
-    for begin, stop in itertools.pairwise(offsets.tolist()):
-        pieces = [data[at : min(at + _PIECE_BYTES, stop)].tobytes() for at in range(begin, stop, _PIECE_BYTES)]
-        tokens = [token for piece in pieces for token in _split(piece, code_of)]
-        values.append(b"".join([code_of.get(token, _ESCAPE_BYTE + token) for token in tokens]))
+    tokenize = _tokenizer(code_of)
+    values = [
+        b"".join([code_of.get(token, _ESCAPE + token) for token in tokenize(data[begin:stop].tobytes())])
+        for begin, stop in itertools.pairwise(offsets.tolist())
+    ]
     ends = np.cumsum([0, *map(len, values)], dtype=np.int64)
     return np.frombuffer(b"".join(values), np.uint8), ends, table
 
 
-def _split(piece: bytes, symbols: Container[bytes]) -> list[bytes]:
-    """Split a piece into its symbols, the longest match first, and single bytes where no symbol matches."""
-    tokens = []
-    at = 0
-    while at < len(piece):
-        size = next((size for size in range(min(8, len(piece) - at), 1, -1) if piece[at : at + size] in symbols), 1)
-        tokens.append(piece[at : at + size])
-        at += size
-    return tokens
+def _tokenizer(symbols: Iterable[bytes]) -> Callable[[bytes], list[bytes]]:
+    """Return a function that splits a value into symbols, the longest match first, and bytes without a symbol."""
+    longest_first = sorted(symbols, key=len, reverse=True)
+    return re.compile(b"|".join([*map(re.escape, longest_first), b"."]), re.DOTALL).findall
 
 
 def train(data: npt.NDArray[np.uint8], offsets: Offsets, sample_bytes: int = _SAMPLE_BYTES) -> SymbolTable:
@@ -212,24 +178,14 @@ def train(data: npt.NDArray[np.uint8], offsets: Offsets, sample_bytes: int = _SA
     pieces = [data[start:end].tobytes() for start, end in zip(starts.tolist(), ends.tolist())]
     symbols: list[bytes] = []
     for _ in range(_ROUNDS):
-        symbols = _improve(pieces, frozenset(symbols))
-    return SymbolTable(_words(symbols), np.array([len(symbol) for symbol in symbols], np.uint8), True)
+        symbols = _improve(pieces, symbols)
+    words = np.array([int.from_bytes(symbol, "little") for symbol in symbols], np.uint64)
+    return SymbolTable(words, np.array([len(symbol) for symbol in symbols], np.uint8), True)
 
 
 def _trimmed(data: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
     """Return the first `size` bytes, copied if much of the memory would stay unused."""
-    if len(data) - size > size // 8:
-        if not data.flags.owndata:  # memory of Arrow's allocator cannot be resized
-            return np.array(data[:size])
-        data.resize(size, refcheck=False)
-    return data[:size]
-
-
-def _hash(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Return the slot of symbols of 3 bytes or more in the compiled kernels' table."""
-    mixed = (words & np.uint64(0xFFFFFF)) * np.uint64(0x9E3779B97F4A7C15)
-    slots: npt.NDArray[np.int64] = (mixed >> np.uint64(64 - _HASH_BITS)).astype(np.int64)
-    return slots
+    return np.array(data[:size]) if len(data) - size > size // 8 else data[:size]
 
 
 def _spread_over(count: int, wanted: int) -> npt.NDArray[np.int64]:
@@ -240,45 +196,24 @@ def _spread_over(count: int, wanted: int) -> npt.NDArray[np.int64]:
 def _pieces(begins: Offsets, stops: Offsets) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Split values into pieces of at most `_PIECE_BYTES`, without empty ones."""
     begins, stops = begins.astype(np.int64), stops.astype(np.int64)
-    lengths = stops - begins
-    if len(lengths) and int(lengths.max()) <= _PIECE_BYTES:
-        filled = lengths > 0
-        return (begins, stops) if filled.all() else (begins[filled], stops[filled])
-    counts = -(-lengths // _PIECE_BYTES)
+    counts = -(-(stops - begins) // _PIECE_BYTES)
     first = np.cumsum(counts) - counts
     nth = np.arange(int(counts.sum())) - np.repeat(first, counts)
     starts = np.repeat(begins, counts) + nth * _PIECE_BYTES
     return starts, np.minimum(starts + _PIECE_BYTES, np.repeat(stops, counts))
 
 
-def _improve(pieces: list[bytes], symbols: frozenset[bytes]) -> list[bytes]:
+def _improve(pieces: list[bytes], symbols: list[bytes]) -> list[bytes]:
     """Return the most profitable of the symbols in use, single bytes, and pairs of adjacent ones, as new symbols."""
-    counts: Counter[bytes] = Counter()
+    tokenize = _tokenizer(symbols)
+    gains: Counter[bytes] = Counter()
     pairs: Counter[tuple[bytes, bytes]] = Counter()
-    for piece in pieces:
-        tokens = _split(piece, symbols)
-        counts.update(tokens)
+    for tokens in map(tokenize, pieces):
+        for token in tokens:
+            gains[token] += max(len(token), 2)  # a byte without a symbol costs two bytes
         pairs.update(itertools.pairwise(tokens))
-    # A byte without a symbol costs two bytes, so a single byte gains more than its length.
-    gains = Counter({symbol: count * max(len(symbol), 2) for symbol, count in counts.items()})
     for (first, second), count in pairs.items():
         if count > 1:
             joined = (first + second)[:8]
             gains[joined] += count * len(joined)
-
-    ranked = sorted(gains, key=lambda symbol: (-gains[symbol], symbol))
-    chosen: list[bytes] = []
-    taken: set[int] = set()
-    for symbol, slot in zip(ranked, _hash(_words(ranked)).tolist(), strict=True):
-        if len(symbol) >= 3:
-            if slot in taken:
-                continue
-            taken.add(slot)
-        chosen.append(symbol)
-        if len(chosen) == _MAX_SYMBOLS:
-            break
-    return chosen
-
-
-def _words(symbols: list[bytes]) -> npt.NDArray[np.uint64]:
-    return np.array([int.from_bytes(symbol, "little") for symbol in symbols], np.uint64)
+    return sorted(gains, key=lambda symbol: (-gains[symbol], symbol))[:_MAX_SYMBOLS]

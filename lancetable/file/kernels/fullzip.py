@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.kernels import native
+from lancetable.file.kernels import native, varbin
 
 __all__ = ["control_bytes", "join_values", "walk"]
 
@@ -106,14 +106,5 @@ def walk(
 
 
 def join_values(data: Bytes, positions: Ints, sizes: Ints) -> tuple[npt.NDArray[np.int64], Bytes]:
-    """Concatenate values at ascending positions that do not overlap: (n + 1,) offsets from zero on, and the bytes.
-
-    Positions and sizes must have been checked against the data.
-    """
-    offsets = np.zeros(len(positions) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    if native is not None:
-        return offsets, native.join_pieces(data, positions, sizes)
-    view = data.data
-    pieces = [view[at : at + size] for at, size in zip(positions.tolist(), sizes.tolist())]
-    return offsets, np.frombuffer(b"".join(pieces), np.uint8)
+    """Concatenate values of the given positions and sizes; return (n + 1,) offsets and the bytes."""
+    return varbin.gather(positions, positions + sizes, data)

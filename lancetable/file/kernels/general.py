@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.kernels import frames, miniblock, native
+from lancetable.file.kernels import native
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -32,8 +32,9 @@ Ints = npt.NDArray[np.int64]
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_PREFIX: Final = struct.Struct("<Q")
 _LZ4_PREFIX: Final = struct.Struct("<I")
-# The maximum expansion of a byte: a byte of an LZ4 length adds 255.
-_MAX_RATIO: Final = {"zstd": frames.MAX_RATIO, "lz4": 255}
+# The maximum expansion of a byte: a zstd block of 128 KiB takes at least 4 bytes, a byte of an LZ4 length adds 255.
+_MAX_RATIO: Final = {"zstd": 1 << 15, "lz4": 255}
+_MIN_RATIO_BYTES: Final = 64 << 10  # sizes up to this are allocated without a check
 _STREAM_BLOCK_BYTES: Final = 1 << 20
 # A streaming decoder allocates the window of the frame; the reference encoder stays below this at all usual levels.
 _MAX_STREAM_WINDOW_BYTES: Final = 8 << 20
@@ -50,7 +51,7 @@ def decompress(scheme: str, data: Buffer, max_bytes: int) -> pa.Buffer:
         return _decompress_zstd(view, max_bytes)
     if scheme == "lz4":
         return _decompress_lz4(view, max_bytes)
-    raise UnsupportedFeatureError(f"unknown compression scheme {scheme!r}", feature=f"compression {scheme}")
+    raise _unknown_scheme(scheme)
 
 
 def decompress_pieces(
@@ -60,50 +61,44 @@ def decompress_pieces(
 
     A buffer that is repeated consecutively is decompressed once. `max_bytes` is the maximum of the sum.
     """
-    if scheme == "zstd" and (found := frames.decompress_frames(data, starts, sizes, max_bytes)) is not None:
-        return found
-    again = (starts[1:] == starts[:-1]) & (sizes[1:] == sizes[:-1])
-    if again.any():
-        which = np.append(True, ~again)
-        content, at, lengths = decompress_pieces(scheme, data, starts[which], sizes[which], max_bytes)
-        piece = np.cumsum(which) - 1
-        return content, at[piece], lengths[piece]
-    declared = _declared(scheme, data, starts, sizes, max_bytes)
-    if declared is not None and scheme == "lz4" and native is not None:
-        content = native.unpack_lz4(data, starts + _LZ4_PREFIX.size, sizes - _LZ4_PREFIX.size, declared)
-        return content, np.cumsum(declared) - declared, declared
-    view = data.data
-    pieces: list[pa.Buffer] = []
-    left = max_bytes
-    for start, size in zip(starts.tolist(), sizes.tolist()):
-        # Pass the remaining limit, so that many small buffers cannot exceed it together.
-        pieces.append(decompress(scheme, view[start : start + size], left))
-        left -= len(pieces[-1])
-    lengths = np.array([len(piece) for piece in pieces], np.int64)
+    if native is not None and scheme in SCHEMES:
+        decompress_batch = _decompress_frames if scheme == "zstd" else native.unpack_lz4
+        if (batch := decompress_batch(data, starts, sizes, max_bytes)) is not None:
+            return batch
+    contents: list[pa.Buffer] = []
+    numbers, previous, available = [], None, max_bytes
+    for span in zip(starts.tolist(), sizes.tolist()):
+        if span != previous:
+            # Many small buffers must not exceed the limit together.
+            contents.append(decompress(scheme, data.data[span[0] : sum(span)], available))
+            available -= len(contents[-1])
+            previous = span
+        numbers.append(len(contents) - 1)
+    lengths = np.array([len(content) for content in contents], np.int64)
     ends = np.cumsum(lengths)
-    if not lengths.any():
-        return np.empty(0, np.uint8), ends, lengths
-    return np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8), ends - lengths, lengths
+    return np.frombuffer(b"".join(contents), np.uint8), (ends - lengths)[numbers], lengths[numbers]
 
 
-def _declared(scheme: str, data: npt.NDArray[np.uint8], starts: Ints, sizes: Ints, max_bytes: int) -> Ints | None:
-    """Return the checked content sizes that the buffers declare; None if a buffer does not start with its size."""
-    room = _LZ4_PREFIX.size if scheme == "lz4" else _ZSTD_PREFIX.size
-    if len(sizes) == 0 or int(sizes.min()) <= room:
+def _decompress_frames(
+    data: npt.NDArray[np.uint8], starts: Ints, sizes: Ints, max_bytes: int
+) -> tuple[npt.NDArray[np.uint8], Ints, Ints] | None:
+    """Decompress many zstd frames in one call: a decompressor for each small frame costs more than its content.
+
+        [u64 size][frame]  [u64 size][frame] ...   ->   [frame][frame] ...   ->   decompressed in one call
+
+    That call does not return where the content of a frame ends, so the header of each frame must contain the size of
+    its content, which zstd enforces (RFC 8878, 3.1.1.1). Returns None for buffers without that size and for corrupt
+    ones; decompressing each buffer alone then raises the specific error.
+    """
+    packed = native.pack_frames(data, starts, sizes, max_bytes)
+    if packed is None:
         return None
-    stored = miniblock.gather_rows(data, starts, room)
-    heads = np.ascontiguousarray(stored).view(f"<u{room}").reshape(-1)
-    if scheme == "zstd" and ((heads & np.uint64(0xFFFFFFFF)) == int.from_bytes(_ZSTD_MAGIC, "little")).any():
+    frames, total, content_starts, content_sizes = packed
+    try:
+        content = _codec("zstd").decompress(pa.py_buffer(frames), decompressed_size=total)
+    except (OSError, pa.ArrowInvalid):
         return None
-    most = int(heads.max())
-    _check_declared(scheme, most, max_bytes)
-    declared = heads.astype(np.int64)
-    _check_declared(scheme, int(declared.sum()), max_bytes)
-    if most > frames.MIN_RATIO_BYTES:
-        for size, compressed in zip(declared.tolist(), sizes.tolist()):
-            if size > frames.MIN_RATIO_BYTES:
-                _check_ratio(scheme, size, compressed - room)
-    return declared
+    return np.frombuffer(content if total else b"", np.uint8), content_starts, content_sizes
 
 
 def compress(scheme: str, data: Buffer, level: int | None = None) -> bytes:
@@ -113,17 +108,18 @@ def compress(scheme: str, data: Buffer, level: int | None = None) -> bytes:
     """
     view = memoryview(data).cast("B")
     if scheme == "zstd":
-        codec = _codec("zstd", level)
-        frame: bytes = codec.compress(view, asbytes=True)
-        return _ZSTD_PREFIX.pack(len(view)) + frame
+        return _ZSTD_PREFIX.pack(len(view)) + bytes(_codec("zstd", level).compress(view, asbytes=True))
     if scheme == "lz4":
         if len(view) >= 1 << 31:
             raise UnsupportedFeatureError(
                 f"an LZ4 block is limited to 2 GiB, got {len(view)} bytes; use zstd", feature="lz4 block size"
             )
-        block: bytes = _codec("lz4_raw").compress(view, asbytes=True)
-        return _LZ4_PREFIX.pack(len(view)) + block
-    raise UnsupportedFeatureError(f"unknown compression scheme {scheme!r}", feature=f"compression {scheme}")
+        return _LZ4_PREFIX.pack(len(view)) + bytes(_codec("lz4_raw").compress(view, asbytes=True))
+    raise _unknown_scheme(scheme)
+
+
+def _unknown_scheme(scheme: str) -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(f"unknown compression scheme {scheme!r}", feature=f"compression {scheme}")
 
 
 @lru_cache(maxsize=64)
@@ -131,19 +127,17 @@ def _codec(name: str, level: int | None = None) -> pa.Codec:
     return pa.Codec(name) if level is None else pa.Codec(name, compression_level=level)
 
 
-def _check_declared(scheme: str, size: int, max_bytes: int) -> None:
+def _check_size(scheme: str, size: int, max_bytes: int, compressed_bytes: int | None = None) -> None:
+    """Raise CorruptFileError, before memory is allocated, for a size above a limit or the maximum expansion."""
     if size > max_bytes:
         raise CorruptFileError(
             f"{scheme} buffer declares {size} bytes, the limit is {max_bytes}", expected=max_bytes, found=size
         )
-
-
-def _check_ratio(scheme: str, size: int, compressed: int) -> None:
-    """Raise CorruptFileError, before memory is allocated, for a size that no content can expand to."""
-    limit = max(frames.MIN_RATIO_BYTES, compressed * _MAX_RATIO[scheme])
-    if size > limit:
+    if compressed_bytes is not None and size > (limit := max(_MIN_RATIO_BYTES, compressed_bytes * _MAX_RATIO[scheme])):
         raise CorruptFileError(
-            f"{scheme} buffer of {compressed} bytes declares {size} bytes", expected=f"at most {limit}", found=size
+            f"{scheme} buffer of {compressed_bytes} bytes declares {size} bytes",
+            expected=f"at most {limit}",
+            found=size,
         )
 
 
@@ -157,8 +151,7 @@ def _decompress_zstd(view: memoryview, max_bytes: int) -> pa.Buffer:
     else:
         frame = view[_ZSTD_PREFIX.size :]
         (content_bytes,) = _ZSTD_PREFIX.unpack_from(view)
-    _check_declared("zstd", content_bytes, max_bytes)
-    _check_ratio("zstd", content_bytes, len(frame))
+    _check_size("zstd", content_bytes, max_bytes, len(frame))
     try:
         return _codec("zstd").decompress(frame, decompressed_size=content_bytes)
     except OSError as error:
@@ -194,7 +187,7 @@ def _stream_zstd(frame: memoryview, max_bytes: int) -> pa.Buffer:
         with pa.CompressedInputStream(pa.BufferReader(frame), "zstd") as stream:
             while block := stream.read(_STREAM_BLOCK_BYTES):
                 total += len(block)
-                _check_declared("zstd", total, max_bytes)
+                _check_size("zstd", total, max_bytes)
                 parts.append(block)
     except OSError as error:
         if isinstance(error, CorruptFileError):
@@ -207,9 +200,8 @@ def _decompress_lz4(view: memoryview, max_bytes: int) -> pa.Buffer:
     if len(view) <= _LZ4_PREFIX.size:
         raise CorruptFileError("lz4 buffer is truncated", expected=_LZ4_PREFIX.size + 1, found=len(view))
     (size,) = _LZ4_PREFIX.unpack_from(view)
-    _check_declared("lz4", size, max_bytes)
     block = view[_LZ4_PREFIX.size :]
-    _check_ratio("lz4", size, len(block))
+    _check_size("lz4", size, max_bytes, len(block))
     codec = _codec("lz4_raw")
     try:
         content = codec.decompress(block, decompressed_size=size)

@@ -10,18 +10,16 @@ are copied.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lancetable.file.kernels import native
 
 __all__ = ["Runs", "interleave", "padding", "runs_of", "total_sizes"]
-
-_NOTHING = pa.scalar(b"", pa.large_binary())
 
 
 class Runs(NamedTuple):
@@ -62,15 +60,5 @@ def interleave(streams: Sequence[Runs]) -> pa.Buffer:
     """Concatenate run 0 of every stream, then run 1 of every stream, and so on."""
     if native is not None:
         return pa.py_buffer(native.interleave(streams))
-    arrays = [
-        pa.Array.from_buffers(
-            pa.large_binary(),
-            len(stream.offsets) - 1,
-            [None, pa.py_buffer(stream.offsets), pa.py_buffer(stream.data)],
-            0,
-        )
-        for stream in streams
-    ]
-    data = pc.binary_join_element_wise(*arrays, _NOTHING).buffers()[2]
-    total = sum(int(stream.offsets[-1] - stream.offsets[0]) for stream in streams)
-    return pa.py_buffer(b"") if data is None else data.slice(0, total)
+    stream_runs = [[memoryview(data).cast("B")[a:b] for a, b in pairwise(ends.tolist())] for data, ends in streams]
+    return pa.py_buffer(b"".join(chain.from_iterable(zip(*stream_runs, strict=True))))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from lancetable.errors import CorruptFileError
 from lancetable.file.kernels import native
 
-__all__ = ["LEVEL", "highest", "list_layer", "validity", "visible_positions"]
+__all__ = ["LEVEL", "highest", "list_layer", "validity"]
 
 LEVEL: Final = np.dtype("<u2")
 
@@ -37,11 +37,6 @@ def validity(definition: Levels, low: int) -> tuple[npt.NDArray[np.uint8] | None
     valid = definition <= low
     nulls = len(valid) - int(np.count_nonzero(valid))
     return (np.packbits(valid, bitorder="little"), nulls) if nulls else (None, 0)
-
-
-def visible_positions(definition: Levels, top: int) -> npt.NDArray[np.int64]:
-    """Return the positions where `definition <= top`."""
-    return np.flatnonzero(definition <= top)
 
 
 def list_layer(
@@ -75,34 +70,17 @@ def list_layer(
     if len(repetition) and repetition[0] == 0:
         raise CorruptFileError("the first level does not start a list", expected="1 or more", found=0)
     if native is not None and definition is not None:
-        found = native.list_layer(repetition, definition, low, high, slots, null)
-        ends, validity_of_lists, next_repetition, next_definition, nulls = found
-        return ends, validity_of_lists if nulls else None, next_repetition, next_definition
+        *layer, nulls = native.list_layer(repetition, definition, low, high, slots, null)
+        return layer[0], layer[1] if nulls else None, layer[2], layer[3]
     starts = np.flatnonzero(repetition)
     outer = repetition[starts] - LEVEL.type(1)
     if definition is None:
         return np.append(starts, len(repetition)), None, outer, None
     levels = definition[starts]
-    total = len(repetition)
-    top = highest(levels)
-    if top > low:
-        hidden = levels > low
-        before: npt.NDArray[np.int64] = np.cumsum(hidden)
-        total -= int(before[-1])
-        before -= hidden
-        np.subtract(starts, before, out=before)
-    else:
-        before = starts
-    own = levels
-    if top > slots:
-        lists = levels <= slots
-        before, own = before[lists], levels[lists]
-    offsets = np.append(before, total)
-    valid: Bools | None = None
-    if null and top >= null:
-        valid = own != null
-        if slots > high:
-            valid &= own <= high
-    elif slots > high and top > high:
-        valid = own <= high
-    return offsets, valid, outer, levels
+    # Entries above `low` are lists without items; entries above `slots` are no lists of this layer.
+    empty, is_list = levels > low, levels <= slots
+    items_before = starts - np.cumsum(empty) + empty
+    offsets = np.append(items_before[is_list], len(repetition) - np.count_nonzero(empty))
+    own = levels[is_list]
+    valid: Bools = (own <= high) & ((null == 0) | (own != null))
+    return offsets, None if valid.all() else valid, outer, levels

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
 
-__all__ = ["MAX_RUN", "expand", "runs"]
+__all__ = ["MAX_RUN", "expand"]
 
 MAX_RUN = 255  # lengths are single bytes; a longer run is split
 
@@ -28,19 +28,3 @@ def expand(values: npt.NDArray[Any], lengths: npt.NDArray[np.uint8], count: int)
     if total < count:
         raise CorruptFileError("runs end before the last value", expected=count, found=total)
     return np.repeat(values, lengths)[:count]
-
-
-def runs(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
-    """Split (n,) values into (k,) values and (k,) lengths of 1 to 255.
-
-    Values are compared by their bits, floats included.
-    """
-    if len(values) == 0:
-        return values[:0], np.empty(0, np.uint8)
-    bits = np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
-    starts = np.concatenate(([0], np.flatnonzero(bits[1:] != bits[:-1]) + 1))
-    lengths = np.diff(starts, append=len(values))
-    pieces = -(-lengths // MAX_RUN)
-    out = np.full(int(pieces.sum()), MAX_RUN, np.uint8)
-    out[np.cumsum(pieces) - 1] = lengths - (pieces - 1) * MAX_RUN
-    return np.repeat(values[starts], pieces), out

@@ -20,8 +20,8 @@ from lancetable.file.kernels import native
 from lancetable.file.kernels.bitpacking import aligned
 
 __all__ = [
+    "check_total_bytes",
     "check_utf8",
-    "concat_offsets",
     "gather",
     "is_ascii",
     "offset_dtype",
@@ -36,7 +36,6 @@ __all__ = [
 _BLOCK_ROWS: Final = 16 * 1024
 
 Offsets = npt.NDArray[Any]  # int32 or int64
-
 
 _OFFSET_DTYPES: Final[dict[int, np.dtype[Any]]] = {
     pa.string().id: np.dtype(np.int32),
@@ -78,69 +77,29 @@ def offsets_from_ends(
     CorruptFileError
         If ends decrease, exceed the limit or do not fit the type.
     """
-    if len(ends) == 1:
-        return _offsets_of_one(int(ends[0]), null_adjustment, limit, dtype, base)
-    offsets = np.empty(len(ends) + 1, dtype)
-    offsets[0] = 0
-    if len(ends) == 0:
-        return offsets, None
-    if int(ends.max()) >= null_adjustment:
-        return _offsets_with_nulls(ends, null_adjustment, limit, offsets, base)
-    # Check before narrowing to `dtype`, because a wrapped end could look valid.
-    if (ends[1:] < ends[:-1]).any():
-        raise CorruptFileError("value ends before it starts")
-    _check_span(int(ends[0]), int(ends[-1]), limit, dtype, base)
-    if base:
-        np.subtract(ends, np.uint64(base), out=offsets[1:], casting="unsafe")
-    else:
-        offsets[1:] = ends
-    return offsets, None
-
-
-def _offsets_with_nulls(
-    ends: npt.NDArray[np.uint64], null_adjustment: int, limit: int, offsets: Offsets, base: int
-) -> tuple[Offsets, npt.NDArray[np.bool_]]:
-    valid = np.empty(len(ends), np.bool_)
+    offsets, valid, step, end = np.zeros(len(ends) + 1, dtype), None, max(len(ends), 1), base
     adjustment = np.uint64(null_adjustment)
-    plain = np.empty(min(len(ends), _BLOCK_ROWS), np.uint64)
-    first, last = base, base
-    # Process blocks, so that intermediate results stay in the cache.
-    for start in range(0, len(ends), _BLOCK_ROWS):
-        stored = ends[start : start + _BLOCK_ROWS]
-        count = len(stored)
-        np.less(stored, adjustment, out=valid[start : start + count])
-        # Without an adjustment, the subtraction wraps around to a larger number, and `minimum` keeps the end.
-        block = np.subtract(stored, adjustment, out=plain[:count])
-        np.minimum(stored, block, out=block)
-        if (block[1:] < block[:-1]).any() or int(block[0]) < last:
+    if len(ends) and int(ends.max()) >= null_adjustment:
+        valid, step = ends < adjustment, _BLOCK_ROWS  # blocks keep intermediate results in the processor's cache
+    for start in range(0, len(ends), step):
+        plain = ends[start : start + step]
+        if valid is not None:
+            # Without an adjustment the difference wraps around to a larger number, so the minimum is always the end.
+            plain = np.minimum(plain, plain - adjustment)
+        if int(plain[0]) < end or (plain[1:] < plain[:-1]).any():
             raise CorruptFileError("value ends before it starts")
-        last = int(block[-1])
-        _check_span(first, last, limit, offsets.dtype, base)
-        if base:
-            block -= np.uint64(base)
-        offsets[start + 1 : start + 1 + count] = block
+        end = int(plain[-1])
+        if end > limit:
+            raise CorruptFileError("value is outside its page", expected=f"{base} to {limit}", found=end)
+        check_total_bytes(end - base, dtype)
+        np.subtract(plain, np.uint64(base), out=offsets[start + 1 : start + 1 + len(plain)], casting="unsafe")
     return offsets, valid
 
 
-def _check_span(first: int, last: int, limit: int, dtype: np.dtype[Any], base: int) -> None:
-    if first < base or last > limit:
-        raise CorruptFileError("value is outside its page", expected=f"{base} to {limit}", found=(first, last))
-    if last - base > np.iinfo(dtype).max:
-        raise CorruptFileError("values are too long for their type", expected=np.iinfo(dtype).max, found=last - base)
-
-
-def _offsets_of_one(
-    end: int, null_adjustment: int, limit: int, dtype: np.dtype[Any], base: int
-) -> tuple[Offsets, npt.NDArray[np.bool_] | None]:
-    valid = None
-    if end >= null_adjustment:
-        valid = np.zeros(1, np.bool_)
-        end -= null_adjustment
-    if not base <= end <= limit:
-        raise CorruptFileError("value is outside its page", expected=f"{base} to {limit}", found=end)
-    if end - base > np.iinfo(dtype).max:
-        raise CorruptFileError("values are too long for their type", expected=np.iinfo(dtype).max, found=end - base)
-    return np.array((0, end - base), dtype), valid
+def check_total_bytes(total_bytes: int, dtype: np.dtype[Any]) -> None:
+    """Raise CorruptFileError if offsets of type `dtype` cannot represent a total size."""
+    if total_bytes > np.iinfo(dtype).max:
+        raise CorruptFileError("values are too long for their type", expected=np.iinfo(dtype).max, found=total_bytes)
 
 
 def offsets_to_ends(offsets: Offsets, valid: npt.NDArray[np.bool_] | None) -> tuple[npt.NDArray[np.uint64], int]:
@@ -158,21 +117,6 @@ def pack_validity(valid: npt.NDArray[np.bool_]) -> pa.Buffer:
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def concat_offsets(pieces: list[Offsets], dtype: np.dtype[Any]) -> Offsets:
-    """Concatenate the offsets of several pieces, each from zero on. Raises CorruptFileError if they exceed `dtype`."""
-    total = sum(int(piece[-1]) for piece in pieces)
-    if total > np.iinfo(dtype).max:
-        raise CorruptFileError("values are too long for their type", expected=np.iinfo(dtype).max, found=total)
-    out = np.empty(sum(len(piece) - 1 for piece in pieces) + 1, dtype)
-    out[0] = 0
-    row, base = 1, 0
-    for piece in pieces:
-        np.add(piece[1:], base, out=out[row : row + len(piece) - 1], casting="unsafe")
-        row += len(piece) - 1
-        base += int(piece[-1])
-    return out
-
-
 def gather(
     starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
@@ -181,16 +125,12 @@ def gather(
     Raises CorruptFileError if a value ends before it starts or is outside the data.
     """
     if native is not None:
-        found: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]] = native.gather(starts, ends, data, 8)
-        return found
-    lengths = ends - starts
-    if len(starts) and (int(lengths.min()) < 0 or int(starts.min()) < 0 or int(ends.max()) > len(data)):
+        gathered: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]] = native.gather(starts, ends, data, 8)
+        return gathered
+    if (starts < 0).any() or (ends < starts).any() or (ends > len(data)).any():
         raise CorruptFileError("value is outside its page", expected=f"0 to {len(data)}")
-    offsets = np.zeros(len(starts) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    source = np.repeat(starts - offsets[:-1], lengths)
-    source += np.arange(len(source))
-    return offsets, data[source]
+    values = [data.data[start:end] for start, end in zip(starts.tolist(), ends.tolist())]
+    return np.append(0, np.cumsum(ends - starts)), np.frombuffer(b"".join(values), np.uint8)
 
 
 def take(
@@ -207,23 +147,18 @@ def take(
     if rows.dtype.kind == "i":
         rows = rows.astype(np.int64, copy=False)
     if native is not None:
-        found: tuple[Offsets, npt.NDArray[np.uint8]] = native.take(
-            offsets, data, aligned(rows), validity, offsets.dtype.itemsize, rows.dtype.itemsize
-        )
-        return found
-    valid: Any = slice(None)
+        taken: tuple[Offsets, npt.NDArray[np.uint8]] = native.take(offsets, data, aligned(rows), validity)
+        return taken
+    valid = np.ones(len(rows), np.bool_)
     if validity is not None:
         valid = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little", count=len(rows)).view(np.bool_)
     used = rows[valid]
-    if len(used) and (int(used.min()) < 0 or int(used.max()) >= len(offsets) - 1):
+    if (used < 0).any() or (used >= len(offsets) - 1).any():
         raise CorruptFileError("dictionary index out of range", expected=f"below {len(offsets) - 1}")
-    starts, ends = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
-    starts[valid], ends[valid] = offsets[:-1][used], offsets[1:][used]
-    new_offsets, chosen = gather(starts, ends, data)
-    if int(new_offsets[-1]) > np.iinfo(offsets.dtype).max:
-        raise CorruptFileError(
-            "values are too long for their type", expected=np.iinfo(offsets.dtype).max, found=int(new_offsets[-1])
-        )
+    spans = np.zeros((2, len(rows)), np.int64)
+    spans[:, valid] = offsets[:-1][used], offsets[1:][used]
+    new_offsets, chosen = gather(spans[0], spans[1], data)
+    check_total_bytes(int(new_offsets[-1]), offsets.dtype)
     return new_offsets.astype(offsets.dtype, copy=False), chosen
 
 
@@ -239,8 +174,6 @@ def take_items(items: pa.Array, numbers: npt.NDArray[Any], validity: pa.Buffer |
 
 def is_ascii(data: npt.NDArray[np.uint8]) -> bool:
     """Return whether no byte has its high bit set."""
-    if native is not None:
-        return bool(native.is_ascii(data))
     return len(data) == 0 or int(data.max()) < 0x80
 
 
@@ -257,7 +190,6 @@ def check_utf8(offsets: Offsets, data: npt.NDArray[np.uint8]) -> None:
         whole.validate(full=True)
     except pa.ArrowInvalid as error:
         raise CorruptFileError("a string is not UTF-8") from error
-    starts = offsets[:-1]
-    first_bytes = used.take((starts if int(starts[-1]) < end else starts[starts < end]) - start)
+    first_bytes = used.take(offsets[offsets < end] - start)
     if (first_bytes & np.uint8(0xC0) == 0x80).any():  # 10xxxxxx continues a character
         raise CorruptFileError("a string is not UTF-8")

@@ -44,7 +44,10 @@ def number_zones(values: npt.NDArray[Any], validity: Any, skip: int, starts: Int
         low, high = np.empty(len(starts), dtype), np.empty(len(starts), dtype)
         nulls, nans = native.number_zones(values, validity, skip, starts, ends, _KINDS[dtype.kind], low, high)
         return Bounds(low, high, nulls, nans)
-    valid = np.ones(len(values), np.bool_) if validity is None else _unpacked(validity, skip, len(values))
+    valid = np.ones(len(values), np.bool_)
+    if validity is not None:
+        bits = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little")
+        valid = bits[skip : skip + len(values)].view(np.bool_)
     is_nan = np.isnan(values) if dtype.kind == "f" else np.zeros(len(values), np.bool_)
     empty = (np.nan, np.nan) if dtype.kind == "f" else (np.iinfo(dtype).max, np.iinfo(dtype).min)
     low, high = np.full(len(starts), empty[0], dtype), np.full(len(starts), empty[1], dtype)
@@ -57,10 +60,3 @@ def number_zones(values: npt.NDArray[Any], validity: Any, skip: int, starts: Int
         if len(used):
             low[number], high[number] = used.min(), used.max()
     return Bounds(low, high, nulls, nans)
-
-
-def _unpacked(bitmap: Any, first: int, count: int) -> npt.NDArray[np.bool_]:
-    """Return `count` booleans of a bitmap from bit `first` on."""
-    octets = np.frombuffer(bitmap, np.uint8)[first // 8 : (first + count + 7) // 8]
-    bits = np.unpackbits(octets, count=first % 8 + count, bitorder="little")
-    return bits[first % 8 :].view(np.bool_)

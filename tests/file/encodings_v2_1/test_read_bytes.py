@@ -10,7 +10,7 @@ import pytest
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.columns import column_map
-from lancetable.file.container import Limits
+from lancetable.file.container import ReadLimits
 from lancetable.file.reader import open_data_file, read_columns
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
@@ -51,14 +51,14 @@ def read(
     rows: Any = None,
     version: FileVersion = FileVersion.V2_1,
     url: str = URL,
-    limits: Limits | None = None,
+    limits: ReadLimits | None = None,
     num_rows: int | None = None,
 ) -> list[Any]:
     schema = Schema.from_arrow(pa.schema([pa.field("c", data_type)]))
     page = Page(length, layout, buffers, type_url=url)  # type: ignore[arg-type]  # any message will do
     store = MemoryStore()
     store.put("f", build_file(schema, num_rows or length, [Column([page])], version=version))
-    meta = open_data_file(store, "f", limits=limits or Limits())
+    meta = open_data_file(store, "f", limits=limits or ReadLimits())
     (found,) = read_columns(store, "f", meta, schema.fields, column_map(schema, version), rows)
     for chunk in found.chunks if isinstance(found, pa.ChunkedArray) else [found]:
         chunk.validate(full=True)

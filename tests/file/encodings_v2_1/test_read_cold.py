@@ -28,7 +28,7 @@ from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
 from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
 from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
 from lancetable.file.fetch import run
-from lancetable.file.kernels.picks import chunks_of_rows
+from lancetable.file.kernels.gather import chunks_of_rows
 from lancetable.file.reader import family_of, open_data_file
 from lancetable.store.base import ByteRange
 from lancetable.store.memory import MemoryStore
@@ -50,7 +50,7 @@ def size(where: ByteRange) -> int:
 def needed(page: Page, layout: Any, row: int, read: Read) -> int:
     """Bytes that lead to a row of a page, and the row's own."""
     if isinstance(layout, Blob):
-        return needed(page, layout.inner, row, read)
+        return needed(page, layout.inner_layout, row, read)
     if isinstance(layout, ConstantPage):
         return sum(map(size, page.buffers))
     if isinstance(layout, FullZip):
@@ -60,11 +60,11 @@ def needed(page: Page, layout: Any, row: int, read: Read) -> int:
         index = np.frombuffer(read(page.buffers[1]), f"<u{width}").astype(np.int64)
         return int(index[row + 1] - index[row]) + 2 * width
     assert isinstance(layout, MiniBlock)
-    table = parse_table(read(page.buffers[0]), page.buffers[1], layout.num_items, large=layout.large_chunks)
+    table = parse_table(read(page.buffers[0]), page.buffers[1], layout.num_items, large=layout.has_large_chunk)
     total = size(page.buffers[0])
     if layout.dictionary is not None:
         total += size(page.buffers[2])
-    if layout.indexed:
+    if layout.is_indexed:
         total += size(page.buffers[-1])
         index_of_rows = parse_index(read(page.buffers[-1]), len(table.starts), page.length)
         chunks = chunks_of_rows(index_of_rows.starts, index_of_rows.continues, np.array([row]))
@@ -86,10 +86,11 @@ def kinds_of(layout: Any, page: Page) -> set[str]:
         value = "inline" if layout.inline_value is not None else "stored" if stored else "null"
         return {f"constant {value}" + (" with levels" if len(page.buffers) > 1 else "")}
     if isinstance(layout, FullZip):
-        return {f"zipped {layout.values.arm}" + (" indexed" if len(page.buffers) > 1 else "")}
-    compressed = " of " + layout.values.values.arm if isinstance(layout.values, General) else ""
-    words = ["chunks", *["dictionary"] * (layout.dictionary is not None), *["indexed"] * layout.indexed]
-    return {" ".join(words), f"chunks of {layout.values.arm}{compressed}"}
+        return {f"zipped {layout.value_compression.oneof_case}" + (" indexed" if len(page.buffers) > 1 else "")}
+    values = layout.value_compression
+    compressed = " of " + values.values.oneof_case if isinstance(values, General) else ""
+    words = ["chunks", *["dictionary"] * (layout.dictionary is not None), *["indexed"] * layout.is_indexed]
+    return {" ".join(words), f"chunks of {values.oneof_case}{compressed}"}
 
 
 def assert_little_is_read(path: Path, wanted: Sequence[Any], rows: Sequence[int]) -> set[str]:

@@ -221,7 +221,7 @@ def test_rows_of_pages_some_of_them_compressed(tmp_path: Path, order: str, lists
     store, base = open_store(str(path))
     meta = open_data_file(store, base)
     layouts = [layout_of(page) for page in meta.column(0).every_page()]
-    assert [isinstance(layout.values, Fsst) for layout in layouts] == [kind == "text" for kind in kinds]
+    assert [isinstance(layout.value_compression, Fsst) for layout in layouts] == [kind == "text" for kind in kinds]
     mapping = column_map(meta.schema, meta.version)
     whole = pa.concat_arrays(arrays)
     pages = len(whole) // len(arrays)

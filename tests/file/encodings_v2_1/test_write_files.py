@@ -128,7 +128,7 @@ def test_rows_of_pages_with_tables_of_their_own(tmp_path: Path, version: str, ki
     found = [layout for layout, _ in pages(path)]
     assert len(found) == 4
     assert all(layout.dictionary is not None for layout in found) or "text" in kind
-    assert not NATIVE or "words" in kind or len({layout.values.symbol_table for layout in found}) == 4
+    assert not NATIVE or "words" in kind or len({layout.value_compression.symbol_table for layout in found}) == 4
     array = pa.concat_arrays([batch.column(0) for batch in batches])
     assert_reads(path, array)
     for count in (7, 3000):
@@ -170,7 +170,7 @@ def test_large_chunk_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.lance"
     write(path, pa.array([[1, 2], None, [], [3]], pa.list_(pa.int32())), "2.2")
     ((layout, buffers),) = pages(path)
-    assert layout.large_chunks
+    assert layout.has_large_chunk
     assert buffers[0] == bytes.fromhex("70000000")
     assert buffers[1][:16] == bytes.fromhex("0500 0a00 0a00 0c000000 fefefefefefe")
 
@@ -250,9 +250,9 @@ def test_choice(tmp_path: Path, number: int) -> None:
     if arm == "dictionary":
         assert layout.dictionary is not None
     elif arm:
-        values = layout.values
-        inner = f"({values.values.arm})" if isinstance(values, General) else ""
-        assert values.arm + inner == arm
+        values = layout.value_compression
+        inner = f"({values.values.oneof_case})" if isinstance(values, General) else ""
+        assert values.oneof_case + inner == arm
     assert_reads(path, array)
 
 
@@ -294,7 +294,7 @@ def test_blobs_lie_apart(tmp_path: Path) -> None:
     array = pa.array([b"abc", b"", None, b"x" * 5000], pa.large_binary())
     write(path, array, "2.1", {"blob": "true"})
     ((layout, buffers),) = pages(path)
-    assert layout.arm == "blob_layout"
+    assert layout.oneof_case == "blob_layout"
     assert layout.layers == (3,)
     words = np.frombuffer(buffers[1], "<u8", 8, 8).reshape(4, 2)
     assert words[1].tolist() == [0, 0]

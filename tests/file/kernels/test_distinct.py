@@ -52,9 +52,9 @@ def test_many_values_and_offsets_that_lead_outside() -> None:
     assert found.items.take(pa.array(found.indices)).equals(values)
     offsets = np.array([0, 3, 2], np.int32)
     with pytest.raises(CorruptFileError):
-        kernels.native_write.index_strings(offsets, b"abc", None, 0, 9, 4)
+        kernels.native_write.index_strings(offsets, b"abc", None, 0, 9)
     with pytest.raises(CorruptFileError):
-        kernels.native_write.extremes(offsets, b"abc", None, 0, np.array([0]), np.array([2]), 4)
+        kernels.native_write.extremes(offsets, b"abc", None, 0, np.array([0]), np.array([2]))
 
 
 @pytest.mark.skipif(not kernels.NATIVE, reason="the compiled kernels are not built or switched off")

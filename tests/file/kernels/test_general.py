@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.kernels import frames, general
+from lancetable.file.kernels import general
 
 TEXT = b"the quick brown fox " * 200
 
@@ -135,7 +135,7 @@ def test_many_pieces_are_what_each_is(
         data[change[0] % len(data)] ^= change[1]
     limit = sum(map(len, contents))
     saved = general.native
-    general.native = frames.native = saved if compiled else None
+    general.native = saved if compiled else None
     try:
         wanted = [
             general.decompress(scheme, data[start : start + size], limit).to_pybytes()
@@ -154,7 +154,7 @@ def test_many_pieces_are_what_each_is(
             assert lengths.tolist() == [len(wanted[number]) for number in named]
             assert [found[a : a + n].tobytes() for a, n in zip(at, lengths)] == [wanted[number] for number in named]
     finally:
-        general.native = frames.native = saved
+        general.native = saved
 
 
 @pytest.mark.parametrize("number", range(len(BOMBS)))

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.kernels import byte_stream_split, rle
+from lancetable.file.kernels import byte_stream_split, miniblock, rle
 
 
-@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(1, 700)), max_size=8), st.sampled_from(["i1", "i4", "f8"]))
-def test_runs_round_trip(runs: list[tuple[int, int]], dtype: str) -> None:
-    values = np.array([value for value, count in runs for _ in range(count)], dtype)
-    keys, lengths = rle.runs(values)
-    assert rle.expand(keys, lengths, len(values)).tolist() == values.tolist()
-    distinct = sum(a[0] != b[0] for a, b in itertools.pairwise(runs)) + bool(runs)
-    assert len(keys) <= distinct + sum(-(-count // 255) for _, count in runs)
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(1, 255)), max_size=8), st.sampled_from(["i1", "i4", "f8"]))
+def test_runs_are_expanded(runs: list[tuple[int, int]], dtype: str) -> None:
+    values = np.array([value for value, _ in runs], dtype)
+    lengths = np.array([count for _, count in runs], np.uint8)
+    expected = [value for value, count in runs for _ in range(count)]
+    assert rle.expand(values, lengths, len(expected)).tolist() == expected
 
 
-def test_runs_example() -> None:
-    keys, lengths = rle.runs(np.array([7] * 300 + [8], np.int16))
-    assert keys.tolist() == [7, 7, 8] and lengths.tolist() == [255, 45, 1]
-
-
-def test_floats_are_compared_by_bits() -> None:
-    keys, lengths = rle.runs(np.array([np.nan, np.nan, 0.0, -0.0]))
-    assert lengths.tolist() == [2, 1, 1] and np.signbit(keys[2])
+def test_floats_keep_their_bits() -> None:
+    expanded = rle.expand(np.array([np.nan, 0.0, -0.0]), np.array([2, 1, 1], np.uint8), 4)
+    assert np.isnan(expanded[:2]).all() and np.signbit(expanded[2:]).tolist() == [False, True]
 
 
 def test_excess_is_cut() -> None:
@@ -48,9 +40,6 @@ def test_byte_streams(numbers: list[int], dtype: str) -> None:
     streams = byte_stream_split.split(values)
     assert streams.shape == (values.dtype.itemsize, len(values))
     assert streams[1].tolist() == [value.tobytes()[1] for value in values]
-    assert byte_stream_split.join(streams, values.dtype).tobytes() == values.tobytes()
-
-
-def test_unequal_streams() -> None:
-    with pytest.raises(CorruptFileError):
-        byte_stream_split.join(np.zeros(7, np.uint8), np.dtype("f4"))
+    width, count = values.dtype.itemsize, np.array([len(values)])
+    joined = miniblock.byte_streams(streams.reshape(-1), np.zeros(1, np.int64), count, width)
+    assert joined.tobytes() == values.tobytes()

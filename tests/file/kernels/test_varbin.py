@@ -63,13 +63,6 @@ def test_an_adjustment_of_zero_makes_everything_null() -> None:
     assert offsets.tolist() == [0, 1, 3] and valid is not None and not valid.any()
 
 
-def test_concat_offsets() -> None:
-    pieces = [np.array([0, 2, 5], np.int32), np.array([0], np.int32), np.array([0, 0, 1], np.int32)]
-    assert varbin.concat_offsets(pieces, INT64).tolist() == [0, 2, 5, 5, 6]
-    with pytest.raises(CorruptFileError):
-        varbin.concat_offsets([np.array([0, 2**31 - 1], np.int32), np.array([0, 1], np.int32)], INT32)
-
-
 def test_gather() -> None:
     data = np.frombuffer(b"abcdef", np.uint8)
     starts, stops = np.array([4, 0, 2, 0]), np.array([6, 3, 2, 1])

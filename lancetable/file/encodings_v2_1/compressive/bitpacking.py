@@ -10,30 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.encodings_v2_1.base import (
-    Chunks,
-    Ints,
-    compressive_from_message,
-    compressive_to_message,
-    misplaced,
-)
-from lancetable.file.encodings_v2_1.block import Block, FixedWidth
+from lancetable.errors import CorruptFileError
+from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, misplaced
+from lancetable.file.encodings_v2_1.block import BIT_WORDS, Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, even_counts
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
-from lancetable.file.kernels import bitpacking, miniblock, picks
+from lancetable.file.kernels import bitpacking, gather, miniblock
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES
+from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import Runs, interleave, padding, runs_of
-from lancetable.file.kernels.picks import Pieces
-from lancetable.proto import encodings_v2_1_pb2 as pb
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = [
     "InlineBitpacking",
@@ -44,94 +34,58 @@ __all__ = [
     "out_of_line_bytes",
 ]
 
-_DTYPES: Final[dict[int, np.dtype[Any]]] = {
-    8: np.dtype("u1"),
-    16: np.dtype("<u2"),
-    32: np.dtype("<u4"),
-    64: np.dtype("<u8"),
-}
 
-
-def _check_bits(bits: int) -> int:
-    if bits not in _DTYPES:
+def _check_bits(bits: int) -> None:
+    if bits not in BIT_WORDS:
         raise CorruptFileError("bit-packed values have an unsupported width", expected="8, 16, 32 or 64", found=bits)
-    return bits
 
 
 @dataclass(frozen=True, slots=True)
-class InlineBitpacking:
-    arm: ClassVar[str] = "inline_bitpacking"
+class InlineBitpacking(Compressive):
+    """Blocks that store their own width."""
 
-    bits_per_value: int
+    oneof_case: ClassVar[str] = "inline_bitpacking"
 
-    @property
-    def num_buffers(self) -> int:
-        return 1
-
-    def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> FixedWidth:
-        return self.decode_blocks(buffers[0], counts, limit)
+    uncompressed_bits_per_value: int
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
-        values = miniblock.unpack_inline(*chunks, counts, _DTYPES[self.bits_per_value])
-        return FixedWidth(self.bits_per_value, values.view(np.uint8), len(values))
+        values = miniblock.unpack_inline(*chunks, counts, BIT_WORDS[self.uncompressed_bits_per_value])
+        return FixedWidth.of_numbers(values)
 
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> FixedWidth:
-        values = picks.inline(buffers[0], _DTYPES[self.bits_per_value])
-        return FixedWidth(self.bits_per_value, values.view(np.uint8), len(values))
+        values = gather.inline(buffers[0], BIT_WORDS[self.uncompressed_bits_per_value])
+        return FixedWidth.of_numbers(values)
 
-    def decode_values(self, values: Block, limit: int) -> Block:
-        raise misplaced(self, "single values")
-
-    @classmethod
-    def from_proto(cls, message: pb.InlineBitpacking) -> Self:
-        if message.HasField("values"):
-            raise UnsupportedFeatureError(
-                "compressed bit-packed data is not supported", feature="compressed bit-packed data"
-            )
-        return cls(_check_bits(message.uncompressed_bits_per_value))
-
-    def to_proto(self) -> pb.InlineBitpacking:
-        return pb.InlineBitpacking(uncompressed_bits_per_value=self.bits_per_value)
+    def check(self) -> None:
+        _check_bits(self.uncompressed_bits_per_value)
 
 
 @dataclass(frozen=True, slots=True)
-class OutOfLineBitpacking:
-    arm: ClassVar[str] = "out_of_line_bitpacking"
+class OutOfLineBitpacking(Compressive):
+    """Blocks of the width of `values`."""
 
-    bits_per_value: int
-    packed: Flat  # W
+    oneof_case: ClassVar[str] = "out_of_line_bitpacking"
 
-    @property
-    def num_buffers(self) -> int:
-        return 1
+    uncompressed_bits_per_value: int
+    values: Flat  # W
 
     def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
         raise misplaced(self, "chunks of values")
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
-        dtype = _DTYPES[self.bits_per_value]
+        dtype = BIT_WORDS[self.uncompressed_bits_per_value]
         if int(counts.sum()) * dtype.itemsize > limit:
             raise CorruptFileError("packed values expand to too many bytes", expected=f"at most {limit} bytes")
-        values = miniblock.unpack_out_of_line(*chunks, counts, self.packed.bits_per_value, dtype)
-        return FixedWidth(self.bits_per_value, values.view(np.uint8), len(values))
+        values = miniblock.unpack_out_of_line(*chunks, counts, self.values.bits_per_value, dtype)
+        return FixedWidth.of_numbers(values)
 
-    def decode_values(self, values: Block, limit: int) -> Block:
-        raise misplaced(self, "single values")
-
-    @classmethod
-    def from_proto(cls, message: pb.OutOfLineBitpacking) -> Self:
-        packed = compressive_from_message(message.values)
-        bits = _check_bits(message.uncompressed_bits_per_value)
-        if not isinstance(packed, Flat) or packed.bits_per_value > bits:
+    def check(self) -> None:
+        bits = self.uncompressed_bits_per_value
+        _check_bits(bits)
+        if not isinstance(self.values, Flat) or self.values.bits_per_value > bits:
             raise CorruptFileError(
                 "packed values must be flat and not wider than their type", expected=f"at most {bits} bits"
             )
-        return cls(bits, packed)
-
-    def to_proto(self) -> pb.OutOfLineBitpacking:
-        return pb.OutOfLineBitpacking(
-            uncompressed_bits_per_value=self.bits_per_value, values=compressive_to_message(self.packed)
-        )
 
 
 # ------------------------------------------------------------------------------------------------------------- encode

@@ -7,48 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.encodings_v2_1.base import (
-    Chunks,
-    Ints,
-    compressive_from_message,
-    compressive_to_message,
-    misplaced,
-)
-from lancetable.file.encodings_v2_1.block import Block, FixedWidth
-from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, even_counts
+from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints
+from lancetable.file.encodings_v2_1.block import FixedWidth
+from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, even_counts
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, flat_count
-from lancetable.file.kernels import byte_stream_split, miniblock, picks
+from lancetable.file.kernels import byte_stream_split, gather, miniblock
+from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import runs_of
-from lancetable.file.kernels.picks import Pieces
-from lancetable.proto import encodings_v2_1_pb2 as pb
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["ByteStreamSplit", "encode_byte_streams"]
 
 
 @dataclass(frozen=True, slots=True)
-class ByteStreamSplit:
-    arm: ClassVar[str] = "byte_stream_split"
+class ByteStreamSplit(Compressive):
+    """Byte streams of flat values."""
+
+    oneof_case: ClassVar[str] = "byte_stream_split"
 
     values: Flat  # 32 or 64
 
-    @property
-    def num_buffers(self) -> int:
-        return 1
-
-    def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> FixedWidth:
-        return self.decode_blocks(buffers[0], counts, limit)
-
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> FixedWidth:
         bits = self.values.bits_per_value
-        return FixedWidth(bits, picks.streams(buffers[0], bits // 8), len(buffers[0].places))
+        return FixedWidth(bits, gather.streams(buffers[0], bits // 8), len(buffers[0].places))
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
         bits = self.values.bits_per_value
@@ -57,24 +42,15 @@ class ByteStreamSplit:
         data = miniblock.byte_streams(chunks.data, chunks.starts, counts, bits // 8)
         return FixedWidth(bits, data, int(counts.sum()))
 
-    def decode_values(self, values: Block, limit: int) -> Block:
-        raise misplaced(self, "single values")
-
-    @classmethod
-    def from_proto(cls, message: pb.ByteStreamSplit) -> Self:
-        values = compressive_from_message(message.values)
-        if not isinstance(values, Flat) or values.bits_per_value not in (32, 64):
+    def check(self) -> None:
+        if not isinstance(self.values, Flat) or self.values.bits_per_value not in (32, 64):
             raise CorruptFileError("byte streams must store flat values of a supported width", expected="32 or 64 bits")
-        return cls(values)
-
-    def to_proto(self) -> pb.ByteStreamSplit:
-        return pb.ByteStreamSplit(values=compressive_to_message(self.values))
 
 
 # ------------------------------------------------------------------------------------------------------------- encode
 
 
-def encode_byte_streams(block: FixedWidth, limits: Limits) -> Chunked:
+def encode_byte_streams(block: FixedWidth, limits: ChunkLimits) -> Chunked:
     """Encode values of 32 or 64 bits as byte streams."""
     values = block.numbers()
     per_chunk = flat_count(block.bits, limits)

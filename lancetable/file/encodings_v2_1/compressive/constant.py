@@ -13,24 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from lancetable.file.encodings_v2_1.base import Chunks, Ints, misplaced
+from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, misplaced
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
-from lancetable.file.encodings_v2_1.compound import NullItems, Repeated
-from lancetable.proto import encodings_v2_1_pb2 as pb
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from lancetable.file.encodings_v2_1.compound import Nulls, Repeated
 
 __all__ = ["Constant"]
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
-    arm: ClassVar[str] = "constant"
+class Constant(Compressive):
+    """One value for all items, or nulls if there is none."""
 
-    value: bytes | None
+    oneof_case: ClassVar[str] = "constant"
+
+    value: bytes | None = None
 
     @property
     def num_buffers(self) -> int:
@@ -38,9 +36,6 @@ class Constant:
 
     def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
         return self.repeat(int(counts.sum()))
-
-    def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
-        raise misplaced(self, "levels or a dictionary")
 
     def decode_values(self, values: Block, limit: int) -> Block:
         if not isinstance(values, FixedWidth) or values.bits:
@@ -50,12 +45,5 @@ class Constant:
     def repeat(self, count: int) -> Block:
         """Return a block of `count` copies of the value."""
         if self.value is None:
-            return NullItems(count)
+            return Nulls(count, in_lists=True)
         return Repeated(FixedWidth(8 * len(self.value), self.value, 1), count)
-
-    @classmethod
-    def from_proto(cls, message: pb.Constant) -> Self:
-        return cls(message.value if message.HasField("value") else None)
-
-    def to_proto(self) -> pb.Constant:
-        return pb.Constant(value=self.value)

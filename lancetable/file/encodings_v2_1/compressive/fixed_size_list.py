@@ -8,37 +8,25 @@ Source: protos/encodings_v2_1.proto, FixedSizeList.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.encodings_v2_1.base import (
-    Bytes,
-    Chunks,
-    Compressive,
-    Ints,
-    compressive_from_message,
-    compressive_to_message,
-    misplaced,
-    pick_decoded,
-)
+from lancetable.file.encodings_v2_1.base import Bytes, Chunks, Compressive, Ints, misplaced, pick_decoded
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
-from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, even_counts, fixed_values, nulls_of
+from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, even_counts, fixed_values, nulls_of
 from lancetable.file.encodings_v2_1.compound import Items
 from lancetable.file.encodings_v2_1.compressive.constant import Constant
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, flat_count, flat_runs, join_bits, pack_bits
-from lancetable.file.kernels import picks
+from lancetable.file.kernels import gather
+from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import runs_of
-from lancetable.file.kernels.picks import Pieces
-from lancetable.proto import encodings_v2_1_pb2 as pb
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["FixedSizeList", "FixedSizeLists", "encode_lists", "lists_of", "zip_lists"]
 
@@ -46,8 +34,10 @@ _MAX_ITEMS = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class FixedSizeList:
-    arm: ClassVar[str] = "fixed_size_list"
+class FixedSizeList(Compressive):
+    """Lists of `items_per_value` items; `has_validity` if some items are null."""
+
+    oneof_case: ClassVar[str] = "fixed_size_list"
 
     items_per_value: int
     values: Compressive  # Flat, another fixed-size list, or a constant
@@ -57,112 +47,99 @@ class FixedSizeList:
     def num_buffers(self) -> int:
         return self.values.num_buffers + self.has_validity
 
+    @property
+    def nested(self) -> list[FixedSizeList]:
+        """This list and the lists in it, outermost first."""
+        return [self, *(self.values.nested if isinstance(self.values, FixedSizeList) else ())]
+
+    @property
+    def innermost(self) -> Compressive:
+        """The encoding of the items of the innermost list."""
+        return self.nested[-1].values
+
+    @property
+    def bits(self) -> int:
+        """The bits of all items of one value, without validity."""
+        return self._num_items() * self._item_bits()
+
     def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
-        size = self.items_per_value
-        if self._total_items() * int(counts.sum()) > 8 * limit:
+        if self._num_items() * int(counts.sum()) > 8 * limit:
             raise CorruptFileError("fixed-size lists have too many items", expected=f"at most {8 * limit}")
-        items = self.values.decode_chunks(buffers[int(self.has_validity) :], counts * size, limit)
-        if not self.has_validity:
-            return _grouped(items, size)
-        return Items(size, join_bits(buffers[0], counts * size, 1).data, items)
+        remaining = list(buffers)
+        validity = []
+        for level in self.nested:
+            counts = counts * level.items_per_value
+            validity.append(join_bits(remaining.pop(0), counts, 1).data if level.has_validity else None)
+        return self._group(self.innermost.decode_chunks(remaining, counts, limit), validity)
 
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
-        bits = self._bits()
+        bits = self.bits
         if self._has_any_validity() or bits % 8 or not bits:
             return pick_decoded(self, buffers, limit)
-        return FixedWidth(bits, picks.fixed(buffers[0], bits // 8), len(buffers[0].places))
-
-    def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
-        raise misplaced(self, "levels or a dictionary")
+        return FixedWidth(bits, gather.fixed(buffers[0], bits // 8), len(buffers[0].places))
 
     def decode_values(self, values: Block, limit: int) -> Block:
         if not isinstance(values, FixedWidth) or values.bits % 8:
             raise misplaced(self, "values of a variable width")
-        if not self._has_any_validity():
-            bits = self._bits()
-            if values.bits != bits:
-                raise CorruptFileError("fixed-size lists have the wrong width", expected=bits, found=values.bits)
-            return values if bits else self._without_bytes(values.length)
-        return self._split(values.rows(), 1)
-
-    def _without_bytes(self, count: int) -> Block:
-        """Return `count` values whose items are all stored in the message."""
-        size = self.items_per_value
-        if isinstance(self.values, FixedSizeList):
-            return _grouped(self.values._without_bytes(count * size), size)
-        assert isinstance(self.values, Constant)
-        return _grouped(self.values.repeat(count * size), size)
-
-    def _split(self, rows: Bytes, outer: int) -> Block:
-        """Split (n, bytes) rows into n * outer values."""
-        size = self.items_per_value
-        count = outer * size
-        own = None
-        if self.has_validity:
-            room = (count + 7) // 8
-            if rows.shape[1] < room:
-                raise CorruptFileError("value is too short for its validity", expected=room, found=rows.shape[1])
-            bits = np.ascontiguousarray(rows[:, :room])
-            rows = rows[:, room:]
-            if count % 8:
-                own = np.packbits(np.unpackbits(bits, axis=1, bitorder="little")[:, :count], bitorder="little")
-            else:
-                own = bits.reshape(-1)
-        if isinstance(self.values, FixedSizeList):
-            items = self.values._split(rows, count)
+        bits = self.bits
+        if values.bits == bits and bits and not self._has_any_validity():
+            return values
+        rows = values.rows() if values.bits else np.empty((values.length, 0), np.uint8)
+        validity: list[Any] = []
+        count = 1
+        for level in self.nested:
+            count *= level.items_per_value
+            validity.append(None)
+            if level.has_validity:
+                num_bytes = (count + 7) // 8
+                if rows.shape[1] < num_bytes:
+                    raise CorruptFileError(
+                        "value is too short for its validity", expected=num_bytes, found=rows.shape[1]
+                    )
+                validity[-1] = _bitmap_of(np.ascontiguousarray(rows[:, :num_bytes]), count)
+                rows = rows[:, num_bytes:]
+        if rows.shape[1] * 8 != bits:
+            raise CorruptFileError("fixed-size lists have the wrong width", expected=bits, found=rows.shape[1] * 8)
+        if isinstance(self.innermost, Constant):
+            items = self.innermost.repeat(len(rows) * count)
         else:
-            width = self._item_bits()
-            if rows.shape[1] * 8 != count * width:
-                raise CorruptFileError(
-                    "fixed-size lists have the wrong width", expected=count * width, found=rows.shape[1] * 8
-                )
-            if isinstance(self.values, Constant):
-                items = self.values.repeat(len(rows) * count)
-            else:
-                items = FixedWidth(width, np.ascontiguousarray(rows).reshape(-1), len(rows) * count)
-        return _grouped(items, size) if own is None else Items(size, own, items)
+            items = FixedWidth(self._item_bits(), np.ascontiguousarray(rows).reshape(-1), len(rows) * count)
+        return self._group(items, validity)
 
-    def _bits(self) -> int:
-        inner = self.values._bits() if isinstance(self.values, FixedSizeList) else self._item_bits()
-        return inner * self.items_per_value
-
-    def _item_bits(self) -> int:
-        return self.values.bits_per_value if isinstance(self.values, Flat) else 0
+    def _group(self, items: Block, validity: Sequence[Any]) -> Block:
+        """Group items into the values of each level, whose bitmap is None if it has no null items."""
+        for level, bitmap in zip(reversed(self.nested), reversed(validity)):
+            size = level.items_per_value
+            if bitmap is None and isinstance(items, FixedWidth):
+                items = FixedWidth(items.bits * size, items.data, items.length // size)
+                continue
+            if bitmap is None:  # lists in it have null items; all items of this level are valid
+                bitmap = np.full((items.length + 7) // 8, 0xFF, np.uint8)
+            items = Items(size, bitmap, items)
+        return items
 
     def _has_any_validity(self) -> bool:
-        return self.has_validity or (isinstance(self.values, FixedSizeList) and self.values._has_any_validity())
+        return any(level.has_validity for level in self.nested)
 
-    def _total_items(self) -> int:
-        inner = self.values._total_items() if isinstance(self.values, FixedSizeList) else 1
-        return inner * self.items_per_value
+    def _item_bits(self) -> int:
+        return self.innermost.bits_per_value if isinstance(self.innermost, Flat) else 0
 
-    @classmethod
-    def from_proto(cls, message: pb.FixedSizeList) -> Self:
-        values = compressive_from_message(message.values)
-        found = cls(message.items_per_value, values, message.has_validity)
-        if not isinstance(values, (Flat, Constant, FixedSizeList)):
-            raise misplaced(values, "items of fixed-size lists")
-        if not 0 < found._total_items() <= _MAX_ITEMS:
-            raise CorruptFileError(
-                "number of items out of range", expected=f"1 to {_MAX_ITEMS}", found=found._total_items()
-            )
-        return found
+    def _num_items(self) -> int:
+        return math.prod(level.items_per_value for level in self.nested)
 
-    def to_proto(self) -> pb.FixedSizeList:
-        return pb.FixedSizeList(
-            items_per_value=self.items_per_value,
-            values=compressive_to_message(self.values),
-            has_validity=self.has_validity,
-        )
+    def check(self) -> None:
+        if not isinstance(self.values, (Flat, Constant, FixedSizeList)):
+            raise misplaced(self.values, "items of fixed-size lists")
+        num_items = self._num_items()
+        if not 0 < num_items <= _MAX_ITEMS:
+            raise CorruptFileError("number of items out of range", expected=f"1 to {_MAX_ITEMS}", found=num_items)
 
 
-def _grouped(items: Block, size: int) -> Block:
-    """Group items without nulls into values of `size` items."""
-    if isinstance(items, FixedWidth):
-        return FixedWidth(items.bits * size, items.data, items.length // size)
-    # The items contain lists with null items; all items of this level are valid.
-    count = items.length
-    return Items(size, np.full((count + 7) // 8, 0xFF, np.uint8), items)
+def _bitmap_of(rows: Bytes, count: int) -> Bytes:
+    """Concatenate the first `count` bits of each row of bytes."""
+    if count % 8 == 0:
+        return rows.reshape(-1)
+    return np.packbits(np.unpackbits(rows, axis=1, bitorder="little", count=count), bitorder="little")
 
 
 # ------------------------------------------------------------------------------------------------------------- encode
@@ -179,11 +156,6 @@ class FixedSizeLists(NamedTuple):
     items: FixedWidth
     validity: list[tuple[npt.NDArray[np.bool_], int]]
     length: int
-
-    @property
-    def item_bits(self) -> int:
-        """Bits of all items of one value."""
-        return self.encoding._bits()
 
 
 def lists_of(array: pa.Array) -> FixedSizeLists:
@@ -207,20 +179,20 @@ def lists_of(array: pa.Array) -> FixedSizeLists:
     return FixedSizeLists(encoding, values, validity, len(array))
 
 
-def encode_lists(lists: FixedSizeLists, limits: Limits) -> Chunked:
+def encode_lists(lists: FixedSizeLists, limits: ChunkLimits) -> Chunked:
     """Encode the validity of the items of each level, then the items."""
-    bits_of_value = lists.item_bits + sum(width for _, width in lists.validity)
+    bits_of_value = lists.encoding.bits + sum(width for _, width in lists.validity)
     counts = even_counts(lists.length, flat_count(bits_of_value, limits))
     buffers = [
         [runs_of(pack_bits(valid, counts * width), (counts * width + 7) // 8)] for valid, width in lists.validity
     ]
-    rows = FixedWidth(lists.item_bits, lists.items.data, lists.length)
+    rows = FixedWidth(lists.encoding.bits, lists.items.data, lists.length)
     return Chunked(lists.encoding, counts, [*buffers, [flat_runs(rows, counts)]])
 
 
 def zip_lists(lists: FixedSizeLists) -> FixedWidth:
     """Combine each value into whole bytes: the validity of its items, then the items."""
-    bits = lists.item_bits
+    bits = lists.encoding.bits
     if not lists.validity and bits % 8 == 0:
         return FixedWidth(bits, lists.items.data, lists.length)
     validity = [np.packbits(valid.reshape(-1, width), axis=1, bitorder="little") for valid, width in lists.validity]

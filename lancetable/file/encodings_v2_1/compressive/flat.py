@@ -7,22 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.encodings_v2_1.base import Chunks, Ints, misplaced, pick_decoded
+from lancetable.errors import CorruptFileError
+from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, misplaced, pick_decoded
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
-from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, even_counts, power_of_two
-from lancetable.file.kernels import miniblock, picks
+from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, even_counts, power_of_two
+from lancetable.file.kernels import gather, miniblock
+from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import Runs, runs_of
-from lancetable.file.kernels.picks import Pieces
-from lancetable.proto import encodings_v2_1_pb2 as pb
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["Flat", "encode_flat", "flat_count", "flat_runs", "join_bits", "pack_bits"]
 
@@ -30,17 +26,12 @@ _MAX_BITS = 1 << 34  # of one value: Arrow stores the byte width of fixed-size v
 
 
 @dataclass(frozen=True, slots=True)
-class Flat:
-    arm: ClassVar[str] = "flat"
+class Flat(Compressive):
+    """Uncompressed values of `bits_per_value` bits."""
+
+    oneof_case: ClassVar[str] = "flat"
 
     bits_per_value: int
-
-    @property
-    def num_buffers(self) -> int:
-        return 1
-
-    def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> FixedWidth:
-        return self.decode_blocks(buffers[0], counts, limit)
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
         return join_bits(chunks, counts, self.bits_per_value)
@@ -48,9 +39,9 @@ class Flat:
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
         bits = self.bits_per_value
         if bits % 8 == 0:
-            return FixedWidth(bits, picks.fixed(buffers[0], bits // 8), len(buffers[0].places))
+            return FixedWidth(bits, gather.fixed(buffers[0], bits // 8), len(buffers[0].places))
         if bits == 1:
-            return FixedWidth(1, picks.bits(buffers[0]), len(buffers[0].places))
+            return FixedWidth(1, gather.bits(buffers[0]), len(buffers[0].places))
         return pick_decoded(self, buffers, limit)
 
     def decode_values(self, values: Block, limit: int) -> Block:
@@ -58,18 +49,11 @@ class Flat:
             raise misplaced(self, "values of another width")
         return values
 
-    @classmethod
-    def from_proto(cls, message: pb.Flat) -> Self:
-        if message.HasField("data"):
-            raise UnsupportedFeatureError("compressed flat data is not supported", feature="compressed flat data")
-        if message.bits_per_value > _MAX_BITS:
+    def check(self) -> None:
+        if self.bits_per_value > _MAX_BITS:
             raise CorruptFileError(
-                "width of a value out of range", expected=f"at most {_MAX_BITS} bits", found=message.bits_per_value
+                "width of a value out of range", expected=f"at most {_MAX_BITS} bits", found=self.bits_per_value
             )
-        return cls(message.bits_per_value)
-
-    def to_proto(self) -> pb.Flat:
-        return pb.Flat(bits_per_value=self.bits_per_value)
 
 
 def join_bits(chunks: Chunks, counts: Ints, bits: int) -> FixedWidth:
@@ -100,13 +84,13 @@ def join_bits(chunks: Chunks, counts: Ints, bits: int) -> FixedWidth:
 # ------------------------------------------------------------------------------------------------------------- encode
 
 
-def encode_flat(block: FixedWidth, limits: Limits, per_chunk: int | None = None) -> Chunked:
+def encode_flat(block: FixedWidth, limits: ChunkLimits, per_chunk: int | None = None) -> Chunked:
     """Encode values without compression."""
     counts = even_counts(block.length, per_chunk or flat_count(block.bits, limits))
     return Chunked(Flat(block.bits), counts, [[flat_runs(block, counts)]])
 
 
-def flat_count(bits: int, limits: Limits) -> int:
+def flat_count(bits: int, limits: ChunkLimits) -> int:
     """Return the number of values for a chunk of uncompressed values, a power of two."""
     most = max(limits.target_bytes * 8 // bits, 1)
     if most < 2 and 2 * bits <= 8 * limits.max_bytes:

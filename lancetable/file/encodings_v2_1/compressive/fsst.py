@@ -17,36 +17,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from lancetable.file import pool
-from lancetable.file.encodings_v2_1.base import (
-    Chunks,
-    Compressive,
-    Ints,
-    compressive_from_message,
-    compressive_to_message,
-    misplaced,
-    pick_values,
-)
+from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, misplaced, pick_values
 from lancetable.file.encodings_v2_1.block import Block, Coded, VariableWidth
 from lancetable.file.encodings_v2_1.compressive.variable import variable_of
 from lancetable.file.kernels import fsst
-from lancetable.file.kernels.picks import Pieces
-from lancetable.proto import encodings_v2_1_pb2 as pb
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from lancetable.file.kernels.gather import Pieces
 
 __all__ = ["Fsst", "compress_strings"]
 
 
 @dataclass(frozen=True)
-class Fsst:
-    arm: ClassVar[str] = "fsst"
+class Fsst(Compressive):
+    """Strings compressed with a symbol table; `values` is the encoding of the codes."""
+
+    oneof_case: ClassVar[str] = "fsst"
 
     symbol_table: bytes
     values: Compressive
@@ -76,13 +66,6 @@ class Fsst:
         if not isinstance(codes, VariableWidth):
             raise misplaced(self, "values of a fixed width")
         return Coded(codes, self.table) if self.table.encoded else codes
-
-    @classmethod
-    def from_proto(cls, message: pb.Fsst) -> Self:
-        return cls(message.symbol_table, compressive_from_message(message.values))
-
-    def to_proto(self) -> pb.Fsst:
-        return pb.Fsst(symbol_table=self.symbol_table, values=compressive_to_message(self.values))
 
 
 # ------------------------------------------------------------------------------------------------------------- encode

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -25,15 +25,12 @@ from lancetable.file.encodings_v2_1.base import (
     misplaced,
     pick_values,
 )
-from lancetable.file.encodings_v2_1.block import Block, VariableWidth
+from lancetable.file.encodings_v2_1.block import Block, VariableWidth, octets_of, offsets_of_sizes
 from lancetable.file.encodings_v2_1.chunks import Chunked
 from lancetable.file.kernels import general
+from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import interleave, runs_of, total_sizes
-from lancetable.file.kernels.picks import Pieces
 from lancetable.proto import encodings_v2_1_pb2 as pb
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["General", "compress_block", "compress_chunks", "compress_values"]
 
@@ -42,8 +39,10 @@ _NUMBERS: Final = {name: number for number, name in _SCHEMES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class General:
-    arm: ClassVar[str] = "general"
+class General(Compressive):
+    """Values compressed with zstd or LZ4 after they were encoded as `values`."""
+
+    oneof_case: ClassVar[str] = "general"
 
     scheme: str  # "lz4" or "zstd"
     values: Compressive
@@ -68,31 +67,26 @@ class General:
         if not isinstance(values, VariableWidth):
             raise misplaced(self, "values of a fixed width")
         base = values.offsets.astype(np.int64)
-        octets = np.frombuffer(values.data, np.uint8) if len(values.data) else np.empty(0, np.uint8)
-        sizes = np.diff(base)
-        filled = np.flatnonzero(sizes)
-        unpacked = self._decompress(Chunks(octets, base[:-1][filled], sizes[filled]), limit)
-        lengths = np.zeros(values.length, np.int64)
+        lengths = np.diff(base)
+        filled = np.flatnonzero(lengths)
+        unpacked = self._decompress(Chunks(octets_of(values.data), base[:-1][filled], lengths[filled]), limit)
         lengths[filled] = unpacked.sizes
-        offsets = np.zeros(values.length + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        return self.values.decode_values(VariableWidth(offsets, unpacked.data), limit)
+        return self.values.decode_values(VariableWidth(offsets_of_sizes(lengths), unpacked.data), limit)
 
     def _decompress(self, chunks: Chunks, limit: int) -> Chunks:
         return Chunks(*general.decompress_pieces(self.scheme, chunks.data, chunks.starts, chunks.sizes, limit))
 
     @classmethod
-    def from_proto(cls, message: pb.General) -> Self:
-        scheme = _SCHEMES.get(int(message.compression.scheme))
-        if scheme is None:
-            number = int(message.compression.scheme)
-            if number == 0:
-                raise CorruptFileError("general compression without a scheme")
+    def from_proto(cls, message: pb.General) -> General:
+        number = int(message.compression.scheme)
+        if number == 0:
+            raise CorruptFileError("general compression without a scheme")
+        if number not in _SCHEMES:
             raise UnsupportedFeatureError(
                 f"compression scheme {number} is not supported", feature=f"compression scheme {number}"
             )
         level = message.compression.level if message.compression.HasField("level") else None
-        return cls(scheme, compressive_from_message(message.values), level)
+        return cls(_SCHEMES[number], compressive_from_message(message.values), level)
 
     def to_proto(self) -> pb.General:
         compression = pb.BufferCompression(level=self.level)

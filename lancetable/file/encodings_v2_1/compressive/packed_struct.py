@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,39 +21,43 @@ from lancetable.file.encodings_v2_1.base import (
     Chunks,
     Compressive,
     Ints,
-    compressive_from_message,
-    compressive_to_message,
+    ParsedMessage,
     misplaced,
     pick_values,
 )
-from lancetable.file.encodings_v2_1.block import Block, FixedWidth, VariableWidth, is_variable, type_bits
-from lancetable.file.encodings_v2_1.chunks import Chunked, Limits, fixed_values, variable_values
+from lancetable.file.encodings_v2_1.block import (
+    Block,
+    FixedWidth,
+    VariableWidth,
+    is_variable,
+    octets_of,
+    offsets_of_sizes,
+    type_bits,
+)
+from lancetable.file.encodings_v2_1.chunks import fixed_values, variable_values
 from lancetable.file.encodings_v2_1.compound import Struct
 from lancetable.file.encodings_v2_1.compressive.fixed_size_list import lists_of, zip_lists
-from lancetable.file.encodings_v2_1.compressive.flat import Flat, encode_flat
+from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.variable import Variable
 from lancetable.file.kernels import fullzip
+from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import Runs, interleave, runs_of, total_sizes
-from lancetable.file.kernels.picks import Pieces
 from lancetable.proto import encodings_v2_1_pb2 as pb
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = [
     "PackedField",
-    "PackedRows",
     "PackedStruct",
     "VariablePackedStruct",
-    "encode_rows",
     "rows_of",
     "variable_rows_of",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class PackedStruct:
-    arm: ClassVar[str] = "packed_struct"
+class PackedStruct(Compressive):
+    """Rows of children of fixed width."""
+
+    oneof_case: ClassVar[str] = "packed_struct"
 
     bits_per_value: tuple[int, ...]  # of each child
     values: Compressive  # Flat
@@ -67,9 +71,6 @@ class PackedStruct:
 
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
         return self._split(pick_values(self.values, buffers, limit))
-
-    def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
-        raise misplaced(self, "levels or a dictionary")
 
     def decode_values(self, values: Block, limit: int) -> Block:
         return self._split(self.values.decode_values(values, limit))
@@ -88,30 +89,44 @@ class PackedStruct:
             at += width
         return Struct(children, records.length)
 
-    @classmethod
-    def from_proto(cls, message: pb.PackedStruct) -> Self:
-        widths = tuple(message.bits_per_value)
-        if any(bits % 8 for bits in widths):
+    def check(self) -> None:
+        if any(bits % 8 for bits in self.bits_per_value):
             raise CorruptFileError(
-                "children of a packed struct are not whole bytes", expected="multiples of 8 bits", found=widths
+                "children of a packed struct are not whole bytes",
+                expected="multiples of 8 bits",
+                found=self.bits_per_value,
             )
-        return cls(widths, compressive_from_message(message.values))
-
-    def to_proto(self) -> pb.PackedStruct:
-        return pb.PackedStruct(bits_per_value=self.bits_per_value, values=compressive_to_message(self.values))
-
-
-class PackedField(NamedTuple):
-    """One child: its encoding, and the width of its values or of their lengths."""
-
-    value: Compressive
-    bits_per_value: int | None
-    bits_per_length: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class VariablePackedStruct:
-    arm: ClassVar[str] = "variable_packed_struct"
+class PackedField(ParsedMessage):
+    """One child: its encoding, and the width of its values or of their lengths; not a case of a oneof itself."""
+
+    oneof_case: ClassVar[str] = "variable_packed_struct.fields"
+
+    value: Compressive
+    bits_per_value: int | None = None
+    bits_per_length: int | None = None
+
+    def check(self) -> None:
+        if self.bits_per_value is not None:
+            if self.bits_per_value % 8 or not 0 < self.bits_per_value < 1 << 34:
+                raise CorruptFileError(
+                    "child of a packed struct has an unsupported width",
+                    expected="a multiple of 8 bits",
+                    found=self.bits_per_value,
+                )
+        elif self.bits_per_length not in (8, 16, 32, 64):
+            raise CorruptFileError(
+                "lengths have an unsupported width", expected="8, 16, 32 or 64", found=self.bits_per_length
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class VariablePackedStruct(Compressive):
+    """Rows of children, some of variable width."""
+
+    oneof_case: ClassVar[str] = "variable_packed_struct"
 
     fields: tuple[PackedField, ...]
 
@@ -119,16 +134,10 @@ class VariablePackedStruct:
     def num_buffers(self) -> int:
         raise misplaced(self, "chunks of values")
 
-    def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
-        raise misplaced(self, "chunks of values")
-
-    def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
-        raise misplaced(self, "levels or a dictionary")
-
     def decode_values(self, values: Block, limit: int) -> Block:
         if not isinstance(values, VariableWidth):
             raise misplaced(self, "values of a fixed width")
-        data = np.frombuffer(values.data, np.uint8) if len(values.data) else np.empty(0, np.uint8)
+        data = octets_of(values.data)
         # A null row has no bytes and no children; its children are read as zeros and empty strings.
         row_starts = values.offsets[:-1].astype(np.int64)
         row_ends = values.offsets[1:].astype(np.int64)
@@ -140,67 +149,32 @@ class VariablePackedStruct:
                 width = field.bits_per_value // 8
                 sizes = np.full(len(rows), width, np.int64)
             else:
-                room = (field.bits_per_length or 0) // 8
-                _check_room(at + room, ends)
-                sizes = _lengths(data, at, room)
-                at = at + room
-            if len(sizes) and int(sizes.min()) < 0:
-                raise CorruptFileError("child of a packed struct has a negative length")
+                length_bytes = (field.bits_per_length or 0) // 8
+                _check_room(at + length_bytes, ends)
+                sizes = _lengths(data, at, length_bytes)
+                at = at + length_bytes
             _check_room(at + sizes, ends)
-            children.append(self._child(field, data, at, sizes, rows, values.length, limit))
+            _, joined = fullzip.join_values(data, at, sizes)
+            if field.bits_per_value is not None:
+                padded = np.zeros((values.length, width), np.uint8)
+                padded[rows] = joined.reshape(-1, width)
+                block: Block = FixedWidth(field.bits_per_value, padded.reshape(-1), values.length)
+            else:
+                lengths = np.zeros(values.length, np.int64)
+                lengths[rows] = sizes
+                block = VariableWidth(offsets_of_sizes(lengths), joined)
+            children.append(field.value.decode_values(block, limit))
             at = at + sizes
         if (at != ends).any():
             raise CorruptFileError("packed structs are longer than their children")
         return Struct(children, values.length)
 
-    def _child(self, field: PackedField, data: Any, at: Ints, sizes: Ints, rows: Ints, count: int, limit: int) -> Block:
-        offsets, joined = fullzip.join_values(data, at, sizes)
-        if field.bits_per_value is not None:
-            width = field.bits_per_value // 8
-            padded = np.zeros((count, width), np.uint8)
-            padded[rows] = joined.reshape(-1, width)
-            return field.value.decode_values(FixedWidth(field.bits_per_value, padded.reshape(-1), count), limit)
-        lengths = np.zeros(count, np.int64)
-        lengths[rows] = sizes
-        offsets = np.zeros(count + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        return field.value.decode_values(VariableWidth(offsets, joined), limit)
-
     @classmethod
-    def from_proto(cls, message: pb.VariablePackedStruct) -> Self:
-        return cls(tuple(_parse_field(field) for field in message.fields))
+    def from_proto(cls, message: pb.VariablePackedStruct) -> VariablePackedStruct:
+        return cls(tuple(PackedField.from_proto(field) for field in message.fields))
 
     def to_proto(self) -> pb.VariablePackedStruct:
-        return pb.VariablePackedStruct(
-            fields=[
-                pb.VariablePackedStruct.FieldEncoding(
-                    value=compressive_to_message(field.value),
-                    bits_per_value=field.bits_per_value,
-                    bits_per_length=field.bits_per_length,
-                )
-                for field in self.fields
-            ]
-        )
-
-
-def _parse_field(message: pb.VariablePackedStruct.FieldEncoding) -> PackedField:
-    value = compressive_from_message(message.value)
-    layout = message.WhichOneof("layout")
-    if layout == "bits_per_value":
-        if message.bits_per_value % 8 or not 0 < message.bits_per_value < 1 << 34:
-            raise CorruptFileError(
-                "child of a packed struct has an unsupported width",
-                expected="a multiple of 8 bits",
-                found=message.bits_per_value,
-            )
-        return PackedField(value, message.bits_per_value, None)
-    if layout == "bits_per_length":
-        if message.bits_per_length not in (8, 16, 32, 64):
-            raise CorruptFileError(
-                "lengths have an unsupported width", expected="8, 16, 32 or 64", found=message.bits_per_length
-            )
-        return PackedField(value, None, message.bits_per_length)
-    raise CorruptFileError("child of a packed struct without a width")
+        return pb.VariablePackedStruct(fields=[field.to_proto() for field in self.fields])
 
 
 def _check_room(child_ends: Ints, ends: Ints) -> None:
@@ -221,19 +195,8 @@ def _lengths(data: Any, at: Ints, width: int) -> Ints:
 # ------------------------------------------------------------------------------------------------------------- encode
 
 
-class PackedRows(NamedTuple):
-    """Structs to encode: the encoding, and the bytes of each row."""
-
-    encoding: PackedStruct
-    rows: FixedWidth
-
-    @property
-    def length(self) -> int:
-        return self.rows.length
-
-
-def rows_of(array: pa.StructArray) -> PackedRows | None:
-    """Pack structs whose children are all simple values of fixed width; return None for other children.
+def rows_of(array: pa.StructArray) -> tuple[PackedStruct, FixedWidth] | None:
+    """Pack structs whose children are all simple values of fixed width into rows; return None for other children.
 
     Nulls of the structs themselves are left to the levels. Raises UnsupportedFeatureError for null or boolean children.
     """
@@ -241,18 +204,12 @@ def rows_of(array: pa.StructArray) -> PackedRows | None:
     if any(pa.types.is_fixed_size_list(child.type) or is_variable(child.type) for child in children):
         return None
     parts = [_fixed_child(child, field.name, array)[1] for child, field in zip(children, array.type)]
-    widths = [part.bits // 8 for part in parts]
-    at = sum(widths)
-    rows = np.empty(len(array), [(f"{number}", f"V{width}") for number, width in enumerate(widths)])
-    for number, (part, width) in enumerate(zip(parts, widths)):
-        rows[f"{number}"] = np.frombuffer(part.data, f"V{width}")
-    encoding = PackedStruct(tuple(part.bits for part in parts), Flat(8 * at))
-    return PackedRows(encoding, FixedWidth(8 * at, rows.view(np.uint8), len(array)))
-
-
-def encode_rows(packed: PackedRows, limits: Limits) -> Chunked:
-    """Encode packed rows without compression."""
-    return encode_flat(packed.rows, limits)._replace(encoding=packed.encoding)
+    rows = np.empty(len(array), [(f"{number}", f"V{part.bits // 8}") for number, part in enumerate(parts)])
+    for number, part in enumerate(parts):
+        rows[f"{number}"] = np.frombuffer(part.data, f"V{part.bits // 8}")
+    widths = tuple(part.bits for part in parts)
+    bits = sum(widths)
+    return PackedStruct(widths, Flat(bits)), FixedWidth(bits, rows.view(np.uint8), len(array))
 
 
 def variable_rows_of(
@@ -275,17 +232,17 @@ def variable_rows_of(
             width = values.offsets.dtype.itemsize
             streams.append(runs_of(np.ascontiguousarray(np.diff(values.offsets)), width, len(child)))
             streams.append(Runs(values.data, values.offsets.astype(np.int64)))
-            fields.append(PackedField(Variable(Flat(8 * width)), None, 8 * width))
+            fields.append(PackedField(Variable(Flat(8 * width)), bits_per_length=8 * width))
         else:
             encoding, part = _fixed_child(child, field.name, array)
             streams.append(runs_of(part.data, part.bits // 8, len(child)))
-            fields.append(PackedField(encoding, part.bits, None))
+            fields.append(PackedField(encoding, part.bits))
     sizes = total_sizes(streams)
     row_sizes = sizes
     if valid is not None:
         row_sizes = np.zeros(len(valid), np.int64)
         row_sizes[valid] = sizes
-    offsets = runs_of(b"", row_sizes).offsets
+    offsets = offsets_of_sizes(row_sizes)
     narrow = int(offsets[-1]) < 1 << 31
     return VariablePackedStruct(tuple(fields)), VariableWidth(
         offsets.astype(np.int32) if narrow else offsets, interleave(streams)

@@ -10,44 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.encodings_v2_1.base import (
-    Chunks,
-    Ints,
-    compressive_from_message,
-    compressive_to_message,
-    misplaced,
-    pick_decoded,
-)
-from lancetable.file.encodings_v2_1.block import Block, FixedWidth
+from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, pick_decoded
+from lancetable.file.encodings_v2_1.block import BIT_WORDS, Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, even_counts
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
-from lancetable.file.kernels import miniblock, picks, rle
+from lancetable.file.kernels import gather, miniblock, rle
+from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import Runs, runs_of
-from lancetable.file.kernels.picks import Pieces
-from lancetable.proto import encodings_v2_1_pb2 as pb
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["Rle", "encode_run_blocks", "encode_runs", "run_starts"]
 
-_DTYPES: Final[dict[int, np.dtype[Any]]] = {
-    8: np.dtype("u1"),
-    16: np.dtype("<u2"),
-    32: np.dtype("<u4"),
-    64: np.dtype("<u8"),
-}
-
 
 @dataclass(frozen=True, slots=True)
-class Rle:
-    arm: ClassVar[str] = "rle"
+class Rle(Compressive):
+    """One value for each run, and the length of each run in one byte."""
+
+    oneof_case: ClassVar[str] = "rle"
 
     values: Flat
     run_lengths: Flat  # 8
@@ -58,7 +42,7 @@ class Rle:
 
     def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> FixedWidth:
         values, lengths = buffers
-        dtype = _DTYPES[self.values.bits_per_value]
+        dtype = BIT_WORDS[self.values.bits_per_value]
         runs = lengths.sizes
         if (values.sizes != runs * dtype.itemsize).any():
             raise CorruptFileError("run values and run lengths differ in number")
@@ -68,47 +52,34 @@ class Rle:
         expanded = miniblock.run_lengths(
             miniblock.join_pieces(*values).view(dtype), miniblock.join_pieces(*lengths), runs, counts
         )
-        return FixedWidth(self.values.bits_per_value, expanded.view(np.uint8), len(expanded))
+        return FixedWidth.of_numbers(expanded)
 
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
         values, lengths = buffers
         if values.data is not lengths.data:  # the values are compressed, the lengths never are
             return pick_decoded(self, buffers, limit)
-        picked = picks.runs(lengths, values.starts, values.sizes, _DTYPES[self.values.bits_per_value])
-        return FixedWidth(self.values.bits_per_value, picked.view(np.uint8), len(picked))
+        picked = gather.runs(lengths, values.starts, values.sizes, BIT_WORDS[self.values.bits_per_value])
+        return FixedWidth.of_numbers(picked)
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
         data, starts, sizes = chunks
         if len(counts) and int(sizes.min()) < 8:
             raise CorruptFileError("run-length block is truncated", expected="8 bytes or more", found=int(sizes.min()))
         head = miniblock.gather_rows(data, starts, 8).view("<u8").reshape(-1)
-        if len(counts) and int(head.max()) > int(sizes.max()):
-            raise CorruptFileError(
-                "run values exceed their buffer", expected=f"at most {int(sizes.max())} bytes", found=int(head.max())
-            )
-        values = head.astype(np.int64)
+        values = np.minimum(head, np.uint64(1 << 62)).astype(np.int64)
         lengths = sizes - 8 - values
         if len(counts) and int(lengths.min()) < 0:
-            raise CorruptFileError("run values exceed their buffer")
+            expected = f"at most {int(sizes.max()) - 8} bytes"
+            raise CorruptFileError("run values exceed their buffer", expected=expected, found=int(head.max()))
         return self.decode_chunks(
             [Chunks(data, starts + 8, values), Chunks(data, starts + 8 + values, lengths)], counts, limit
         )
 
-    def decode_values(self, values: Block, limit: int) -> Block:
-        raise misplaced(self, "single values")
-
-    @classmethod
-    def from_proto(cls, message: pb.Rle) -> Self:
-        values = compressive_from_message(message.values)
-        lengths = compressive_from_message(message.run_lengths)
-        if not isinstance(values, Flat) or values.bits_per_value not in _DTYPES:
+    def check(self) -> None:
+        if not isinstance(self.values, Flat) or self.values.bits_per_value not in BIT_WORDS:
             raise CorruptFileError("run values must be flat and of a supported width", expected="8, 16, 32 or 64 bits")
-        if not isinstance(lengths, Flat) or lengths.bits_per_value != 8:
+        if not isinstance(self.run_lengths, Flat) or self.run_lengths.bits_per_value != 8:
             raise CorruptFileError("run lengths must be flat bytes", expected="8 bits")
-        return cls(values, lengths)
-
-    def to_proto(self) -> pb.Rle:
-        return pb.Rle(values=compressive_to_message(self.values), run_lengths=compressive_to_message(self.run_lengths))
 
 
 # ------------------------------------------------------------------------------------------------------------- encode

@@ -11,29 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.encodings_v2_1.base import (
-    Chunks,
-    Ints,
-    compressive_from_message,
-    compressive_to_message,
-    misplaced,
-)
+from lancetable.errors import CorruptFileError
+from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, misplaced
 from lancetable.file.encodings_v2_1.block import Block, VariableWidth
-from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkTooLarge, Limits, even_counts, power_of_two
+from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, ChunkTooLarge, even_counts, power_of_two
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
-from lancetable.file.kernels import miniblock, picks, varbin
+from lancetable.file.kernels import gather, miniblock, varbin
+from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import Runs, padding, runs_of
-from lancetable.file.kernels.picks import Pieces
-from lancetable.proto import encodings_v2_1_pb2 as pb
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["Variable", "encode_variable", "encode_variable_block", "variable_of", "values_per_chunk"]
 
@@ -41,20 +31,18 @@ _MAX_INT32 = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
-    arm: ClassVar[str] = "variable"
+class Variable(Compressive):
+    """Offsets and bytes."""
+
+    oneof_case: ClassVar[str] = "variable"
 
     offsets: Flat  # 32 or 64
-
-    @property
-    def num_buffers(self) -> int:
-        return 1
 
     def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> VariableWidth:
         return VariableWidth(*miniblock.variable(*buffers[0], counts, self.offsets.bits_per_value // 8))
 
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> VariableWidth:
-        starts, ends = picks.variable(buffers[0], self.offsets.bits_per_value // 8)
+        starts, ends = gather.variable(buffers[0], self.offsets.bits_per_value // 8)
         return VariableWidth(*varbin.gather(starts, ends, buffers[0].data))
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> VariableWidth:
@@ -81,19 +69,9 @@ class Variable:
             raise misplaced(self, "values of a fixed width")
         return values
 
-    @classmethod
-    def from_proto(cls, message: pb.Variable) -> Self:
-        if message.HasField("values"):
-            raise UnsupportedFeatureError(
-                "compressed variable data is not supported", feature="compressed variable data"
-            )
-        offsets = compressive_from_message(message.offsets)
-        if not isinstance(offsets, Flat) or offsets.bits_per_value not in (32, 64):
+    def check(self) -> None:
+        if not isinstance(self.offsets, Flat) or self.offsets.bits_per_value not in (32, 64):
             raise CorruptFileError("offsets must be flat and of a supported width", expected="32 or 64 bits")
-        return cls(offsets)
-
-    def to_proto(self) -> pb.Variable:
-        return pb.Variable(offsets=compressive_to_message(self.offsets))
 
 
 # ------------------------------------------------------------------------------------------------------------- encode
@@ -116,7 +94,7 @@ def encode_variable_block(block: VariableWidth) -> bytes:
     return b"".join((head.tobytes(), offsets.tobytes(), memoryview(block.data).cast("B")[first:last]))
 
 
-def encode_variable(block: VariableWidth, limits: Limits) -> Chunked:
+def encode_variable(block: VariableWidth, limits: ChunkLimits) -> Chunked:
     """Encode values without nulls. Raises ChunkTooLarge if two values do not fit into one chunk."""
     word = block.offsets.dtype.itemsize
     counts = _counts(block.offsets, limits)
@@ -151,13 +129,13 @@ def _relative_offsets(offsets: npt.NDArray[Any], counts: Ints, starts: Ints, tab
     return out
 
 
-def values_per_chunk(offsets: npt.NDArray[Any], limits: Limits) -> int:
+def values_per_chunk(offsets: npt.NDArray[Any], limits: ChunkLimits) -> int:
     """Return the number of values, a power of two, for which a chunk has about the target size."""
     mean = (int(offsets[-1]) - int(offsets[0])) / (len(offsets) - 1) + offsets.dtype.itemsize
     return power_of_two(max(1, min(limits.max_values, int(limits.target_bytes / mean))))
 
 
-def _counts(offsets: npt.NDArray[Any], limits: Limits) -> Ints:
+def _counts(offsets: npt.NDArray[Any], limits: ChunkLimits) -> Ints:
     """Return the values per chunk: the same power of two for all chunks, fewer where values are long."""
     total = len(offsets) - 1
     word = offsets.dtype.itemsize

@@ -12,7 +12,7 @@ requested type. Source: protos/encodings_v2_1.proto.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.container import Page
-from lancetable.file.encodings_v2_1.base import Column, Decoded, Layout, layout_from_message
+from lancetable.file.encodings_v2_1.base import DecodedRows, PageLayout, ReadContext
 from lancetable.file.encodings_v2_1.block import FixedWidth, VariableWidth
-from lancetable.file.encodings_v2_1.chunks import EncodedLayout, Limits
+from lancetable.file.encodings_v2_1.chunks import ChunkLimits, EncodedLayout
 from lancetable.file.encodings_v2_1.compound import Struct
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, encode_flat
 from lancetable.file.encodings_v2_1.compressive.packed_struct import PackedStruct
@@ -32,11 +32,7 @@ from lancetable.file.encodings_v2_1.shred import Shredded
 from lancetable.file.fetch import ReadPlan, Rows, cluster, join
 from lancetable.file.kernels import fullzip
 from lancetable.file.kernels.levels import LEVEL
-from lancetable.proto import encodings_v2_1_pb2 as pb
 from lancetable.store.base import ByteRange
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["DESCRIPTOR", "Blob", "encode_blobs"]
 
@@ -47,43 +43,35 @@ _EMPTY: Final = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
-class Blob:
-    arm: ClassVar[str] = "blob_layout"
+class Blob(PageLayout):
+    """Parameters of a page of blobs; `inner_layout` stores their descriptors."""
 
-    inner: Layout
+    oneof_case: ClassVar[str] = "blob_layout"
+
+    inner_layout: PageLayout
     layers: tuple[int, ...]
 
-    def read(self, page: Page, column: Column, rows: Rows, gap: int) -> ReadPlan[Decoded]:
+    def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
         layers = layers_of(self.layers)
         if layers.num_lists:
             raise page.unsupported("lists of blobs")
-        inner = yield from self.inner.read(page, column._replace(data_type=DESCRIPTOR), rows, gap)
+        inner = yield from self.inner_layout.read(page, context._replace(data_type=DESCRIPTOR), rows, gap)
         if not isinstance(inner.values, Struct) or len(inner.values.children) != 2 or inner.definition is not None:
             raise CorruptFileError("blob page without descriptors", expected="structs of two 64-bit numbers")
-        parts = [_numbers(child) for child in inner.values.children]
-        positions, sizes = parts
+        positions, sizes = [_numbers(child) for child in inner.values.children]
         definition = None
         missing = (sizes == 0) & (positions != 0)
         if missing.any():
             definition = np.where(missing, positions >> np.uint64(16), 0).astype(LEVEL)
         check_levels(None, definition, layers, len(sizes), len(rows))
-        if pa.types.is_struct(column.data_type):
-            return Decoded(inner.values, None, definition, self.layers, len(rows))
-        values = yield from _fetch(page, column.file_bytes, positions, sizes, gap)
-        return Decoded(values, None, definition, self.layers, len(rows))
+        if pa.types.is_struct(context.data_type):
+            return DecodedRows(inner.values, None, definition, self.layers, len(rows))
+        values = yield from _fetch(page, context.file_bytes, positions, sizes, gap)
+        return DecodedRows(values, None, definition, self.layers, len(rows))
 
-    @classmethod
-    def from_proto(cls, message: pb.BlobLayout) -> Self:
-        inner = layout_from_message(message.inner_layout)
-        if isinstance(inner, Blob):
+    def check(self) -> None:
+        if isinstance(self.inner_layout, Blob):
             raise CorruptFileError("blob layout nested in a blob layout")
-        return cls(inner, tuple(int(layer) for layer in message.layers))
-
-    def to_proto(self) -> pb.BlobLayout:
-        return pb.BlobLayout(
-            inner_layout=pb.PageLayout(**{self.inner.arm: self.inner.to_proto()}),
-            layers=self.layers,  # type: ignore[arg-type]  # numbers are as good as names
-        )
 
 
 def _numbers(block: Any) -> npt.NDArray[np.uint64]:
@@ -120,7 +108,7 @@ def _fetch(
 # ------------------------------------------------------------------------------------------------------------- encode
 
 
-_LIMITS: Final = Limits(max_values=1024, max_bytes=32 << 10, target_bytes=16 << 10)
+_LIMITS: Final = ChunkLimits(max_values=1024, max_bytes=32 << 10, target_bytes=16 << 10)
 
 
 def encode_blobs(

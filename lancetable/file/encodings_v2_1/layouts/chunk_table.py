@@ -8,6 +8,7 @@ Source: protos/encodings_v2_1.proto.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from lancetable.file.encodings_v2_1.base import Bytes, Ints
 from lancetable.file.fetch import ReadPlan, cluster, join
 from lancetable.store.base import ByteRange
 
-__all__ = ["ChunkTable", "PageMetadata", "RowIndex", "fetch_chunks", "fetch_pieces", "parse_index", "parse_table"]
+__all__ = ["ChunkTable", "PageMetadata", "RowIndex", "fetch_pieces", "parse_index", "parse_table"]
 
 _MAX_VALUES: Final = 1 << 15  # in one chunk
 
@@ -48,22 +49,20 @@ class RowIndex(NamedTuple):
     continues: npt.NDArray[np.bool_]
 
 
+@dataclass(slots=True, eq=False)
 class PageMetadata:
     """Parsed metadata of a page, cached with the page.
 
     `layout` is the layout that it was parsed for. `row_key` must be equal for pages whose rows are read together.
-    `rows` is the `ChunkPage` once all metadata has been read.
+    `rows` is the `TakePage` once all metadata has been read.
     """
 
-    __slots__ = ("index", "items", "layout", "row_key", "rows", "table")
-
-    def __init__(self, layout: Any, row_key: tuple[Any, ...] | None) -> None:
-        self.layout = layout
-        self.row_key = row_key
-        self.table: ChunkTable | None = None
-        self.index: RowIndex | None = None
-        self.items: tuple[pa.DataType, pa.Array] | None = None
-        self.rows: Any = None
+    layout: Any
+    row_key: tuple[Any, ...] | None
+    table: ChunkTable | None = None
+    index: RowIndex | None = None
+    items: tuple[pa.DataType, pa.Array] | None = None
+    rows: Any = None
 
 
 def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bool) -> ChunkTable:
@@ -76,8 +75,6 @@ def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bo
         raise CorruptFileError(
             "chunk table has the wrong size", expected=f"a multiple of {word.itemsize}", found=len(data)
         )
-    if len(data) == word.itemsize:
-        return _one_chunk(int.from_bytes(data, "little"), where, num_items)
     words = np.frombuffer(data, word).astype(np.int64)
     starts = np.zeros(len(words) + 1, np.int64)
     np.cumsum(((words >> 4) + 1) << 3, out=starts[1:])
@@ -94,19 +91,6 @@ def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bo
     values[-1] = num_items
     starts += where.start
     return ChunkTable(starts[:-1], starts[1:], values)
-
-
-def _one_chunk(word: int, where: ByteRange, num_items: int) -> ChunkTable:
-    """Parse the word of a page with one chunk, the usual case in small files; equivalent to `parse_table`."""
-    start, end = where
-    if ((word >> 4) + 1) << 3 != end - start:
-        raise CorruptFileError("chunks do not fill their buffer", expected=((word >> 4) + 1) << 3, found=end - start)
-    if num_items > _MAX_VALUES:
-        raise CorruptFileError(
-            "number of values in the last chunk is out of range", expected=f"0 to {_MAX_VALUES}", found=num_items
-        )
-    table = np.array((start, end, 0, num_items), np.int64)
-    return ChunkTable(table[:1], table[1:2], table[2:])
 
 
 def parse_index(data: memoryview, num_chunks: int, num_rows: int) -> RowIndex:
@@ -132,11 +116,6 @@ def parse_index(data: memoryview, num_chunks: int, num_rows: int) -> RowIndex:
             "repetition index has the wrong number of rows", expected=num_rows, found=int(starts[-1])
         )
     return RowIndex(starts, continues)
-
-
-def fetch_chunks(table: ChunkTable, chosen: Ints, gap: int) -> ReadPlan[tuple[Bytes, Ints]]:
-    """Fetch ascending chunks, possibly repeated; return a buffer that contains them, and their positions in it."""
-    return (yield from fetch_pieces(table.starts[chosen], table.ends[chosen], gap))
 
 
 def fetch_pieces(starts: Ints, ends: Ints, gap: int) -> ReadPlan[tuple[Bytes, Ints]]:

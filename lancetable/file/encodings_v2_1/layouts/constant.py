@@ -16,23 +16,15 @@ Source: protos/encodings_v2_1.proto.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.column import Pieces
+from lancetable.file.column import BufferPieces
 from lancetable.file.container import Page
-from lancetable.file.encodings_v2_1.base import (
-    Column,
-    Compressive,
-    Decoded,
-    compressive_from_message,
-    compressive_to_message,
-    decode_levels,
-    whole,
-)
+from lancetable.file.encodings_v2_1.base import Compressive, DecodedRows, PageLayout, ReadContext, decode_levels, whole
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, VariableWidth, offset_bytes, type_bits
 from lancetable.file.encodings_v2_1.chunks import EncodedLayout
 from lancetable.file.encodings_v2_1.compound import Nulls, Repeated
@@ -52,10 +44,6 @@ from lancetable.file.fetch import ReadPlan, Rows
 from lancetable.file.kernels.interleave import interleave
 from lancetable.file.kernels.levels import LEVEL, Levels
 from lancetable.format.version import FileVersion
-from lancetable.proto import encodings_v2_1_pb2 as pb
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["ConstantPage", "encode_all_null", "encode_constant"]
 
@@ -63,121 +51,99 @@ _MAX_INLINE_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class ConstantPage:
-    arm: ClassVar[str] = "constant_layout"
+class ConstantPage(PageLayout):
+    """Parameters of a page of nulls, or of one value."""
+
+    oneof_case: ClassVar[str] = "constant_layout"
 
     layers: tuple[int, ...]
     inline_value: bytes | None = None
-    repetition: Compressive | None = None
-    definition: Compressive | None = None
-    num_repetition: int = 0
-    num_definition: int = 0
+    rep_compression: Compressive | None = None
+    def_compression: Compressive | None = None
+    num_rep_values: int = 0
+    num_def_values: int = 0
 
     def has_value(self, page: Page) -> bool:
         """Return whether the page stores a value; otherwise all values are null."""
         return self.inline_value is not None or len(page.buffers) in (1, 3)
 
-    def read(self, page: Page, column: Column, rows: Rows, gap: int) -> ReadPlan[Decoded]:
+    def check(self) -> None:
+        if self.inline_value is not None and len(self.inline_value) > _MAX_INLINE_BYTES:
+            expected, found = f"at most {_MAX_INLINE_BYTES} bytes", len(self.inline_value)
+            raise CorruptFileError("inline value is too long", expected=expected, found=found)
+
+    def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
         layers = layers_of(self.layers)
         count = len(page.buffers)
         if count not in ((0, 2) if self.inline_value is not None else (0, 1, 2, 3)):
             raise CorruptFileError("wrong number of buffers", expected="0 to 3", found=count)
-        is_valued = self.has_value(page)
-        if is_valued and column.version is FileVersion.V2_1:
+        has_value = self.has_value(page)
+        if has_value and context.version is FileVersion.V2_1:
             raise CorruptFileError("file of version 2.1 stores a constant value, which requires version 2.2")
         buffers = list((yield page.buffers) if count else ())
         value: Block | None = None
         if self.inline_value is not None:
-            value = _inline(self.inline_value, column.data_type)
-        elif is_valued:
-            value = _stored(buffers.pop(0), column.data_type)
-        if not buffers:
-            if layers.num_lists:
-                raise CorruptFileError("page of lists has no levels")
-            num_rows = len(rows)
-            repeated: Block = Nulls(num_rows) if value is None else Repeated(value, num_rows)
-            return Decoded(repeated, None, None, self.layers, num_rows)
-        repetition, definition = self._levels(buffers, layers, value is not None, page)
-        if definition is not None:
-            num_values = int(np.count_nonzero(definition <= layers.max_visible))
-        else:
-            num_values = page.length if repetition is None else len(repetition)
+            value = _fixed_value(self.inline_value, context.data_type)
+        elif has_value:
+            value = _stored_value(buffers.pop(0), context.data_type)
+        repetition = definition = None
+        num_values = len(rows)
+        if buffers:
+            repetition, definition = self._levels(buffers, layers, has_value, page)
+            if definition is not None:
+                num_values = int(np.count_nonzero(definition <= layers.max_visible))
+            else:
+                num_values = page.length if repetition is None else len(repetition)
+            check_levels(repetition, definition, layers, num_values, page.length)
+        elif layers.num_lists:
+            raise CorruptFileError("page of lists has no levels")
         values: Block = Nulls(num_values) if value is None else Repeated(value, num_values)
-        check_levels(repetition, definition, layers, num_values, page.length)
-        if isinstance(rows, range) and len(rows) == page.length:
-            return Decoded(values, repetition, definition, self.layers, page.length)
+        if not buffers or (isinstance(rows, range) and len(rows) == page.length):
+            return DecodedRows(values, repetition, definition, self.layers, len(rows))
         return select_rows(values, repetition, definition, layers, rows)
 
     def _levels(
-        self, buffers: list[memoryview], layers: Layers, is_valued: bool, page: Page
+        self, buffers: list[memoryview], layers: Layers, has_value: bool, page: Page
     ) -> tuple[Levels | None, Levels | None]:
-        found: list[Levels | None] = []
         limit = page.limits.page_bytes
-        for data, encoding, count in zip(
-            buffers, (self.repetition, self.definition), (self.num_repetition, self.num_definition)
-        ):
-            if encoding is None or is_valued:
-                found.append(level_array(data) if len(data) else None)
+        parsed: list[Levels | None] = []
+        encodings, counts = (self.rep_compression, self.def_compression), (self.num_rep_values, self.num_def_values)
+        for data, encoding, count in zip(buffers, encodings, counts):
+            if encoding is None or has_value:
+                parsed.append(level_array(data) if len(data) else None)
                 continue
             if count * 2 > limit:
                 raise CorruptFileError("number of levels out of range", expected=f"at most {limit // 2}", found=count)
-            found.append(decode_levels(encoding, whole(data), np.array([count], np.int64), limit) if count else None)
-        repetition, definition = found
+            parsed.append(decode_levels(encoding, whole(data), np.array([count], np.int64), limit) if count else None)
+        repetition, definition = parsed
         if repetition is not None and not layers.num_lists:
             raise CorruptFileError("page without lists has repetition levels")
         return repetition, definition
 
-    @classmethod
-    def from_proto(cls, message: pb.ConstantLayout) -> Self:
-        inline = message.inline_value if message.HasField("inline_value") else None
-        if inline is not None and len(inline) > _MAX_INLINE_BYTES:
-            raise CorruptFileError(
-                "inline value is too long", expected=f"at most {_MAX_INLINE_BYTES} bytes", found=len(inline)
-            )
-        return cls(
-            tuple(int(layer) for layer in message.layers),
-            inline,
-            compressive_from_message(message.rep_compression) if message.HasField("rep_compression") else None,
-            compressive_from_message(message.def_compression) if message.HasField("def_compression") else None,
-            message.num_rep_values,
-            message.num_def_values,
-        )
 
-    def to_proto(self) -> pb.ConstantLayout:
-        return pb.ConstantLayout(
-            layers=self.layers,  # type: ignore[arg-type]  # numbers are as good as names
-            inline_value=self.inline_value,
-            rep_compression=None if self.repetition is None else compressive_to_message(self.repetition),
-            def_compression=None if self.definition is None else compressive_to_message(self.definition),
-            num_rep_values=self.num_repetition,
-            num_def_values=self.num_definition,
-        )
-
-
-def _inline(value: bytes, data_type: pa.DataType) -> FixedWidth:
+def _fixed_value(data: bytes | memoryview, data_type: pa.DataType) -> FixedWidth:
     bits = type_bits(data_type)
-    if bits is None or (bits + 7) // 8 != len(value):
-        raise CorruptFileError(f"inline value has the wrong width for {data_type}", expected=bits, found=8 * len(value))
-    return FixedWidth(bits, value, 1)
+    if bits is None or (bits + 7) // 8 != len(data):
+        raise CorruptFileError(f"value has the wrong width for {data_type}", expected=bits, found=8 * len(data))
+    return FixedWidth(bits, data, 1)
 
 
-def _stored(data: memoryview, data_type: pa.DataType) -> Block:
-    if len(data) < 4:
-        raise CorruptFileError("value buffer is truncated", expected="4 bytes or more", found=len(data))
+def _stored_value(data: memoryview, data_type: pa.DataType) -> Block:
     count = int.from_bytes(data[:4], "little")
-    if not 1 <= count <= 2 or len(data) < 4 + 4 * count:
-        raise CorruptFileError("value has the wrong number of buffers", expected="1 or 2", found=count)
-    sizes = [int.from_bytes(data[4 + 4 * k : 8 + 4 * k], "little") for k in range(count)]
     start = 4 + 4 * count
+    if not 1 <= count <= 2 or len(data) < start:
+        raise CorruptFileError("value has the wrong number of buffers", expected="1 or 2", found=count)
+    sizes = np.frombuffer(data[4:start], "<u4").tolist()
     if start + sum(sizes) != len(data):
         raise CorruptFileError("value does not fill its buffer", expected=len(data), found=start + sum(sizes))
     width = offset_bytes(data_type)
-    if width == 0:
-        bits = type_bits(data_type)
-        if count != 1 or bits is None or (bits + 7) // 8 != sizes[0]:
-            raise CorruptFileError(f"value has the wrong width for {data_type}", expected=bits, found=8 * sizes[0])
-        return FixedWidth(bits, data[start:], 1)
-    if count != 2 or sizes[0] != 2 * width:
+    if count != (2 if width else 1):
+        raise CorruptFileError(
+            f"value has the wrong number of buffers for {data_type}", expected=2 if width else 1, found=count
+        )
+    if not width:
+        return _fixed_value(data[start:], data_type)
+    if sizes[0] != 2 * width:
         raise CorruptFileError("offsets of the value have the wrong size", expected=2 * width, found=sizes[0])
     offsets = np.frombuffer(data[start : start + 2 * width], np.int32 if width == 4 else np.int64)
     if offsets[0] != 0 or int(offsets[1]) != sizes[1]:
@@ -193,25 +159,19 @@ def encode_all_null(shredded: Shredded, large: bool) -> EncodedLayout:
     if shredded.layers == (NULLABLE_ITEM,):
         return EncodedLayout(ConstantPage(shredded.layers), [])
     shredded = _null_throughout(shredded)
-    buffers: list[Pieces] = []
+    buffers: list[BufferPieces] = []
     encodings: list[Compressive | None] = []
     for levels in (shredded.repetition, shredded.definition):
         encoding, data = None, [] if levels is None else [levels]
         if large and levels is not None:
-            encoded = encode_levels(levels, np.array([0, len(levels)], np.int64), True)
-            if not isinstance(encoded.encoding, Flat):
-                encoding, data = encoded.encoding, [interleave(encoded.streams)]
+            compressed, streams = encode_levels(levels, np.array([0, len(levels)], np.int64), True)
+            if not isinstance(compressed, Flat):
+                encoding, data = compressed, [interleave(streams)]
         encodings.append(encoding)
         buffers.append(data)
     repetition, definition = encodings
-    layout = ConstantPage(
-        shredded.layers,
-        None,
-        repetition,
-        definition,
-        0 if repetition is None else shredded.num_entries,
-        0 if definition is None else shredded.num_entries,
-    )
+    num_repetition, num_definition = [0 if encoding is None else shredded.num_entries for encoding in encodings]
+    layout = ConstantPage(shredded.layers, None, repetition, definition, num_repetition, num_definition)
     return EncodedLayout(layout, buffers)
 
 
@@ -237,7 +197,7 @@ def encode_constant(shredded: Shredded, value: list[bytes]) -> EncodedLayout:
     """
     shredded = _null_throughout(shredded)
     inline = value[0] if len(value) == 1 and len(value[0]) <= _MAX_INLINE_BYTES else None
-    buffers: list[Pieces] = []
+    buffers: list[BufferPieces] = []
     if inline is None:
         sizes = np.array([len(value), *map(len, value)], "<u4")
         buffers.append([sizes.tobytes(), *value])

@@ -9,24 +9,16 @@ Source: protos/encodings_v2_1.proto.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.column import Pieces
+from lancetable.file.column import BufferPieces
 from lancetable.file.container import Page
-from lancetable.file.encodings_v2_1.base import (
-    Bytes,
-    Column,
-    Compressive,
-    Decoded,
-    Ints,
-    compressive_from_message,
-    compressive_to_message,
-)
-from lancetable.file.encodings_v2_1.block import Block, FixedWidth, VariableWidth
+from lancetable.file.encodings_v2_1.base import Bytes, Compressive, DecodedRows, Ints, PageLayout, ReadContext
+from lancetable.file.encodings_v2_1.block import WORDS, Block, FixedWidth, VariableWidth, octets_of, offsets_of_sizes
 from lancetable.file.encodings_v2_1.chunks import EncodedLayout
 from lancetable.file.encodings_v2_1.repdef import Layers, check_levels, layers_of
 from lancetable.file.encodings_v2_1.shred import Shredded
@@ -34,37 +26,43 @@ from lancetable.file.fetch import MAPPED, ReadPlan, Rows, cluster, fetch_slots, 
 from lancetable.file.kernels import fullzip, miniblock
 from lancetable.file.kernels.interleave import Runs, interleave, runs_of, total_sizes
 from lancetable.file.kernels.levels import LEVEL, Levels
-from lancetable.proto import encodings_v2_1_pb2 as pb
 from lancetable.store.base import ByteRange
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["FullZip", "encode_fullzip_fixed", "encode_fullzip_variable"]
 
 _MAX_LEVEL_BITS: Final = 16
-_INDEX_WORDS: Final[dict[int, np.dtype[Any]]] = {
-    1: np.dtype("u1"),
-    2: np.dtype("<u2"),
-    4: np.dtype("<u4"),
-    8: np.dtype("<u8"),
-}
+_Entries: TypeAlias = tuple[Levels | None, Levels | None, Block]  # repetition and definition levels, stored values
 
 
-@dataclass(frozen=True, slots=True)
-class FullZip:
-    arm: ClassVar[str] = "full_zip_layout"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullZip(PageLayout):
+    """Parameters of a full-zip page; either `bits_per_value` or `bits_per_offset` is set."""
+
+    oneof_case: ClassVar[str] = "full_zip_layout"
 
     bits_rep: int
     bits_def: int
-    bits_per_value: int | None
-    bits_per_offset: int | None
+    bits_per_value: int | None = None
+    bits_per_offset: int | None = None
     num_items: int
     num_visible_items: int
-    values: Compressive
+    value_compression: Compressive
     layers: tuple[int, ...]
 
-    def read(self, page: Page, column: Column, rows: Rows, gap: int) -> ReadPlan[Decoded]:
+    def check(self) -> None:
+        level_bits = max(self.bits_rep, self.bits_def)
+        if level_bits > _MAX_LEVEL_BITS:
+            raise CorruptFileError("levels have too many bits", expected=_MAX_LEVEL_BITS, found=level_bits)
+        if self.bits_per_value is not None:
+            if self.bits_per_value % 8:
+                expected = "a multiple of 8 bits"
+                raise CorruptFileError("values are not whole bytes", expected=expected, found=self.bits_per_value)
+        elif self.bits_per_offset not in (32, 64):
+            raise CorruptFileError(
+                "lengths have an unsupported width", expected="32 or 64 bits", found=self.bits_per_offset
+            )
+
+    def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
         layers = layers_of(self.layers)
         by_index = self.bits_per_value is None or layers.num_lists > 0
         if len(page.buffers) != 1 + by_index:
@@ -74,40 +72,29 @@ class FullZip:
                 raise CorruptFileError("page without lists has repetition levels")
             if self.num_items != page.length:
                 raise CorruptFileError("rows and entries differ in number", expected=page.length, found=self.num_items)
-        if not by_index:
-            return (yield from self._read_fixed(page, layers, rows, gap))
-        starts, ends = yield from self._fetch_index(page, rows, gap)
-        ranges, shift = cluster(starts + page.buffers[0].start, ends + page.buffers[0].start, gap)
-        page.check_memory(sum(end - start for start, end in ranges) if gap != MAPPED else int((ends - starts).sum()))
-        buffers = yield ranges
-        data = np.frombuffer(join(buffers), np.uint8) if ranges[-1].end > ranges[0].start else np.empty(0, np.uint8)
-        moved = page.buffers[0].start - shift
-        if layers.num_lists:
-            return self._decode_lists(data, starts + moved, ends + moved, layers, page)
-        return self._decode_variable(data, starts + moved, ends + moved, layers, page)
+        read = self._read_by_index if by_index else self._read_fixed
+        repetition, definition, block = yield from read(page, layers, rows, gap)
+        values = self.value_compression.decode_values(block, page.limits.page_bytes)
+        check_levels(repetition, definition, layers, values.length, len(rows))
+        return DecodedRows(values, repetition, definition, self.layers, len(rows))
 
-    # --------------------------------------------------------------------------------------------------- fixed width
-
-    def _read_fixed(self, page: Page, layers: Layers, rows: Rows, gap: int) -> ReadPlan[Decoded]:
+    def _read_fixed(self, page: Page, layers: Layers, rows: Rows, gap: int) -> ReadPlan[_Entries]:
+        """Read entries that all have the same size."""
         assert self.bits_per_value is not None
         control = fullzip.control_bytes(self.bits_def)
-        width = self.bits_per_value // 8
-        stride = control + width
-        where = page.buffers[0]
-        if where.end - where.start != page.length * stride:
-            raise CorruptFileError(
-                "entries do not fill their buffer", expected=page.length * stride, found=where.end - where.start
-            )
+        stride = control + self.bits_per_value // 8
+        start, end = page.buffers[0]
+        if end - start != page.length * stride:
+            raise CorruptFileError("entries do not fill their buffer", expected=page.length * stride, found=end - start)
         page.check_memory(len(rows) * stride if control or not isinstance(rows, range) else 0)
-        data = (yield from fetch_slots(where.start, stride, rows, gap)) if stride else b""
+        data = (yield from fetch_slots(start, stride, rows, gap)) if stride else b""
         definition = None
         if control:
             entries = np.frombuffer(data, np.uint8).reshape(len(rows), stride)
-            _, definition = self._levels(_words(entries[:, :control]))
+            words = np.ascontiguousarray(entries[:, :control]).view(WORDS[control]).reshape(-1)
+            _, definition = self._levels(words)
             data = np.ascontiguousarray(entries[:, control:]).reshape(-1)
-        values = self.values.decode_values(FixedWidth(self.bits_per_value, data, len(rows)), page.limits.page_bytes)
-        check_levels(None, definition, layers, values.length, len(rows))
-        return Decoded(values, None, definition, self.layers, len(rows))
+        return None, definition, FixedWidth(self.bits_per_value, data, len(rows))
 
     def _levels(self, words: npt.NDArray[Any]) -> tuple[Levels | None, Levels | None]:
         """Split control words into repetition and definition levels."""
@@ -115,159 +102,75 @@ class FullZip:
         definition = (words & words.dtype.type((1 << self.bits_def) - 1)).astype(LEVEL) if self.bits_def else None
         return repetition, definition
 
-    # -------------------------------------------------------------------------------------------------- by row index
+    def _read_by_index(self, page: Page, layers: Layers, rows: Rows, gap: int) -> ReadPlan[_Entries]:
+        """Read rows at the positions that the row index gives."""
+        starts, ends = yield from self._fetch_index(page, rows, gap)
+        origin = page.buffers[0].start
+        ranges, shift = cluster(starts + origin, ends + origin, gap)
+        page.check_memory(sum(end - start for start, end in ranges) if gap != MAPPED else int((ends - starts).sum()))
+        buffers = yield ranges
+        data = octets_of(join(buffers))
+        return self._parse_rows(data, starts + (origin - shift), ends + (origin - shift), layers)
 
     def _fetch_index(self, page: Page, rows: Rows, gap: int) -> ReadPlan[tuple[Ints, Ints]]:
         """Fetch the positions in buffer 0 where rows begin and end."""
-        where = page.buffers[1]
-        width, rest = divmod(where.end - where.start, page.length + 1)
-        word = _INDEX_WORDS.get(width)
+        start, end = page.buffers[1]
+        width, rest = divmod(end - start, page.length + 1)
+        word = WORDS.get(width)
         if rest or word is None:
-            raise CorruptFileError(
-                "row index has the wrong size",
-                expected=f"1, 2, 4 or 8 times {page.length + 1}",
-                found=where.end - where.start,
-            )
-        wanted: Rows
+            expected = f"1, 2, 4 or 8 times {page.length + 1}"
+            raise CorruptFileError("row index has the wrong size", expected=expected, found=end - start)
         if isinstance(rows, range):
-            wanted = range(rows.start, rows.stop + 1)
-            data = yield from fetch_slots(where.start, width, wanted, gap)
-            found = np.frombuffer(data, word, len(wanted))
-            before, behind = found[:-1], found[1:]
+            data = yield from fetch_slots(start, width, range(rows.start, rows.stop + 1), gap)
+            bounds = np.frombuffer(data, word, len(rows) + 1)
+            starts, ends = bounds[:-1], bounds[1:]
+        elif gap == MAPPED:
+            (data,) = yield (ByteRange(start, end),)
+            bounds = np.frombuffer(data, word)
+            starts, ends = bounds[rows], bounds[rows + 1]
         else:
-            if gap == MAPPED:
-                (data,) = yield (ByteRange(where.start, where.end),)
-                whole_index = np.frombuffer(data, word)
-                before, behind = whole_index[rows], whole_index[rows + 1]
-            else:
-                wanted = np.union1d(rows, rows + 1)
-                data = yield from fetch_slots(where.start, width, wanted, gap)
-                found = np.frombuffer(data, word, len(wanted))
-                at = np.searchsorted(wanted, rows)
-                before, behind = found[at], found[at + 1]
+            wanted = np.union1d(rows, rows + 1)
+            data = yield from fetch_slots(start, width, wanted, gap)
+            bounds = np.frombuffer(data, word, len(wanted))
+            positions = np.searchsorted(wanted, rows)
+            starts, ends = bounds[positions], bounds[positions + 1]
         size = page.buffers[0].end - page.buffers[0].start
-        if int(behind.max()) > size or (before > behind).any() or (behind[:-1] > before[1:]).any():
-            raise CorruptFileError(
-                "row index decreases or exceeds its page", expected=f"at most {size}", found=int(behind.max())
-            )
-        if isinstance(rows, range):
-            if rows.start == 0 and int(before[0]) != 0:
-                raise CorruptFileError("row index does not begin at 0", expected=0, found=int(before[0]))
-            if rows.stop == page.length and int(behind[-1]) != size:
-                raise CorruptFileError(
-                    "row index does not end at the end of its page", expected=size, found=int(behind[-1])
-                )
-        return before.astype(np.int64), behind.astype(np.int64)
+        if int(ends.max()) > size or (starts > ends).any() or (ends[:-1] > starts[1:]).any():
+            expected, found = f"at most {size}", int(ends.max())
+            raise CorruptFileError("row index decreases or exceeds its page", expected=expected, found=found)
+        if int(rows[0]) == 0 and int(starts[0]) != 0:
+            raise CorruptFileError("row index does not begin at 0", expected=0, found=int(starts[0]))
+        if int(rows[-1]) == page.length - 1 and int(ends[-1]) != size:
+            raise CorruptFileError("row index does not end at the end of its page", expected=size, found=int(ends[-1]))
+        return starts.astype(np.int64), ends.astype(np.int64)
 
-    def _decode_variable(self, data: Bytes, starts: Ints, ends: Ints, layers: Layers, page: Page) -> Decoded:
-        """Decode rows of one entry of variable width each."""
-        assert self.bits_per_offset is not None
-        control = fullzip.control_bytes(self.bits_def)
-        room = self.bits_per_offset // 8
-        definition = None
-        at = starts
-        if (at + control > ends).any():
-            raise CorruptFileError("entry exceeds the end of its row")
-        filled: npt.NDArray[Any] | None = None
-        if control:
-            _, definition = self._levels(_words(miniblock.gather_rows(data, starts, control)))
-            assert definition is not None
-            at = at + control
-            filled = definition == 0
-            if filled.all():
-                filled = None
-        where = at if filled is None else at[filled]
-        if (where + room > (ends if filled is None else ends[filled])).any():
-            raise CorruptFileError("entry exceeds the end of its row")
-        lengths = miniblock.gather_rows(data, where, room).view(f"<u{room}").reshape(-1).astype(np.int64)
-        if filled is None:
-            sizes, at = lengths, at + room
-        else:
-            sizes = np.zeros(len(at), np.int64)
-            sizes[filled] = lengths
-            at = at + np.where(filled, room, 0)
-        if len(sizes) and (int(sizes.min()) < 0 or (sizes != ends - at).any()):
-            raise CorruptFileError("entry does not fill its row")
-        offsets, joined = fullzip.join_values(data, at, sizes)
-        values = self.values.decode_values(VariableWidth(offsets, joined), page.limits.page_bytes)
-        check_levels(None, definition, layers, values.length, len(starts))
-        return Decoded(values, None, definition, self.layers, len(starts))
-
-    def _decode_lists(self, data: Bytes, starts: Ints, ends: Ints, layers: Layers, page: Page) -> Decoded:
-        """Decode rows of any number of entries each."""
+    def _parse_rows(self, data: Bytes, starts: Ints, ends: Ints, layers: Layers) -> _Entries:
+        """Parse rows, which have any number of entries in pages of lists, otherwise one entry each."""
         width = (self.bits_per_value or 0) // 8
-        room = (self.bits_per_offset or 0) // 8
+        length_bytes = (self.bits_per_offset or 0) // 8
         control = fullzip.control_bytes(self.bits_rep + self.bits_def)
         top = layers.max_visible
-        words, positions, sizes, first = fullzip.walk(data, starts, ends, control, self.bits_def, top, width, room)
+        words, positions, sizes, first = fullzip.walk(
+            data, starts, ends, control, self.bits_def, top, width, length_bytes
+        )
         repetition, definition = self._levels(words)
-        if repetition is None:
+        if not layers.num_lists:
+            if (np.diff(first) != 1).any():
+                raise CorruptFileError("entry does not fill its row")
+        elif repetition is None:
             raise CorruptFileError("page of lists has no repetition levels")
-        if len(first) > 1 and (np.diff(first).min() < 1 or (repetition[first[:-1]] != layers.num_lists).any()):
+        elif len(first) > 1 and (np.diff(first).min() < 1 or (repetition[first[:-1]] != layers.num_lists).any()):
             raise CorruptFileError("row index does not point at the start of a row")
         if definition is not None and len(definition) and int(definition.max()) > top:
             visible = definition <= top
             positions, sizes = positions[visible], sizes[visible]
         block: Block
-        if room:
-            offsets, joined = fullzip.join_values(data, positions, np.maximum(sizes, 0))
-            block = VariableWidth(offsets, joined)
+        if length_bytes:
+            block = VariableWidth(*fullzip.join_values(data, positions, np.maximum(sizes, 0)))
         else:
-            rows = miniblock.gather_rows(data, positions, width) if width else np.empty(0, np.uint8)
-            block = FixedWidth(8 * width, rows.reshape(-1), len(positions))
-        values = self.values.decode_values(block, page.limits.page_bytes)
-        check_levels(repetition, definition, layers, values.length, len(starts))
-        return Decoded(values, repetition, definition, self.layers, len(starts))
-
-    @classmethod
-    def from_proto(cls, message: pb.FullZipLayout) -> Self:
-        if message.bits_rep > _MAX_LEVEL_BITS or message.bits_def > _MAX_LEVEL_BITS:
-            raise CorruptFileError(
-                "levels have too many bits", expected=_MAX_LEVEL_BITS, found=max(message.bits_rep, message.bits_def)
-            )
-        details = message.WhichOneof("details")
-        if details == "bits_per_value":
-            if message.bits_per_value % 8:
-                raise CorruptFileError(
-                    "values are not whole bytes", expected="a multiple of 8 bits", found=message.bits_per_value
-                )
-        elif details == "bits_per_offset":
-            if message.bits_per_offset not in (32, 64):
-                raise CorruptFileError(
-                    "lengths have an unsupported width", expected="32 or 64 bits", found=message.bits_per_offset
-                )
-        else:
-            raise CorruptFileError("full-zip layout without the width of its values")
-        if not message.HasField("value_compression"):
-            raise CorruptFileError("full-zip layout without an encoding of its values")
-        return cls(
-            message.bits_rep,
-            message.bits_def,
-            message.bits_per_value if details == "bits_per_value" else None,
-            message.bits_per_offset if details == "bits_per_offset" else None,
-            message.num_items,
-            message.num_visible_items,
-            compressive_from_message(message.value_compression),
-            tuple(int(layer) for layer in message.layers),
-        )
-
-    def to_proto(self) -> pb.FullZipLayout:
-        return pb.FullZipLayout(
-            bits_rep=self.bits_rep,
-            bits_def=self.bits_def,
-            bits_per_value=self.bits_per_value,
-            bits_per_offset=self.bits_per_offset,
-            num_items=self.num_items,
-            num_visible_items=self.num_visible_items,
-            value_compression=compressive_to_message(self.values),
-            layers=self.layers,  # type: ignore[arg-type]  # numbers are as good as names
-        )
-
-
-def _words(octets: Bytes) -> npt.NDArray[Any]:
-    """Convert (n, 1, 2 or 4) bytes to (n,) words."""
-    width = octets.shape[1]
-    return np.ascontiguousarray(octets).view(_INDEX_WORDS[width]).reshape(-1)
+            values = miniblock.gather_rows(data, positions, width) if width else np.empty(0, np.uint8)
+            block = FixedWidth(8 * width, values.reshape(-1), len(positions))
+        return repetition, definition, block
 
 
 # ------------------------------------------------------------------------------------------------------------- encode
@@ -286,15 +189,12 @@ def encode_fullzip_fixed(shredded: Shredded, values: FixedWidth, encoding: Compr
         zipped[:, word:] = np.frombuffer(values.data, np.uint8).reshape(-1, row_bytes)
         data = zipped
     else:
-        sizes = np.zeros(shredded.num_entries, np.int64)
-        sizes[shredded.visible] = row_bytes
+        sizes = _spread(row_bytes, shredded)
         data = interleave([runs_of(control, word, shredded.num_entries), runs_of(values.data, sizes)])
-    buffers: list[Pieces] = [[data]]
+    buffers: list[BufferPieces] = [[data]]
     if shredded.repetition is not None:
-        sizes = np.full(shredded.num_entries, word, np.int64)
-        sizes[slice(None) if shredded.visible is None else shredded.visible] += row_bytes
-        buffers.append([_row_index(shredded, sizes)])
-    return EncodedLayout(_layout(shredded, bits, encoding, values.bits, None), buffers)
+        buffers.append([_row_index(shredded, word + _spread(row_bytes, shredded))])
+    return EncodedLayout(_layout(shredded, bits, encoding, bits_per_value=values.bits), buffers)
 
 
 def encode_fullzip_variable(shredded: Shredded, values: VariableWidth, encoding: Compressive) -> EncodedLayout:
@@ -312,37 +212,30 @@ def encode_fullzip_variable(shredded: Shredded, values: VariableWidth, encoding:
     bodies = Runs(values.data, values.offsets.astype(np.int64))
     if shredded.visible is not None:
         head_sizes = _spread(head_sizes, shredded)
-        bodies = Runs(values.data, int(values.offsets[0]) + runs_of(b"", _spread(lengths, shredded)).offsets)
+        bodies = Runs(values.data, int(values.offsets[0]) + offsets_of_sizes(_spread(lengths, shredded)))
     streams = [runs_of(np.ascontiguousarray(heads), head_sizes), bodies]
     if control.shape[1]:
         streams.insert(0, runs_of(control, control.shape[1], shredded.num_entries))
-    layout = _layout(shredded, bits, encoding, None, 8 * length_bytes)
+    layout = _layout(shredded, bits, encoding, bits_per_offset=8 * length_bytes)
     return EncodedLayout(layout, [[interleave(streams)], [_row_index(shredded, total_sizes(streams))]])
 
 
-def _spread(sizes: npt.NDArray[Any], shredded: Shredded) -> Ints:
+def _spread(sizes: npt.NDArray[Any] | int, shredded: Shredded) -> Ints:
     """Convert the sizes of visible entries to sizes of all entries, 0 for hidden ones."""
     all_sizes = np.zeros(shredded.num_entries, np.int64)
-    all_sizes[shredded.visible] = sizes
+    all_sizes[slice(None) if shredded.visible is None else shredded.visible] = sizes
     return all_sizes
 
 
-def _layout(
-    shredded: Shredded,
-    bits: tuple[int, int],
-    values: Compressive,
-    bits_per_value: int | None,
-    bits_per_offset: int | None,
-) -> FullZip:
+def _layout(shredded: Shredded, bits: tuple[int, int], values: Compressive, **width: int) -> FullZip:
     return FullZip(
         bits_rep=bits[0],
         bits_def=bits[1],
-        bits_per_value=bits_per_value,
-        bits_per_offset=bits_per_offset,
         num_items=shredded.num_entries,
         num_visible_items=shredded.num_entries if shredded.visible is None else len(shredded.visible),
-        values=values,
+        value_compression=values,
         layers=shredded.layers,
+        **width,
     )
 
 

@@ -14,422 +14,329 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.column import Pieces
+from lancetable.file import page_cache
+from lancetable.file.column import BufferPieces
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_1.base import (
     Bytes,
     Chunks,
-    Column,
     Compressive,
-    Decoded,
+    DecodedRows,
     Ints,
-    compressive_from_message,
-    compressive_to_message,
+    PageLayout,
+    ReadContext,
     decode_levels,
     whole,
 )
-from lancetable.file.encodings_v2_1.block import Block, FixedWidth
+from lancetable.file.encodings_v2_1.block import Block
 from lancetable.file.encodings_v2_1.chunks import (
     Chunked,
+    ChunkLimits,
     ChunkTooLarge,
     EncodedLayout,
     LevelsTooDense,
-    Limits,
     power_of_two,
 )
-from lancetable.file.encodings_v2_1.compound import Indices
-from lancetable.file.encodings_v2_1.layouts.chunk_rows import ChunkPage, chunk_page, has_form, read_rows
+from lancetable.file.encodings_v2_1.compound import with_dictionary
 from lancetable.file.encodings_v2_1.layouts.chunk_table import (
-    ChunkTable,
     PageMetadata,
     RowIndex,
-    fetch_chunks,
+    fetch_pieces,
     parse_index,
     parse_table,
 )
-from lancetable.file.encodings_v2_1.levels import encode_levels, level_width
-from lancetable.file.encodings_v2_1.repdef import Layers, check_levels, layers_of, select_rows
+from lancetable.file.encodings_v2_1.layouts.miniblock_take import TakePage, level_form, take_rows
+from lancetable.file.encodings_v2_1.levels import encode_levels
+from lancetable.file.encodings_v2_1.repdef import check_levels, layers_of, select_rows
 from lancetable.file.encodings_v2_1.shred import Shredded
 from lancetable.file.fetch import ReadPlan, Rows
-from lancetable.file.kernels import miniblock, picks
+from lancetable.file.kernels import gather, miniblock
 from lancetable.file.kernels.interleave import Runs, interleave, padding, runs_of, total_sizes
-from lancetable.file.kernels.levels import Levels
+from lancetable.file.kernels.levels import Levels, highest
 from lancetable.format.version import FileVersion
-from lancetable.proto import encodings_v2_1_pb2 as pb
 from lancetable.store.base import ByteRange
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
+__all__ = ["EncodedItems", "LoadedChunks", "MiniBlock", "chunk_limits", "encode_miniblock"]
 
-__all__ = ["EncodedItems", "FlatPage", "MiniBlock", "chunk_limits", "encode_miniblock"]
-
+_EVERY: Final = slice(None)
 _FEW: Final = 64  # contiguous ranges up to this many rows are read as single rows
 _MAX_ITEMS: Final = (1 << 31) - 1  # of a dictionary
 _MAX_BUFFERS: Final = 1024
-_MAX_KEPT_BYTES: Final = 256 * 1024  # larger dictionaries are not cached
+_MAX_CACHED_BYTES: Final = 256 * 1024  # larger dictionaries are not cached
 
 
-@dataclass(frozen=True, slots=True)
-class MiniBlock:
-    arm: ClassVar[str] = "mini_block_layout"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MiniBlock(PageLayout):
+    """Parameters of a mini-block page."""
 
-    repetition: Compressive | None
-    definition: Compressive | None
-    values: Compressive
-    dictionary: Compressive | None
-    num_dictionary_items: int
+    oneof_case: ClassVar[str] = "mini_block_layout"
+
+    rep_compression: Compressive | None = None
+    def_compression: Compressive | None = None
+    value_compression: Compressive
+    dictionary: Compressive | None = None
+    num_dictionary_items: int = 0
     layers: tuple[int, ...]
+    num_buffers: int
+    repetition_index_depth: int = 0
     num_items: int
-    large_chunks: bool
-    indexed: bool  # whether there is a repetition index
+    has_large_chunk: bool
 
-    def read(self, page: Page, column: Column, rows: Rows, gap: int) -> ReadPlan[Decoded]:
+    @property
+    def is_indexed(self) -> bool:
+        """True if the page has a repetition index."""
+        return self.repetition_index_depth > 0
+
+    def check(self) -> None:
+        num_buffers = self.value_compression.num_buffers
+        if self.num_buffers != num_buffers or num_buffers > _MAX_BUFFERS:
+            raise CorruptFileError("wrong number of value buffers", expected=num_buffers, found=self.num_buffers)
+        if (depth := self.repetition_index_depth) > 1:
+            raise CorruptFileError("unknown depth of the repetition index", expected="0 or 1", found=depth)
+        if self.dictionary is not None and (count := self.num_dictionary_items) > _MAX_ITEMS:
+            expected = f"at most {_MAX_ITEMS}"
+            raise CorruptFileError("number of dictionary items out of range", expected=expected, found=count)
+
+    def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
         layers = layers_of(self.layers)
-        everything = isinstance(rows, range) and len(rows) == page.length
-        if not everything and (not isinstance(rows, range) or len(rows) <= _FEW) and _metadata_of(page, self).row_key:
-            return (yield from self.read_together([(page, self, _numbers(rows))], column, gap))
-        by_index = layers.num_lists > 0 and not everything and self.indexed and isinstance(rows, range)
-        everything = everything or (layers.num_lists > 0 and not by_index) or not isinstance(rows, range)
-        (known,), replies = yield from _fetch_metadata(
-            [(page, self)], column, by_index, page.buffers[1:2] if everything else ()
-        )
-        table, index, dictionary = known
-        if not everything:
+        is_range, everything = isinstance(rows, range), len(rows) == page.length
+        if not everything and (not is_range or len(rows) <= _FEW) and _metadata_of(page, self).row_key:
+            row_numbers = np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows
+            return (yield from self.read_together([(page, self, row_numbers)], context, gap))
+        # Fetch only the chunks of a range, unless it needs a repetition index that is missing.
+        by_chunk = is_range and not everything and (self.is_indexed or not layers.num_lists)
+        use_index = by_chunk and layers.num_lists > 0
+        more = () if by_chunk else page.buffers[1:2]
+        ((metadata, items),), buffers = yield from _fetch_metadata([(page, self)], context, use_index, more)
+        table, index = metadata.table, metadata.index
+        assert table is not None
+        first, end = 0, len(table.starts)
+        if not by_chunk:
+            data, starts = np.frombuffer(buffers[0], np.uint8), table.starts - page.buffers[1].start
+        else:
             assert isinstance(rows, range)
-            if by_index:
+            if use_index:
                 assert index is not None
-                return (yield from self._read_lists(page, rows, gap, layers, table, index, dictionary))
-            return (yield from self._read_flat(page, rows, gap, layers, table, dictionary))
-        data = np.frombuffer(replies[0], np.uint8)
-        start = page.buffers[1].start
-        values, repetition, definition, _ = self._decode(
-            data, table.starts - start, table.ends - table.starts, table.counts, layers, page
-        )
-        values = _indexed(values, dictionary)
-        check_levels(repetition, definition, layers, values.length, page.length)
-        if len(rows) == page.length:
-            return Decoded(values, repetition, definition, self.layers, len(rows))
+                chunks = gather.chunks_of_rows(index.starts, index.continues, np.array([rows.start, rows.stop - 1]))
+                first, end = int(chunks[0]), int(chunks[-1]) + 1
+            else:
+                first, end = _chunks_of_values(table.values, rows)
+            data, starts = yield from fetch_pieces(table.starts[first:end], table.ends[first:end], gap)
+        loaded = LoadedChunks(page, self, metadata, items, (data, starts), slice(first, end))
+        values, repetition, definition = loaded.decode()
+        check_levels(repetition, definition, layers, values.length, None if by_chunk else page.length)
+        if everything:
+            return DecodedRows(values, repetition, definition, self.layers, len(rows))
+        if by_chunk:
+            assert isinstance(rows, range)
+            base = int(table.values[first])
+            if use_index:
+                assert index is not None and repetition is not None
+                part = RowIndex(index.starts[first : end + 1], index.continues[first:end])
+                _check_index(part, repetition, loaded.num_levels, layers.num_lists)
+                base = int(part.starts[0])
+            rows = range(rows.start - base, rows.stop - base)
         return select_rows(values, repetition, definition, layers, rows)
-
-    def _has_rows(self, layers: Layers) -> bool:
-        """Return whether single rows can be located without decoding whole chunks."""
-        if not layers.num_lists:
-            return True
-        return self.indexed and has_form(self.repetition) and has_form(self.definition)
 
     def row_key(self, page: Page) -> tuple[Any, ...] | None:
         """Return a key that is equal for pages whose rows can be read together; None if they cannot be."""
         return _metadata_of(page, self).row_key
 
-    def _row_key(self, page: Page) -> tuple[Any, ...] | None:
-        if len(page.buffers) < 2 or not self._has_rows(layers_of(self.layers)):
-            return None
-        kinds = (self.repetition is None, self.definition is None, self.values.num_buffers, self.large_chunks)
-        return (self.layers, *kinds, self.indexed, self.dictionary is None)
-
     def read_together(
-        self, parts: Sequence[tuple[Page, MiniBlock, Ints]], column: Column, gap: int
-    ) -> ReadPlan[Decoded]:
+        self, parts: Sequence[tuple[Page, MiniBlock, Ints]], context: ReadContext, gap: int
+    ) -> ReadPlan[DecodedRows]:
         """Read rows of each of several pages with the same `row_key`, as if they were one page."""
-        pages: list[ChunkPage] = []
-        rows: list[Ints] = []
-        for page, layout, wanted in parts:
-            kept = _metadata_of(page, layout)
-            if kept.rows is None or not (kept.items is None or kept.items[0].equals(column.data_type)):
-                pages = yield from self._chunk_pages([(page, layout) for page, layout, _ in parts], column)
-                rows = [wanted for _, _, wanted in parts]
+        pages: list[TakePage] = []
+        for page, layout, _ in parts:
+            metadata = _metadata_of(page, layout)
+            if metadata.rows is None or not (metadata.items is None or metadata.items[0].equals(context.data_type)):
+                pages = yield from self._take_pages([(page, layout) for page, layout, _ in parts], context)
                 break
-            pages.append(kept.rows)
-            rows.append(wanted)
-        limit = parts[0][0].limits.page_bytes
-        layers = layers_of(self.layers)
-        return (yield from read_rows(pages, rows, layers, large=self.large_chunks, gap=gap, limit=limit))
+            pages.append(metadata.rows)
+        return (yield from take_rows(pages, [rows for _, _, rows in parts], gap, parts[0][0].limits.page_bytes))
 
-    def _chunk_pages(self, pages: Sequence[tuple[Page, MiniBlock]], column: Column) -> ReadPlan[list[ChunkPage]]:
-        known, _ = yield from _fetch_metadata(pages, column, self.indexed)
-        found = []
-        for (page, layout), (table, index, items) in zip(pages, known):
-            chunks = chunk_page(table, index, layout.repetition, layout.definition, layout.values, items)
-            kept = _metadata_of(page, layout)
-            if items is None or (kept.items is not None and kept.items[1] is items):
-                kept.rows = chunks
-            found.append(chunks)
-        return found
+    def _take_pages(self, pages: Sequence[tuple[Page, MiniBlock]], context: ReadContext) -> ReadPlan[list[TakePage]]:
+        known, _ = yield from _fetch_metadata(pages, context, self.is_indexed)
+        parsed = []
+        for (_, layout), (metadata, items) in zip(pages, known):
+            assert metadata.table is not None
+            forms = (level_form(layout.rep_compression) or 0, level_form(layout.def_compression) or 0)
+            take_page = TakePage(layout, metadata.table, metadata.index, forms, items)
+            if items is None or (metadata.items is not None and metadata.items[1] is items):
+                metadata.rows = take_page
+            parsed.append(take_page)
+        return parsed
 
-    def _check(self, page: Page, column: Column, layers: Layers) -> None:
-        num_buffers = 2 + (self.dictionary is not None) + self.indexed
+    def _check_page(self, page: Page, context: ReadContext) -> None:
+        num_lists = layers_of(self.layers).num_lists
+        num_buffers = 2 + (self.dictionary is not None) + self.is_indexed
         if len(page.buffers) != num_buffers:
             raise CorruptFileError("wrong number of buffers", expected=num_buffers, found=len(page.buffers))
-        if self.large_chunks and column.version is FileVersion.V2_1:
+        if self.has_large_chunk and context.version is FileVersion.V2_1:
             raise CorruptFileError("large chunks in a file of version 2.1")
-        if self.indexed and not layers.num_lists:
+        if self.is_indexed and not num_lists:
             raise CorruptFileError("page without lists has a repetition index")
-        if not layers.num_lists and self.num_items != page.length:
+        if not num_lists and self.num_items != page.length:
             raise CorruptFileError("rows and values differ in number", expected=page.length, found=self.num_items)
 
-    def _decode_items(self, data: memoryview, column: Column, page: Page) -> pa.Array:
+    def _decode_items(self, data: memoryview, context: ReadContext, page: Page) -> pa.Array:
         assert self.dictionary is not None
-        value_type = column.data_type.value_type if pa.types.is_dictionary(column.data_type) else column.data_type
+        value_type = context.data_type.value_type if pa.types.is_dictionary(context.data_type) else context.data_type
         counts = np.array([self.num_dictionary_items], np.int64)
         limit = page.limits.page_bytes
         items = self.dictionary.decode_blocks(whole(data), counts, limit).to_array(value_type, None, limit)
-        if items.nbytes <= _MAX_KEPT_BYTES:
+        if items.nbytes <= _MAX_CACHED_BYTES:
             items = pa.concat_arrays([items])  # copy, because cached items must not keep the file mapped
         return items
 
-    # ------------------------------------------------------------------------------------------------------ decode
-
-    def _decode(
-        self, data: Bytes, starts: Ints, sizes: Ints, counts: Ints, layers: Layers, page: Page
-    ) -> tuple[Block, Levels | None, Levels | None, Ints]:
-        """Decode the values, the levels, and the (k,) numbers of entries of chunks at `starts` in `data`."""
-        num_levels, buffers = self._chunks(data, starts, sizes, counts, layers)
-        return (*self._decode_chunks(buffers, num_levels, counts, page), num_levels)
-
-    def _chunks(
-        self, data: Bytes, starts: Ints, sizes: Ints, counts: Ints, layers: Layers
-    ) -> tuple[Ints, list[Chunks]]:
-        """Parse the headers of chunks at `starts` in `data`: their (k,) numbers of entries, and their buffers."""
-        num_kinds = (self.repetition is not None) + (self.definition is not None)
-        num_levels, found_sizes, found_starts = miniblock.chunk_headers(
-            data, starts, sizes, num_kinds, self.values.num_buffers, self.large_chunks
-        )
-        if num_kinds and not layers.num_lists and (num_levels != counts).any():
-            raise CorruptFileError("levels and values of a chunk differ in number")
-        return num_levels, [Chunks(data, at, size) for at, size in zip(found_starts, found_sizes)]
-
-    def _decode_chunks(
-        self, buffers: Sequence[Chunks], num_levels: Ints, counts: Ints, page: Page
-    ) -> tuple[Block, Levels | None, Levels | None]:
-        limit = page.limits.page_bytes
-        repetition = definition = None
-        first = 0
-        if self.repetition is not None:
-            repetition = decode_levels(self.repetition, buffers[first], num_levels, limit)
-            first += 1
-        if self.definition is not None:
-            definition = decode_levels(self.definition, buffers[first], num_levels, limit)
-            first += 1
-        return self.values.decode_chunks(buffers[first:], counts, limit), repetition, definition
-
-    def _read_flat(
-        self, page: Page, rows: range, gap: int, layers: Layers, table: ChunkTable, dictionary: pa.Array | None
-    ) -> ReadPlan[Decoded]:
-        """Read a range of rows without lists, fetching only their chunks."""
-        first = int(np.searchsorted(table.values, rows.start, "right")) - 1
-        end = int(np.searchsorted(table.values, rows.stop, "left"))
-        chosen = np.arange(first, end)
-        base = int(table.values[first])
-        data, starts = yield from fetch_chunks(table, chosen, gap)
-        counts = table.values[chosen + 1] - table.values[chosen]
-        values, repetition, definition, _ = self._decode(
-            data, starts, table.ends[chosen] - table.starts[chosen], counts, layers, page
-        )
-        values = _indexed(values, dictionary)
-        check_levels(repetition, definition, layers, values.length, None)
-        return select_rows(values, repetition, definition, layers, range(rows.start - base, rows.stop - base))
-
-    def _read_lists(
-        self,
-        page: Page,
-        rows: range,
-        gap: int,
-        layers: Layers,
-        table: ChunkTable,
-        index: RowIndex,
-        dictionary: pa.Array | None,
-    ) -> ReadPlan[Decoded]:
-        """Read a range of rows of lists, which may span chunks, fetching the chunks that the repetition index gives."""
-        ends = picks.chunks_of_rows(index.starts, index.continues, np.array([rows.start, rows.stop - 1]))
-        chosen = np.arange(int(ends[0]), int(ends[-1]) + 1)
-        data, starts = yield from fetch_chunks(table, chosen, gap)
-        counts = table.values[chosen + 1] - table.values[chosen]
-        values, repetition, definition, num_levels = self._decode(
-            data, starts, table.ends[chosen] - table.starts[chosen], counts, layers, page
-        )
-        values = _indexed(values, dictionary)
-        check_levels(repetition, definition, layers, values.length, None)
-        assert repetition is not None
-        part = RowIndex(index.starts[chosen[0] : chosen[-1] + 2], index.continues[chosen])
-        _check_index(part, repetition, num_levels, layers.num_lists)
-        base = int(part.starts[0])
-        return select_rows(values, repetition, definition, layers, range(rows.start - base, rows.stop - base))
-
-    def open_flat(self, page: Page, column: Column) -> ReadPlan[FlatPage]:
-        """Read all bytes of a page without lists, and return a reader for ranges of its rows.
+    def open_flat(self, page: Page, context: ReadContext) -> ReadPlan[LoadedChunks]:
+        """Read all chunks of a page without lists, for reading ranges of its rows.
 
         Raises CorruptFileError if the page has lists.
         """
         if layers_of(self.layers).num_lists:
             raise CorruptFileError("layers do not match the schema", expected="no lists", found=self.layers)
-        (known,), (data,) = yield from _fetch_metadata([(page, self)], column, False, page.buffers[1:2])
-        table, _, dictionary = known
-        return FlatPage(page, self, table, dictionary, np.frombuffer(data, np.uint8))
-
-    # --------------------------------------------------------------------------------------------------- messages
-
-    @classmethod
-    def from_proto(cls, message: pb.MiniBlockLayout) -> Self:
-        if not message.HasField("value_compression"):
-            raise CorruptFileError("mini-block layout without an encoding of its values")
-        values = compressive_from_message(message.value_compression)
-        if message.num_buffers != values.num_buffers or message.num_buffers > _MAX_BUFFERS:
-            raise CorruptFileError(
-                "wrong number of value buffers", expected=values.num_buffers, found=message.num_buffers
-            )
-        if message.repetition_index_depth > 1:
-            raise CorruptFileError(
-                "unknown depth of the repetition index", expected="0 or 1", found=message.repetition_index_depth
-            )
-        dictionary = None
-        if message.HasField("dictionary"):
-            dictionary = compressive_from_message(message.dictionary)
-            if message.num_dictionary_items > _MAX_ITEMS:
-                raise CorruptFileError(
-                    "number of dictionary items out of range",
-                    expected=f"at most {_MAX_ITEMS}",
-                    found=message.num_dictionary_items,
-                )
-        return cls(
-            compressive_from_message(message.rep_compression) if message.HasField("rep_compression") else None,
-            compressive_from_message(message.def_compression) if message.HasField("def_compression") else None,
-            values,
-            dictionary,
-            message.num_dictionary_items,
-            tuple(int(layer) for layer in message.layers),
-            message.num_items,
-            message.has_large_chunk,
-            message.repetition_index_depth > 0,
-        )
-
-    def to_proto(self) -> pb.MiniBlockLayout:
-        def optional(encoding: Compressive | None) -> Any:
-            return None if encoding is None else compressive_to_message(encoding)
-
-        return pb.MiniBlockLayout(
-            rep_compression=optional(self.repetition),
-            def_compression=optional(self.definition),
-            value_compression=compressive_to_message(self.values),
-            dictionary=optional(self.dictionary),
-            num_dictionary_items=self.num_dictionary_items,
-            layers=self.layers,  # type: ignore[arg-type]  # numbers are as good as names
-            num_buffers=self.values.num_buffers,
-            repetition_index_depth=int(self.indexed),
-            num_items=self.num_items,
-            has_large_chunk=self.large_chunks,
-        )
+        ((metadata, items),), (data,) = yield from _fetch_metadata([(page, self)], context, False, page.buffers[1:2])
+        assert metadata.table is not None
+        chunks = np.frombuffer(data, np.uint8), metadata.table.starts - page.buffers[1].start
+        return LoadedChunks(page, self, metadata, items, chunks, slice(0, len(metadata.table.starts)))
 
 
-class FlatPage:
-    """A page without lists in memory, with parsed chunk headers; reads any range of its rows."""
+class LoadedChunks:
+    """Consecutive chunks of a page in memory, with parsed headers."""
 
-    __slots__ = ("_buffers", "_dictionary", "_layers", "_layout", "_num_levels", "_page", "_table")
+    __slots__ = ("_buffers", "_counts", "_items", "_layout", "_limit", "_values", "num_levels")
 
     def __init__(
-        self, page: Page, layout: MiniBlock, table: ChunkTable, dictionary: pa.Array | None, data: Bytes
+        self,
+        page: Page,
+        layout: MiniBlock,
+        metadata: PageMetadata,
+        items: pa.Array | None,
+        chunks: tuple[Bytes, Ints],
+        chosen: slice,
     ) -> None:
-        """Parse the chunk headers; `data` are all chunks of the page."""
-        self._page = page
+        """Parse the headers of the `chosen` chunks; `chunks` are their data, and the position of each in it."""
+        table = metadata.table
+        assert table is not None
         self._layout = layout
-        self._table = table
-        self._dictionary = dictionary
-        self._layers = layers_of(layout.layers)
-        start = page.buffers[1].start
-        self._num_levels, self._buffers = layout._chunks(
-            data, table.starts - start, table.ends - table.starts, table.counts, self._layers
+        self._limit = page.limits.page_bytes
+        self._items = items
+        self._values = table.values[chosen.start : chosen.stop + 1]  # before each chunk
+        self._counts = self._values[1:] - self._values[:-1]
+        num_kinds = (layout.rep_compression is not None) + (layout.def_compression is not None)
+        data, starts = chunks
+        self.num_levels, sizes, positions = miniblock.chunk_headers(
+            data,
+            starts,
+            table.ends[chosen] - table.starts[chosen],
+            num_kinds,
+            layout.num_buffers,
+            layout.has_large_chunk,
         )
+        if num_kinds and not layers_of(layout.layers).num_lists and (self.num_levels != self._counts).any():
+            raise CorruptFileError("levels and values of a chunk differ in number")
+        self._buffers = [Chunks(data, start, size) for start, size in zip(positions, sizes)]
 
-    def read(self, rows: range) -> Decoded:
-        ends = self._table.values
-        first = int(ends.searchsorted(rows.start, "right")) - 1
-        end = int(ends.searchsorted(rows.stop, "left"))
-        base = int(ends[first])
-        chosen = slice(first, end)
-        values, repetition, definition = self._layout._decode_chunks(
-            [Chunks(data, starts[chosen], sizes[chosen]) for data, starts, sizes in self._buffers],
-            self._num_levels[chosen],
-            ends[first + 1 : end + 1] - ends[chosen],
-            self._page,
-        )
-        values = _indexed(values, self._dictionary)
-        check_levels(repetition, definition, self._layers, values.length, None)
-        return select_rows(values, repetition, definition, self._layers, range(rows.start - base, rows.stop - base))
+    def decode(self, chosen: slice = _EVERY) -> tuple[Block, Levels | None, Levels | None]:
+        """Decode the values and the levels of some of the chunks, by default of all."""
+        buffers = [chunks.part(chosen) for chunks in self._buffers]
+        num_levels = self.num_levels[chosen]
+        repetition, definition = [
+            None if encoding is None else decode_levels(encoding, buffers.pop(0), num_levels, self._limit)
+            for encoding in (self._layout.rep_compression, self._layout.def_compression)
+        ]
+        values = self._layout.value_compression.decode_chunks(buffers, self._counts[chosen], self._limit)
+        return with_dictionary(values, self._items), repetition, definition
+
+    def read(self, rows: range) -> DecodedRows:
+        """Decode some rows of a page without lists, all of whose chunks are loaded."""
+        first, end = _chunks_of_values(self._values, rows)
+        values, repetition, definition = self.decode(slice(first, end))
+        layers = layers_of(self._layout.layers)
+        check_levels(repetition, definition, layers, values.length, None)
+        base = int(self._values[first])
+        return select_rows(values, repetition, definition, layers, range(rows.start - base, rows.stop - base))
+
+
+def _chunks_of_values(values: Ints, rows: range) -> tuple[int, int]:
+    """Return the first chunk that contains a range of values, and the end; `values` is the number before each chunk."""
+    return int(values.searchsorted(rows.start, "right")) - 1, int(values.searchsorted(rows.stop, "left"))
 
 
 def _fetch_metadata(
-    pages: Sequence[tuple[Page, MiniBlock]], column: Column, by_index: bool, more: Sequence[ByteRange] = ()
-) -> ReadPlan[tuple[list[tuple[ChunkTable, RowIndex | None, pa.Array | None]], Sequence[memoryview]]]:
-    """Fetch and parse the metadata of pages in one round: chunk table, index if `by_index`, and dictionary.
+    pages: Sequence[tuple[Page, MiniBlock]], context: ReadContext, use_index: bool, more: Sequence[ByteRange] = ()
+) -> ReadPlan[tuple[list[tuple[PageMetadata, pa.Array | None]], Sequence[memoryview]]]:
+    """Fetch and parse the metadata of pages in one round: chunk table, index if `use_index`, and dictionary items.
 
     The ranges `more` are fetched in the same round. Metadata that is small enough is cached with its page.
     """
     wanted: list[ByteRange] = []
+    known: list[tuple[PageMetadata, pa.Array | None]] = []
     # Decide before fetching what to parse: other plans may fill the cache during the fetch.
     missing: list[tuple[bool, bool, bool]] = []
-    known: list[tuple[ChunkTable | None, RowIndex | None, pa.Array | None]] = []
-    caches: list[PageMetadata] = []  # references, because a page may evict its cache during the fetch
     for page, layout in pages:
-        layout._check(page, column, layers_of(layout.layers))
-        kept = _metadata_of(page, layout)
-        caches.append(kept)
-        items = kept.items[1] if kept.items is not None and kept.items[0].equals(column.data_type) else None
-        known.append((kept.table, kept.index if by_index else None, items))
+        layout._check_page(page, context)
+        metadata = _metadata_of(page, layout)  # a reference, because the page cache may evict it during the fetch
+        items = None
+        if metadata.items is not None and metadata.items[0].equals(context.data_type):
+            items = metadata.items[1]
         lacks = (
-            kept.table is None,
-            by_index and kept.index is None,
+            metadata.table is None,
+            use_index and metadata.index is None,
             layout.dictionary is not None and items is None,
         )
+        known.append((metadata, items))
         missing.append(lacks)
-        wanted += [page.buffers[at] for at, lacking in zip((0, len(page.buffers) - 1, 2), lacks) if lacking]
-    first_more = len(wanted)
+        wanted += [page.buffers[number] for number, lacking in zip((0, len(page.buffers) - 1, 2), lacks) if lacking]
+    num_wanted = len(wanted)
     wanted += more
     buffers = (yield wanted) if wanted else ()
     replies = iter(buffers)
-    found: list[tuple[ChunkTable, RowIndex | None, pa.Array | None]] = []
-    for (page, layout), kept, (table, index, items), (no_table, no_index, no_items) in zip(
-        pages, caches, known, missing
-    ):
+    for number, ((page, layout), (no_table, no_index, no_items)) in enumerate(zip(pages, missing)):
+        metadata, _ = known[number]
         if no_table:
-            table = parse_table(next(replies), page.buffers[1], layout.num_items, large=layout.large_chunks)
-            kept.table = table
-        assert table is not None
+            words = next(replies)
+            metadata.table = parse_table(words, page.buffers[1], layout.num_items, large=layout.has_large_chunk)
+        assert metadata.table is not None
         if no_index:
-            index = kept.index = parse_index(next(replies), len(table.starts), page.length)
+            metadata.index = parse_index(next(replies), len(metadata.table.starts), page.length)
         if no_items:
-            items = layout._decode_items(next(replies), column, page)
-            if items.nbytes <= _MAX_KEPT_BYTES:
-                kept.items = (column.data_type, items)
-                page.hold(items.nbytes)
-        found.append((table, index, items))
-    return found, buffers[first_more:]
+            items = layout._decode_items(next(replies), context, page)
+            known[number] = metadata, items
+            if items.nbytes <= _MAX_CACHED_BYTES:
+                metadata.items = (context.data_type, items)
+                page_cache.put(page, metadata, items.nbytes)
+    return known, buffers[num_wanted:]
 
 
 def _metadata_of(page: Page, layout: MiniBlock) -> PageMetadata:
     """Return the cached metadata of a page; discard that of another layout, such as a replaced custom encoding."""
-    kept = page.kept
-    if isinstance(kept, PageMetadata) and kept.layout is layout:
-        return kept
-    kept = page.kept = PageMetadata(layout, layout._row_key(page))
-    return kept
+    cached = page_cache.get(page)
+    if isinstance(cached, PageMetadata) and cached.layout is layout:
+        return cached
+    metadata = page.cached = PageMetadata(layout, _row_key(page, layout))
+    return metadata
 
 
-def _indexed(values: Block, dictionary: pa.Array | None) -> Block:
-    if dictionary is None:
-        return values
-    if not isinstance(values, FixedWidth):
-        raise CorruptFileError("dictionary indices are not numbers")
-    return Indices(values, dictionary)
-
-
-def _numbers(rows: Rows) -> Ints:
-    return np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows
+def _row_key(page: Page, layout: MiniBlock) -> tuple[Any, ...] | None:
+    """Return `MiniBlock.row_key`: None if single rows cannot be located without decoding whole chunks."""
+    levels = (layout.rep_compression, layout.def_compression)
+    if len(page.buffers) < 2:
+        return None
+    if layers_of(layout.layers).num_lists and not (
+        layout.is_indexed and all(level_form(encoding) is not None for encoding in levels)
+    ):
+        return None
+    kinds = (*[encoding is None for encoding in levels], layout.num_buffers, layout.has_large_chunk)
+    return (layout.layers, *kinds, layout.is_indexed, layout.dictionary is None)
 
 
 def _check_index(index: RowIndex, repetition: Levels, num_levels: Ints, num_lists: int) -> None:
@@ -465,7 +372,7 @@ class EncodedItems(NamedTuple):
     num_items: int
 
 
-def chunk_limits(shredded: Shredded, large: bool, target_bytes: int, max_values: int) -> Limits:
+def chunk_limits(shredded: Shredded, large: bool, target_bytes: int, max_values: int) -> ChunkLimits:
     """Return the limits of the values of a chunk, such that its levels fit too.
 
     Raises LevelsTooDense if even two values may have more levels than a chunk can store.
@@ -473,8 +380,8 @@ def chunk_limits(shredded: Shredded, large: bool, target_bytes: int, max_values:
     max_bytes = (_LARGE_CHUNK_BYTES if large else _SMALL_CHUNK_BYTES) - _HEADER_BYTES
     kinds = [levels for levels in (shredded.repetition, shredded.definition) if levels is not None]
     if not kinds:
-        return Limits(max_values, max_bytes, target_bytes)
-    width = max(1, *map(level_width, kinds))
+        return ChunkLimits(max_values, max_bytes, target_bytes)
+    width = max(1, *[highest(levels).bit_length() for levels in kinds])
     most = _MAX_LEVELS if large else min(_MAX_LEVELS, _LEVEL_BYTES * 8 // width)
     if shredded.visible is None:
         max_values = min(max_values, power_of_two(most))
@@ -483,7 +390,7 @@ def chunk_limits(shredded: Shredded, large: bool, target_bytes: int, max_values:
             max_values //= 2
             if max_values < 2:
                 raise LevelsTooDense
-    return Limits(max_values, max_bytes if large else max_bytes - len(kinds) * _LEVEL_BYTES, target_bytes)
+    return ChunkLimits(max_values, max_bytes if large else max_bytes - len(kinds) * _LEVEL_BYTES, target_bytes)
 
 
 def _most_levels(visible: Ints, per_chunk: int, num_entries: int) -> int:
@@ -521,25 +428,29 @@ def encode_miniblock(
     num_levels = np.diff(bounds) if has_levels else np.zeros(len(chunked.counts), np.int64)
     if has_levels and int(num_levels.max()) > _MAX_LEVELS:
         raise ChunkTooLarge
-    repetition = None if shredded.repetition is None else encode_levels(shredded.repetition, bounds, large)
-    definition = None if shredded.definition is None else encode_levels(shredded.definition, bounds, large)
-    level_buffers = [encoded.streams for encoded in (repetition, definition) if encoded is not None]
+    encoded = [
+        None if levels is None else encode_levels(levels, bounds, large)
+        for levels in (shredded.repetition, shredded.definition)
+    ]
+    level_buffers = [kind[1] for kind in encoded if kind is not None]
+    repetition, definition = [None if kind is None else kind[0] for kind in encoded]
     data, chunk_bytes = _assemble(num_levels, level_buffers, chunked.buffers, large)
-    buffers: list[Pieces] = [[_chunk_words(chunk_bytes, chunked.counts, large)], [data]]
+    buffers: list[BufferPieces] = [[_chunk_words(chunk_bytes, chunked.counts, large)], [data]]
     if dictionary is not None:
         buffers.append([dictionary.data])
     if shredded.repetition is not None:
         buffers.append([_repetition_index(shredded.repetition, bounds, shredded.num_lists)])
     layout = MiniBlock(
-        repetition=None if repetition is None else repetition.encoding,
-        definition=None if definition is None else definition.encoding,
-        values=chunked.encoding,
+        rep_compression=repetition,
+        def_compression=definition,
+        value_compression=chunked.encoding,
         dictionary=None if dictionary is None else dictionary.encoding,
         num_dictionary_items=0 if dictionary is None else dictionary.num_items,
         layers=shredded.layers,
+        num_buffers=chunked.encoding.num_buffers,
+        repetition_index_depth=int(shredded.repetition is not None),
         num_items=int(chunked.counts.sum()),
-        large_chunks=large,
-        indexed=shredded.repetition is not None,
+        has_large_chunk=large,
     )
     return EncodedLayout(layout, buffers)
 

@@ -1,10 +1,10 @@
-"""Twins of bitpacking.py, and of what miniblock.py does with packed chunks: blocks of 1,024 values, transposed."""
+"""Compiled form of bitpacking.py, and of packed chunks in miniblock.py: transposed blocks of 1,024 values."""
 
 cdef const int* ROW_ORDER = [0, 4, 2, 6, 1, 5, 3, 7]
 
 
 cdef void unpack_block(const word_t* packed, int width, word_t* out) noexcept nogil:
-    """1,024 values; `packed` is aligned."""
+    """Unpack 1,024 values; `packed` is aligned."""
     cdef int bits = 8 * sizeof(word_t)
     cdef int lanes = 1024 // bits
     cdef int row, lane, shift, back
@@ -29,7 +29,7 @@ cdef void unpack_block(const word_t* packed, int width, word_t* out) noexcept no
 
 
 cdef void unpack_block_at(const uint8_t* packed, int width, word_t* out, int64_t count) noexcept nogil:
-    """The first `count` values of a block at any address."""
+    """Unpack the first `count` values of a block at any address."""
     cdef word_t[1024] aligned
     cdef word_t[1024] whole
     cdef const word_t* source = <const word_t*>packed
@@ -44,7 +44,7 @@ cdef void unpack_block_at(const uint8_t* packed, int width, word_t* out, int64_t
 
 
 cdef void pack_block(const word_t* values, int width, word_t* out) noexcept nogil:
-    """1,024 values; `out` is aligned and has 128 * width bytes."""
+    """Pack 1,024 values; `out` is aligned and has 128 * width bytes."""
     cdef int bits = 8 * sizeof(word_t)
     cdef int lanes = 1024 // bits
     cdef int row, lane, shift, back
@@ -76,24 +76,17 @@ cdef void unpack_blocks_of(const uint8_t* packed, int width, int64_t blocks, wor
         unpack_block_at(packed + i * 128 * width, width, out + i * 1024, 1024)
 
 
-def unpack_blocks(packed, int width, out, int bits):
-    cdef Bytes source = Bytes(packed), target = Bytes(out, True)
-    cdef int64_t blocks = target.size // (128 * bits)
-    if not 0 <= width <= bits or source.size < blocks * 128 * width:
-        raise ValueError("the blocks do not fit")
+def unpack_blocks(packed, int width, word_t[::1] out):
+    cdef Bytes source = Bytes(packed)
+    cdef int64_t blocks = out.shape[0] // 1024
+    if not 0 <= width <= 8 * <int>sizeof(word_t) or source.size < blocks * 128 * width:
+        raise ValueError(f"{source.size} bytes are not {blocks} blocks of width {width}")
     with nogil:
-        if bits == 8:
-            unpack_blocks_of(source.at, width, blocks, <uint8_t*>target.at)
-        elif bits == 16:
-            unpack_blocks_of(source.at, width, blocks, <uint16_t*>target.at)
-        elif bits == 32:
-            unpack_blocks_of(source.at, width, blocks, <uint32_t*>target.at)
-        elif bits == 64:
-            unpack_blocks_of(source.at, width, blocks, <uint64_t*>target.at)
+        unpack_blocks_of(source.at, width, blocks, &out[0])
 
 
 cdef void pack_block_at(const word_t* values, int64_t count, int width, word_t* out) noexcept nogil:
-    """A block of `count` values, filled up with zeros."""
+    """Pack a block of `count` values, padded with zeros."""
     cdef word_t[1024] whole
     if count >= 1024:
         pack_block(values, width, out)
@@ -103,29 +96,15 @@ cdef void pack_block_at(const word_t* values, int64_t count, int width, word_t* 
         pack_block(&whole[0], width, out)
 
 
-cdef void pack_blocks_of(const word_t* values, int64_t count, int width, word_t* out) noexcept nogil:
-    cdef int64_t first
-    for first in range(0, count, 1024):
-        pack_block_at(values + first, count - first, width, out)
-        out += 16 * width // sizeof(word_t) * 8
-
-
-def pack_blocks(values, int width, int bits):
-    cdef Bytes source = Bytes(values)
-    cdef int64_t count = source.size // (bits // 8)
+def pack_blocks(const word_t[::1] values, int width):
+    cdef int64_t count = values.shape[0], first, words = 128 * width // <int64_t>sizeof(word_t)
+    if not 0 <= width <= 8 * <int>sizeof(word_t):
+        raise ValueError(f"width {width} is not between 0 and {8 * sizeof(word_t)}")
     packed = np.empty((count + 1023) // 1024 * 128 * width, np.uint8)
     cdef Bytes target = Bytes(packed, True)
-    if not 0 <= width <= bits or <uint64_t>source.at % <uint64_t>(bits // 8):
-        raise ValueError("values of a wrong width or address")
     with nogil:
-        if bits == 8:
-            pack_blocks_of(<uint8_t*>source.at, count, width, <uint8_t*>target.at)
-        elif bits == 16:
-            pack_blocks_of(<uint16_t*>source.at, count, width, <uint16_t*>target.at)
-        elif bits == 32:
-            pack_blocks_of(<uint32_t*>source.at, count, width, <uint32_t*>target.at)
-        elif bits == 64:
-            pack_blocks_of(<uint64_t*>source.at, count, width, <uint64_t*>target.at)
+        for first in range(0, count, 1024):
+            pack_block_at(&values[first], count - first, width, <word_t*>target.at + first // 1024 * words)
     return packed
 
 
@@ -152,28 +131,20 @@ cdef int unpack_inline_of(
     return OK
 
 
-def unpack_inline(data, starts, sizes, counts, out, int bits):
-    cdef Bytes source = Bytes(data), target = Bytes(out, True), first = Bytes(starts)
+def unpack_inline(data, starts, sizes, counts, word_t[::1] out):
+    cdef Bytes source = Bytes(data), first = Bytes(starts)
     cdef int64_t chunks = first.size // 8
     cdef Bytes length = column(sizes, chunks, 8), number = column(counts, chunks, 8)
-    cdef const int64_t* a = <int64_t*>first.at
-    cdef const int64_t* b = <int64_t*>length.at
-    cdef const int64_t* c = <int64_t*>number.at
-    cdef int code = OK
+    cdef int code
     with nogil:
-        if bits == 8:
-            code = unpack_inline_of(source, a, b, c, chunks, <uint8_t*>target.at, target.size)
-        elif bits == 16:
-            code = unpack_inline_of(source, a, b, c, chunks, <uint16_t*>target.at, target.size // 2)
-        elif bits == 32:
-            code = unpack_inline_of(source, a, b, c, chunks, <uint32_t*>target.at, target.size // 4)
-        elif bits == 64:
-            code = unpack_inline_of(source, a, b, c, chunks, <uint64_t*>target.at, target.size // 8)
+        code = unpack_inline_of(
+            source, <int64_t*>first.at, <int64_t*>length.at, <int64_t*>number.at, chunks, &out[0], out.shape[0]
+        )
     check(code)
 
 
 cdef int width_of(const word_t* values, int64_t count) noexcept nogil:
-    """Bits that the largest value needs."""
+    """Return the bits of the largest value."""
     cdef word_t union = 0
     cdef int64_t i
     cdef int width = 0
@@ -186,7 +157,7 @@ cdef int width_of(const word_t* values, int64_t count) noexcept nogil:
 
 
 cdef int64_t block_sizes_of(const word_t* values, int64_t count, int64_t* sizes) noexcept nogil:
-    """Bytes of each block with its width word, and of all of them."""
+    """Compute the size of each block with its width word; return the sum."""
     cdef int64_t block, left, total = 0
     for block in range((count + 1023) // 1024):
         left = count - block * 1024
@@ -195,42 +166,27 @@ cdef int64_t block_sizes_of(const word_t* values, int64_t count, int64_t* sizes)
     return total
 
 
-cdef void pack_inline_of(const word_t* values, int64_t count, const int64_t* sizes, word_t* out) noexcept nogil:
-    cdef int64_t block
-    for block in range((count + 1023) // 1024):
-        out[0] = <word_t>((sizes[block] - <int64_t>sizeof(word_t)) // 128)
-        pack_block_at(values + block * 1024, count - block * 1024, out[0], out + 1)
-        out += sizes[block] // <int64_t>sizeof(word_t)
-
-
-def pack_inline(values, int bits):
-    cdef Bytes source = Bytes(values)
-    cdef int64_t count = source.size // (bits // 8), total = 0
-    if <uint64_t>source.at % <uint64_t>(bits // 8):
-        raise ValueError("values at an odd address")
-    sizes = np.empty((count + 1023) // 1024, np.int64)
-    cdef Bytes size = Bytes(sizes, True)
+def pack_inline(const word_t[::1] values):
+    cdef int64_t count = values.shape[0], blocks = (count + 1023) // 1024, i, total
+    cdef word_t* out
+    sizes = np.empty(blocks, np.int64)
+    cdef Bytes size = Bytes(sizes, True), target
     with nogil:
-        if bits == 8:
-            total = block_sizes_of(<uint8_t*>source.at, count, <int64_t*>size.at)
-        elif bits == 16:
-            total = block_sizes_of(<uint16_t*>source.at, count, <int64_t*>size.at)
-        elif bits == 32:
-            total = block_sizes_of(<uint32_t*>source.at, count, <int64_t*>size.at)
-        elif bits == 64:
-            total = block_sizes_of(<uint64_t*>source.at, count, <int64_t*>size.at)
+        total = block_sizes_of(&values[0], count, <int64_t*>size.at)
     packed = np.empty(total, np.uint8)
-    cdef Bytes target = Bytes(packed, True)
+    target = Bytes(packed, True)
     with nogil:
-        if bits == 8:
-            pack_inline_of(<uint8_t*>source.at, count, <int64_t*>size.at, <uint8_t*>target.at)
-        elif bits == 16:
-            pack_inline_of(<uint16_t*>source.at, count, <int64_t*>size.at, <uint16_t*>target.at)
-        elif bits == 32:
-            pack_inline_of(<uint32_t*>source.at, count, <int64_t*>size.at, <uint32_t*>target.at)
-        elif bits == 64:
-            pack_inline_of(<uint64_t*>source.at, count, <int64_t*>size.at, <uint64_t*>target.at)
+        out = <word_t*>target.at
+        for i in range(blocks):
+            pack_inline_block(&values[i * 1024], count - i * 1024, (<int64_t*>size.at)[i], out)
+            out += (<int64_t*>size.at)[i] // <int64_t>sizeof(word_t)
     return packed, sizes
+
+
+cdef void pack_inline_block(const word_t* values, int64_t count, int64_t size, word_t* out) noexcept nogil:
+    """Write the width of a block of `size` bytes, and the block."""
+    out[0] = <word_t>((size - <int64_t>sizeof(word_t)) // 128)
+    pack_block_at(values, count, out[0], out + 1)
 
 
 cdef int unpack_out_of_line_of(
@@ -260,23 +216,15 @@ cdef int unpack_out_of_line_of(
     return OK
 
 
-def unpack_out_of_line(data, starts, sizes, counts, int width, out, int bits):
-    cdef Bytes source = Bytes(data), target = Bytes(out, True), first = Bytes(starts)
+def unpack_out_of_line(data, starts, sizes, counts, int width, word_t[::1] out):
+    cdef Bytes source = Bytes(data), first = Bytes(starts)
     cdef int64_t chunks = first.size // 8
     cdef Bytes length = column(sizes, chunks, 8), number = column(counts, chunks, 8)
-    cdef const int64_t* a = <int64_t*>first.at
-    cdef const int64_t* b = <int64_t*>length.at
-    cdef const int64_t* c = <int64_t*>number.at
-    cdef int code = OK
-    if not 0 <= width <= bits:
+    cdef int code
+    if not 0 <= width <= 8 * <int>sizeof(word_t):
         check(WIDTH)
     with nogil:
-        if bits == 8:
-            code = unpack_out_of_line_of(source, a, b, c, chunks, width, <uint8_t*>target.at, target.size)
-        elif bits == 16:
-            code = unpack_out_of_line_of(source, a, b, c, chunks, width, <uint16_t*>target.at, target.size // 2)
-        elif bits == 32:
-            code = unpack_out_of_line_of(source, a, b, c, chunks, width, <uint32_t*>target.at, target.size // 4)
-        elif bits == 64:
-            code = unpack_out_of_line_of(source, a, b, c, chunks, width, <uint64_t*>target.at, target.size // 8)
+        code = unpack_out_of_line_of(
+            source, <int64_t*>first.at, <int64_t*>length.at, <int64_t*>number.at, chunks, width, &out[0], out.shape[0]
+        )
     check(code)

@@ -1,8 +1,8 @@
-"""What all the loops share: memory of Python objects, words at any address, and what is wrong with a file.
+"""Shared parts of the loops: buffers of Python objects, unaligned words, and error codes.
 
-Sizes, offsets, counts and codes come from files and are not believed: each is compared with the memory it leads to
-before that memory is touched. A loop that meets a wrong one returns its code from the table below, and the caller
-raises CorruptFileError.
+Sizes, offsets, counts and codes come from files and are not trusted: each is checked against the size of its buffer
+before memory is accessed. A loop that finds an invalid one returns its code from the table below, and the caller
+raises CorruptFileError with the same message as the NumPy form.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -37,18 +37,18 @@ cdef extern from *:
     }
     static inline int lt_lowest(uint64_t x) { return lt_popcount((x & (0 - x)) - 1); }
     #endif
-    /* Words at any address. */
+    /* Unaligned words. */
     static inline uint16_t lt_load16(const uint8_t *at) { uint16_t x; memcpy(&x, at, 2); return x; }
     static inline uint32_t lt_load32(const uint8_t *at) { uint32_t x; memcpy(&x, at, 4); return x; }
     static inline uint64_t lt_load64(const uint8_t *at) { uint64_t x; memcpy(&x, at, 8); return x; }
     static inline void lt_store64(uint8_t *at, uint64_t x) { memcpy(at, &x, 8); }
-    /* Bit k: whether the k-th of 16 levels is at most `low`. */
+    /* Bit k is set if the k-th of 16 levels is at most `low`. */
     static inline uint32_t lt_at_most(const uint8_t *at, uint16_t low) {
     #if defined(__SSE2__)
-        __m128i walls = _mm_set1_epi16((short)low), zero = _mm_setzero_si128();
+        __m128i limits = _mm_set1_epi16((short)low), zero = _mm_setzero_si128();
         __m128i a = _mm_loadu_si128((const __m128i *)at), b = _mm_loadu_si128((const __m128i *)(at + 16));
-        a = _mm_cmpeq_epi16(_mm_subs_epu16(a, walls), zero);
-        b = _mm_cmpeq_epi16(_mm_subs_epu16(b, walls), zero);
+        a = _mm_cmpeq_epi16(_mm_subs_epu16(a, limits), zero);
+        b = _mm_cmpeq_epi16(_mm_subs_epu16(b, limits), zero);
         return (uint32_t)_mm_movemask_epi8(_mm_packs_epi16(a, b));
     #else
         uint32_t bits = 0;
@@ -56,7 +56,7 @@ cdef extern from *:
         return bits;
     #endif
     }
-    /* Copy n bytes where both sides have `room` bytes: short ones as two words, whatever their length. */
+    /* Copy n bytes if both sides have `room` bytes; up to 16 bytes are copied as two words. */
     static inline void lt_copy(uint8_t *to, const uint8_t *from, int64_t n, int64_t room) {
         if (lt_likely(n <= 16 && room >= 16)) {
             uint64_t a, b;
@@ -100,29 +100,25 @@ cdef enum:
     SHORT_RUNS = 9
     LEVEL = 10
     CUT_SHORT = 11
-    EXCESS = 12
-    INDEX = 13
-    NO_LIST = 14
-    FIRST_OFFSET = 15
-    ROWS = 16
+    INDEX = 12
+    FIRST_OFFSET = 13
+    ROWS = 14
 
 _MESSAGES = {
-    OUTSIDE: "a value lies outside of its page",
-    WIDTH: "packed values wider than their type",
-    PAYLOAD: "bit-packed data of a wrong size",
-    DECREASE: "a value ends before it starts",
-    TOO_LONG: "values too long for their type",
+    OUTSIDE: "value is outside its page",
+    WIDTH: "packed values are wider than their type",
+    PAYLOAD: "values do not fill their chunk",
+    DECREASE: "value ends before it starts",
+    TOO_LONG: "values are too long for their type",
     NO_SYMBOL: "FSST code without a symbol",
     OPEN_ESCAPE: "FSST value ends inside an escape",
     ZERO_RUN: "run of length zero",
     SHORT_RUNS: "runs end before the last value",
-    LEVEL: "a level that no layer has",
-    CUT_SHORT: "a page ends inside an entry",
-    EXCESS: "bytes behind the last entry of a page",
-    INDEX: "an index beyond the dictionary",
-    NO_LIST: "levels that do not begin with a list",
-    FIRST_OFFSET: "an offset points into the offsets",
-    ROWS: "rows of a chunk differ from the repetition index",
+    LEVEL: "level out of range",
+    CUT_SHORT: "entry exceeds the end of its row",
+    INDEX: "dictionary index out of range",
+    FIRST_OFFSET: "offset points into the offsets",
+    ROWS: "rows of a chunk do not match the repetition index",
 }
 
 
@@ -137,8 +133,8 @@ cdef enum:
 
 
 cdef object new_bytes(int64_t size):
-    """(size,) uint8. Large ones come from Arrow's allocator: the C library's keeps what one thread makes and another
-    frees, and a scan of large values would hold more of them the longer it runs.
+    """Return (size,) uint8. Large arrays use Arrow's allocator: the C library keeps memory that one thread allocates and
+    another one frees, so that the memory of a long scan of large values would grow.
     """
     if size < LARGE_BYTES:
         return np.empty(size, np.uint8)
@@ -148,7 +144,7 @@ cdef object new_bytes(int64_t size):
 @cython.final
 @cython.freelist(32)
 cdef class Bytes:
-    """The memory of an object that has a contiguous buffer, held as long as this lives."""
+    """The contiguous buffer of an object, which it keeps alive."""
 
     cdef Py_buffer view
     cdef uint8_t* at
@@ -169,11 +165,31 @@ cdef class Bytes:
 
 
 cdef Bytes column(owner, int64_t count, int64_t width):
-    """The memory of `count` values of `width` bytes: one number for each chunk or row."""
-    cdef Bytes held = Bytes(owner)
-    if held.size != count * width:
-        raise ValueError(f"{count} values of {width} bytes were expected, not {held.size} bytes")
-    return held
+    """Return the buffer of `count` values of `width` bytes. Raises ValueError for another size."""
+    cdef Bytes values = Bytes(owner)
+    if values.size != count * width:
+        raise ValueError(f"expected {count} values of {width} bytes, got {values.size} bytes")
+    return values
+
+
+cdef inline uint64_t load_word(const uint8_t* at, int width) noexcept nogil:
+    """Return the unaligned word of 1, 2, 4 or 8 bytes; 0 for another width."""
+    if width == 1:
+        return at[0]
+    if width == 2:
+        return lt_load16(at)
+    if width == 4:
+        return lt_load32(at)
+    return lt_load64(at) if width == 8 else 0
+
+
+cdef int check_offsets(const offset_t* offsets, int64_t values, int64_t size) noexcept nogil:
+    """Return OUTSIDE unless (values + 1,) offsets ascend and are within `size` bytes."""
+    cdef int64_t i
+    cdef bint bad = offsets[0] < 0 or offsets[values] > size
+    for i in range(values):
+        bad |= offsets[i + 1] < offsets[i]
+    return OUTSIDE if bad else OK
 
 
 cdef inline bint inside(int64_t start, int64_t length, int64_t size) noexcept nogil:

@@ -1,7 +1,7 @@
-"""Twins of fsst.py: symbol tables trained, values compressed and expanded.
+"""Compiled form of fsst.py: training of symbol tables, compression and decompression.
 
-Loops are C where the compiler is to build one twice, or to keep four stretches of values in registers at a time: the
-next symbol of a stretch is known only when the one before is, so that one stretch alone would mostly wait.
+Loops are C where the compiler must build one of them twice, or keep four streams of values in registers: a symbol is
+known only after the symbol before it, so a single stream would mostly wait.
 """
 
 cdef extern from *:
@@ -21,12 +21,12 @@ cdef extern from *:
 
     typedef struct { uint64_t word; uint32_t length; } ltf_symbol;  /* first byte lowest, zeros above */
 
-    /* A symbol of three bytes or more; `found` as ltf_match returns it, `shift` moves what lies behind it out. */
+    /* A symbol of three bytes or more; `found` as ltf_match returns it, `shift` removes the bytes after the symbol. */
     typedef struct { uint64_t word; uint32_t found; uint32_t shift; } ltf_slot;
 
     typedef struct {
         ltf_slot slots[LTF_SLOTS];   /* by a hash of the first three bytes */
-        uint16_t pairs[65536];       /* what to do with the next two bytes, if no slot has them */
+        uint16_t pairs[65536];       /* by the next two bytes, if no slot matches */
         uint16_t singles[256];
     } ltf_matcher;
 
@@ -64,16 +64,16 @@ cdef extern from *:
         uint32_t found = m->pairs[word & 0xFFFF];
         int fits = (((word ^ slot->word) << slot->shift) == 0) & ((int64_t)(slot->found >> 8) <= left);
         if (left < 2) found = m->singles[word & 0xFF];
-        uint32_t all = (uint32_t)-fits;  /* which one it is cannot be foretold */
+        uint32_t all = (uint32_t)-fits;  /* a branch would be unpredictable */
         return (slot->found & all) | (found & ~all);
     }
 
     /* ------------------------------------------------------------------------------------------------ compression */
 
-    /* A stretch of values on its way: what is left of value `row`, which is before `last`, and where its codes go. */
+    /* A stream of values: the rest of value `row`, which is before `last`, and the destination of its codes. */
     typedef struct { const uint8_t *at, *end; uint8_t *out, *begin; int64_t row, last; } ltf_stream;
 
-    /* The next value of a stretch that is not empty; 0 if there is none. */
+    /* Advance to the next value that is not empty; 0 if there are none. */
     LTF_INLINE int ltf_next(ltf_stream *s, const uint8_t *data, const int64_t *offsets, int64_t *ends) {
         while (s->row < s->last) {
             ends[++s->row] = s->out - s->begin;
@@ -94,7 +94,7 @@ cdef extern from *:
             S.at += (found >> 8) & 0xF;                                                                                \
         }
 
-    /* Codes of `values` values into `out`, which has two bytes for each of theirs; (values + 1,) `ends` of the codes. */
+    /* Compress values into `out`, which has two bytes for each of their bytes, and store (values + 1,) `ends` of codes. */
     static int64_t ltf_encode(
         const ltf_matcher *m, const uint8_t *data, int64_t size, const int64_t *offsets, int64_t values, uint8_t *out,
         int64_t *ends
@@ -106,7 +106,7 @@ cdef extern from *:
         int alive = 1;
         ends[0] = 0;
         for (int k = 0; k < LTF_STREAMS; k++) {
-            /* Stretches of about the same number of bytes. */
+            /* Streams of about the same number of bytes. */
             int64_t wanted = offsets[0] + content / LTF_STREAMS * (k + 1), low = row, high = values;
             while (low < high) {
                 int64_t middle = low + (high - low) / 2;
@@ -310,7 +310,7 @@ cdef extern from *:
         return symbol;
     }
 
-    /* Tokens in use, and pairs that follow each other at least `least` times, joined; the counts go. */
+    /* Collect used tokens and the concatenation of pairs that occur at least `least` times; reset the counts. */
     static void ltf_gather(ltf_training *t, uint32_t least) {
         memset(t->candidates, 0, sizeof t->candidates);
         t->num_candidates = 0;
@@ -318,7 +318,7 @@ cdef extern from *:
             uint32_t count = t->counts[token];
             if (count == 0) continue;
             ltf_symbol first = ltf_spelled(t, token);
-            /* A byte without a symbol costs two, so that a single byte is worth more than its length says. */
+            /* A byte without a symbol costs two bytes, so a single byte gains more than its length. */
             ltf_add(t, first.word, first.length, count * (first.length == 1 ? LTF_SINGLE_WORTH : first.length));
             uint16_t *row = t->pairs + (token << 9);
             for (int from = 0; from < LTF_TOKENS && first.length < 8 && count >= least; from += 32) {
@@ -338,7 +338,7 @@ cdef extern from *:
         memset(t->counts, 0, sizeof t->counts);
     }
 
-    /* The larger gain first; then by spelling, so that files are reproducible. */
+    /* Order by gain, the largest first, then by content, so that files are reproducible. */
     static int ltf_by_gain(const void *a, const void *b) {
         const ltf_candidate *x = (const ltf_candidate *)a, *y = (const ltf_candidate *)b;
         if (x->gain != y->gain) return x->gain > y->gain ? -1 : 1;
@@ -346,7 +346,7 @@ cdef extern from *:
         return (int)x->length - (int)y->length;
     }
 
-    /* Gains that are about the same: four buckets for each power of two. */
+    /* Return the bucket of a gain: four buckets for each power of two. */
     static int ltf_bucket(uint32_t gain) {
         int power = 0;
     #if defined(__GNUC__) || defined(__clang__)
@@ -357,7 +357,7 @@ cdef extern from *:
         return 4 * power + (power >= 2 ? (int)((gain >> (power - 2)) & 3) : 0);
     }
 
-    /* The most gainful candidates, of those that share a slot the first. */
+    /* Select the candidates with the highest gains; of those that share a slot, the first. */
     static void ltf_choose(ltf_training *t) {
         uint8_t taken[LTF_SLOTS];
         int counts[LTF_BUCKETS] = {0}, kept = 0, bucket = LTF_BUCKETS, done = 0;
@@ -369,7 +369,7 @@ cdef extern from *:
             }
         t->num_symbols = 0;
         while (done < kept) {
-            /* The best of those left come to the front and are sorted; nearly always they are enough. */
+            /* Move the best remaining candidates to the front and sort them; they are nearly always enough. */
             int wanted = 0, end = done;
             while (bucket > 0 && wanted < LTF_SORTED_FIRST) wanted += counts[--bucket];
             for (int i = done; i < kept; i++)
@@ -393,8 +393,8 @@ cdef extern from *:
         }
     }
 
-    /* Rounds over ever more of the pieces, each joining symbols that often follow each other. Symbols that save much
-       alone may fit badly together, so that of the tables made in the end the one is taken that did best. */
+    /* Train in rounds over increasing shares of the pieces; each round concatenates symbols that often follow each other.
+       Symbols that save much alone may save little together, so the best of the last tables is used. */
     static void ltf_train(
         ltf_training *t, const uint8_t *data, int64_t size, const int64_t *starts, const int64_t *ends, int64_t pieces
     ) {
@@ -458,25 +458,16 @@ cdef extern from *:
 
 cdef enum:
     MAX_SYMBOLS = 255
-    SAMPLED = 64  # stretches of codes that tell how far all will expand
+    SAMPLED = 64  # ranges of codes in the sample that estimates the expansion
     SAMPLED_CODES = 128
 
 
-# A training takes a MiB, which would be as much work to get from the system as to use: the last one's is kept.
+# Training uses 1 MiB, which costs as much to allocate as to use, so the memory of the last training is kept.
 cdef ltf_training* spare = NULL
 
 
-cdef int check_offsets(const offset_t* offsets, int64_t values, int64_t size) noexcept nogil:
-    """Whether (values + 1,) offsets ascend and lie within `size` bytes."""
-    cdef int64_t i
-    cdef bint bad = offsets[0] < 0 or offsets[values] > size
-    for i in range(values):
-        bad |= offsets[i + 1] < offsets[i]
-    return OUTSIDE if bad else OK
-
-
 cdef int64_t expected_size(const uint8_t* codes, int64_t count, const uint8_t* lengths) noexcept nogil:
-    """About how many bytes codes expand to, from some of them: rather too many."""
+    """Estimate, rather too high, the size that codes expand to from a sample of them."""
     cdef int64_t i, k, at, step, seen = 0, found = 0
     if count <= SAMPLED * SAMPLED_CODES:
         step, k = 0, count
@@ -492,7 +483,7 @@ cdef int64_t expected_size(const uint8_t* codes, int64_t count, const uint8_t* l
 
 
 def decompress(codes, offsets, int offset_bytes, words, lengths):
-    """-> bytes with slack behind them, offsets."""
+    """Return the bytes, followed by unused memory, and the offsets."""
     cdef Bytes source = Bytes(codes), bound = Bytes(offsets), word = Bytes(words), length = Bytes(lengths)
     cdef int64_t values = bound.size // offset_bytes - 1, symbols = length.size, first, last, made
     cdef uint64_t[256] word_of
@@ -501,7 +492,7 @@ def decompress(codes, offsets, int offset_bytes, words, lengths):
     cdef int code = OK
     cdef bint sparse = symbols < MAX_SYMBOLS
     if values < 0 or symbols > MAX_SYMBOLS or word.size != 8 * symbols:
-        raise ValueError("offsets or table of a wrong size")
+        raise ValueError("offsets or symbol table have the wrong size")
     memset(word_of, 0, sizeof(word_of))
     memset(length_of, 0, sizeof(length_of))
     memcpy(word_of, word.at, word.size)
@@ -540,7 +531,7 @@ def decompress(codes, offsets, int offset_bytes, words, lengths):
                     <int64_t*>new_bound.at, &progress, sparse, OPEN_ESCAPE, NO_SYMBOL, TOO_LONG)
         if code >= 0:
             break
-        # What is left expands as far as what was before, and a little further.
+        # Expect the remaining codes to expand slightly more than the codes before.
         made = progress.cursor - target.at
         longer = new_bytes(
             made + LTF_ROOM + max(
@@ -555,14 +546,14 @@ def decompress(codes, offsets, int offset_bytes, words, lengths):
 
 
 def compress(data, offsets, words, lengths):
-    """-> codes with slack behind them, offsets. `offsets` are int64."""
+    """Return the codes, followed by unused memory, and their offsets. `offsets` are int64."""
     cdef Bytes source = Bytes(data), bound = Bytes(offsets), word = Bytes(words), length = Bytes(lengths)
     cdef int64_t values = bound.size // 8 - 1, i
     cdef ltf_symbol[256] symbols
     cdef ltf_matcher* matcher
     cdef const int64_t* at = <int64_t*>bound.at
     if values < 0 or length.size > MAX_SYMBOLS or word.size != 8 * length.size:
-        raise ValueError("offsets or table of a wrong size")
+        raise ValueError("offsets or symbol table have the wrong size")
     check(check_offsets(at, values, source.size))
     for i in range(length.size):
         if not 1 <= length.at[i] <= 8:
@@ -583,7 +574,7 @@ def compress(data, offsets, words, lengths):
 
 
 def train(data, starts, ends):
-    """A table for pieces of `data` -> (words, lengths). `starts` and `ends` are int64."""
+    """Train a table on pieces of `data`; return its words and lengths. `starts` and `ends` are int64."""
     cdef Bytes source = Bytes(data), first = Bytes(starts)
     cdef int64_t pieces = first.size // 8, i
     cdef Bytes last = column(ends, pieces, 8)
@@ -594,7 +585,7 @@ def train(data, starts, ends):
             check(OUTSIDE)
     global spare
     cdef ltf_training* training = spare
-    spare = NULL  # nobody else takes it meanwhile
+    spare = NULL  # no other thread can use it
     if training == NULL:
         training = <ltf_training*>calloc(1, sizeof(ltf_training))
         if training == NULL:

@@ -1,21 +1,11 @@
-"""Twins of fullzip.py: walks over entries."""
-
-cdef inline uint64_t load_word(const uint8_t* at, int width) noexcept nogil:
-    if width == 1:
-        return at[0]
-    if width == 2:
-        return lt_load16(at)
-    if width == 4:
-        return lt_load32(at)
-    return lt_load64(at) if width == 8 else 0
-
+"""Compiled form of fullzip.py: walks through entries."""
 
 cdef int walk_of(
     Bytes data, const int64_t* starts, const int64_t* ends, int64_t rows, int control, uint64_t mask, uint64_t top,
     int64_t value_bytes, int length_bytes, uint32_t* words, int64_t* positions, int64_t* sizes, int64_t* first,
     int64_t room,
 ) noexcept nogil:
-    """Entries of all rows; only counted where there is no `room` for them."""
+    """Walk through the entries of all rows; entries beyond `room` are only counted."""
     cdef int64_t i, at, end, size, entries = 0
     cdef uint64_t word, length
     for i in range(rows):
@@ -60,9 +50,9 @@ def walk(data, starts, ends, int control, int bits_def, int top, int64_t value_b
     cdef uint64_t mask = (<uint64_t>1 << bits_def) - 1
     cdef int code
     if control not in (0, 1, 2, 4) or length_bytes not in (0, 4, 8) or not 0 <= bits_def <= 32:
-        raise ValueError("words of an impossible width")
+        raise ValueError("control words have 0, 1, 2 or 4 bytes, lengths 0, 4 or 8")
     if value_bytes < 0 or top < 0 or (control == 0 and length_bytes == 0):
-        raise ValueError("entries that take no place")
+        raise ValueError("entries have neither a control word nor a length")
     first = np.empty(rows + 1, np.int64)
     cdef Bytes target = Bytes(first, True)
     cdef int64_t* f = <int64_t*>target.at

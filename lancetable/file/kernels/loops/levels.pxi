@@ -1,7 +1,7 @@
-"""Twins of levels.py: repetition and definition levels."""
+"""Compiled form of levels.py: repetition and definition levels."""
 
 cdef uint64_t mask_at_most(const uint8_t* levels, int64_t count, uint16_t low) noexcept nogil:
-    """Bit k: whether level k of up to 64 is at most `low`; zeros behind the last."""
+    """Return a mask with bit k set if level k, of up to 64, is at most `low`."""
     cdef uint64_t mask = 0
     cdef int64_t k = 0
     if lt_likely(count >= 64):
@@ -13,28 +13,21 @@ cdef uint64_t mask_at_most(const uint8_t* levels, int64_t count, uint16_t low) n
     return mask
 
 
-cdef int64_t validity_of(const uint8_t* levels, int64_t count, uint16_t low, uint8_t* bitmap) noexcept nogil:
-    """The bitmap, and how many bits are set."""
-    cdef int64_t i, valid = 0
-    cdef uint64_t mask
-    for i in range(0, count, 64):
-        mask = mask_at_most(levels + 2 * i, count - i, low)
-        valid += lt_popcount(mask)
-        if count - i >= 64:
-            lt_store64(bitmap + i // 8, mask)
-        else:
-            memcpy(bitmap + i // 8, &mask, (count - i + 7) // 8)
-    return valid
-
-
 def validity(definition, uint16_t low):
-    """-> bitmap, number of zeros."""
+    """Return the bitmap of levels of at most `low`, and its number of zeros."""
     cdef Bytes source = Bytes(definition)
-    cdef int64_t count = source.size // 2, valid
+    cdef int64_t count = source.size // 2, valid = 0, i
+    cdef uint64_t mask
     bitmap = np.empty((count + 7) // 8, np.uint8)
     cdef Bytes target = Bytes(bitmap, True)
     with nogil:
-        valid = validity_of(source.at, count, low, target.at)
+        for i in range(0, count, 64):
+            mask = mask_at_most(source.at + 2 * i, count - i, low)
+            valid += lt_popcount(mask)
+            if lt_likely(count - i >= 64):
+                lt_store64(target.at + i // 8, mask)
+            else:
+                memcpy(target.at + i // 8, &mask, (count - i + 7) // 8)
     return bitmap, count - valid
 
 
@@ -53,7 +46,7 @@ cdef void list_layer_of(
     cdef uint16_t level
     cdef bint missing
     for first in range(0, count, 64):
-        # Lists start where the repetition level is not 0; everything between two of them is an item.
+        # A list starts at each repetition level other than 0.
         mask = ~mask_at_most(repetition + 2 * first, count - first, 0)
         if count - first < 64:
             mask &= (<uint64_t>1 << (count - first)) - 1
@@ -64,7 +57,7 @@ cdef void list_layer_of(
             outer[starts] = lt_load16(repetition + 2 * at) - 1
             levels[starts] = level
             starts += 1
-            # Written in any case; the next list takes the place if this is not one.
+            # Without a branch: the next list overwrites an entry that is not a list of this layer.
             missing = (level == null and null != 0) or level > high
             offsets[lists] = at - hidden
             valid[lists] = not missing
@@ -76,16 +69,14 @@ cdef void list_layer_of(
 
 
 def list_layer(repetition, definition, int low, int high, int slots, int null):
-    """-> offsets, validity, levels of the next layer, number of null lists."""
-    cdef Bytes again = Bytes(repetition)
-    cdef int64_t count = again.size // 2, i, starts = 0
+    """Return offsets, validity, levels of the next layer, and the number of null lists."""
+    cdef Bytes repeated = Bytes(repetition)
+    cdef int64_t count = repeated.size // 2, i, starts = 0
     cdef Bytes level = column(definition, count, 2)
     cdef ListLayer found
-    if count and lt_load16(again.at) == 0:
-        check(NO_LIST)
     with nogil:
         for i in range(0, count, 64):
-            starts -= lt_popcount(mask_at_most(again.at + 2 * i, count - i, 0))
+            starts -= lt_popcount(mask_at_most(repeated.at + 2 * i, count - i, 0))
         starts += count
     offsets = np.empty(starts + 1, np.int64)
     valid = np.empty(starts + 1, np.bool_)
@@ -94,7 +85,7 @@ def list_layer(repetition, definition, int low, int high, int slots, int null):
     cdef Bytes a = Bytes(offsets, True), b = Bytes(valid, True), c = Bytes(outer, True), d = Bytes(levels, True)
     with nogil:
         list_layer_of(
-            again.at, level.at, count, low, high, slots, null,
+            repeated.at, level.at, count, low, high, slots, null,
             <int64_t*>a.at, b.at, <uint16_t*>c.at, <uint16_t*>d.at, &found,
         )
     return offsets[: found.lists + 1], valid[: found.lists], outer, levels, found.nulls

@@ -1,7 +1,7 @@
-"""Twins of miniblock.py: the chunks of a page, decoded together."""
+"""Compiled form of miniblock.py: the chunks of a page, decoded together."""
 
 def chunk_headers(data, starts, sizes, int num_level_buffers, int num_buffers, bint large):
-    """-> numbers of levels, sizes and positions, or None if a chunk is not as its header says."""
+    """Return numbers of levels, sizes and positions; None unless the buffers fill their chunk."""
     cdef Bytes source = Bytes(data), first = Bytes(starts)
     cdef int64_t chunks = first.size // 8, i, at, end, header
     cdef Bytes length = column(sizes, chunks, 8)
@@ -44,56 +44,20 @@ def chunk_headers(data, starts, sizes, int num_level_buffers, int num_buffers, b
     return None if bad else (num_levels, found, positions)
 
 
-cdef int64_t total_of(const int64_t* starts, const int64_t* sizes, int64_t count, int64_t size) noexcept nogil:
-    """Bytes of all pieces; -1 if one of them lies outside."""
-    cdef int64_t i, total = 0
-    for i in range(count):
-        if not inside(starts[i], sizes[i], size) or total > (<int64_t>1 << 62):
-            return -1
-        total += sizes[i]
-    return total
-
-
-cdef void join_of(
-    const uint8_t* data, const int64_t* starts, const int64_t* sizes, int64_t count, int64_t size,
-    uint8_t* out, int64_t total,
-) noexcept nogil:
-    """Pieces within `size` bytes, side by side in `total` bytes."""
-    cdef int64_t i, left
-    for i in range(count):
-        left = min(total, size - starts[i])
-        lt_copy(out, data + starts[i], sizes[i], left)
-        out += sizes[i]
-        total -= sizes[i]
-
-
-def join_pieces(data, starts, sizes):
-    cdef Bytes source = Bytes(data), first = Bytes(starts)
-    cdef int64_t count = first.size // 8, total
-    cdef Bytes length = column(sizes, count, 8)
-    with nogil:
-        total = total_of(<int64_t*>first.at, <int64_t*>length.at, count, source.size)
-    if total < 0:
-        check(OUTSIDE)
-    out = new_bytes(total)
-    cdef Bytes target = Bytes(out, True)
-    with nogil:
-        join_of(source.at, <int64_t*>first.at, <int64_t*>length.at, count, source.size, target.at, total)
-    return out
-
-
 cdef int variable_of(
     Bytes data, const int64_t* starts, const int64_t* sizes, const int64_t* counts, int64_t chunks,
-    offset_t* offsets, int64_t* firsts, int64_t* lengths,
+    offset_t* offsets, int64_t room, int64_t* firsts, int64_t* lengths,
 ) noexcept nogil:
+    """Decode the offsets of all chunks, which have `room` values together."""
     cdef int64_t i, k, base = 0, head, before, end = 0
     cdef const uint8_t* stored
     offsets[0] = 0
     offsets += 1
     for i in range(chunks):
-        head = (counts[i] + 1) * <int64_t>sizeof(offset_t)
-        if not inside(starts[i], sizes[i], data.size):
+        if not 0 <= counts[i] <= room or not inside(starts[i], sizes[i], data.size):
             return OUTSIDE
+        room -= counts[i]
+        head = (counts[i] + 1) * <int64_t>sizeof(offset_t)
         if sizes[i] < head:
             return FIRST_OFFSET
         stored = data.at + starts[i]
@@ -119,36 +83,21 @@ cdef int variable_of(
     return OK
 
 
-def variable(data, starts, sizes, counts, int offset_bytes):
-    """-> offsets, and where the bytes of each chunk are: positions and sizes."""
+def variable(data, starts, sizes, counts, offset_t[::1] offsets):
+    """Fill the offsets of all values; return the positions and sizes of the bytes of each chunk."""
     cdef Bytes source = Bytes(data), first = Bytes(starts)
-    cdef int64_t chunks = first.size // 8, total = 0, i
+    cdef int64_t chunks = first.size // 8
     cdef Bytes length = column(sizes, chunks, 8), number = column(counts, chunks, 8)
-    for i in range(chunks):
-        # A value takes up an offset.
-        if not 0 <= (<int64_t*>number.at)[i] <= source.size // offset_bytes:
-            check(OUTSIDE)
-        total += (<int64_t*>number.at)[i]
-    if total > source.size // offset_bytes:
-        check(OUTSIDE)
-    offsets = np.empty(total + 1, np.int32 if offset_bytes == 4 else np.int64)
-    firsts = np.empty(chunks, np.int64)
-    lengths = np.empty(chunks, np.int64)
-    cdef Bytes target = Bytes(offsets, True), begin = Bytes(firsts, True), size = Bytes(lengths, True)
+    content = np.empty((2, chunks), np.int64)
+    cdef Bytes target = Bytes(content, True)
     cdef int code
     with nogil:
-        if offset_bytes == 4:
-            code = variable_of(
-                source, <int64_t*>first.at, <int64_t*>length.at, <int64_t*>number.at, chunks,
-                <int32_t*>target.at, <int64_t*>begin.at, <int64_t*>size.at,
-            )
-        else:
-            code = variable_of(
-                source, <int64_t*>first.at, <int64_t*>length.at, <int64_t*>number.at, chunks,
-                <int64_t*>target.at, <int64_t*>begin.at, <int64_t*>size.at,
-            )
+        code = variable_of(
+            source, <int64_t*>first.at, <int64_t*>length.at, <int64_t*>number.at, chunks, &offsets[0],
+            offsets.shape[0] - 1, <int64_t*>target.at, <int64_t*>target.at + chunks,
+        )
     check(code)
-    return offsets, firsts, lengths
+    return content
 
 
 cdef int run_lengths_of(
@@ -195,35 +144,20 @@ cdef int run_lengths_of(
     return OK
 
 
-def run_lengths(values, lengths, runs, counts, out, int width):
-    cdef Bytes source = Bytes(values), length = Bytes(lengths), run = Bytes(runs), target = Bytes(out, True)
-    cdef int64_t chunks = run.size // 8, num_runs = length.size
+def run_lengths(const word_t[::1] values, lengths, runs, counts, word_t[::1] out):
+    cdef Bytes length = column(lengths, values.shape[0], 1), run = Bytes(runs)
+    cdef int64_t chunks = run.size // 8
     cdef Bytes number = column(counts, chunks, 8)
-    cdef const int64_t* r = <int64_t*>run.at
-    cdef const int64_t* c = <int64_t*>number.at
-    cdef int code = OK
-    if source.size != num_runs * width or <uint64_t>source.at % <uint64_t>width:
-        raise ValueError("one aligned value for each run length was expected")
+    cdef int code
     with nogil:
-        if width == 1:
-            code = run_lengths_of(source.at, length.at, r, num_runs, c, chunks, target.at, target.size)
-        elif width == 2:
-            code = run_lengths_of(
-                <uint16_t*>source.at, length.at, r, num_runs, c, chunks, <uint16_t*>target.at, target.size // 2
-            )
-        elif width == 4:
-            code = run_lengths_of(
-                <uint32_t*>source.at, length.at, r, num_runs, c, chunks, <uint32_t*>target.at, target.size // 4
-            )
-        elif width == 8:
-            code = run_lengths_of(
-                <uint64_t*>source.at, length.at, r, num_runs, c, chunks, <uint64_t*>target.at, target.size // 8
-            )
+        code = run_lengths_of(
+            &values[0], length.at, <int64_t*>run.at, length.size, <int64_t*>number.at, chunks, &out[0], out.shape[0]
+        )
     check(code)
 
 
 cdef void join_streams(const uint8_t* streams, int64_t count, word_t* out) noexcept nogil:
-    """sizeof(word) streams of `count` bytes each."""
+    """Join sizeof(word) streams of `count` bytes each."""
     cdef int64_t i
     cdef int byte
     for i in range(count):
@@ -233,31 +167,17 @@ cdef void join_streams(const uint8_t* streams, int64_t count, word_t* out) noexc
             out[i] |= <word_t>(<word_t>streams[byte * count + i] << 8 * byte)
 
 
-cdef int byte_streams_of(
-    Bytes data, const int64_t* starts, const int64_t* counts, int64_t chunks, word_t* out, int64_t room
-) noexcept nogil:
-    cdef int64_t i, first, part
-    for i in range(chunks):
-        if counts[i] < 0 or counts[i] > room or not inside(starts[i], counts[i] * sizeof(word_t), data.size):
-            return OUTSIDE
-        join_streams(data.at + starts[i], counts[i], out)
-        out += counts[i]
-        room -= counts[i]
-    return OK
-
-
-def byte_streams(data, starts, counts, out, int width):
-    cdef Bytes source = Bytes(data), first = Bytes(starts), target = Bytes(out, True)
-    cdef int64_t chunks = first.size // 8
+def byte_streams(data, starts, counts, word_t[::1] out):
+    cdef Bytes source = Bytes(data), first = Bytes(starts)
+    cdef int64_t chunks = first.size // 8, i, start, count, done = 0
     cdef Bytes number = column(counts, chunks, 8)
     cdef int code = OK
     with nogil:
-        if width == 4:
-            code = byte_streams_of(
-                source, <int64_t*>first.at, <int64_t*>number.at, chunks, <uint32_t*>target.at, target.size // 4
-            )
-        elif width == 8:
-            code = byte_streams_of(
-                source, <int64_t*>first.at, <int64_t*>number.at, chunks, <uint64_t*>target.at, target.size // 8
-            )
+        for i in range(chunks):
+            start, count = (<int64_t*>first.at)[i], (<int64_t*>number.at)[i]
+            if not 0 <= count <= out.shape[0] - done or not inside(start, count * sizeof(word_t), source.size):
+                code = OUTSIDE
+                break
+            join_streams(source.at + start, count, &out[done])
+            done += count
     check(code)

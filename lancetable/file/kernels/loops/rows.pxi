@@ -1,9 +1,9 @@
-"""Twins of picks.py: where rows lie, and which entries of their chunks rows of lists have."""
+"""Compiled form of gather.py: the chunks of rows, and the entries of rows of lists in their chunks."""
 
 cdef int levels_of(
     Bytes data, int64_t start, int64_t size, int64_t form, int64_t count, uint16_t* out
 ) noexcept nogil:
-    """The levels of one chunk."""
+    """Decode the levels of one chunk."""
     cdef int64_t kind = form & ((1 << WIDTH_SHIFT) - 1), values
     cdef uint64_t head
     cdef int64_t done, k, left, room
@@ -41,14 +41,14 @@ cdef int levels_of(
 
 
 cdef struct Span:
-    # Values side by side in one chunk.
+    # Contiguous values in one chunk.
     int64_t owner
     int64_t place
     int64_t length
 
 
 cdef struct Entries:
-    # What has been found, in arrays that grow.
+    # Selected entries, in arrays that grow.
     int64_t count
     int64_t room
     int64_t spans
@@ -59,7 +59,7 @@ cdef struct Entries:
 
 
 cdef int grow(Entries* found, int64_t entries, bint has_definition) noexcept nogil:
-    """Room for so many more entries, and for one more span."""
+    """Reserve memory for more entries and one more span; -1 without memory."""
     cdef int64_t room
     cdef void* moved
     if found.count + entries > found.room:
@@ -85,7 +85,7 @@ cdef int grow(Entries* found, int64_t entries, bint has_definition) noexcept nog
 
 
 cdef int64_t count_at_most(const uint16_t* levels, int64_t start, int64_t end, uint16_t low) noexcept nogil:
-    """How many of the levels between two places are at most `low`."""
+    """Count the levels between two indices that are at most `low`."""
     cdef int64_t found = 0
     while start < end:
         found += lt_popcount(mask_at_most(<const uint8_t*>(levels + start), min(end - start, 64), low))
@@ -96,7 +96,7 @@ cdef int64_t count_at_most(const uint16_t* levels, int64_t start, int64_t end, u
 cdef int64_t next_start(
     const uint16_t* repetition, int64_t at, int64_t count, uint16_t below, int64_t skip
 ) noexcept nogil:
-    """The place of the row start that comes `skip` starts after `at`; `count` if there are fewer."""
+    """Return the index of the row start after `skip` other ones from `at` on; `count` if there are fewer."""
     cdef uint64_t mask
     cdef int64_t width, found
     while at < count:
@@ -119,7 +119,7 @@ cdef int emit(
     Entries* found, const uint16_t* repetition, const uint16_t* definition, int64_t start, int64_t end, int64_t chunk,
     int64_t place, uint16_t num_lists, uint16_t top, uint16_t highest,
 ) noexcept nogil:
-    """Entries `start` to `end` of a chunk; `place` values are visible before them."""
+    """Append the entries `start` to `end` of a chunk; `place` values are visible before them."""
     cdef int64_t i, at = found.count, visible = end - start
     cdef bint bad = False
     cdef Span* last
@@ -148,8 +148,9 @@ def entries_of_rows(
     data, repetition, definition, num_levels, counts, chunks, first_rows, num_rows, rows, int num_lists, int top,
     int highest,
 ):
-    """-> repetition, definition, and (3, m) spans of visible values. `repetition` and `definition` are triples of
-    positions, sizes and forms.
+    """Return repetition and definition levels, and (3, m) spans of visible values.
+
+    `repetition` and `definition` are triples of positions, sizes and forms.
     """
     cdef Bytes source = Bytes(data), level = Bytes(num_levels)
     cdef int64_t k = level.size // 8, i, most = 0, row, at, end, count, place, counted, base, own, wanted = 0, open_row = -1
@@ -168,7 +169,7 @@ def entries_of_rows(
     cdef int code = OK
     cdef uint16_t below
     if not 0 < num_lists < 65536 or not 0 <= top < 65536 or not 0 <= highest < 65536:
-        raise ValueError("layers without lists")
+        raise ValueError("levels out of range")
     below = <uint16_t>(num_lists - 1)
     memset(&found, 0, sizeof(found))
     for i in range(k):
@@ -201,7 +202,7 @@ def entries_of_rows(
                     code = ROWS
                     break
                 base = (<int64_t*>before.at)[i]
-                # Rows that went on from the chunk before.
+                # Entries that continue a row of the chunk before.
                 at = next_start(scratch, 0, count, below, 0)
                 if open_row >= 0:
                     if i and (<int64_t*>number.at)[i] == (<int64_t*>number.at)[i - 1] + 1 and open_row == base - 1:
@@ -266,157 +267,124 @@ cdef int copy_to(target, const void* source, int64_t size) except -1:
     return 0
 
 
+cdef inline int64_t last_at_most(const int64_t* before, int64_t low, int64_t high, int64_t row) noexcept nogil:
+    """Return the last chunk from `low` to `high` - 1 before which at most `row` rows are; `low` is known to be one."""
+    cdef int64_t middle
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if before[middle] <= row:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
 cdef int64_t chunks_of(
-    const int64_t* begin, const uint8_t* more, int64_t chunks, const int64_t* rows, int64_t total, int64_t* found
+    const int64_t* before, const uint8_t* continues, int64_t chunks, const int64_t* rows, int64_t total, int64_t* out
 ) noexcept nogil:
-    """How many chunks hold ascending rows; their numbers go to `found`. `begin` are rows before each chunk."""
-    cdef int64_t i, row, low, high, middle, count = 0, last = -1
+    """Store the numbers of the chunks that contain ascending rows in `out`; return their number."""
+    cdef int64_t i, chunk, count = 0, last = -1
     for i in range(total):
-        row = rows[i]
-        # The last chunk before which at most `row` rows start.
-        low, high = max(last, 0), chunks
-        while high - low > 1:
-            middle = (low + high) >> 1
-            if begin[middle] <= row:
-                low = middle
-            else:
-                high = middle
+        chunk = last_at_most(before, max(last, 0), chunks, rows[i])
         while True:
-            if low > last:
-                found[count] = low
+            if chunk > last:
+                out[count] = chunk
                 count += 1
-                last = low
-            # The last row of a chunk may go on in the next one, which may hold nothing else.
-            if row != begin[low + 1] - 1 or not more[low] or low + 1 == chunks:
+                last = chunk
+            # The last row of a chunk may continue in the next one, which may contain nothing else.
+            if rows[i] != before[chunk + 1] - 1 or not continues[chunk] or chunk + 1 == chunks:
                 break
-            low += 1
+            chunk += 1
     return count
 
 
-def chunks_of_rows(starts, continues, rows):
-    """-> the ascending chunks that hold ascending rows. `starts` are (chunks + 1,) rows before each chunk."""
-    cdef Bytes first = Bytes(starts), more = Bytes(continues), asked = Bytes(rows)
-    cdef int64_t chunks = more.size, count
-    if first.size != 8 * (chunks + 1) or chunks == 0:
-        raise ValueError("an index of another number of chunks")
-    out = np.empty(chunks, np.int64)
-    cdef Bytes target = Bytes(out, True)
-    with nogil:
-        count = chunks_of(
-            <int64_t*>first.at, more.at, chunks, <int64_t*>asked.at, asked.size // 8, <int64_t*>target.at
-        )
-    return out[:count]
-
-
 def locate(tables, rows):
-    """-> (4, rows) start, end and values of the chunk of each row, and its place there. `rows` are ascending in each of
-    the tables, which are triples of starts, ends, and values before each chunk.
+    """Return (4, rows) start, end and number of values of the chunk of each row, and the index of the value in it.
+
+    `rows` ascend within each table; a table is the starts, the ends, and the number of values before each chunk.
     """
-    cdef int64_t total = 0, done = 0, chunks, i, n, row, low, high, middle
-    cdef Bytes first, last, value, asked
+    cdef int64_t total = sum(map(len, rows)), done = 0, chunks, i, n, row, chunk
+    cdef Bytes first, last, value, row_bytes
     cdef const int64_t* before
     cdef int code = OK
-    for each in rows:
-        total += len(each)
     out = np.empty((4, total), np.int64)
     cdef Bytes target = Bytes(out, True)
-    cdef int64_t* found
-    for table, each in zip(tables, rows):
-        first, asked = Bytes(table[0]), Bytes(each)
-        chunks, n = first.size // 8, asked.size // 8
+    cdef int64_t* located
+    for table, table_rows in zip(tables, rows):
+        first, row_bytes = Bytes(table[0]), Bytes(table_rows)
+        chunks, n = first.size // 8, row_bytes.size // 8
         last, value = column(table[1], chunks, 8), column(table[2], chunks + 1, 8)
         if chunks == 0 or n > total - done:
-            raise ValueError("a table without chunks")
+            raise ValueError("table without chunks")
         before = <int64_t*>value.at
-        found = <int64_t*>target.at + done
+        located = <int64_t*>target.at + done
         with nogil:
-            low = 0
+            chunk = 0
             for i in range(n):
-                row = (<int64_t*>asked.at)[i]
-                if row < before[low] or row >= before[chunks]:
+                row = (<int64_t*>row_bytes.at)[i]
+                if row < before[chunk] or row >= before[chunks]:
                     code = OUTSIDE
                     break
-                # The last chunk before which at most `row` values lie; often the one of the row before.
-                high = chunks
-                if row < before[low + 1]:
-                    high = low + 1
-                while high - low > 1:
-                    middle = (low + high) >> 1
-                    if before[middle] <= row:
-                        low = middle
-                    else:
-                        high = middle
-                found[i] = (<int64_t*>first.at)[low]
-                found[total + i] = (<int64_t*>last.at)[low]
-                found[2 * total + i] = before[low + 1] - before[low]
-                found[3 * total + i] = row - before[low]
+                if row >= before[chunk + 1]:  # often it is in the chunk of the row before
+                    chunk = last_at_most(before, chunk, chunks, row)
+                located[i] = (<int64_t*>first.at)[chunk]
+                located[total + i] = (<int64_t*>last.at)[chunk]
+                located[2 * total + i] = before[chunk + 1] - before[chunk]
+                located[3 * total + i] = row - before[chunk]
         check(code)
         done += n
     return out
 
 
 def locate_lists(tables, indices, rows, forms):
-    """-> (8, k) about the chunks that hold rows of lists, the rows numbered through, and how many of the chunks come
-    before each table and after the last; see picks.py.
-    """
-    cdef int64_t tables_done = 0, room = 0, total = 0, k = 0, i, n, c, chunks, count, base_chunk = 0, base_row = 0, at = 0
-    cdef int64_t rows_done = 0, repetition, definition
-    cdef Bytes first, last, value, begin, more, asked
-    cdef list held = []
-    for table, index, each in zip(tables, indices, rows):
-        first, begin, more, asked = Bytes(table[0]), Bytes(index[0]), Bytes(index[1]), Bytes(each)
+    """Locate the chunks that contain rows of lists; see gather.py."""
+    cdef int64_t room = 0, k = 0, i, chunk, chunks, base_chunk = 0, base_row = 0, at = 0
+    cdef int64_t repetition, definition, at_row, rows_done = 0
+    cdef Bytes first, last, value, begin, continues, row_bytes
+    cdef list buffers = [], bounds = [0]
+    for table, index, table_rows in zip(tables, indices, rows):
+        first, begin, continues, row_bytes = Bytes(table[0]), Bytes(index[0]), Bytes(index[1]), Bytes(table_rows)
         chunks = first.size // 8
         last, value = column(table[1], chunks, 8), column(table[2], chunks + 1, 8)
-        if chunks == 0 or more.size != chunks or begin.size != 8 * (chunks + 1):
-            raise ValueError("an index of another number of chunks")
-        held.append((first, last, value, begin, more, asked))
+        if chunks == 0 or continues.size != chunks or begin.size != 8 * (chunks + 1):
+            raise ValueError("repetition index of another number of chunks")
+        buffers.append((first, last, value, begin, continues, row_bytes))
         room += chunks
-        total += asked.size // 8
-    cdef int64_t* chosen = <int64_t*>malloc(max(room, 1) * 8)
-    if chosen == NULL:
-        raise MemoryError
-    cdef Bytes target, numbered
-    cdef int64_t* found
-    cdef list bounds = [0]
-    try:
-        for first, last, value, begin, more, asked in held:
-            k += chunks_of(
-                <int64_t*>begin.at, more.at, more.size, <int64_t*>asked.at, asked.size // 8, chosen + k
-            )
-            bounds.append(k)
-        out = np.empty((8, k), np.int64)
-        every = np.empty(total, np.int64)
-        target, numbered = Bytes(out, True), Bytes(every, True)
-        found = <int64_t*>target.at
-        for first, last, value, begin, more, asked in held:
-            repetition, definition = forms[tables_done]
-            tables_done += 1
-            count = bounds[tables_done]
-            while at < count:
-                c = chosen[at]
-                found[at] = (<int64_t*>first.at)[c]
-                found[k + at] = (<int64_t*>last.at)[c]
-                found[2 * k + at] = (<int64_t*>value.at)[c + 1] - (<int64_t*>value.at)[c]
-                found[3 * k + at] = base_chunk + c
-                found[4 * k + at] = base_row + (<int64_t*>begin.at)[c]
-                found[5 * k + at] = (<int64_t*>begin.at)[c + 1] - (<int64_t*>begin.at)[c]
-                found[6 * k + at] = repetition
-                found[7 * k + at] = definition
-                at += 1
-            n = asked.size // 8
-            for i in range(n):
-                (<int64_t*>numbered.at)[rows_done + i] = base_row + (<int64_t*>asked.at)[i]
-            rows_done += n
-            # Chunks of different tables do not continue each other.
-            base_chunk += more.size + 1
-            base_row += (<int64_t*>begin.at)[more.size]
-    finally:
-        free(chosen)
-    return out, every, bounds
+    chosen, all_rows = np.empty(room, np.int64), np.empty(sum(map(len, rows)), np.int64)
+    cdef Bytes chosen_bytes = Bytes(chosen, True), all_bytes = Bytes(all_rows, True), target
+    cdef int64_t* numbers = <int64_t*>chosen_bytes.at
+    cdef int64_t* located
+    for first, last, value, begin, continues, row_bytes in buffers:
+        k += chunks_of(
+            <int64_t*>begin.at, continues.at, continues.size, <int64_t*>row_bytes.at, row_bytes.size // 8, numbers + k
+        )
+        bounds.append(k)
+    out = np.empty((8, k), np.int64)
+    target = Bytes(out, True)
+    located = <int64_t*>target.at
+    for i, (first, last, value, begin, continues, row_bytes) in enumerate(buffers):
+        repetition, definition = forms[i]
+        while at < <int64_t>bounds[i + 1]:
+            chunk = numbers[at]
+            located[at] = (<int64_t*>first.at)[chunk]
+            located[k + at] = (<int64_t*>last.at)[chunk]
+            located[2 * k + at] = (<int64_t*>value.at)[chunk + 1] - (<int64_t*>value.at)[chunk]
+            located[3 * k + at] = base_chunk + chunk
+            located[4 * k + at] = base_row + (<int64_t*>begin.at)[chunk]
+            located[5 * k + at] = (<int64_t*>begin.at)[chunk + 1] - (<int64_t*>begin.at)[chunk]
+            located[6 * k + at], located[7 * k + at] = repetition, definition
+            at += 1
+        for at_row in range(row_bytes.size // 8):
+            (<int64_t*>all_bytes.at)[rows_done] = base_row + (<int64_t*>row_bytes.at)[at_row]
+            rows_done += 1
+        # Chunks of different tables do not continue each other.
+        base_chunk += continues.size + 1
+        base_row += (<int64_t*>begin.at)[continues.size]
+    return out, all_rows, bounds
 
 
-def spread(spans, starts, sizes, counts):
-    """-> (2 b + 2, n) start and size in each of b buffers, number and place of each value of the spans."""
+def expand_spans(spans, starts, sizes, counts):
+    """Return (2 b + 2, n) start and size in each of b buffers, number of values, and index of each value of the spans."""
     cdef Bytes span = Bytes(spans), number = Bytes(counts)
     cdef int64_t k = number.size // 8, m = span.size // 24, b, i, j, own, total = 0, at = 0, size
     cdef Bytes first = Bytes(starts)
@@ -425,11 +393,11 @@ def spread(spans, starts, sizes, counts):
     b = first.size // (8 * k) if k else 0
     cdef Bytes length = column(sizes, b * k, 8)
     if span.size != 24 * m or first.size != 8 * b * k:
-        raise ValueError("spans of another number of chunks")
+        raise ValueError("buffers of another number of chunks")
     cdef const int64_t* owner = <int64_t*>span.at
     for i in range(m):
         if not 0 <= owner[i] < k or not 0 <= owner[2 * m + i] < <int64_t>1 << 40:
-            raise ValueError("a span of no chunk")
+            raise ValueError("span outside the chunks")
         total += owner[2 * m + i]
     out = np.empty((2 * b + 2, total), np.int64)
     cdef Bytes target = Bytes(out, True)

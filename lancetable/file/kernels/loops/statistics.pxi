@@ -1,7 +1,7 @@
-"""Counts of bits, for statistics.py."""
+"""Counts of set bits, for zone maps."""
 
 cdef int64_t count_bits_of(const uint8_t* bitmap, int64_t start, int64_t end) noexcept nogil:
-    """Set bits between two positions."""
+    """Count the set bits between two positions."""
     cdef int64_t octet, octets = (end + 7) >> 3, found = 0
     cdef uint64_t word
     for octet in range(start >> 3, octets, 8):
@@ -19,7 +19,7 @@ cdef int64_t count_bits_of(const uint8_t* bitmap, int64_t start, int64_t end) no
 
 
 def count_bits(bitmap, int64_t skip, starts, ends):
-    """-> for each piece of rows, the number of set bits; row 0 is bit `skip`."""
+    """Return the number of set bits of each range of rows; row 0 is bit `skip`."""
     cdef Bytes source = Bytes(bitmap), first = Bytes(starts)
     cdef int64_t pieces = first.size // 8, i, start, end
     cdef Bytes last = column(ends, pieces, 8)
@@ -34,5 +34,5 @@ def count_bits(bitmap, int64_t skip, starts, ends):
                 break
             (<int64_t*>target.at)[i] = count_bits_of(source.at, skip + start, skip + end)
     if bad:
-        raise ValueError("a zone beyond the last row")
+        raise ValueError("range beyond the last row")
     return counts

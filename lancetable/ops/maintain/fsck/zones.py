@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lancetable.file.statistics import FileStatistics
 from lancetable.file.zone_summaries import (
     Leaf,
-    Pieces,
+    RowRanges,
     ZoneStats,
     is_bytes,
     is_text,
@@ -69,16 +69,15 @@ class ZoneCheck:
         last = int(np.searchsorted(self._ends, last_row, side="left"))
         borders = np.concatenate(([first_row], self._ends[zone:last], [last_row])) - first_row
         starts, ends = borders[:-1], borders[1:]
-        pieces = Pieces(starts, ends)
-        batch = pa.RecordBatch.from_arrays([array], ["column"])
+        pieces = RowRanges(starts, ends)
         for place, (leaf, _) in enumerate(self._leaves):
-            picked = leaf.pick(batch)
+            picked = leaf.pick([array])
             leaf.summary.add(picked, pieces)
             if place in self._extremes:
                 self._widen(place, picked, pieces, zone)
         self._piece_zones.append(np.arange(zone, zone + len(starts)))
 
-    def _widen(self, place: int, array: pa.Array, pieces: Pieces, zone: int) -> None:
+    def _widen(self, place: int, array: pa.Array, pieces: RowRanges, zone: int) -> None:
         low, high = self._extremes[place]
         for number, (start, count) in enumerate(pieces, zone):
             found = pc.min_max(array.slice(start, count)).as_py()

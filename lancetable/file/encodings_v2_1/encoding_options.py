@@ -11,7 +11,7 @@ Source: protos/encodings_v2_1.proto and the files that pylance writes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -39,27 +39,14 @@ class EncodingOptions:
     @classmethod
     def of(cls, metadata: Mapping[str, bytes]) -> EncodingOptions:
         """Parse the `lance-encoding:` keys of field metadata."""
-        if not metadata:
-            return NO_OPTIONS
-        options = {
-            key[len(_PREFIX) :]: value.decode("utf-8", "replace").strip().lower()
-            for key, value in metadata.items()
-            if key.startswith(_PREFIX)
-        }
-        if not options:
-            return NO_OPTIONS
-        return cls(
-            compression=_one_of(options.get("compression"), ("zstd", "lz4", "fsst", "none"), ""),
-            level=_parse_int(options.get("compression-level")),
-            structure=_one_of(options.get("structural-encoding"), ("miniblock", "fullzip"), ""),
-            byte_streams=_one_of(options.get("bss"), ("on", "off", "auto"), "auto"),
-            run_share=_parse_positive(options.get("rle-threshold")),
-            dictionary_divisor=_parse_positive(options.get("dict-divisor")) or 2.0,
-            dictionary_ratio=_parse_positive(options.get("dict-size-ratio")) or 0.8,
-            dictionary_compression=_one_of(options.get("dict-values-compression"), ("zstd", "lz4", "none"), None),
-            dictionary_level=_parse_int(options.get("dict-values-compression-level")),
-            chunk_bytes=_parse_int(options.get("minichunk-size")),
-        )
+        options: dict[str, Any] = {}
+        for key, value in metadata.items():
+            if key.startswith(_PREFIX) and (known := _OPTIONS.get(key[len(_PREFIX) :])) is not None:
+                name, parse = known
+                parsed = parse(value.decode("utf-8", "replace").strip().lower())
+                if parsed is not None:
+                    options[name] = parsed
+        return cls(**options) if options else NO_OPTIONS
 
     @property
     def general(self) -> tuple[str, int | None] | None:
@@ -72,20 +59,34 @@ class EncodingOptions:
 NO_OPTIONS: Final = EncodingOptions()
 
 
-def _one_of(value: str | None, known: tuple[str, ...], default: Any) -> Any:
-    return value if value in known else default
+def _one_of(*known: str) -> Callable[[str], str | None]:
+    return lambda value: value if value in known else None
 
 
-def _parse_int(value: str | None) -> int | None:
-    return int(value) if value and value.lstrip("-").isdecimal() and len(value) < 10 else None
+def _parse_int(value: str) -> int | None:
+    return int(value) if value.lstrip("-").isdecimal() and len(value) < 10 else None
 
 
-def _parse_positive(value: str | None) -> float | None:
+def _parse_positive(value: str) -> float | None:
     try:
-        number = float(value) if value else 0.0
+        number = float(value)
     except ValueError:
         return None
     return number if 0 < number < 1e9 else None
+
+
+_OPTIONS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "compression": ("compression", _one_of("zstd", "lz4", "fsst", "none")),
+    "compression-level": ("level", _parse_int),
+    "structural-encoding": ("structure", _one_of("miniblock", "fullzip")),
+    "bss": ("byte_streams", _one_of("on", "off", "auto")),
+    "rle-threshold": ("run_share", _parse_positive),
+    "dict-divisor": ("dictionary_divisor", _parse_positive),
+    "dict-size-ratio": ("dictionary_ratio", _parse_positive),
+    "dict-values-compression": ("dictionary_compression", _one_of("zstd", "lz4", "none")),
+    "dict-values-compression-level": ("dictionary_level", _parse_int),
+    "minichunk-size": ("chunk_bytes", _parse_int),
+}
 
 
 def zstd_level(scheme: str, level: int | None) -> int | None:

@@ -1,0 +1,293 @@
+"""Random access to rows of mini-block pages: fetch the chunks of the rows and decode only the selected values.
+
+    rows  7  1003  5120            page 0     page 1            Pages of one column are read together as if they were
+          |    |     `---------->  [chunk]    [chunk][chunk]    one page. If their encodings differ, the values of each
+          `----`-- chunk, position    `-- positions --'         page are decoded separately and concatenated.
+
+A row of lists may span chunks: the repetition index gives its chunks, and their levels its start and end.
+Source: protos/encodings_v2_1.proto.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError
+from lancetable.file.encodings_v2_1.base import (
+    Bytes,
+    Chunks,
+    Compressive,
+    DecodedRows,
+    Ints,
+    decode_levels,
+    pick_values,
+)
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth, take_spans
+from lancetable.file.encodings_v2_1.compound import Joined, with_dictionary
+from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking, OutOfLineBitpacking
+from lancetable.file.encodings_v2_1.compressive.flat import Flat
+from lancetable.file.encodings_v2_1.compressive.fsst import Fsst
+from lancetable.file.encodings_v2_1.compressive.rle import Rle
+from lancetable.file.encodings_v2_1.layouts.chunk_table import ChunkTable, RowIndex, fetch_pieces
+from lancetable.file.encodings_v2_1.repdef import Layers, check_levels, layers_of
+from lancetable.file.fetch import ReadPlan
+from lancetable.file.kernels import gather, miniblock
+from lancetable.file.kernels.gather import Pieces, StoredLevels
+from lancetable.file.kernels.levels import LEVEL, Levels
+
+if TYPE_CHECKING:
+    from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
+
+__all__ = ["TakePage", "level_form", "take_rows"]
+
+_LEVEL_BITS: Final = 16
+_JOINED_ITEMS_BYTES: Final = 64 * 1024  # up to this size, the dictionaries of several pages are concatenated
+_DENSE: Final = 4  # decode whole chunks if more than one in this many of their values is selected
+
+
+class TakePage(NamedTuple):
+    """The parts of a page from which its rows are read."""
+
+    layout: MiniBlock
+    table: ChunkTable
+    row_index: RowIndex | None
+    forms: tuple[int, int]  # of repetition and definition levels, as in kernels/gather.py; 0 without them
+    items: pa.Array | None  # of the dictionary
+
+
+def level_form(encoding: Compressive | None) -> int | None:
+    """Return the form of encoded levels, see kernels/gather.py; 0 without levels, None for unsupported ones."""
+    if encoding is None:
+        return 0
+    if isinstance(encoding, OutOfLineBitpacking) and encoding.uncompressed_bits_per_value == _LEVEL_BITS:
+        return gather.OUT_OF_LINE | encoding.values.bits_per_value << 8
+    if isinstance(encoding, InlineBitpacking) and encoding.uncompressed_bits_per_value == _LEVEL_BITS:
+        return gather.INLINE
+    if isinstance(encoding, Flat) and encoding.bits_per_value == _LEVEL_BITS:
+        return gather.FLAT
+    if isinstance(encoding, Rle) and encoding.values.bits_per_value == _LEVEL_BITS:
+        return gather.RUNS
+    return None
+
+
+def take_rows(pages: Sequence[TakePage], rows: Sequence[Ints], gap: int, limit: int) -> ReadPlan[DecodedRows]:
+    """Read `rows` of each of several consecutive pages that share layers, number of buffers and size of chunk words.
+
+    Parameters
+    ----------
+    pages
+        The pages, in the order of their rows. Pages with lists need a repetition index, and levels with a `level_form`.
+    rows
+        For each page its selected rows, ascending.
+    gap
+        Chunks that are at most this many bytes apart are fetched in one request.
+    limit
+        The maximum number of bytes to decode.
+
+    Raises
+    ------
+    CorruptFileError
+        If levels, chunks or values are inconsistent.
+    """
+    layout = pages[0].layout
+    layers = layers_of(layout.layers)
+    if (layout.rep_compression is None) != (layers.num_lists == 0):
+        raise CorruptFileError("a page must have repetition levels exactly if it has list layers")
+    if layers.num_lists:
+        return (yield from _take_lists(pages, rows, layers, gap, limit))
+    starts, ends, counts, places = gather.locate([page.table for page in pages], rows)
+    data, num_levels, buffer_starts, sizes = yield from _fetch_buffers(layout, starts, ends, gap)
+    pieces = [Pieces(data, start, size, counts, places) for start, size in zip(buffer_starts, sizes)]
+    value_ends = list(itertools.accumulate(map(len, rows)))
+    definition = None
+    if layout.def_compression is not None:
+        if (num_levels != counts).any():
+            raise CorruptFileError("levels and values of a chunk differ in number")
+        levels = pieces.pop(0)
+        parts = [
+            _pick_levels(page.layout.def_compression, _part(levels, begin, end), limit)
+            for page, begin, end in _merge_pages(pages, value_ends, lambda layout: layout.def_compression)
+        ]
+        definition = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    values = _pick(pages, value_ends, pieces, limit)
+    check_levels(None, definition, layers, len(counts), None)
+    return DecodedRows(values, None, definition, layers.kinds, len(counts))
+
+
+def _fetch_buffers(layout: MiniBlock, starts: Ints, ends: Ints, gap: int) -> ReadPlan[tuple[Bytes, Ints, Ints, Ints]]:
+    """Fetch k chunks, which may repeat.
+
+    Returns their bytes, the (k,) numbers of levels, and the (buffers, k) positions and sizes of their buffers.
+    """
+    data, positions = yield from fetch_pieces(starts, ends, gap)
+    num_kinds = (layout.rep_compression is not None) + (layout.def_compression is not None)
+    num_levels, sizes, buffer_starts = miniblock.chunk_headers(
+        data, positions, ends - starts, num_kinds, layout.num_buffers, layout.has_large_chunk
+    )
+    return data, num_levels, buffer_starts, sizes
+
+
+def _take_lists(
+    pages: Sequence[TakePage], rows: Sequence[Ints], layers: Layers, gap: int, limit: int
+) -> ReadPlan[DecodedRows]:
+    indices = [page.row_index for page in pages if page.row_index is not None]
+    assert len(indices) == len(pages)
+    located, every_row, bounds = gather.locate_lists(
+        [page.table for page in pages], indices, rows, [page.forms for page in pages]
+    )
+    starts, ends, counts, numbers, first_rows, num_rows, repetition_forms, definition_forms = located
+    data, num_levels, buffer_starts, sizes = yield from _fetch_buffers(pages[0].layout, starts, ends, gap)
+    has_definition = pages[0].layout.def_compression is not None
+    repetition, definition, spans = gather.entries_of_rows(
+        data,
+        StoredLevels(buffer_starts[0], sizes[0], repetition_forms),
+        StoredLevels(buffer_starts[1], sizes[1], definition_forms) if has_definition else None,
+        num_levels,
+        counts,
+        numbers,
+        first_rows,
+        num_rows,
+        every_row,
+        layers.num_lists,
+        layers.max_visible,
+        layers.num_levels,
+    )
+    buffer_starts, sizes = buffer_starts[1 + has_definition :], sizes[1 + has_definition :]
+    span_ends = spans[2].cumsum()
+    count = int(span_ends[-1]) if len(span_ends) else 0
+    if _DENSE * count > int(counts.sum()):
+        # Long lists fill their chunks, and decoding whole chunks costs less than locating each value.
+        buffers = [Chunks(data, start, size) for start, size in zip(buffer_starts, sizes)]
+        values = _decode(pages, bounds[1:], buffers, counts, limit)
+        if count < values.length:
+            values = take_spans(values, (np.cumsum(counts) - counts)[spans[0]] + spans[1], spans[2])
+    else:
+        spread = gather.expand_spans(spans, buffer_starts, sizes, counts)
+        pieces = [
+            Pieces(data, spread[number], spread[number + 1], spread[-2], spread[-1])
+            for number in range(0, len(spread) - 2, 2)
+        ]
+        # Count the values of the spans in the chunks before each bound; the last bound is after all chunks.
+        first_spans = [int(spans[0].searchsorted(bound)) for bound in bounds[1:-1]]
+        value_ends = [*[int(span_ends[number - 1]) if number else 0 for number in first_spans], count]
+        values = _pick(pages, value_ends, pieces, limit)
+    return DecodedRows(values, repetition, definition, layers.kinds, len(every_row))
+
+
+def _merge_pages(
+    pages: Sequence[TakePage], ends: Sequence[int], key: Callable[[MiniBlock], Any]
+) -> list[tuple[TakePage, int, int]]:
+    """Merge consecutive pages whose layouts have equal keys: (first page, begin, end) of the values of each group."""
+    if len(pages) == 1:
+        return [(pages[0], 0, ends[0])]
+    parts = [(page, begin, end) for page, begin, end in zip(pages, [0, *ends], ends) if begin < end]
+    groups = [list(group) for _, group in itertools.groupby(parts, lambda part: key(part[0].layout))]
+    return [(group[0][0], group[0][1], group[-1][2]) for group in groups] or [(pages[0], 0, 0)]
+
+
+def _chunk_encoding(layout: MiniBlock) -> tuple[bool, Compressive]:
+    """Return the encoding of the chunks without the symbol table, which differs for every page."""
+    encoding = layout.value_compression
+    return (True, encoding.values) if isinstance(encoding, Fsst) else (False, encoding)
+
+
+def _part(pieces: Pieces, begin: int, end: int) -> Pieces:
+    if begin == 0 and end == len(pieces.starts):
+        return pieces
+    data, *columns = pieces
+    return Pieces(data, *[column[begin:end] for column in columns])
+
+
+def _pick(pages: Sequence[TakePage], ends: Sequence[int], buffers: Sequence[Pieces], limit: int) -> Block:
+    """Decode one value of each piece; the values of the pages end at `ends`."""
+    blocks = []
+    for page, begin, end in _merge_pages(pages, ends, _chunk_encoding):
+        encoding = page.layout.value_compression
+        _, stored = _chunk_encoding(page.layout)
+        if buffers:
+            block = pick_values(stored, [_part(pieces, begin, end) for pieces in buffers], limit)
+        else:
+            block = encoding.decode_chunks([], np.array([end - begin], np.int64), limit)
+        if isinstance(encoding, Fsst):
+            for owner, start, stop in _split_pages(pages, ends, begin, end):
+                assert isinstance(owner.layout.value_compression, Fsst)
+                blocks.append(owner.layout.value_compression.coded(block.slice(start, stop)))
+        else:
+            blocks.append(_with_items(block, pages, ends, begin, end))
+    return blocks[0] if len(blocks) == 1 else Joined(tuple(blocks), ends[-1])
+
+
+def _decode(
+    pages: Sequence[TakePage], ends: Sequence[int], buffers: Sequence[Chunks], counts: Ints, limit: int
+) -> Block:
+    """Decode all values of chunks; the chunks of the pages end at `ends`."""
+    blocks = []
+    before = [0, *np.cumsum(counts).tolist()]
+    value_ends = [before[end] for end in ends]
+    for page, begin, end in _merge_pages(pages, ends, lambda layout: layout.value_compression):
+        part = [chunks.part(slice(begin, end)) for chunks in buffers]
+        block = page.layout.value_compression.decode_chunks(part, counts[begin:end], limit)
+        blocks.append(_with_items(block, pages, value_ends, before[begin], before[end]))
+    return blocks[0] if len(blocks) == 1 else Joined(tuple(blocks), before[-1])
+
+
+def _split_pages(
+    pages: Sequence[TakePage], ends: Sequence[int], begin: int, end: int
+) -> list[tuple[TakePage, int, int]]:
+    """Split the values `begin` to `end` by page: (page, start, stop), counted from `begin`.
+
+    The values of the pages end at `ends`. There is at least one part, which may be empty.
+    """
+    parts = []
+    position = begin
+    for page, stop in zip(pages, ends):
+        if position < stop <= end:
+            parts.append((page, position - begin, stop - begin))
+            position = stop
+    return parts or [(pages[0], 0, 0)]
+
+
+def _with_items(block: Block, pages: Sequence[TakePage], ends: Sequence[int], begin: int, end: int) -> Block:
+    """Combine the indices `begin` to `end` of the pages with the dictionaries of these pages, if there are any.
+
+    The values of the pages end at `ends`. Small dictionaries are concatenated.
+    """
+    if pages[0].items is None:
+        return block
+    parts = _split_pages(pages, ends, begin, end)
+    dictionaries = [page.items for page, _, _ in parts if page.items is not None]
+    if len(parts) == 1:
+        return with_dictionary(block, dictionaries[0])
+    if sum([items.nbytes for items in dictionaries]) > _JOINED_ITEMS_BYTES or not isinstance(block, FixedWidth):
+        indexed = [with_dictionary(block.slice(start, stop), page.items) for page, start, stop in parts]
+        return Joined(tuple(indexed), block.length)
+    sizes = np.array([len(items) for items in dictionaries])
+    lengths = [stop - start for _, start, stop in parts]
+    numbers = block.numbers()
+    shifted = np.repeat(np.cumsum(sizes) - sizes, lengths) + numbers.astype(np.int64)
+    # An index out of range for the dictionary of its page must not refer to an item of the next one.
+    np.copyto(shifted, sizes.sum(), where=numbers >= np.repeat(sizes, lengths).astype(np.uint64))
+    return with_dictionary(FixedWidth.of_numbers(shifted.astype(np.uint32)), pa.concat_arrays(dictionaries))
+
+
+def _pick_levels(encoding: Compressive | None, pieces: Pieces, limit: int) -> Levels:
+    """Decode one level of each piece."""
+    assert encoding is not None
+    form = level_form(encoding)
+    if form == gather.FLAT:
+        return np.frombuffer(gather.fixed(pieces, LEVEL.itemsize), LEVEL)
+    if form == gather.INLINE:
+        return gather.inline(pieces, LEVEL)
+    if form is not None and form & 0xFF == gather.OUT_OF_LINE:
+        return gather.out_of_line(pieces, form >> 8, LEVEL)
+    pieces.check()
+    which, piece = pieces.once()
+    counts = pieces.counts[which]
+    levels = decode_levels(encoding, Chunks(pieces.data, pieces.starts[which], pieces.sizes[which]), counts, limit)
+    picked: Levels = levels[(np.cumsum(counts) - counts)[piece] + pieces.places]
+    return picked
