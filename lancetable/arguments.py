@@ -174,8 +174,9 @@ def parse_asof(asof: Any) -> datetime:
 
 
 def version_to_write(data_storage_version: str | None, use_legacy_format: bool | None) -> FileVersion | None:
-    """Return the format of new files, None to keep the table's. Raises InvalidInputError, UnsupportedFeatureError,
-    TypeError.
+    """Return the format of new files, or None to keep that of the table.
+
+    Raises InvalidInputError, UnsupportedFeatureError, TypeError.
     """
     if use_legacy_format is not None:
         warnings.warn("use_legacy_format is deprecated: use data_storage_version", DeprecationWarning, stacklevel=3)

@@ -93,9 +93,11 @@ class BlobFile(io.BufferedIOBase):
         return self.inner.size
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
+        """Return True."""
         return True
 
     def tell(self) -> int:

@@ -165,22 +165,22 @@ def dataset(
 
     Parameters
     ----------
-    uri : str or Path
+    uri
         A local path, or a URI such as `s3://bucket/table`.
-    version : int or str, optional
+    version
         A version number or the name of a tag.
-    asof : datetime or str, optional
+    asof
         Open the newest version committed at or before this time, in local time if it has no time zone. Ignored if
         `version` is given.
-    commit_lock : callable, optional
+    commit_lock
         Lock around the manifest write of commits, for stores that cannot create an object exclusively.
-    storage_options : dict, optional
+    storage_options
         Options of the store, such as credentials and endpoint.
-    default_scan_options : dict, optional
+    default_scan_options
         Default arguments of `scanner`.
-    metadata_cache_size_bytes : int, optional
+    metadata_cache_size_bytes
         Size limit of the cache of parsed metadata; 256 MiB by default.
-    session : Session, optional
+    session
         Share the cache of other datasets.
     block_size, index_cache_size, index_cache_size_bytes, read_params
         Accepted for compatibility, without effect.
@@ -528,43 +528,43 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Parameters
         ----------
-        columns : list of str or dict, optional
+        columns
             Column names, dotted for nested fields, or `{output name: SQL expression}`. `_rowid`, `_rowaddr`,
             `_rowoffset`, `_row_created_at_version` and `_row_last_updated_at_version` are also available. All columns
             by default.
-        filter : str or pyarrow.compute.Expression, optional
+        filter
             Predicate, as SQL or as an expression. It is checked when the scan is planned.
-        limit, offset : int, optional
+        limit, offset
             Number of rows to yield and to skip, after filter and order.
-        batch_size : int, optional
+        batch_size
             Maximum number of rows per batch. With a filter, batches of wide rows end at about 4 MiB; see
             `strict_batch_size`.
-        batch_size_bytes : int, optional
+        batch_size_bytes
             Approximate size of a batch in bytes.
-        fragments : iterable of LanceFragment, optional
+        fragments
             Scan only these fragments.
-        with_row_id, with_row_address : bool, optional
+        with_row_id, with_row_address
             Add `_rowid` or `_rowaddr`, both uint64.
-        use_stats : bool, optional
+        use_stats
             False disables pruning by the statistics in data files. The result is the same.
-        io_buffer_size : int, optional
+        io_buffer_size
             Accepted for compatibility, without effect.
-        late_materialization : bool or list of str, optional
+        late_materialization
             Read columns that the filter does not need only for matching rows: all, none, or the given ones. All by
             default.
-        blob_handling : str, optional
+        blob_handling
             "blobs_descriptions" (default), "all_descriptions" or "all_binary".
-        include_deleted_rows : bool, optional
+        include_deleted_rows
             Also yield deleted rows, with a null `_rowid`; requires `with_row_id`.
-        scan_stats_callback : callable, optional
+        scan_stats_callback
             Called with a `ScanStatistics` at the end of the scan.
-        strict_batch_size : bool, optional
+        strict_batch_size
             All batches except the last one have exactly `batch_size` rows.
-        order_by : list of str or ColumnOrdering, optional
+        order_by
             Sort keys, the most significant one first.
         batch_readahead, fragment_readahead, scan_in_order
             Tuning options, accepted for compatibility.
-        progress : callable or True, optional
+        progress
             Callback for the progress of each read, or True for a progress bar; see `lancetable.progress`. Not in
             pylance.
         nearest, full_text_query, index_segments, fast_search, row_addr_allowlist, row_addr_blocklist
@@ -661,8 +661,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         disable_scoring_autoprojection: bool | None = None,
         **kwargs: Any,
     ) -> Iterator[pa.RecordBatch]:
-        """Stream rows as record batches with bounded memory. All arguments are those of `scanner`; errors as in
-        `to_table`.
+        """Stream rows as record batches with bounded memory.
+
+        All arguments are those of `scanner`. Raises the errors of `to_table`.
         """
         searches = {"nearest": nearest, "full_text_query": full_text_query}
         return self.scanner(**scan_arguments(locals()), **searches, **kwargs).to_batches()
@@ -1123,19 +1124,19 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Parameters
         ----------
-        updates : dict
+        updates
             SQL expression for each top-level column to set, over the old values of the same row. Values are cast to the
             column's type like `CAST`: an integer loses the fraction, a decimal is rounded, a timestamp is truncated to
             its unit, and a number too large for a narrower float becomes infinite. An integer or decimal out of range
             raises.
-        where : str or pyarrow expression, optional
+        where
             The rows to update; all by default.
         conflict_retries, retry_timeout
             Maximum number and total duration of retries. If a concurrent commit changes the same rows, the update runs
             again on the newer version.
-        data_storage_version : str, optional
+        data_storage_version
             Format of the new data files; the format of the table by default.
-        progress : callable or True, optional
+        progress
             Progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance.
 
         Returns
@@ -1302,22 +1303,22 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Parameters
         ----------
-        older_than : timedelta, optional
+        older_than
             Remove versions older than this; 14 days if no other condition is given.
-        retain_versions : int, optional
+        retain_versions
             Keep this number of newest versions. If several conditions are given, all must hold.
-        delete_unverified : bool, default False
+        delete_unverified
             Also remove unreferenced files younger than seven days. They may belong to a commit in progress, so use this
             only while nothing writes to the table.
-        error_if_tagged_old_versions : bool, default True
+        error_if_tagged_old_versions
             Raise an error if a tagged version matches, instead of keeping it silently.
-        delete_rate_limit : int, optional
+        delete_rate_limit
             Maximum number of files to delete per second.
-        versions : list of int, optional
+        versions
             Remove only these versions.
-        delete_concurrency : int, optional
+        delete_concurrency
             Accepted for compatibility; deletions are sent to the store in groups.
-        progress : callable or True, optional
+        progress
             Progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance.
 
         Returns
@@ -1548,17 +1549,17 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Parameters
         ----------
-        transforms : dict, BatchUDF, callable, ReaderLike, pyarrow.Field, list of Fields or pyarrow.Schema
+        transforms
             One of: SQL expressions by the names of the new columns; a function from a RecordBatch to a RecordBatch of
             new columns; rows of the new columns in scan order; or fields to add as null columns, which writes only the
             schema.
-        read_columns : list of str, optional
+        read_columns
             Input columns of a function, including `_rowid` and `_rowaddr` if wanted; all columns by default.
-        reader_schema : pyarrow.Schema, optional
+        reader_schema
             The schema of `transforms` if it is an iterable of batches.
-        batch_size : int, optional
+        batch_size
             Number of rows passed to a function at a time.
-        progress : callable or True, optional
+        progress
             Progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance.
 
         Raises
@@ -1611,7 +1612,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Parameters
         ----------
-        *alterations : dict
+        *alterations
             `path` (dotted for fields of structs) and any of `name`, `nullable` and `data_type`.
 
         Raises
@@ -1712,22 +1713,30 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Parameters
         ----------
-        base_uri : str, Path or LanceDataset
+        base_uri
             The table. An Overwrite creates it if it does not exist.
-        operation : LanceOperation or Transaction
+        operation
             The change. A Transaction provides its own read version, uuid and properties.
-        read_version : int, optional
+        read_version
             The version that the change is based on; required for all operations except Overwrite and Restore.
-        detached : bool
+        commit_lock, storage_options
+            As in `dataset`.
+        enable_v2_manifest_paths
+            As in `write_dataset`, for a table that an Overwrite creates.
+        detached
             Create a version outside of the lineage, which can be opened only by its number.
-        max_retries : int
+        max_retries
             Maximum number of retries after concurrent commits.
-        commit_message : str, optional
+        commit_message
             Stored with the transaction.
-        enable_stable_row_ids : bool, optional
+        enable_stable_row_ids
             For a table that an Overwrite creates; see `write_dataset`.
-        commit_timeout : timedelta, optional
+        commit_timeout
             Total duration of all attempts; None for no limit.
+        namespace_client, table_id, base_store_params
+            Not supported; raise UnsupportedFeatureError if given.
+        namespace_client_managed_versioning
+            Accepted for compatibility, without effect.
 
         Returns
         -------
@@ -1800,7 +1809,6 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Commit several appends as one.
 
         The merged transaction has its own uuid, and none of the properties (including commit messages) of the others.
-        Other arguments are those of `commit`.
 
         Parameters
         ----------
@@ -1808,6 +1816,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             The table.
         transactions
             Transactions with an Append each.
+        commit_lock, storage_options, enable_v2_manifest_paths, detached, max_retries, base_store_params, commit_timeout
+            As in `commit`.
 
         Returns
         -------
@@ -1995,58 +2005,60 @@ def write_dataset(
         Any tabular object: pandas and polars frames, Arrow tables, batches, readers, datasets, scanners, a dict of
         columns, a list of dicts, an iterable of record batches (with `schema`), an object with an Arrow C stream.
         Streams are read once, batch by batch.
-    uri : str, Path or LanceDataset
+    uri
         The table. For a dataset, the change is based on its version; `storage_options` and `commit_lock` override those
         of the dataset.
-    schema : pyarrow.Schema, optional
+    schema
         Schema to cast the data to.
-    mode : "create", "append" or "overwrite"
+    mode
         "create" fails if the table exists; it replaces a table only in `memory://`. "append" adds rows; columns may be
         in any order and nullable ones may be missing; a missing table is created with a warning. "overwrite" creates a
         version with only these rows and this schema; older versions stay readable.
-    max_rows_per_file, max_bytes_per_file : int
+    max_rows_per_file, max_bytes_per_file
         Size limits of a data file.
-    max_rows_per_group : int
+    max_rows_per_group
         Rows of a batch in 0.1 files; no effect in other formats.
-    data_cache_bytes : int, optional
+    data_cache_bytes
         Bytes to buffer per column before a page is written; default 8 MiB.
-    max_page_bytes : int, optional
+    max_page_bytes
         Larger pages are split; default 32 MiB.
-    commit_lock : callable, optional
-        See `dataset`.
-    progress : FragmentWriteProgress, callable or True, optional
+    commit_lock, storage_options
+        As in `dataset`.
+    use_legacy_format
+        Deprecated; use `data_storage_version`.
+    progress
         Object that is notified of each data file; or (not in pylance) a progress callback, or True for a progress bar:
         see `lancetable.progress`.
-    data_storage_version : str, optional
+    data_storage_version
         Format of the new files, such as "2.0". By default, append and overwrite keep that of the table, and a new table
         uses 2.1.
-    enable_v2_manifest_paths : bool
+    enable_v2_manifest_paths
         Name the manifests of a new table so that the newest one is listed first.
     commit_message, transaction_properties
         Stored with the transaction.
-    session : Session, optional
+    session
         Share the cache of other datasets.
-    schema_mode : "merge", optional
+    schema_mode
         With mode "append": extend the schema of the table to fit the data. Columns that the table lacks are added, with
         nulls in existing rows; integers, floats, decimals and strings get the wider of two types. The schema changes in
         separate commits before the rows are appended. Not in pylance.
-    enable_stable_row_ids : bool
+    enable_stable_row_ids
         Give every row of a new table an id that it keeps when it is rewritten, and record the versions in which it was
         created and last updated. An existing table without stable row ids cannot get them: this has no effect, and a
         warning is logged.
-    auto_cleanup_options : AutoCleanupConfig, optional
+    auto_cleanup_options
         For a new table; see `DatasetOptimizer.enable_auto_cleanup`. No effect on an existing table: a warning is logged
         if its settings differ.
-    initial_bases : list of DatasetBasePath, optional
+    initial_bases
         Base paths in the same store where files of a new table may be stored; see `LanceDataset.add_bases`.
-    target_bases : list of str, optional
+    target_bases
         Names or paths of registered bases, or the address of the table, that receive new data files in turn; the table
         alone by default.
-    target_all_bases : bool, optional
+    target_all_bases
         Distribute new data files over the table and all of its bases.
     base_store_params, namespace_client, table_id
         Not supported; raise UnsupportedFeatureError if given.
-    blob_pack_file_size_threshold : int, optional
+    blob_pack_file_size_threshold
         Maximum size of a file with several blobs, unless their field sets it; 1 GiB by default. See `blob_field`.
     external_blob_mode, allow_external_blob_outside_bases
         Options of external blobs, which are rejected with UnsupportedFeatureError.

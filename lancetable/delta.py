@@ -60,8 +60,9 @@ class DatasetDelta:
         return diff.updated_rows(self._with_lineage("updated rows"), self._begin, self._end)
 
     def get_deleted_row_ids(self) -> pa.RecordBatchReader:
-        """Return the `_rowid` of deleted rows. Raises InvalidOperationError without stable row ids,
-        VersionNotFoundError.
+        """Return the `_rowid` of deleted rows.
+
+        Raises InvalidOperationError without stable row ids, VersionNotFoundError.
         """
         return diff.deleted_row_ids(checkout(self._version, self._begin), self._at_end())
 

@@ -266,8 +266,9 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         return None if remaining is None else FragmentMetadata.from_format(remaining)
 
     def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:
-        """Delete like `delete`, for rows given by physical offset, counting deleted rows. Raises OutOfRangeError,
-        TypeError.
+        """Write a deletion file like `delete`, for rows given by physical offset, counting deleted rows.
+
+        Raises OutOfRangeError, TypeError.
         """
         remaining = delete_rows.delete_offsets(self._version, self._fragment, row_numbers(offsets, "offsets"))
         return None if remaining is None else FragmentMetadata.from_format(remaining)

@@ -346,7 +346,7 @@ class FragmentMetadata:
         if value.get("overlays"):
             raise scope.unsupported("data overlays", planned=True, name="FragmentMetadata.from_json")
         files = [checked(frozen.DataFile.from_json, file) for file in value["files"]]
-        optional = {
+        optional: dict[str, Any] = {
             name: None if value.get(name) is None else parse(value[name]) for name, parse in OPTIONAL_PARTS.items()
         }
         data_files = [DataFile.from_format(file) for file in files]
@@ -367,7 +367,7 @@ class FragmentMetadata:
             tuple(file.to_format() for file in self.files),
             self.physical_rows,
             None if self.deletion_file is None else self.deletion_file.to_format(),
-            *(None if sequence is None else sequence.data for sequence in sequences),
+            *[None if sequence is None else sequence.data for sequence in sequences],  # type: ignore[arg-type]
         )
 
     @classmethod
@@ -410,9 +410,7 @@ def parse_object(text: str) -> dict[str, Any]:
 
 
 def checked(parse: Any, value: Any) -> Any:
-    """Call a parser of `format`, converting its CorruptFileError to InvalidInputError, because the input is an
-    argument.
-    """
+    """Call a parser of `format`; raise InvalidInputError for its CorruptFileError, because the input is an argument."""
     try:
         return parse(value)
     except CorruptFileError as error:

@@ -238,6 +238,7 @@ class LanceOperation:
         groups: list[LanceOperation.DataOverlayGroup]
 
         def to_format(self) -> tx.Operation:
+            """Raise UnsupportedFeatureError."""
             raise scope.unsupported("data overlays", planned=True, name="LanceOperation.DataOverlay")
 
     @dataclass
@@ -251,9 +252,7 @@ class LanceOperation:
 
     @dataclass
     class UpdateConfig(BaseOperation):
-        """Change the config, or the metadata of table, schema or fields (by field id); maps that are None stay
-        unchanged.
-        """
+        """Change the config, or the metadata of table, schema or fields (by field id); None leaves a map unchanged."""
 
         frozen_class = tx.UpdateConfig
         renamed: ClassVar = {
@@ -291,6 +290,7 @@ class LanceOperation:
         value: tx.Operation
 
         def to_format(self) -> tx.Operation:
+            """Return the frozen form."""
             return self.value
 
 

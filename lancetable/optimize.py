@@ -314,30 +314,32 @@ class DatasetOptimizer:
 
         Parameters
         ----------
-        target_rows_per_fragment : int, default 1,048,576
-            Fragments with fewer rows are merged up to this number of rows.
-        max_rows_per_group : int, default 1,024
-            Rows per batch in files of version 0.1.
-        max_bytes_per_file : int, optional
+        target_rows_per_fragment
+            Fragments with fewer rows are merged up to this number of rows; 1,048,576 by default.
+        max_rows_per_group
+            Rows per batch in files of version 0.1; 1,024 by default.
+        max_bytes_per_file
             Maximum size of a new data file.
-        materialize_deletions : bool, default True
-            Rewrite a fragment, even alone, if too many of its rows are deleted.
-        materialize_deletions_threshold : float, default 0.1
-            The share of deleted rows above which a fragment is rewritten.
-        num_threads : int, optional
+        materialize_deletions
+            Rewrite a fragment, even alone, if too many of its rows are deleted; True by default.
+        materialize_deletions_threshold
+            The share of deleted rows above which a fragment is rewritten; 0.1 by default.
+        defer_index_remap, binary_copy_read_batch_bytes
+            Accepted for compatibility, without effect.
+        num_threads
             Number of concurrent tasks; all cores by default.
-        batch_size : int, optional
+        batch_size
             Number of rows to read at a time.
-        compaction_mode : str, optional
+        compaction_mode
             "reencode" or "try_binary_copy"; both decode and encode rows.
-        max_source_fragments, max_source_rows, max_source_bytes : int, optional
+        max_source_fragments, max_source_rows, max_source_bytes
             Limits of this run: tasks are taken in order until one would exceed a limit. If that is the first task,
             nothing is compacted and a warning is logged.
-        excluded_fragment_ids : list of int, optional
+        excluded_fragment_ids
             Fragments to leave unchanged.
-        data_storage_version : str, optional
+        data_storage_version
             Format of the new files; the format of the table by default.
-        progress : callable or True, optional
+        progress
             Progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance.
 
         Returns

@@ -86,9 +86,9 @@ class FileSystemFragmentWriteProgress(FragmentWriteProgress):
 
     Parameters
     ----------
-    base_uri : str
+    base_uri
         A directory on any writable store.
-    metadata : dict, optional
+    metadata
         JSON-serializable values stored with each fragment, for example the id of the worker.
     """
 
@@ -174,9 +174,7 @@ def report_of(progress: ProgressLike) -> Report | None:
 
 
 def of_files(progress: FragmentWriteProgress | ProgressLike) -> tuple[FragmentWriteProgress | None, ProgressLike]:
-    """Split a `progress` argument of a write into a `FragmentWriteProgress`, if it is one, and a plain progress
-    argument.
-    """
+    """Return a `progress` argument of a write as (FragmentWriteProgress or None, plain progress argument)."""
     if hasattr(progress, "begin") and hasattr(progress, "complete"):
         return cast("FragmentWriteProgress", progress), None
     return None, progress

@@ -106,7 +106,7 @@ class LanceSchema:
 
     @staticmethod
     def from_pyarrow(schema: pa.Schema) -> LanceSchema:
-        """Number the fields of an Arrow schema from 0, parents before children.
+        """Return an Arrow schema with its fields numbered from 0, parents before children.
 
         Raises UnsupportedFeatureError for a type that Lance files do not support, InvalidSchemaError for reserved,
         dotted or duplicate names, TypeError for another argument.

@@ -12,9 +12,9 @@ class Session:
 
     Parameters
     ----------
-    index_cache_size_bytes : int, optional
+    index_cache_size_bytes
         Accepted for compatibility, without effect; there is no index cache.
-    metadata_cache_size_bytes : int, optional
+    metadata_cache_size_bytes
         Size limit of the cache of footers, deletion vectors, row id sequences and statistics. Default 256 MiB.
 
     Examples

@@ -26,11 +26,11 @@ class BatchUDF:
 
     Parameters
     ----------
-    func : callable
+    func
         Takes a RecordBatch, returns a RecordBatch or a pandas DataFrame.
-    output_schema : pyarrow.Schema, optional
+    output_schema
         Schema of the new columns; by default it is inferred by calling the function on one row.
-    checkpoint_file : str or Path, optional
+    checkpoint_file
         SQLite file for results, so that a failed run can resume. It is removed at the end. The next run must use a
         function of the same name and the same new columns, `read_columns`, `batch_size` and table; otherwise
         `add_columns` raises InvalidInputError. Fragments that have changed are computed again. Results of an earlier
