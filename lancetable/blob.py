@@ -74,8 +74,10 @@ class BlobFile(io.BufferedIOBase):
 
     Examples
     --------
-    >>> with ds.take_blobs("video", indices=[3])[0] as file:  # doctest: +SKIP
-    ...     header = file.read(16)
+    >>> videos = lancetable.dataset("videos.lance")
+    >>> with videos.take_blobs("video", indices=[0])[0] as file:
+    ...     file.size(), file.read(5), file.read_range(6, 5)
+    (11, b'first', b'video')
     """
 
     def __init__(self, inner: BlobHandle, buffer_size: int = DEFAULT_BLOB_BUFFER_SIZE) -> None:
@@ -352,7 +354,10 @@ def blob_field(
 
     Examples
     --------
-    >>> pa.schema([lancetable.blob_field("video")])  # doctest: +SKIP
+    >>> schema = pa.schema([lancetable.blob_field("video")])
+    >>> table = pa.table([lancetable.blob_array([b"bytes", None])], schema=schema)
+    >>> lancetable.write_dataset(table, "blobs.lance", data_storage_version="2.2").count_rows()
+    2
     """
     given = {
         "inline-size": ("inline_size_threshold", inline_size_threshold, 0),

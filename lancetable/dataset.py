@@ -203,9 +203,10 @@ def dataset(
 
     Examples
     --------
-    >>> import lancetable as lance
-    >>> lance.dataset("flights.lance", version=3).count_rows()  # doctest: +SKIP
-    336776
+    >>> lancetable.dataset("flights.lance").version
+    2
+    >>> lancetable.dataset("flights.lance", version=1).count_rows()
+    6
     """
     scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
     if uri is None:
@@ -236,8 +237,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     Examples
     --------
-    >>> ds = lancetable.dataset("flights.lance")  # doctest: +SKIP
-    >>> ds.to_table(columns=["carrier"], filter="dep_delay > 60")  # doctest: +SKIP
+    >>> ds = lancetable.dataset("flights.lance")
+    >>> ds.to_table(columns=["carrier"], filter="dep_delay > 60").to_pydict()
+    {'carrier': ['DL', 'B6']}
     """
 
     def __init__(
@@ -465,6 +467,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If the version, tag or branch does not exist.
         InvalidInputError
             If `version` has another type.
+
+        Examples
+        --------
+        >>> ds.checkout_version(1).count_rows()
+        6
+        >>> ds.tags.create("first", 1)
+        >>> ds.checkout_version("first").version
+        1
         """
         return LanceDataset.from_version(
             checkout(self._table, parse_reference(version, branches=True)),
@@ -480,6 +490,13 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Commit the version of this dataset as the newest one.
 
         Raises CommitConflictError if a concurrent commit prevents it.
+
+        Examples
+        --------
+        >>> old = ds.checkout_version(1)
+        >>> old.restore()
+        >>> old.version, old.count_rows()
+        (3, 6)
         """
         self._table = tag_ops.restore(self._table)
 
@@ -584,6 +601,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             are checked by the read methods of the scanner.
         UnsupportedFeatureError
             If an argument of index search is given.
+
+        Examples
+        --------
+        >>> scanner = ds.scanner(columns=["id"], filter="carrier = 'UA'", with_row_id=True)
+        >>> scanner.count_rows()
+        3
+        >>> scanner.to_table().column_names
+        ['id', '_rowid']
         """
         scope.reject("vector search", planned=False, nearest=nearest)
         scope.reject("full text search", planned=False, full_text_query=full_text_query)
@@ -629,7 +654,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> ds.to_table(columns={"km": "distance * 1.609"}, filter="carrier = 'UA'", limit=5)  # doctest: +SKIP
+        >>> ds.to_table(columns={"km": "distance * 1.609"}, filter="carrier = 'DL'").to_pydict()
+        {'km': [1226.058]}
         """
         searches = {"nearest": nearest, "full_text_query": full_text_query}
         return self.scanner(**scan_arguments(locals()), **searches).to_table()
@@ -664,6 +690,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Stream rows as record batches with bounded memory.
 
         All arguments are those of `scanner`. Raises the errors of `to_table`.
+
+        Examples
+        --------
+        >>> [batch.num_rows for batch in ds.to_batches(columns=["id"], batch_size=3, strict_batch_size=True)]
+        [3, 3, 2]
         """
         searches = {"nearest": nearest, "full_text_query": full_text_query}
         return self.scanner(**scan_arguments(locals()), **searches, **kwargs).to_batches()
@@ -723,6 +754,13 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If the filter is invalid.
         TypeError
             If the filter has another type, or an argument is unknown.
+
+        Examples
+        --------
+        >>> ds.count_rows()
+        8
+        >>> ds.count_rows("dep_delay IS NULL")
+        2
         """
         check_filter("filter", filter)
         scanned = {name: value for name, value in kwargs.items() if name not in PYARROW_COUNT_OPTIONS}
@@ -773,8 +811,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> ds.take([0, 100, 0], columns=["carrier"]).num_rows  # doctest: +SKIP
-        3
+        >>> ds.take([3, 0, 3], columns=["carrier"]).to_pydict()
+        {'carrier': ['DL', 'UA', 'DL']}
         """
         return take.take_offsets(self._table, indices, columns)
 
@@ -847,8 +885,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> with ds.take_blobs("video", indices=[3])[0] as file:  # doctest: +SKIP
-        ...     file.seek(-16, 2), file.read()
+        >>> videos = lancetable.dataset("videos.lance")
+        >>> with videos.take_blobs("video", indices=[1])[0] as file:
+        ...     file.seek(-5, 2), file.read()
+        (7, b'video')
         """
         checked_buffer_size(buffer_size)
         selector, rows = selected(ids, addresses, indices)
@@ -872,6 +912,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         All blobs of one file are read together. Rows are in the given order regardless of `preserve_order`;
         `io_buffer_size` is accepted for compatibility. Other arguments and errors are those of `take_blobs`.
+
+        Examples
+        --------
+        >>> lancetable.dataset("videos.lance").read_blobs("video", indices=[0])
+        [(0, b'first video')]
         """
         check_io_buffer(io_buffer_size)
         selector, rows = selected(ids, addresses, indices)
@@ -921,6 +966,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Raises InvalidInputError if there are fewer rows, InvalidOperationError for a view created by `filter`,
         ColumnNotFoundError, and TypeError for an unknown argument.
+
+        Examples
+        --------
+        >>> ds.sample(5, columns=["id"]).num_rows
+        5
         """
         if kwargs:
             raise TypeError(f"sample() got an unexpected argument {next(iter(kwargs))!r}; filter a scan instead")
@@ -1052,7 +1102,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return write_dataset(table, snake_case(model_class.__name__) if uri is None else uri, mode=mode, **kwargs)
 
     def insert(self, data: ReaderLike, *, mode: str = "append", **kwargs: Any) -> None:
-        """Write rows and move this dataset to the new version; `kwargs` and errors are those of `write_dataset`."""
+        """Write rows and move this dataset to the new version; `kwargs` and errors are those of `write_dataset`.
+
+        Examples
+        --------
+        >>> ds.insert([{"id": 9, "carrier": "DL", "dest": "JFK", "distance": 760}])
+        >>> ds.version, ds.count_rows()
+        (3, 9)
+        """
         self._table = write_dataset(data, self, mode=mode, **kwargs)._table
 
     def delete(
@@ -1094,8 +1151,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> ds.delete("dep_time IS NULL")  # doctest: +SKIP
-        {'num_deleted_rows': 8255}
+        >>> ds.delete("dep_delay IS NULL")
+        {'num_deleted_rows': 2}
         """
         check_filter("predicate", predicate, required=True)
         self._refuse_view("delete", "call it on the dataset, with the filter in the predicate")
@@ -1167,8 +1224,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> ds.update({"dep_delay": "0"}, where="dep_delay IS NULL")  # doctest: +SKIP
-        {'num_rows_updated': 8255}
+        >>> ds.update({"dep_delay": "0"}, where="dep_delay IS NULL")
+        {'num_rows_updated': 2}
         """
         if not isinstance(updates, Mapping):
             raise TypeError(f"updates must be a dict, got {type(updates).__name__}")
@@ -1205,9 +1262,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> builder = ds.merge_insert("id")  # doctest: +SKIP
-        >>> builder.when_matched_update_all().when_not_matched_insert_all().execute(rows)  # doctest: +SKIP
-        {'num_inserted_rows': 2, 'num_updated_rows': 10, 'num_deleted_rows': 0}
+        >>> rows = pa.table({"id": [8, 9], "carrier": ["DL", "DL"]})
+        >>> builder = ds.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        >>> builder.execute(rows)
+        {'num_inserted_rows': 1, 'num_updated_rows': 1, 'num_deleted_rows': 0}
         """
         return MergeInsertBuilder(self, on)
 
@@ -1251,7 +1309,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> ds.merge(airlines, "carrier", "code")  # doctest: +SKIP
+        >>> airlines = lancetable.dataset("airlines.lance")
+        >>> ds.merge(airlines, "carrier", "code")
+        >>> ds.take([0], columns=["carrier", "airline"]).to_pylist()
+        [{'carrier': 'UA', 'airline': 'United'}]
         """
         right = read_table(data_obj, schema)
         right_on = left_on if right_on is None else right_on
@@ -1332,6 +1393,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If a version to remove is tagged, or the rate limit is less than 1.
         OutOfRangeError
             If `delete_concurrency` is less than 1.
+
+        Examples
+        --------
+        >>> from datetime import timedelta
+        >>> ds.cleanup_old_versions(older_than=timedelta(0)).old_versions
+        1
+        >>> [version["version"] for version in ds.versions()]
+        [2]
         """
         policy = cleanup.policy_of(
             older_than,
@@ -1397,6 +1466,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         `compared_against` is short for the changes from that version to this one. Raises InvalidInputError for
         incomplete arguments.
+
+        Examples
+        --------
+        >>> ds.delta(compared_against=1).get_inserted_rows().read_all()["id"].to_pylist()
+        [7, 8]
         """
         return delta_of(self._table, compared_against, begin_version, end_version)
 
@@ -1422,6 +1496,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If a key column does not exist.
         VersionNotFoundError, RefNotFoundError
             If a version does not exist.
+
+        Examples
+        --------
+        >>> ds.diff(1).inserted["id"].to_pylist()
+        [7, 8]
         """
         before = checkout(self._table, parse_reference(older, branches=True))
         after = self._table if newer is None else checkout(self._table, parse_reference(newer, branches=True))
@@ -1432,7 +1511,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> ds.sql("SELECT dest, count(*) FROM dataset GROUP BY dest").build().to_batch_records()  # doctest: +SKIP
+        >>> query = ds.sql("SELECT carrier, count(*) AS n FROM dataset GROUP BY ALL ORDER BY ALL LIMIT 2").build()
+        >>> pa.Table.from_batches(query.to_batch_records()).to_pydict()
+        {'carrier': ['AA', 'B6'], 'n': [2, 2]}
         """
         return SqlQueryBuilder(self, sql)
 
@@ -1468,6 +1549,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If the name is invalid.
         RefNotFoundError, VersionNotFoundError
             If the reference does not exist.
+
+        Examples
+        --------
+        >>> experiment = ds.create_branch("experiment")
+        >>> experiment.delete("carrier = 'UA'")
+        {'num_deleted_rows': 3}
+        >>> experiment.count_rows(), ds.count_rows()
+        (5, 8)
         """
         start: Reference | None = (None, None) if reference == "main" else reference
         start = None if start is None else parse_reference(start, branches=True)
@@ -1503,6 +1592,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If the reference does not exist.
         UnsupportedFeatureError
             If the target is in another store.
+
+        Examples
+        --------
+        >>> clone = ds.shallow_clone("clone.lance", 1)
+        >>> clone.count_rows()
+        6
         """
         return self._cloned(clone.shallow_clone, target_path, reference, storage_options, kwargs)
 
@@ -1577,8 +1672,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> ds.add_columns({"speed": "distance / air_time"})  # doctest: +SKIP
-        >>> ds.add_columns(pa.field("note", pa.string()))  # doctest: +SKIP
+        >>> ds.add_columns({"speed": "distance / air_time"})
+        >>> ds.add_columns(pa.field("note", pa.string()))
+        >>> ds.schema.names[-2:]
+        ['speed', 'note']
         """
         new = udf.new_columns(transforms, self, read_columns, reader_schema)
         with tracked(progress, "add_columns") as tracker:
@@ -1630,8 +1727,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> ds.alter_columns({"path": "dest", "name": "destination"})  # doctest: +SKIP
-        >>> ds.alter_columns({"path": "x", "data_type": pa.float32()})  # doctest: +SKIP
+        >>> ds.alter_columns({"path": "dest", "name": "destination"}, {"path": "distance", "data_type": pa.int32()})
+        >>> ds.schema.field("destination").type, ds.schema.field("distance").type
+        (DataType(string), DataType(int32))
         """
         self._table = evolution.alter(self._table, [parse_alteration(alteration) for alteration in alterations])
 
@@ -1640,6 +1738,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Their bytes are removed when fragments are compacted and old versions cleaned up. Raises ColumnNotFoundError,
         TypeError for a single string, InvalidInputError if no column would be left, CommitConflictError.
+
+        Examples
+        --------
+        >>> ds.drop_columns(["dep_delay"])
+        >>> "dep_delay" in ds.schema.names
+        False
         """
         if isinstance(columns, str):
             raise TypeError("columns must be a list of names, not a string")
@@ -1758,8 +1862,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> fragments = write_fragments(table, uri)  # doctest: +SKIP
-        >>> LanceDataset.commit(uri, LanceOperation.Append(fragments), read_version=3)  # doctest: +SKIP
+        >>> from lancetable import LanceDataset, LanceOperation
+        >>> from lancetable.fragment import write_fragments
+        >>> fragments = write_fragments(ds.to_table(limit=2), "flights.lance")
+        >>> LanceDataset.commit("flights.lance", LanceOperation.Append(fragments), read_version=2).count_rows()
+        10
         """
         scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
         scope.reject("several stores for one table", planned=False, base_store_params=base_store_params)
@@ -2083,10 +2190,11 @@ def write_dataset(
 
     Examples
     --------
-    >>> import pyarrow as pa, lancetable as lance
-    >>> ds = lance.write_dataset(pa.table({"id": [1, 2]}), "/tmp/t.lance")  # doctest: +SKIP
-    >>> ds.version  # doctest: +SKIP
-    1
+    >>> ds = lancetable.write_dataset(pa.table({"id": [1, 2]}), "new.lance")
+    >>> lancetable.write_dataset([{"id": 3}], ds, mode="append").count_rows()
+    3
+    >>> lancetable.write_dataset({"name": ["a"]}, "new.lance", mode="overwrite").version
+    3
     """
     if uri is None:
         raise InvalidInputError("missing argument: uri")

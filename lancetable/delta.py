@@ -23,7 +23,11 @@ class DatasetDelta:
 
     Examples
     --------
-    >>> ds.delta(compared_against=3).get_inserted_rows().read_all()  # doctest: +SKIP
+    >>> delta = ds.delta(compared_against=1)
+    >>> delta.get_inserted_rows().read_all().select(["id", "carrier"]).to_pydict()
+    {'id': [7, 8], 'carrier': ['AA', 'UA']}
+    >>> [type(transaction.operation).__name__ for transaction in delta.list_transactions()]
+    ['Append']
     """
 
     def __init__(self, version: TableVersion, begin: int, end: int) -> None:

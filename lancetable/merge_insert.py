@@ -42,13 +42,9 @@ class MergeInsertBuilder:
 
     Examples
     --------
-    >>> (
-    ...     ds.merge_insert("id")
-    ...     .when_matched_update_all()
-    ...     .when_not_matched_insert_all()
-    ...     .execute(new_rows)
-    ... )  # doctest: +SKIP
-    {'num_inserted_rows': 2, 'num_updated_rows': 10, 'num_deleted_rows': 0}
+    >>> builder = ds.merge_insert("id").when_matched_update_all("source.dep_delay > target.dep_delay")
+    >>> builder.when_not_matched_insert_all().execute(pa.table({"id": [4, 5, 9], "dep_delay": [70, 70, 70]}))
+    {'num_inserted_rows': 1, 'num_updated_rows': 1, 'num_deleted_rows': 0}
     """
 
     def __init__(self, dataset: LanceDataset, on: str | Iterable[str] | None = None) -> None:

@@ -29,8 +29,11 @@ class Tags:
 
     Examples
     --------
-    >>> ds.tags.create("v1", 3)  # doctest: +SKIP
-    >>> lancetable.dataset(ds.uri, version="v1")  # doctest: +SKIP
+    >>> ds.tags.create("before", 1)
+    >>> lancetable.dataset("flights.lance", version="before").count_rows()
+    6
+    >>> ds.tags
+    Tags(before=1)
     """
 
     def __init__(self, dataset: LanceDataset) -> None:
@@ -83,6 +86,14 @@ class Branches:
     """The branches of a table, excluding main. `LanceDataset.create_branch` creates one.
 
     Names consist of segments of letters, digits, ".", "-" and "_", separated by "/"; others raise InvalidRefError.
+
+    Examples
+    --------
+    >>> experiment = ds.create_branch("experiment")
+    >>> ds.branches
+    Branches(experiment)
+    >>> ds.checkout_version(("experiment", None)).count_rows()
+    8
     """
 
     def __init__(self, dataset: LanceDataset) -> None:

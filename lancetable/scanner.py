@@ -182,6 +182,16 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         """Return the plan as a string, including the effect of statistics. Reads no data.
 
         `verbose` adds the columns.
+
+        Examples
+        --------
+        >>> print(ds.scanner(columns=["id"], filter="distance > 1000").explain_plan())
+        Project: id
+          LateRead: columns=[id] of the rows that pass the filter
+            Filter: distance > 1000
+              LanceRead: projection=[distance], num_fragments=2 of 2
+                Statistics: skip 0 of 2 fragments, 0 of 8 rows, about 0 of ... bytes
+        <BLANKLINE>
         """
         return explain_plan(self._version, self._planned(), verbose=verbose)
 
@@ -232,7 +242,9 @@ class ScannerBuilder:
 
     Examples
     --------
-    >>> ScannerBuilder(ds).columns(["id"]).filter("id > 3").limit(10).to_scanner().to_table()  # doctest: +SKIP
+    >>> from lancetable.scanner import ScannerBuilder
+    >>> ScannerBuilder(ds).columns(["id"]).filter("id > 3").limit(2).to_scanner().to_table().to_pydict()
+    {'id': [4, 5]}
     """
 
     def __init__(self, ds: LanceDataset) -> None:

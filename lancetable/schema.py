@@ -154,6 +154,14 @@ def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
     """Describe an Arrow schema as a JSON-serializable dict, in the form of pylance.
 
     Raises UnsupportedFeatureError and InvalidInputError for types without such a form.
+
+    Examples
+    --------
+    >>> schema = pa.schema({"id": pa.int64()})
+    >>> lancetable.schema_to_json(schema)
+    {'fields': [{'name': 'id', 'type': {'type': 'int64'}, 'nullable': True}]}
+    >>> lancetable.json_to_schema(lancetable.schema_to_json(schema)) == schema
+    True
     """
     result: dict[str, Any] = {"fields": [field_to_json(field) for field in schema]}
     if schema.metadata:

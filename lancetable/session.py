@@ -19,8 +19,11 @@ class Session:
 
     Examples
     --------
-    >>> session = lancetable.Session()  # doctest: +SKIP
-    >>> lancetable.dataset("a.lance", session=session)  # doctest: +SKIP
+    >>> session = lancetable.Session()
+    >>> flights = lancetable.dataset("flights.lance", session=session)
+    >>> airlines = lancetable.dataset("airlines.lance", session=session)
+    >>> flights.session().is_same_as(airlines.session())
+    True
     """
 
     def __init__(self, index_cache_size_bytes: int | None = None, metadata_cache_size_bytes: int | None = None) -> None:

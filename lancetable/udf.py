@@ -63,10 +63,12 @@ def batch_udf(
 
     Examples
     --------
-    >>> @lancetable.batch_udf()  # doctest: +SKIP
-    ... def doubled(batch):
-    ...     return pd.DataFrame({"doubled": 2 * batch["a"].to_pandas()})
-    >>> ds.add_columns(doubled, read_columns=["a"])  # doctest: +SKIP
+    >>> @lancetable.batch_udf()
+    ... def kilometers(batch):
+    ...     return pa.record_batch({"km": [miles * 1.6 for miles in batch["distance"].to_pylist()]})
+    >>> ds.add_columns(kilometers, read_columns=["distance"])
+    >>> ds.take([0], columns=["km"]).to_pydict()
+    {'km': [2240.0]}
     """
 
     def wrap(func: Callable[[pa.RecordBatch], Any]) -> BatchUDF:

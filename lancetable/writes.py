@@ -1,9 +1,11 @@
 """Writes of rows: `write_fragments`, and the steps that it shares with `lancetable.dataset.write_dataset`.
 
-write_options      checks the arguments
-open_target        opens the table to write to
-write_table        creates, appends to or overwrites a table
-write_fragments    writes data files without a commit
+    write_options      checks the arguments
+    open_target        opens the table to write to
+    write_table        creates, appends to or overwrites a table
+    write_fragments    writes data files without a commit
+
+The module does not know `LanceDataset`, so that `lancetable.fragment` can import it.
 """
 
 from __future__ import annotations
@@ -150,8 +152,12 @@ def write_fragments(  # type: ignore[misc]  # the overloads only list what depen
 
     Examples
     --------
-    >>> fragments = write_fragments(batches, uri, schema)  # doctest: +SKIP
-    >>> LanceDataset.commit(uri, LanceOperation.Append(fragments), read_version=5)  # doctest: +SKIP
+    >>> from lancetable import LanceDataset, LanceOperation
+    >>> from lancetable.fragment import write_fragments
+    >>> fragments = write_fragments(pa.table({"id": [1, 2]}), "new.lance")
+    >>> schema = pa.schema({"id": pa.int64()})
+    >>> LanceDataset.commit("new.lance", LanceOperation.Overwrite(schema, fragments)).count_rows()
+    2
     """
     mode = check_mode(mode)
     options = write_options(locals(), keep_arrays=isinstance(data, pa.Table))
