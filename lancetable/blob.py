@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from lancetable.arguments import check_integer
 from lancetable.errors import InvalidInputError, OutOfRangeError
 from lancetable.file.blobs.descriptor import BLOB_V2_NAME, PREPARED
 from lancetable.file.blobs.prepared import (
@@ -166,9 +167,9 @@ class BlobFile(io.BufferedIOBase):
         self._kept = memoryview(b"")
         super().close()
 
-    def _check_open(self, what: str) -> None:
+    def _check_open(self, method: str) -> None:
         if self.closed:
-            raise ValueError(f"{what} of closed file")
+            raise ValueError(f"{method} of closed file")
 
     def _next(self, length: int) -> memoryview:
         """Return `length` bytes at the position, which must be inside the blob."""
@@ -190,9 +191,7 @@ class BlobFile(io.BufferedIOBase):
 
 def checked_buffer_size(buffer_size: int) -> int:
     """Return a valid buffer size. Raises TypeError unless it is an int, InvalidInputError below zero."""
-    if isinstance(buffer_size, bool) or not isinstance(buffer_size, int):
-        raise TypeError(f"buffer_size must be an int, got {type(buffer_size).__name__}")
-    if buffer_size < 0:
+    if check_integer("buffer_size", buffer_size) < 0:
         raise InvalidInputError("buffer_size must be non-negative")
     return buffer_size
 
@@ -368,9 +367,7 @@ def blob_field(
     for key, (argument, value, least) in given.items():
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{argument} must be an int, got {type(value).__name__}")
-        if value < least:
+        if check_integer(argument, value) < least:
             raise InvalidInputError(f"{argument} must be {'positive' if least else 'non-negative'}")
         metadata[_THRESHOLDS.format(key)] = str(value)
     return pa.field(name, registered_type(), nullable, metadata or None)

@@ -97,10 +97,10 @@ class MergeInsertBuilder:
         The default "fail" inserts all of them, and raises an error if they match the same table row. Raises
         InvalidInputError for another value.
         """
-        known = {choice.value: choice for choice in Repeated}
-        if keep not in known:
-            raise InvalidInputError(f"keep must be one of {', '.join(known)}, not {keep!r}")
-        return self._with(repeated=known[keep])
+        values = [choice.value for choice in Repeated]
+        if keep not in values:
+            raise InvalidInputError(f"keep must be one of {', '.join(values)}, not {keep!r}")
+        return self._with(repeated=Repeated(keep))
 
     def write_mode(self, mode: Literal["auto", "rewrite_rows", "rewrite_columns"]) -> MergeInsertBuilder:
         """Select how updated rows are written: as whole rows, or only the columns of the source.
@@ -110,12 +110,11 @@ class MergeInsertBuilder:
         supports updates, from a source that fits in memory, lacks at least one column of the table, and has a column
         besides the key and no blobs. "auto" writes rows. Raises InvalidInputError for another value.
         """
-        known = {choice.value: choice for choice in WriteMode}
-        if mode not in known:
+        if mode not in [choice.value for choice in WriteMode]:
             raise InvalidInputError(
                 f"Invalid write_mode: {mode}. Expected one of 'auto', 'rewrite_rows', 'rewrite_columns'"
             )
-        return self._with(write_mode=known[mode])
+        return self._with(write_mode=WriteMode(mode))
 
     # -------------------------------------------------------------------------------------------------- execution
 
@@ -260,16 +259,14 @@ class MergeInsertBuilder:
             version, source = self._loaded(data_obj, schema, stack)
             prepared, counts = merge_insert.prepare(version, self._clauses, source)
             elapsed_ms = (time.perf_counter() - start) * 1e3
-            num_files = len(prepared.operation.new_fragments)
-            size_bytes = sum(
-                file.size_bytes or 0 for fragment in prepared.operation.new_fragments for file in fragment.files
-            )
+            new_fragments = prepared.operation.new_fragments
+            size_bytes = sum(file.size_bytes or 0 for fragment in new_fragments for file in fragment.files)
             discard_prepared(version, prepared)
             incoming = source.schema
         head = (
-            f"Analyze: elapsed={elapsed_ms:.3f}ms, metrics=[bytes_written={size_bytes}, num_files_written={num_files}, "
-            f"num_inserted_rows={counts.inserted}, num_updated_rows={counts.updated}, "
-            f"num_deleted_rows={counts.deleted}]\n"
+            f"Analyze: elapsed={elapsed_ms:.3f}ms, metrics=[bytes_written={size_bytes}, "
+            f"num_files_written={len(new_fragments)}, num_inserted_rows={counts.inserted}, "
+            f"num_updated_rows={counts.updated}, num_deleted_rows={counts.deleted}]\n"
         )
         plan = self.explain_plan(incoming).splitlines(keepends=True)
         return head + "".join("  " + line for line in plan)
@@ -305,6 +302,5 @@ class MergeInsertBuilder:
 
 def result_of(counts: Counts) -> ExecuteResult:
     """Return the counts in the form of `execute`."""
-    return ExecuteResult(
-        num_inserted_rows=counts.inserted, num_updated_rows=counts.updated, num_deleted_rows=counts.deleted
-    )
+    inserted, updated, deleted = counts.inserted, counts.updated, counts.deleted
+    return {"num_inserted_rows": inserted, "num_updated_rows": updated, "num_deleted_rows": deleted}

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from lancetable.arguments import check_integer
 from lancetable.errors import InvalidInputError
 from lancetable.format.version import FileVersion
 from lancetable.fragment_metadata import FragmentMetadata
@@ -438,10 +439,7 @@ def config_of(options: AutoCleanupConfig) -> dict[str, str]:
             f"expected the keys {' and '.join(known)} for automatic cleanup, got {sorted(options)};"
             " set other keys, such as lance.auto_cleanup.retain_versions, with update_config"
         )
-    interval, seconds = options["interval"], options["older_than_seconds"]
-    for name, value in (("interval", interval), ("older_than_seconds", seconds)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+    interval, seconds = (check_integer(name, options[name]) for name in known)  # type: ignore[literal-required]
     if interval < 1 or seconds < 0:
         raise InvalidInputError("interval must be at least 1, and older_than_seconds not negative")
     return {"lance.auto_cleanup.interval": str(interval), "lance.auto_cleanup.older_than": f"{seconds}s"}
