@@ -376,7 +376,12 @@ def blob_field(
 def blob_array(values: Iterable[Any]) -> BlobArray:
     """Return the values of a blob column, each bytes, a `Blob`, a string (a URI) or None.
 
-    Raises TypeError, InvalidInputError.
+    Raises
+    ------
+    TypeError
+        If a value has another type.
+    InvalidInputError
+        If a URI is empty.
     """
     rows: list[dict[str, Any] | None] = []
     for value in values:

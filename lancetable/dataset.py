@@ -489,7 +489,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def restore(self) -> None:
         """Commit the version of this dataset as the newest one.
 
-        Raises CommitConflictError if a concurrent commit prevents it.
+        Raises
+        ------
+        CommitConflictError
+            If a concurrent commit prevents it.
 
         Examples
         --------
@@ -779,7 +782,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def slice(self, start: int, end: int, columns: Columns | None = None) -> pa.Table:
         """Return rows from position `start` up to, but excluding, `end`; fewer if the table ends earlier.
 
-        Raises InvalidInputError for a negative start or an end before it, ColumnNotFoundError, InvalidSqlError.
+        Raises
+        ------
+        InvalidInputError
+            If `start` is negative or `end` is before it.
+        ColumnNotFoundError, InvalidSqlError
+            If a column or an expression is invalid.
         """
         if self._default_scan_options or self._view_filter is not None:
             return self.scanner(columns, offset=start, limit=check_count("end", end - start)).to_table()
@@ -964,8 +972,16 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> pa.Table:
         """Return `num_rows` distinct rows drawn at random, in table order if `randomize_order` is False.
 
-        Raises InvalidInputError if there are fewer rows, InvalidOperationError for a view created by `filter`,
-        ColumnNotFoundError, and TypeError for an unknown argument.
+        Raises
+        ------
+        InvalidInputError
+            If the table has fewer rows.
+        InvalidOperationError
+            If the dataset is a view created by `filter`.
+        ColumnNotFoundError
+            If a column does not exist.
+        TypeError
+            If an argument is unknown.
 
         Examples
         --------
@@ -986,7 +1002,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Filters of repeated calls are combined. The filter applies to scans (`scanner`, `to_table`, `head`, `count_rows`
         …), not to positions (`take`). `sample`, `delete`, `update` and `truncate_table` of a view raise
-        InvalidOperationError. Raises TypeError unless `expression` is a pyarrow expression.
+        InvalidOperationError.
+
+        Raises
+        ------
+        TypeError
+            If `expression` is not a pyarrow expression.
         """
         if not isinstance(expression, pc.Expression):
             raise TypeError(f"expression must be a pyarrow expression, got {type(expression).__name__}")
@@ -1336,8 +1357,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Rename all manifests to the V2 naming scheme, which makes the newest version faster to find.
 
         No other process may write to the table during the call, and readers may fail to open it. After an interruption,
-        call it again. Raises UnsupportedFeatureError for an external manifest store, CorruptFileError if a version has
-        two different manifests.
+        call it again.
+
+        Raises
+        ------
+        UnsupportedFeatureError
+            If the table has an external manifest store.
+        CorruptFileError
+            If a version has two different manifests.
         """
         table = self._table
         rename_manifests_at(table.store, table.base, table.handler)
@@ -1433,7 +1460,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> CleanupExplanation:
         """Return what `cleanup_old_versions` with these arguments would remove, without changing anything.
 
-        With `include_files`, at most `max_files` files are listed. Raises CleanupError for tagged versions.
+        With `include_files`, at most `max_files` files are listed.
+
+        Raises
+        ------
+        CleanupError
+            If a version to remove is tagged.
         """
         policy = cleanup.policy_of(
             older_than,
@@ -1464,8 +1496,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> DatasetDelta:
         """Return the changes from `begin_version` (exclusive) to `end_version` (inclusive), by row lineage.
 
-        `compared_against` is short for the changes from that version to this one. Raises InvalidInputError for
-        incomplete arguments.
+        `compared_against` is short for the changes from that version to this one.
+
+        Raises
+        ------
+        InvalidInputError
+            If the arguments are incomplete.
 
         Examples
         --------
@@ -1610,8 +1646,16 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> LanceDataset:
         """Create a table at `target_path` with copies of all files of `reference`. The target may be in another store.
 
-        Arguments are those of `shallow_clone`. Raises AlreadyExistsError, RefNotFoundError, VersionNotFoundError,
-        StoreError.
+        Arguments are those of `shallow_clone`.
+
+        Raises
+        ------
+        AlreadyExistsError
+            If a table exists at the address.
+        RefNotFoundError, VersionNotFoundError
+            If the reference does not exist.
+        StoreError
+            If the storage failed.
         """
         return self._cloned(clone.deep_clone, target_path, reference, storage_options, kwargs)
 
@@ -1736,8 +1780,18 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def drop_columns(self, columns: Sequence[str]) -> None:
         """Remove columns, or fields of struct columns ("a.b"), from the schema.
 
-        Their bytes are removed when fragments are compacted and old versions cleaned up. Raises ColumnNotFoundError,
-        TypeError for a single string, InvalidInputError if no column would be left, CommitConflictError.
+        Their bytes are removed when fragments are compacted and old versions cleaned up.
+
+        Raises
+        ------
+        ColumnNotFoundError
+            If a column does not exist.
+        InvalidInputError
+            If no column would be left.
+        TypeError
+            If `columns` is a single string.
+        CommitConflictError
+            If the table changed during the call.
 
         Examples
         --------
@@ -1939,6 +1993,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If an operation is not an Append.
         CommitConflictError, CommitStateUnknownError
             As in `commit`.
+        TypeError
+            If an element is not a Transaction.
         """
         if not transactions:
             raise InvalidOperationError("No transactions to commit")
@@ -1977,7 +2033,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
         """Return the transactions of the newest versions up to this one, newest first; None for a missing transaction.
 
-        Returns at least one entry, as pylance does. Raises TypeError, OutOfRangeError.
+        Returns at least one entry, as pylance does.
+
+        Raises
+        ------
+        TypeError, OutOfRangeError
+            If `recent_transactions` is not a count.
         """
         wanted = check_count("recent_transactions", recent_transactions)
         found: list[Transaction | None] = []
@@ -1995,8 +2056,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> LanceDataset:
         """Register base paths for files of this table, and move this dataset to the new version.
 
-        A base without an id gets the next free one. Returns this dataset. Raises InvalidOperationError if a name, path
-        or id is in use, CommitConflictError if a concurrent commit took it.
+        A base without an id gets the next free one. Returns this dataset.
+
+        Raises
+        ------
+        InvalidOperationError
+            If a name, path or id is in use.
+        CommitConflictError
+            If a concurrent commit took it.
         """
         operation = tx.UpdateBases(to_bases(new_bases))
         transaction = tx.Transaction.create(self.version, operation, properties=transaction_properties or {})
@@ -2009,8 +2076,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> None:
         """Delete a table with all its files.
 
-        Raises DatasetNotFoundError if the path does not exist (unless `ignore_not_found`), and InvalidInputError,
-        without deleting anything, if it contains files but no readable manifest.
+        Raises
+        ------
+        DatasetNotFoundError
+            If the path does not exist, unless `ignore_not_found` is set.
+        InvalidInputError
+            If the path contains files but no readable manifest. Nothing is deleted.
         """
         drop.drop(uri_text(base_uri), storage_options, ignore_not_found=bool(ignore_not_found))
 
@@ -2024,7 +2095,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def validate(self) -> None:
         """Check that every file of this version exists and matches the manifest.
 
-        Raises CorruptFileError, NotFoundError or UnsupportedFeatureError for the first problem.
+        Raises
+        ------
+        CorruptFileError, NotFoundError, UnsupportedFeatureError
+            For the first problem.
         """
         validate.validate(self._table)
 

@@ -100,8 +100,14 @@ class DataFile:
     def create(dataset: LanceDataset, path: str, *, base_id: int | None = None) -> DataFile:
         """Describe a finished file below the data directory, for example for `LanceOperation.DataReplacement`.
 
-        Columns of the file are matched to those of the dataset by name. Raises NotFoundError, CorruptFileError, and
-        SchemaMismatchError for a column that the dataset lacks.
+        Columns of the file are matched to those of the dataset by name.
+
+        Raises
+        ------
+        NotFoundError, CorruptFileError
+            If the file does not exist or is damaged.
+        SchemaMismatchError
+            If the dataset lacks a column of the file.
         """
         return DataFile.from_format(adopt_data_file(dataset.table_version, path, base_id=base_id)[0])
 
@@ -258,7 +264,12 @@ class RowIdSequence:
     def from_inline_metadata(metadata: RowIdMeta) -> RowIdSequence:
         """Parse the row ids of `FragmentMetadata.row_id_meta`.
 
-        Raises TypeError for another argument, CorruptFileError for invalid bytes.
+        Raises
+        ------
+        TypeError
+            If `metadata` is not an inline RowIdMeta.
+        CorruptFileError
+            If the bytes are invalid.
         """
         if not isinstance(metadata, RowIdMeta) or not isinstance(metadata.data, bytes):
             raise TypeError(f"metadata must be an inline RowIdMeta, got {type(metadata).__name__}")
@@ -336,8 +347,14 @@ class FragmentMetadata:
     def from_json(json_data: str) -> FragmentMetadata:
         """Parse the JSON string of `to_json`; `id`, `files` and `physical_rows` are required.
 
-        Raises InvalidInputError for JSON that does not describe a fragment, TypeError unless it is a string,
-        UnsupportedFeatureError for data overlays.
+        Raises
+        ------
+        InvalidInputError
+            If the JSON does not describe a fragment.
+        TypeError
+            If `json_data` is not a string.
+        UnsupportedFeatureError
+            If the fragment has data overlays.
         """
         value = parse_object(json_data)
         missing = [key for key in ("id", "files", "physical_rows") if key not in value]
@@ -355,7 +372,12 @@ class FragmentMetadata:
     def to_format(self) -> frozen.Fragment:
         """Return the frozen form.
 
-        Raises InvalidInputError for invalid paths or numbers, UnsupportedFeatureError for data overlays.
+        Raises
+        ------
+        InvalidInputError
+            If a path or number is invalid.
+        UnsupportedFeatureError
+            If the fragment has data overlays.
         """
         if not 0 <= self.id < U64 or self.physical_rows is None or self.physical_rows < 0:
             raise InvalidInputError(f"a fragment cannot have id {self.id} and {self.physical_rows} rows")

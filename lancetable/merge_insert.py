@@ -63,8 +63,12 @@ class MergeInsertBuilder:
     def when_matched_update_all(self, condition: str | None = None) -> MergeInsertBuilder:
         """Update matched rows with all columns of the source; other columns keep their values.
 
-        `condition` is SQL over `source.` and `target.` columns; rows for which it is not true are not updated. Raises
-        TypeError unless it is a string.
+        `condition` is SQL over `source.` and `target.` columns; rows for which it is not true are not updated.
+
+        Raises
+        ------
+        TypeError
+            If `condition` is not a string.
         """
         if condition is not None and not isinstance(condition, str):
             raise TypeError(f"condition must be an SQL string, got {type(condition).__name__}")
@@ -85,7 +89,10 @@ class MergeInsertBuilder:
     def when_not_matched_by_source_delete(self, expr: str | None = None) -> MergeInsertBuilder:
         """Delete table rows without a match; with `expr`, SQL over their columns, only those for which it is true.
 
-        Raises TypeError unless `expr` is a string.
+        Raises
+        ------
+        TypeError
+            If `expr` is not a string.
         """
         if expr is not None and not isinstance(expr, str):
             raise TypeError(f"expr must be an SQL string, got {type(expr).__name__}")
@@ -94,8 +101,12 @@ class MergeInsertBuilder:
     def when_source_repeated(self, keep: Literal["fail", "first", "last"]) -> MergeInsertBuilder:
         """Select one of several source rows with the same key, for updates and inserts. Not in pylance.
 
-        The default "fail" inserts all of them, and raises an error if they match the same table row. Raises
-        InvalidInputError for another value.
+        The default "fail" inserts all of them, and raises an error if they match the same table row.
+
+        Raises
+        ------
+        InvalidInputError
+            If `keep` has another value.
         """
         values = [choice.value for choice in Repeated]
         if keep not in values:
@@ -108,7 +119,12 @@ class MergeInsertBuilder:
         "rewrite_rows" writes whole rows to new fragments. "rewrite_columns" writes only the columns of the source, for
         all rows of the fragments with a match; it is cheaper if a few narrow columns of wide rows change. It only
         supports updates, from a source that fits in memory, lacks at least one column of the table, and has a column
-        besides the key and no blobs. "auto" writes rows. Raises InvalidInputError for another value.
+        besides the key and no blobs. "auto" writes rows.
+
+        Raises
+        ------
+        InvalidInputError
+            If `mode` has another value.
         """
         if mode not in [choice.value for choice in WriteMode]:
             raise InvalidInputError(
@@ -121,7 +137,10 @@ class MergeInsertBuilder:
     def conflict_retries(self, max_retries: int) -> MergeInsertBuilder:
         """Set the maximum number of retries after a concurrent change of the same rows; 10 by default.
 
-        Raises TypeError, OutOfRangeError.
+        Raises
+        ------
+        TypeError, OutOfRangeError
+            If `max_retries` is not a count.
         """
         self._conflict_retries = check_count("max_retries", max_retries)
         return self
@@ -146,8 +165,12 @@ class MergeInsertBuilder:
     def target_bases(self, bases: list[str]) -> MergeInsertBuilder:
         """Distribute the files of new fragments over registered bases, given by name or path; see `write_dataset`.
 
-        Column files of existing fragments and deletion files are always stored with the table. Raises InvalidInputError
-        unless `bases` is a list of strings.
+        Column files of existing fragments and deletion files are always stored with the table.
+
+        Raises
+        ------
+        InvalidInputError
+            If `bases` is not a list of strings.
         """
         self._target_bases = check_names("bases", bases)
         return self
@@ -234,7 +257,12 @@ class MergeInsertBuilder:
     def explain_plan(self, schema: pa.Schema | None = None, verbose: bool = False) -> str:
         """Return a description of the merge. `schema` is the schema of the source, by default that of the table.
 
-        Raises InvalidInputError if no action is selected, SchemaMismatchError if `schema` does not fit the table.
+        Raises
+        ------
+        InvalidInputError
+            If no action is selected.
+        SchemaMismatchError
+            If `schema` does not fit the table.
         """
         self._clauses.check()
         version = self._dataset.table_version

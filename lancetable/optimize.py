@@ -95,8 +95,14 @@ class CompactionTask(JsonValue):
     def execute(self, dataset: LanceDataset, *, progress: ProgressLike = None) -> RewriteResult:
         """Write the new files without committing them; `dataset` may be at any version of the table.
 
-        `progress` is a progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance. Raises
-        VersionNotFoundError if the planned version was removed, InvalidOperationError for another table.
+        `progress` is a progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance.
+
+        Raises
+        ------
+        VersionNotFoundError
+            If the planned version was removed.
+        InvalidOperationError
+            If the dataset is another table.
         """
         settings = settings_for(dataset, self._options)
         with tracked(progress, "compact") as tracker:
@@ -237,7 +243,10 @@ class Compaction:
     def plan(dataset: LanceDataset, options: CompactionOptions | dict[str, Any] | None = None) -> CompactionPlan:
         """Return the tasks that compact the dataset at its version.
 
-        Raises InvalidInputError or TypeError for an invalid option.
+        Raises
+        ------
+        InvalidInputError, TypeError
+            If an option is invalid.
         """
         given = checked_options(options or {})
         version = dataset.table_version
@@ -249,8 +258,14 @@ class Compaction:
     ) -> CompactionMetrics:
         """Commit results, and move the dataset to the new version. `options` may be those of the plan.
 
-        Fragments of tasks without a result are unchanged. Raises RetryableCommitConflictError if moved rows have
-        changed since the plan, InvalidOperationError for two results of the same fragments.
+        Fragments of tasks without a result are unchanged.
+
+        Raises
+        ------
+        RetryableCommitConflictError
+            If moved rows have changed since the plan.
+        InvalidOperationError
+            If two results have the same fragments.
         """
         checked_options(options or {})
         results = [rewrite._rewritten for rewrite in rewrites]
@@ -396,8 +411,14 @@ class DatasetOptimizer:
         """Configure writers to remove versions older than `older_than_seconds` every `interval` commits.
 
         A failed cleanup is logged, and the commit still succeeds. `update_config` sets
-        `lance.auto_cleanup.retain_versions` and `lance.auto_cleanup.delete_rate_limit`. Raises InvalidInputError for
-        other keys or numbers out of range, TypeError for an unknown argument.
+        `lance.auto_cleanup.retain_versions` and `lance.auto_cleanup.delete_rate_limit`.
+
+        Raises
+        ------
+        InvalidInputError
+            If a key is unknown or missing, or a number is out of range.
+        TypeError
+            If an argument is unknown or a value is not an integer.
 
         Examples
         --------

@@ -53,8 +53,16 @@ class Tags:
     def create(self, tag: str, reference: Reference | None = None) -> None:
         """Create a tag for a version, by default the version of this dataset.
 
-        `reference` is a version number, the name of another tag, or (branch, version). Raises AlreadyExistsError if the
-        name is in use, VersionNotFoundError or RefNotFoundError for the reference, InvalidRefError for an invalid name.
+        `reference` is a version number, the name of another tag, or (branch, version).
+
+        Raises
+        ------
+        AlreadyExistsError
+            If the name is in use.
+        VersionNotFoundError, RefNotFoundError
+            If the reference does not exist.
+        InvalidRefError
+            If the name is invalid.
         """
         tag_ops.create_tag(self._dataset.table_version, tag, reference)
 
@@ -118,7 +126,12 @@ class Branches:
     def delete(self, branch: str) -> None:
         """Remove a branch with its versions and files.
 
-        Raises RefNotFoundError, and InvalidOperationError while other branches start from it.
+        Raises
+        ------
+        RefNotFoundError
+            If the branch does not exist.
+        InvalidOperationError
+            If other branches start from it.
         """
         branches.delete_branch(self._dataset.table_version, branch)
 

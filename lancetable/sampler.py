@@ -217,7 +217,10 @@ class ShardedBatchSampler(Sampler):
     def __len__(self) -> int:
         """Return the number of batches of the current pass.
 
-        Raises InvalidOperationError before the first pass and with a filter.
+        Raises
+        ------
+        InvalidOperationError
+            Before the first pass, and with a filter.
         """
         if self._length is None:
             raise InvalidOperationError("the number of batches is known only after a pass without a filter has started")

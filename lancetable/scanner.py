@@ -117,7 +117,12 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
 
         `blob_mode` selects the values of blob columns: "lazy" for a `BlobFile` per value, "bytes" for the bytes, and
         "descriptions" for the form selected by `blob_handling`. Null blobs and, with "lazy", blobs of deleted rows are
-        None. Raises InvalidInputError for another mode, and the errors of `to_table`.
+        None.
+
+        Raises
+        ------
+        InvalidInputError
+            If `blob_mode` has another value.
         """
         if blob_mode not in BLOB_MODES:
             raise InvalidInputError("blob_mode must be one of: 'lazy', 'bytes', 'descriptions'")
@@ -269,7 +274,12 @@ class ScannerBuilder:
     def filter(self, filter: Filter | None) -> ScannerBuilder:
         """Set a predicate, as SQL or as a pyarrow expression, which is checked when the scan is planned.
 
-        Raises TypeError for another type, UnsupportedFeatureError for a search query.
+        Raises
+        ------
+        TypeError
+            If `filter` has another type.
+        UnsupportedFeatureError
+            If `filter` is a search query.
         """
         if isinstance(filter, dict) or type(filter).__name__ in ("FullTextQuery", "VectorSearchQuery", "PhraseQuery"):
             raise scope.unsupported("search queries", planned=False, name="argument filter")
@@ -322,7 +332,12 @@ class ScannerBuilder:
     def with_fragments(self, fragments: Iterable[LanceFragment] | None) -> ScannerBuilder:
         """Scan only these fragments, as they are in the scanned version.
 
-        Raises TypeError unless they are LanceFragment objects, InvalidInputError for fragments of another table.
+        Raises
+        ------
+        TypeError
+            If an element is not a LanceFragment.
+        InvalidInputError
+            If a fragment belongs to another table.
         """
         if fragments is None:
             return self._set("fragments", None)
@@ -357,7 +372,10 @@ class ScannerBuilder:
     def blob_handling(self, blob_handling: str | None) -> ScannerBuilder:
         """Set the form of blob columns: "blobs_descriptions" (default), "all_descriptions" or "all_binary".
 
-        Raises InvalidInputError for another form.
+        Raises
+        ------
+        InvalidInputError
+            If `blob_handling` has another value.
         """
         if blob_handling is not None and blob_handling not in BLOB_HANDLING:
             raise InvalidInputError(f"blob_handling must be one of {list(BLOB_HANDLING)}, not {blob_handling!r}")
@@ -401,7 +419,14 @@ class ScannerBuilder:
     def progress(self, progress: ProgressLike) -> ScannerBuilder:
         """Set the progress callback of reads (except `scan_batches`), or True for a bar; see `lancetable.progress`.
 
-        Not in pylance. Raises TypeError, UnsupportedFeatureError for a bar without tqdm.
+        Not in pylance.
+
+        Raises
+        ------
+        TypeError
+            If `progress` is neither a function nor a bool.
+        UnsupportedFeatureError
+            If a bar is requested without tqdm.
         """
         report_of(progress)
         self._progress = progress

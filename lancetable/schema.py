@@ -108,8 +108,14 @@ class LanceSchema:
     def from_pyarrow(schema: pa.Schema) -> LanceSchema:
         """Return an Arrow schema with its fields numbered from 0, parents before children.
 
-        Raises UnsupportedFeatureError for a type that Lance files do not support, InvalidSchemaError for reserved,
-        dotted or duplicate names, TypeError for another argument.
+        Raises
+        ------
+        UnsupportedFeatureError
+            If Lance files do not support a type.
+        InvalidSchemaError
+            If a name is reserved, dotted or a duplicate.
+        TypeError
+            If `schema` is not an Arrow schema.
         """
         if not isinstance(schema, pa.Schema):
             raise TypeError(f"schema must be pyarrow.Schema, got {type(schema).__name__}")
@@ -153,7 +159,10 @@ def text_of(value: str | bytes) -> str:
 def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
     """Describe an Arrow schema as a JSON-serializable dict, in the form of pylance.
 
-    Raises UnsupportedFeatureError and InvalidInputError for types without such a form.
+    Raises
+    ------
+    UnsupportedFeatureError, InvalidInputError
+        If a type has no such form.
 
     Examples
     --------
