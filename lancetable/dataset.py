@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
@@ -900,10 +901,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         checked_buffer_size(buffer_size)
         selector, rows = selected(ids, addresses, indices)
-        found = blob_ops.find_blobs(self._table, blob_column, selector, rows)
+        blobs = blob_ops.find_blobs(self._table, blob_column, selector, rows)
         return [
             None if handle is None else BlobFile(handle, buffer_size)
-            for handle in blob_ops.handles(self._table, found.places)
+            for handle in blob_ops.handles(self._table, blobs.places)
         ]
 
     def read_blobs(
@@ -1082,8 +1083,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def get_fragment(self, fragment_id: int) -> LanceFragment | None:
         """Return the fragment with this id, or None."""
         number = check_count("fragment_id", fragment_id)
-        found = self._table.manifest.fragments.by_id(number) if number < 2**64 else None
-        return None if found is None else LanceFragment(self, None, fragment=found)
+        fragment = self._table.manifest.fragments.by_id(number)
+        return None if fragment is None else LanceFragment(self, None, fragment=fragment)
 
     def fragment_ids(self) -> set[int]:
         """Return the ids of all fragments, without creating fragment objects."""
@@ -2027,8 +2028,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def read_transaction(self, version: int) -> Transaction | None:
         """Return the transaction of a version, None if its writer stored none. Raises VersionNotFoundError."""
         table = checkout(self._table, version_number(version))
-        found = transactions.read(table.store, table.base, table.file)
-        return None if found is None else Transaction.from_format(found)
+        transaction = transactions.read(table.store, table.base, table.file)
+        return None if transaction is None else Transaction.from_format(transaction)
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
         """Return the transactions of the newest versions up to this one, newest first; None for a missing transaction.
@@ -2040,16 +2041,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         TypeError, OutOfRangeError
             If `recent_transactions` is not a count.
         """
-        wanted = check_count("recent_transactions", recent_transactions)
-        found: list[Transaction | None] = []
-        for number in range(self.version, 0, -1):
-            if found and len(found) >= wanted:
-                break
-            try:
-                found.append(self.read_transaction(number))
-            except VersionNotFoundError:
-                break
-        return found
+        count = max(check_count("recent_transactions", recent_transactions), 1)
+        collected: list[Transaction | None] = []
+        with suppress(VersionNotFoundError):
+            for number in range(self.version, max(0, self.version - count), -1):
+                collected.append(self.read_transaction(number))  # noqa: PERF401  # an error ends the list
+        return collected
 
     def add_bases(
         self, new_bases: Sequence[DatasetBasePath], transaction_properties: dict[str, str] | None = None
@@ -2303,11 +2300,11 @@ def write_dataset(
 
 def selected(ids: Any, addresses: Any, indices: Any) -> tuple[blob_ops.Selector, Any]:
     """Return the given selection of rows. Raises InvalidInputError unless there is exactly one."""
-    given: list[tuple[blob_ops.Selector, Any]] = [("ids", ids), ("addresses", addresses), ("indices", indices)]
-    chosen = [(name, rows) for name, rows in given if rows is not None]
-    if len(chosen) != 1:
+    selections: list[tuple[blob_ops.Selector, Any]] = [("ids", ids), ("addresses", addresses), ("indices", indices)]
+    given = [(selector, rows) for selector, rows in selections if rows is not None]
+    if len(given) != 1:
         raise InvalidInputError("Exactly one of ids, indices, or addresses must be specified")
-    return chosen[0]
+    return given[0]
 
 
 def check_io_buffer(size: int | None) -> None:

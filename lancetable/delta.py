@@ -70,12 +70,12 @@ class DatasetDelta:
         """
         return diff.deleted_row_ids(checkout(self._version, self._begin), self._at_end())
 
-    def _with_lineage(self, what: str) -> TableVersion:
+    def _with_lineage(self, result: str) -> TableVersion:
         """Return the last version if it has stable row ids. Without them, every row counts as created in version 1."""
         version = self._at_end()
         if not version.manifest.has_stable_row_ids:
             raise InvalidOperationError(
-                f"{what} require stable row ids, which {version.uri} does not have; compare versions by key with"
+                f"{result} require stable row ids, which {version.uri} does not have; compare versions by key with"
                 " LanceDataset.diff"
             )
         return version

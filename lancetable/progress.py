@@ -181,7 +181,7 @@ def of_files(progress: FragmentWriteProgress | ProgressLike) -> tuple[FragmentWr
 
 
 @contextmanager
-def tracked(progress: ProgressLike, what: str) -> Iterator[Tracker | None]:
+def tracked(progress: ProgressLike, operation: str) -> Iterator[Tracker | None]:
     """Yield the tracker of an operation, or None without progress; leaving the block without an error reports `done`.
 
     Raises TypeError, UnsupportedFeatureError, and the exceptions of the callback.
@@ -190,7 +190,7 @@ def tracked(progress: ProgressLike, what: str) -> Iterator[Tracker | None]:
     if report is None:
         yield None
         return
-    tracker = Tracker(report, what)
+    tracker = Tracker(report, operation)
     try:
         yield tracker
         tracker.finish()

@@ -475,11 +475,11 @@ def default_batch_size() -> int:
     return int(text)
 
 
-def both(version: TableVersion, one: Any, other: Any) -> Any:
+def both(version: TableVersion, left: Any, right: Any) -> Any:
     """Return the conjunction of two filters, each as SQL or as an expression."""
-    if isinstance(one, pc.Expression) and isinstance(other, pc.Expression):
-        return one & other
-    terms = [term for each in (one, other) for term in conjuncts(resolve_filter(version.schema, each))]
+    if isinstance(left, pc.Expression) and isinstance(right, pc.Expression):
+        return left & right
+    terms = [term for predicate in (left, right) for term in conjuncts(resolve_filter(version.schema, predicate))]
     return And(tuple(terms))
 
 
@@ -502,8 +502,8 @@ def lazy_column(
     for path, blob in paths:
         steps = [step for _, step in path]
         descriptions = nested_value(values.filter(live) if addresses.null_count else values, steps)
-        found = handles(version, locate(version, blob, descriptions, rows))
-        files = iter([None if handle is None else BlobFile(handle) for handle in found])
+        blobs = handles(version, locate(version, blob, descriptions, rows))
+        files = iter([None if handle is None else BlobFile(handle) for handle in blobs])
         column = [next(files) if places is None or places[row] else None for row in range(len(values))]
         if not path:
             return column

@@ -92,13 +92,13 @@ class LanceSchema:
 
     def field(self, name: str) -> LanceField | None:
         """Return the field with this name or dotted path, or None."""
-        found = self._schema.field(name)
-        return None if found is None else LanceField(found)
+        field = self._schema.field(name)
+        return None if field is None else LanceField(field)
 
     def field_case_insensitive(self, name: str) -> LanceField | None:
         """Return the field like `field`; without an exact match, the first one that matches case-insensitively."""
-        found = self._schema.field_case_insensitive(name)
-        return None if found is None else LanceField(found)
+        field = self._schema.field_case_insensitive(name)
+        return None if field is None else LanceField(field)
 
     def to_pyarrow(self) -> pa.Schema:
         """Return the schema as an Arrow schema, including metadata."""
