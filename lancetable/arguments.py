@@ -28,6 +28,7 @@ __all__ = [
     "DEFAULT_MAX_BYTES_PER_FILE",
     "check_count",
     "check_filter",
+    "check_integer",
     "check_mode",
     "check_names",
     "check_positive",
@@ -60,11 +61,16 @@ def uri_text(uri: Any) -> str:
     return path
 
 
-def check_count(name: str, value: Any) -> int:
-    """Return a count as an int. Raises TypeError unless it is an integer, OutOfRangeError below zero and from 2^63."""
+def check_integer(name: str, value: Any) -> int:
+    """Return an integer as an int. Raises TypeError for other values, including bool."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
-    number = int(value.__index__())
+    return int(value.__index__())
+
+
+def check_count(name: str, value: Any) -> int:
+    """Return a count as an int. Raises TypeError unless it is an integer, OutOfRangeError below zero and from 2^63."""
+    number = check_integer(name, value)
     if number < 0:
         raise OutOfRangeError(f"{name} must be non-negative, got {number}")
     if number >= 2**63:
@@ -93,7 +99,7 @@ def check_names(name: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InvalidInputError(f"{name} must be a list of names, got {type(value).__name__}")
     names = tuple(value)
-    if not all(isinstance(each, str) for each in names):
+    if not all(isinstance(item, str) for item in names):
         raise InvalidInputError(f"{name} must be a list of names, got {names!r}")
     return names
 
@@ -142,8 +148,8 @@ def parse_reference(version: Any, *, branches: bool = False) -> Reference:
 
 
 def version_number(version: Any) -> int:
-    """Return a version number. Raises OutOfRangeError if it does not fit 64 bits."""
-    number = int(version.__index__())
+    """Return a version number. Raises TypeError, and OutOfRangeError if it does not fit 64 bits."""
+    number = check_integer("version", version)
     if not 0 <= number < U64:
         raise OutOfRangeError(f"a version number must be from 1 to 2^64 - 1, got {number}")
     return number
@@ -174,8 +180,9 @@ def parse_asof(asof: Any) -> datetime:
 
 
 def version_to_write(data_storage_version: str | None, use_legacy_format: bool | None) -> FileVersion | None:
-    """Return the format of new files, None to keep the table's. Raises InvalidInputError, UnsupportedFeatureError,
-    TypeError.
+    """Return the format of new files, or None to keep that of the table.
+
+    Raises InvalidInputError, UnsupportedFeatureError, TypeError.
     """
     if use_legacy_format is not None:
         warnings.warn("use_legacy_format is deprecated: use data_storage_version", DeprecationWarning, stacklevel=3)

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from lancetable.arguments import check_integer
 from lancetable.errors import InvalidInputError, OutOfRangeError
 from lancetable.file.blobs.descriptor import BLOB_V2_NAME, PREPARED
 from lancetable.file.blobs.prepared import (
@@ -74,8 +75,10 @@ class BlobFile(io.BufferedIOBase):
 
     Examples
     --------
-    >>> with ds.take_blobs("video", indices=[3])[0] as file:  # doctest: +SKIP
-    ...     header = file.read(16)
+    >>> videos = lancetable.dataset("videos.lance")
+    >>> with videos.take_blobs("video", indices=[0])[0] as file:
+    ...     file.size(), file.read(5), file.read_range(6, 5)
+    (11, b'first', b'video')
     """
 
     def __init__(self, inner: BlobHandle, buffer_size: int = DEFAULT_BLOB_BUFFER_SIZE) -> None:
@@ -93,9 +96,11 @@ class BlobFile(io.BufferedIOBase):
         return self.inner.size
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
+        """Return True."""
         return True
 
     def tell(self) -> int:
@@ -162,9 +167,9 @@ class BlobFile(io.BufferedIOBase):
         self._kept = memoryview(b"")
         super().close()
 
-    def _check_open(self, what: str) -> None:
+    def _check_open(self, method: str) -> None:
         if self.closed:
-            raise ValueError(f"{what} of closed file")
+            raise ValueError(f"{method} of closed file")
 
     def _next(self, length: int) -> memoryview:
         """Return `length` bytes at the position, which must be inside the blob."""
@@ -186,9 +191,7 @@ class BlobFile(io.BufferedIOBase):
 
 def checked_buffer_size(buffer_size: int) -> int:
     """Return a valid buffer size. Raises TypeError unless it is an int, InvalidInputError below zero."""
-    if isinstance(buffer_size, bool) or not isinstance(buffer_size, int):
-        raise TypeError(f"buffer_size must be an int, got {type(buffer_size).__name__}")
-    if buffer_size < 0:
+    if check_integer("buffer_size", buffer_size) < 0:
         raise InvalidInputError("buffer_size must be non-negative")
     return buffer_size
 
@@ -350,7 +353,10 @@ def blob_field(
 
     Examples
     --------
-    >>> pa.schema([lancetable.blob_field("video")])  # doctest: +SKIP
+    >>> schema = pa.schema([lancetable.blob_field("video")])
+    >>> table = pa.table([lancetable.blob_array([b"bytes", None])], schema=schema)
+    >>> lancetable.write_dataset(table, "blobs.lance", data_storage_version="2.2").count_rows()
+    2
     """
     given = {
         "inline-size": ("inline_size_threshold", inline_size_threshold, 0),
@@ -361,9 +367,7 @@ def blob_field(
     for key, (argument, value, least) in given.items():
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{argument} must be an int, got {type(value).__name__}")
-        if value < least:
+        if check_integer(argument, value) < least:
             raise InvalidInputError(f"{argument} must be {'positive' if least else 'non-negative'}")
         metadata[_THRESHOLDS.format(key)] = str(value)
     return pa.field(name, registered_type(), nullable, metadata or None)
@@ -372,7 +376,12 @@ def blob_field(
 def blob_array(values: Iterable[Any]) -> BlobArray:
     """Return the values of a blob column, each bytes, a `Blob`, a string (a URI) or None.
 
-    Raises TypeError, InvalidInputError.
+    Raises
+    ------
+    TypeError
+        If a value has another type.
+    InvalidInputError
+        If a URI is empty.
     """
     rows: list[dict[str, Any] | None] = []
     for value in values:

@@ -56,7 +56,7 @@ def fsck(
 
     Examples
     --------
-    >>> lancetable.fsck("/data/flights.lance", deep=True).is_clean  # doctest: +SKIP
+    >>> lancetable.fsck("flights.lance", deep=True).is_clean
     True
     """
     with tracked(progress, "fsck") as tracker:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
@@ -165,22 +166,22 @@ def dataset(
 
     Parameters
     ----------
-    uri : str or Path
+    uri
         A local path, or a URI such as `s3://bucket/table`.
-    version : int or str, optional
+    version
         A version number or the name of a tag.
-    asof : datetime or str, optional
+    asof
         Open the newest version committed at or before this time, in local time if it has no time zone. Ignored if
         `version` is given.
-    commit_lock : callable, optional
+    commit_lock
         Lock around the manifest write of commits, for stores that cannot create an object exclusively.
-    storage_options : dict, optional
+    storage_options
         Options of the store, such as credentials and endpoint.
-    default_scan_options : dict, optional
+    default_scan_options
         Default arguments of `scanner`.
-    metadata_cache_size_bytes : int, optional
+    metadata_cache_size_bytes
         Size limit of the cache of parsed metadata; 256 MiB by default.
-    session : Session, optional
+    session
         Share the cache of other datasets.
     block_size, index_cache_size, index_cache_size_bytes, read_params
         Accepted for compatibility, without effect.
@@ -203,9 +204,10 @@ def dataset(
 
     Examples
     --------
-    >>> import lancetable as lance
-    >>> lance.dataset("flights.lance", version=3).count_rows()  # doctest: +SKIP
-    336776
+    >>> lancetable.dataset("flights.lance").version
+    2
+    >>> lancetable.dataset("flights.lance", version=1).count_rows()
+    6
     """
     scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
     if uri is None:
@@ -236,8 +238,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     Examples
     --------
-    >>> ds = lancetable.dataset("flights.lance")  # doctest: +SKIP
-    >>> ds.to_table(columns=["carrier"], filter="dep_delay > 60")  # doctest: +SKIP
+    >>> ds = lancetable.dataset("flights.lance")
+    >>> ds.to_table(columns=["carrier"], filter="dep_delay > 60").to_pydict()
+    {'carrier': ['DL', 'B6']}
     """
 
     def __init__(
@@ -465,6 +468,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If the version, tag or branch does not exist.
         InvalidInputError
             If `version` has another type.
+
+        Examples
+        --------
+        >>> ds.checkout_version(1).count_rows()
+        6
+        >>> ds.tags.create("first", 1)
+        >>> ds.checkout_version("first").version
+        1
         """
         return LanceDataset.from_version(
             checkout(self._table, parse_reference(version, branches=True)),
@@ -479,7 +490,17 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def restore(self) -> None:
         """Commit the version of this dataset as the newest one.
 
-        Raises CommitConflictError if a concurrent commit prevents it.
+        Raises
+        ------
+        CommitConflictError
+            If a concurrent commit prevents it.
+
+        Examples
+        --------
+        >>> old = ds.checkout_version(1)
+        >>> old.restore()
+        >>> old.version, old.count_rows()
+        (3, 6)
         """
         self._table = tag_ops.restore(self._table)
 
@@ -528,43 +549,43 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Parameters
         ----------
-        columns : list of str or dict, optional
+        columns
             Column names, dotted for nested fields, or `{output name: SQL expression}`. `_rowid`, `_rowaddr`,
             `_rowoffset`, `_row_created_at_version` and `_row_last_updated_at_version` are also available. All columns
             by default.
-        filter : str or pyarrow.compute.Expression, optional
+        filter
             Predicate, as SQL or as an expression. It is checked when the scan is planned.
-        limit, offset : int, optional
+        limit, offset
             Number of rows to yield and to skip, after filter and order.
-        batch_size : int, optional
+        batch_size
             Maximum number of rows per batch. With a filter, batches of wide rows end at about 4 MiB; see
             `strict_batch_size`.
-        batch_size_bytes : int, optional
+        batch_size_bytes
             Approximate size of a batch in bytes.
-        fragments : iterable of LanceFragment, optional
+        fragments
             Scan only these fragments.
-        with_row_id, with_row_address : bool, optional
+        with_row_id, with_row_address
             Add `_rowid` or `_rowaddr`, both uint64.
-        use_stats : bool, optional
+        use_stats
             False disables pruning by the statistics in data files. The result is the same.
-        io_buffer_size : int, optional
+        io_buffer_size
             Accepted for compatibility, without effect.
-        late_materialization : bool or list of str, optional
+        late_materialization
             Read columns that the filter does not need only for matching rows: all, none, or the given ones. All by
             default.
-        blob_handling : str, optional
+        blob_handling
             "blobs_descriptions" (default), "all_descriptions" or "all_binary".
-        include_deleted_rows : bool, optional
+        include_deleted_rows
             Also yield deleted rows, with a null `_rowid`; requires `with_row_id`.
-        scan_stats_callback : callable, optional
+        scan_stats_callback
             Called with a `ScanStatistics` at the end of the scan.
-        strict_batch_size : bool, optional
+        strict_batch_size
             All batches except the last one have exactly `batch_size` rows.
-        order_by : list of str or ColumnOrdering, optional
+        order_by
             Sort keys, the most significant one first.
         batch_readahead, fragment_readahead, scan_in_order
             Tuning options, accepted for compatibility.
-        progress : callable or True, optional
+        progress
             Callback for the progress of each read, or True for a progress bar; see `lancetable.progress`. Not in
             pylance.
         nearest, full_text_query, index_segments, fast_search, row_addr_allowlist, row_addr_blocklist
@@ -584,6 +605,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             are checked by the read methods of the scanner.
         UnsupportedFeatureError
             If an argument of index search is given.
+
+        Examples
+        --------
+        >>> scanner = ds.scanner(columns=["id"], filter="carrier = 'UA'", with_row_id=True)
+        >>> scanner.count_rows()
+        3
+        >>> scanner.to_table().column_names
+        ['id', '_rowid']
         """
         scope.reject("vector search", planned=False, nearest=nearest)
         scope.reject("full text search", planned=False, full_text_query=full_text_query)
@@ -629,7 +658,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> ds.to_table(columns={"km": "distance * 1.609"}, filter="carrier = 'UA'", limit=5)  # doctest: +SKIP
+        >>> ds.to_table(columns={"km": "distance * 1.609"}, filter="carrier = 'DL'").to_pydict()
+        {'km': [1226.058]}
         """
         searches = {"nearest": nearest, "full_text_query": full_text_query}
         return self.scanner(**scan_arguments(locals()), **searches).to_table()
@@ -661,8 +691,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         disable_scoring_autoprojection: bool | None = None,
         **kwargs: Any,
     ) -> Iterator[pa.RecordBatch]:
-        """Stream rows as record batches with bounded memory. All arguments are those of `scanner`; errors as in
-        `to_table`.
+        """Stream rows as record batches with bounded memory.
+
+        All arguments are those of `scanner`. Raises the errors of `to_table`.
+
+        Examples
+        --------
+        >>> [batch.num_rows for batch in ds.to_batches(columns=["id"], batch_size=3, strict_batch_size=True)]
+        [3, 3, 2]
         """
         searches = {"nearest": nearest, "full_text_query": full_text_query}
         return self.scanner(**scan_arguments(locals()), **searches, **kwargs).to_batches()
@@ -722,6 +758,13 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If the filter is invalid.
         TypeError
             If the filter has another type, or an argument is unknown.
+
+        Examples
+        --------
+        >>> ds.count_rows()
+        8
+        >>> ds.count_rows("dep_delay IS NULL")
+        2
         """
         check_filter("filter", filter)
         scanned = {name: value for name, value in kwargs.items() if name not in PYARROW_COUNT_OPTIONS}
@@ -740,7 +783,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def slice(self, start: int, end: int, columns: Columns | None = None) -> pa.Table:
         """Return rows from position `start` up to, but excluding, `end`; fewer if the table ends earlier.
 
-        Raises InvalidInputError for a negative start or an end before it, ColumnNotFoundError, InvalidSqlError.
+        Raises
+        ------
+        InvalidInputError
+            If `start` is negative or `end` is before it.
+        ColumnNotFoundError, InvalidSqlError
+            If a column or an expression is invalid.
         """
         if self._default_scan_options or self._view_filter is not None:
             return self.scanner(columns, offset=start, limit=check_count("end", end - start)).to_table()
@@ -772,8 +820,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> ds.take([0, 100, 0], columns=["carrier"]).num_rows  # doctest: +SKIP
-        3
+        >>> ds.take([3, 0, 3], columns=["carrier"]).to_pydict()
+        {'carrier': ['DL', 'UA', 'DL']}
         """
         return take.take_offsets(self._table, indices, columns)
 
@@ -846,15 +894,17 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> with ds.take_blobs("video", indices=[3])[0] as file:  # doctest: +SKIP
-        ...     file.seek(-16, 2), file.read()
+        >>> videos = lancetable.dataset("videos.lance")
+        >>> with videos.take_blobs("video", indices=[1])[0] as file:
+        ...     file.seek(-5, 2), file.read()
+        (7, b'video')
         """
         checked_buffer_size(buffer_size)
         selector, rows = selected(ids, addresses, indices)
-        found = blob_ops.find_blobs(self._table, blob_column, selector, rows)
+        blobs = blob_ops.find_blobs(self._table, blob_column, selector, rows)
         return [
             None if handle is None else BlobFile(handle, buffer_size)
-            for handle in blob_ops.handles(self._table, found.places)
+            for handle in blob_ops.handles(self._table, blobs.places)
         ]
 
     def read_blobs(
@@ -871,6 +921,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         All blobs of one file are read together. Rows are in the given order regardless of `preserve_order`;
         `io_buffer_size` is accepted for compatibility. Other arguments and errors are those of `take_blobs`.
+
+        Examples
+        --------
+        >>> lancetable.dataset("videos.lance").read_blobs("video", indices=[0])
+        [(0, b'first video')]
         """
         check_io_buffer(io_buffer_size)
         selector, rows = selected(ids, addresses, indices)
@@ -918,8 +973,21 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> pa.Table:
         """Return `num_rows` distinct rows drawn at random, in table order if `randomize_order` is False.
 
-        Raises InvalidInputError if there are fewer rows, InvalidOperationError for a view created by `filter`,
-        ColumnNotFoundError, and TypeError for an unknown argument.
+        Raises
+        ------
+        InvalidInputError
+            If the table has fewer rows.
+        InvalidOperationError
+            If the dataset is a view created by `filter`.
+        ColumnNotFoundError
+            If a column does not exist.
+        TypeError
+            If an argument is unknown.
+
+        Examples
+        --------
+        >>> ds.sample(5, columns=["id"]).num_rows
+        5
         """
         if kwargs:
             raise TypeError(f"sample() got an unexpected argument {next(iter(kwargs))!r}; filter a scan instead")
@@ -935,7 +1003,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Filters of repeated calls are combined. The filter applies to scans (`scanner`, `to_table`, `head`, `count_rows`
         …), not to positions (`take`). `sample`, `delete`, `update` and `truncate_table` of a view raise
-        InvalidOperationError. Raises TypeError unless `expression` is a pyarrow expression.
+        InvalidOperationError.
+
+        Raises
+        ------
+        TypeError
+            If `expression` is not a pyarrow expression.
         """
         if not isinstance(expression, pc.Expression):
             raise TypeError(f"expression must be a pyarrow expression, got {type(expression).__name__}")
@@ -1010,8 +1083,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def get_fragment(self, fragment_id: int) -> LanceFragment | None:
         """Return the fragment with this id, or None."""
         number = check_count("fragment_id", fragment_id)
-        found = self._table.manifest.fragments.by_id(number) if number < 2**64 else None
-        return None if found is None else LanceFragment(self, None, fragment=found)
+        fragment = self._table.manifest.fragments.by_id(number)
+        return None if fragment is None else LanceFragment(self, None, fragment=fragment)
 
     def fragment_ids(self) -> set[int]:
         """Return the ids of all fragments, without creating fragment objects."""
@@ -1051,7 +1124,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return write_dataset(table, snake_case(model_class.__name__) if uri is None else uri, mode=mode, **kwargs)
 
     def insert(self, data: ReaderLike, *, mode: str = "append", **kwargs: Any) -> None:
-        """Write rows and move this dataset to the new version; `kwargs` and errors are those of `write_dataset`."""
+        """Write rows and move this dataset to the new version; `kwargs` and errors are those of `write_dataset`.
+
+        Examples
+        --------
+        >>> ds.insert([{"id": 9, "carrier": "DL", "dest": "JFK", "distance": 760}])
+        >>> ds.version, ds.count_rows()
+        (3, 9)
+        """
         self._table = write_dataset(data, self, mode=mode, **kwargs)._table
 
     def delete(
@@ -1093,8 +1173,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> ds.delete("dep_time IS NULL")  # doctest: +SKIP
-        {'num_deleted_rows': 8255}
+        >>> ds.delete("dep_delay IS NULL")
+        {'num_deleted_rows': 2}
         """
         check_filter("predicate", predicate, required=True)
         self._refuse_view("delete", "call it on the dataset, with the filter in the predicate")
@@ -1123,19 +1203,19 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Parameters
         ----------
-        updates : dict
+        updates
             SQL expression for each top-level column to set, over the old values of the same row. Values are cast to the
             column's type like `CAST`: an integer loses the fraction, a decimal is rounded, a timestamp is truncated to
             its unit, and a number too large for a narrower float becomes infinite. An integer or decimal out of range
             raises.
-        where : str or pyarrow expression, optional
+        where
             The rows to update; all by default.
         conflict_retries, retry_timeout
             Maximum number and total duration of retries. If a concurrent commit changes the same rows, the update runs
             again on the newer version.
-        data_storage_version : str, optional
+        data_storage_version
             Format of the new data files; the format of the table by default.
-        progress : callable or True, optional
+        progress
             Progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance.
 
         Returns
@@ -1166,8 +1246,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> ds.update({"dep_delay": "0"}, where="dep_delay IS NULL")  # doctest: +SKIP
-        {'num_rows_updated': 8255}
+        >>> ds.update({"dep_delay": "0"}, where="dep_delay IS NULL")
+        {'num_rows_updated': 2}
         """
         if not isinstance(updates, Mapping):
             raise TypeError(f"updates must be a dict, got {type(updates).__name__}")
@@ -1204,9 +1284,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> builder = ds.merge_insert("id")  # doctest: +SKIP
-        >>> builder.when_matched_update_all().when_not_matched_insert_all().execute(rows)  # doctest: +SKIP
-        {'num_inserted_rows': 2, 'num_updated_rows': 10, 'num_deleted_rows': 0}
+        >>> rows = pa.table({"id": [8, 9], "carrier": ["DL", "DL"]})
+        >>> builder = ds.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        >>> builder.execute(rows)
+        {'num_inserted_rows': 1, 'num_updated_rows': 1, 'num_deleted_rows': 0}
         """
         return MergeInsertBuilder(self, on)
 
@@ -1250,7 +1331,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> ds.merge(airlines, "carrier", "code")  # doctest: +SKIP
+        >>> airlines = lancetable.dataset("airlines.lance")
+        >>> ds.merge(airlines, "carrier", "code")
+        >>> ds.take([0], columns=["carrier", "airline"]).to_pylist()
+        [{'carrier': 'UA', 'airline': 'United'}]
         """
         right = read_table(data_obj, schema)
         right_on = left_on if right_on is None else right_on
@@ -1274,8 +1358,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Rename all manifests to the V2 naming scheme, which makes the newest version faster to find.
 
         No other process may write to the table during the call, and readers may fail to open it. After an interruption,
-        call it again. Raises UnsupportedFeatureError for an external manifest store, CorruptFileError if a version has
-        two different manifests.
+        call it again.
+
+        Raises
+        ------
+        UnsupportedFeatureError
+            If the table has an external manifest store.
+        CorruptFileError
+            If a version has two different manifests.
         """
         table = self._table
         rename_manifests_at(table.store, table.base, table.handler)
@@ -1302,22 +1392,22 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Parameters
         ----------
-        older_than : timedelta, optional
+        older_than
             Remove versions older than this; 14 days if no other condition is given.
-        retain_versions : int, optional
+        retain_versions
             Keep this number of newest versions. If several conditions are given, all must hold.
-        delete_unverified : bool, default False
+        delete_unverified
             Also remove unreferenced files younger than seven days. They may belong to a commit in progress, so use this
             only while nothing writes to the table.
-        error_if_tagged_old_versions : bool, default True
+        error_if_tagged_old_versions
             Raise an error if a tagged version matches, instead of keeping it silently.
-        delete_rate_limit : int, optional
+        delete_rate_limit
             Maximum number of files to delete per second.
-        versions : list of int, optional
+        versions
             Remove only these versions.
-        delete_concurrency : int, optional
+        delete_concurrency
             Accepted for compatibility; deletions are sent to the store in groups.
-        progress : callable or True, optional
+        progress
             Progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance.
 
         Returns
@@ -1331,6 +1421,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If a version to remove is tagged, or the rate limit is less than 1.
         OutOfRangeError
             If `delete_concurrency` is less than 1.
+
+        Examples
+        --------
+        >>> from datetime import timedelta
+        >>> ds.cleanup_old_versions(older_than=timedelta(0)).old_versions
+        1
+        >>> [version["version"] for version in ds.versions()]
+        [2]
         """
         policy = cleanup.policy_of(
             older_than,
@@ -1363,7 +1461,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> CleanupExplanation:
         """Return what `cleanup_old_versions` with these arguments would remove, without changing anything.
 
-        With `include_files`, at most `max_files` files are listed. Raises CleanupError for tagged versions.
+        With `include_files`, at most `max_files` files are listed.
+
+        Raises
+        ------
+        CleanupError
+            If a version to remove is tagged.
         """
         policy = cleanup.policy_of(
             older_than,
@@ -1394,8 +1497,17 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> DatasetDelta:
         """Return the changes from `begin_version` (exclusive) to `end_version` (inclusive), by row lineage.
 
-        `compared_against` is short for the changes from that version to this one. Raises InvalidInputError for
-        incomplete arguments.
+        `compared_against` is short for the changes from that version to this one.
+
+        Raises
+        ------
+        InvalidInputError
+            If the arguments are incomplete.
+
+        Examples
+        --------
+        >>> ds.delta(compared_against=1).get_inserted_rows().read_all()["id"].to_pylist()
+        [7, 8]
         """
         return delta_of(self._table, compared_against, begin_version, end_version)
 
@@ -1421,6 +1533,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If a key column does not exist.
         VersionNotFoundError, RefNotFoundError
             If a version does not exist.
+
+        Examples
+        --------
+        >>> ds.diff(1).inserted["id"].to_pylist()
+        [7, 8]
         """
         before = checkout(self._table, parse_reference(older, branches=True))
         after = self._table if newer is None else checkout(self._table, parse_reference(newer, branches=True))
@@ -1431,7 +1548,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> ds.sql("SELECT dest, count(*) FROM dataset GROUP BY dest").build().to_batch_records()  # doctest: +SKIP
+        >>> query = ds.sql("SELECT carrier, count(*) AS n FROM dataset GROUP BY ALL ORDER BY ALL LIMIT 2").build()
+        >>> pa.Table.from_batches(query.to_batch_records()).to_pydict()
+        {'carrier': ['AA', 'B6'], 'n': [2, 2]}
         """
         return SqlQueryBuilder(self, sql)
 
@@ -1467,6 +1586,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If the name is invalid.
         RefNotFoundError, VersionNotFoundError
             If the reference does not exist.
+
+        Examples
+        --------
+        >>> experiment = ds.create_branch("experiment")
+        >>> experiment.delete("carrier = 'UA'")
+        {'num_deleted_rows': 3}
+        >>> experiment.count_rows(), ds.count_rows()
+        (5, 8)
         """
         start: Reference | None = (None, None) if reference == "main" else reference
         start = None if start is None else parse_reference(start, branches=True)
@@ -1502,6 +1629,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If the reference does not exist.
         UnsupportedFeatureError
             If the target is in another store.
+
+        Examples
+        --------
+        >>> clone = ds.shallow_clone("clone.lance", 1)
+        >>> clone.count_rows()
+        6
         """
         return self._cloned(clone.shallow_clone, target_path, reference, storage_options, kwargs)
 
@@ -1514,8 +1647,16 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> LanceDataset:
         """Create a table at `target_path` with copies of all files of `reference`. The target may be in another store.
 
-        Arguments are those of `shallow_clone`. Raises AlreadyExistsError, RefNotFoundError, VersionNotFoundError,
-        StoreError.
+        Arguments are those of `shallow_clone`.
+
+        Raises
+        ------
+        AlreadyExistsError
+            If a table exists at the address.
+        RefNotFoundError, VersionNotFoundError
+            If the reference does not exist.
+        StoreError
+            If the storage failed.
         """
         return self._cloned(clone.deep_clone, target_path, reference, storage_options, kwargs)
 
@@ -1548,17 +1689,17 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Parameters
         ----------
-        transforms : dict, BatchUDF, callable, ReaderLike, pyarrow.Field, list of Fields or pyarrow.Schema
+        transforms
             One of: SQL expressions by the names of the new columns; a function from a RecordBatch to a RecordBatch of
             new columns; rows of the new columns in scan order; or fields to add as null columns, which writes only the
             schema.
-        read_columns : list of str, optional
+        read_columns
             Input columns of a function, including `_rowid` and `_rowaddr` if wanted; all columns by default.
-        reader_schema : pyarrow.Schema, optional
+        reader_schema
             The schema of `transforms` if it is an iterable of batches.
-        batch_size : int, optional
+        batch_size
             Number of rows passed to a function at a time.
-        progress : callable or True, optional
+        progress
             Progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance.
 
         Raises
@@ -1576,8 +1717,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> ds.add_columns({"speed": "distance / air_time"})  # doctest: +SKIP
-        >>> ds.add_columns(pa.field("note", pa.string()))  # doctest: +SKIP
+        >>> ds.add_columns({"speed": "distance / air_time"})
+        >>> ds.add_columns(pa.field("note", pa.string()))
+        >>> ds.schema.names[-2:]
+        ['speed', 'note']
         """
         new = udf.new_columns(transforms, self, read_columns, reader_schema)
         with tracked(progress, "add_columns") as tracker:
@@ -1612,7 +1755,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Parameters
         ----------
-        *alterations : dict
+        *alterations
             `path` (dotted for fields of structs) and any of `name`, `nullable` and `data_type`.
 
         Raises
@@ -1630,16 +1773,33 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> ds.alter_columns({"path": "dest", "name": "destination"})  # doctest: +SKIP
-        >>> ds.alter_columns({"path": "x", "data_type": pa.float32()})  # doctest: +SKIP
+        >>> ds.alter_columns({"path": "dest", "name": "destination"}, {"path": "distance", "data_type": pa.int32()})
+        >>> ds.schema.field("destination").type, ds.schema.field("distance").type
+        (DataType(string), DataType(int32))
         """
         self._table = evolution.alter(self._table, [parse_alteration(alteration) for alteration in alterations])
 
     def drop_columns(self, columns: Sequence[str]) -> None:
         """Remove columns, or fields of struct columns ("a.b"), from the schema.
 
-        Their bytes are removed when fragments are compacted and old versions cleaned up. Raises ColumnNotFoundError,
-        TypeError for a single string, InvalidInputError if no column would be left, CommitConflictError.
+        Their bytes are removed when fragments are compacted and old versions cleaned up.
+
+        Raises
+        ------
+        ColumnNotFoundError
+            If a column does not exist.
+        InvalidInputError
+            If no column would be left.
+        TypeError
+            If `columns` is a single string.
+        CommitConflictError
+            If the table changed during the call.
+
+        Examples
+        --------
+        >>> ds.drop_columns(["dep_delay"])
+        >>> "dep_delay" in ds.schema.names
+        False
         """
         if isinstance(columns, str):
             raise TypeError("columns must be a list of names, not a string")
@@ -1713,22 +1873,30 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Parameters
         ----------
-        base_uri : str, Path or LanceDataset
+        base_uri
             The table. An Overwrite creates it if it does not exist.
-        operation : LanceOperation or Transaction
+        operation
             The change. A Transaction provides its own read version, uuid and properties.
-        read_version : int, optional
+        read_version
             The version that the change is based on; required for all operations except Overwrite and Restore.
-        detached : bool
+        commit_lock, storage_options
+            As in `dataset`.
+        enable_v2_manifest_paths
+            As in `write_dataset`, for a table that an Overwrite creates.
+        detached
             Create a version outside of the lineage, which can be opened only by its number.
-        max_retries : int
+        max_retries
             Maximum number of retries after concurrent commits.
-        commit_message : str, optional
+        commit_message
             Stored with the transaction.
-        enable_stable_row_ids : bool, optional
+        enable_stable_row_ids
             For a table that an Overwrite creates; see `write_dataset`.
-        commit_timeout : timedelta, optional
+        commit_timeout
             Total duration of all attempts; None for no limit.
+        namespace_client, table_id, base_store_params
+            Not supported; raise UnsupportedFeatureError if given.
+        namespace_client_managed_versioning
+            Accepted for compatibility, without effect.
 
         Returns
         -------
@@ -1750,8 +1918,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Examples
         --------
-        >>> fragments = write_fragments(table, uri)  # doctest: +SKIP
-        >>> LanceDataset.commit(uri, LanceOperation.Append(fragments), read_version=3)  # doctest: +SKIP
+        >>> from lancetable import LanceDataset, LanceOperation
+        >>> from lancetable.fragment import write_fragments
+        >>> fragments = write_fragments(ds.to_table(limit=2), "flights.lance")
+        >>> LanceDataset.commit("flights.lance", LanceOperation.Append(fragments), read_version=2).count_rows()
+        10
         """
         scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
         scope.reject("several stores for one table", planned=False, base_store_params=base_store_params)
@@ -1801,7 +1972,6 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Commit several appends as one.
 
         The merged transaction has its own uuid, and none of the properties (including commit messages) of the others.
-        Other arguments are those of `commit`.
 
         Parameters
         ----------
@@ -1809,6 +1979,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             The table.
         transactions
             Transactions with an Append each.
+        commit_lock, storage_options, enable_v2_manifest_paths, detached, max_retries, base_store_params, commit_timeout
+            As in `commit`.
 
         Returns
         -------
@@ -1823,6 +1995,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If an operation is not an Append.
         CommitConflictError, CommitStateUnknownError
             As in `commit`.
+        TypeError
+            If an element is not a Transaction.
         """
         if not transactions:
             raise InvalidOperationError("No transactions to commit")
@@ -1855,32 +2029,39 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def read_transaction(self, version: int) -> Transaction | None:
         """Return the transaction of a version, None if its writer stored none. Raises VersionNotFoundError."""
         table = checkout(self._table, version_number(version))
-        found = transactions.read(table.store, table.base, table.file)
-        return None if found is None else Transaction.from_format(found)
+        transaction = transactions.read(table.store, table.base, table.file)
+        return None if transaction is None else Transaction.from_format(transaction)
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
         """Return the transactions of the newest versions up to this one, newest first; None for a missing transaction.
 
-        Returns at least one entry, as pylance does. Raises TypeError, OutOfRangeError.
+        Returns at least one entry, as pylance does.
+
+        Raises
+        ------
+        TypeError, OutOfRangeError
+            If `recent_transactions` is not a count.
         """
-        wanted = check_count("recent_transactions", recent_transactions)
-        found: list[Transaction | None] = []
-        for number in range(self.version, 0, -1):
-            if found and len(found) >= wanted:
-                break
-            try:
-                found.append(self.read_transaction(number))
-            except VersionNotFoundError:
-                break
-        return found
+        count = max(check_count("recent_transactions", recent_transactions), 1)
+        collected: list[Transaction | None] = []
+        with suppress(VersionNotFoundError):
+            for number in range(self.version, max(0, self.version - count), -1):
+                collected.append(self.read_transaction(number))  # noqa: PERF401  # an error ends the list
+        return collected
 
     def add_bases(
         self, new_bases: Sequence[DatasetBasePath], transaction_properties: dict[str, str] | None = None
     ) -> LanceDataset:
         """Register base paths for files of this table, and move this dataset to the new version.
 
-        A base without an id gets the next free one. Returns this dataset. Raises InvalidOperationError if a name, path
-        or id is in use, CommitConflictError if a concurrent commit took it.
+        A base without an id gets the next free one. Returns this dataset.
+
+        Raises
+        ------
+        InvalidOperationError
+            If a name, path or id is in use.
+        CommitConflictError
+            If a concurrent commit took it.
         """
         operation = tx.UpdateBases(to_bases(new_bases))
         transaction = tx.Transaction.create(self.version, operation, properties=transaction_properties or {})
@@ -1893,8 +2074,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> None:
         """Delete a table with all its files.
 
-        Raises DatasetNotFoundError if the path does not exist (unless `ignore_not_found`), and InvalidInputError,
-        without deleting anything, if it contains files but no readable manifest.
+        Raises
+        ------
+        DatasetNotFoundError
+            If the path does not exist, unless `ignore_not_found` is set.
+        InvalidInputError
+            If the path contains files but no readable manifest. Nothing is deleted.
         """
         drop.drop(uri_text(base_uri), storage_options, ignore_not_found=bool(ignore_not_found))
 
@@ -1908,7 +2093,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def validate(self) -> None:
         """Check that every file of this version exists and matches the manifest.
 
-        Raises CorruptFileError, NotFoundError or UnsupportedFeatureError for the first problem.
+        Raises
+        ------
+        CorruptFileError, NotFoundError, UnsupportedFeatureError
+            For the first problem.
         """
         validate.validate(self._table)
 
@@ -1996,58 +2184,60 @@ def write_dataset(
         Any tabular object: pandas and polars frames, Arrow tables, batches, readers, datasets, scanners, a dict of
         columns, a list of dicts, an iterable of record batches (with `schema`), an object with an Arrow C stream.
         Streams are read once, batch by batch.
-    uri : str, Path or LanceDataset
+    uri
         The table. For a dataset, the change is based on its version; `storage_options` and `commit_lock` override those
         of the dataset.
-    schema : pyarrow.Schema, optional
+    schema
         Schema to cast the data to.
-    mode : "create", "append" or "overwrite"
+    mode
         "create" fails if the table exists; it replaces a table only in `memory://`. "append" adds rows; columns may be
         in any order and nullable ones may be missing; a missing table is created with a warning. "overwrite" creates a
         version with only these rows and this schema; older versions stay readable.
-    max_rows_per_file, max_bytes_per_file : int
+    max_rows_per_file, max_bytes_per_file
         Size limits of a data file.
-    max_rows_per_group : int
+    max_rows_per_group
         Rows of a batch in 0.1 files; no effect in other formats.
-    data_cache_bytes : int, optional
+    data_cache_bytes
         Bytes to buffer per column before a page is written; default 8 MiB.
-    max_page_bytes : int, optional
+    max_page_bytes
         Larger pages are split; default 32 MiB.
-    commit_lock : callable, optional
-        See `dataset`.
-    progress : FragmentWriteProgress, callable or True, optional
+    commit_lock, storage_options
+        As in `dataset`.
+    use_legacy_format
+        Deprecated; use `data_storage_version`.
+    progress
         Object that is notified of each data file; or (not in pylance) a progress callback, or True for a progress bar:
         see `lancetable.progress`.
-    data_storage_version : str, optional
+    data_storage_version
         Format of the new files, such as "2.0". By default, append and overwrite keep that of the table, and a new table
         uses 2.1.
-    enable_v2_manifest_paths : bool
+    enable_v2_manifest_paths
         Name the manifests of a new table so that the newest one is listed first.
     commit_message, transaction_properties
         Stored with the transaction.
-    session : Session, optional
+    session
         Share the cache of other datasets.
-    schema_mode : "merge", optional
+    schema_mode
         With mode "append": extend the schema of the table to fit the data. Columns that the table lacks are added, with
         nulls in existing rows; integers, floats, decimals and strings get the wider of two types. The schema changes in
         separate commits before the rows are appended. Not in pylance.
-    enable_stable_row_ids : bool
+    enable_stable_row_ids
         Give every row of a new table an id that it keeps when it is rewritten, and record the versions in which it was
         created and last updated. An existing table without stable row ids cannot get them: this has no effect, and a
         warning is logged.
-    auto_cleanup_options : AutoCleanupConfig, optional
+    auto_cleanup_options
         For a new table; see `DatasetOptimizer.enable_auto_cleanup`. No effect on an existing table: a warning is logged
         if its settings differ.
-    initial_bases : list of DatasetBasePath, optional
+    initial_bases
         Base paths in the same store where files of a new table may be stored; see `LanceDataset.add_bases`.
-    target_bases : list of str, optional
+    target_bases
         Names or paths of registered bases, or the address of the table, that receive new data files in turn; the table
         alone by default.
-    target_all_bases : bool, optional
+    target_all_bases
         Distribute new data files over the table and all of its bases.
     base_store_params, namespace_client, table_id
         Not supported; raise UnsupportedFeatureError if given.
-    blob_pack_file_size_threshold : int, optional
+    blob_pack_file_size_threshold
         Maximum size of a file with several blobs, unless their field sets it; 1 GiB by default. See `blob_field`.
     external_blob_mode, allow_external_blob_outside_bases
         Options of external blobs, which are rejected with UnsupportedFeatureError.
@@ -2072,10 +2262,11 @@ def write_dataset(
 
     Examples
     --------
-    >>> import pyarrow as pa, lancetable as lance
-    >>> ds = lance.write_dataset(pa.table({"id": [1, 2]}), "/tmp/t.lance")  # doctest: +SKIP
-    >>> ds.version  # doctest: +SKIP
-    1
+    >>> ds = lancetable.write_dataset(pa.table({"id": [1, 2]}), "new.lance")
+    >>> lancetable.write_dataset([{"id": 3}], ds, mode="append").count_rows()
+    3
+    >>> lancetable.write_dataset({"name": ["a"]}, "new.lance", mode="overwrite").version
+    3
     """
     if uri is None:
         raise InvalidInputError("missing argument: uri")
@@ -2110,11 +2301,11 @@ def write_dataset(
 
 def selected(ids: Any, addresses: Any, indices: Any) -> tuple[blob_ops.Selector, Any]:
     """Return the given selection of rows. Raises InvalidInputError unless there is exactly one."""
-    given: list[tuple[blob_ops.Selector, Any]] = [("ids", ids), ("addresses", addresses), ("indices", indices)]
-    chosen = [(name, rows) for name, rows in given if rows is not None]
-    if len(chosen) != 1:
+    selections: list[tuple[blob_ops.Selector, Any]] = [("ids", ids), ("addresses", addresses), ("indices", indices)]
+    given = [(selector, rows) for selector, rows in selections if rows is not None]
+    if len(given) != 1:
         raise InvalidInputError("Exactly one of ids, indices, or addresses must be specified")
-    return chosen[0]
+    return given[0]
 
 
 def check_io_buffer(size: int | None) -> None:

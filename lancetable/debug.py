@@ -228,7 +228,7 @@ def render_list(name: str, brackets: str, items: Any, depth: int) -> str:
     if not len(items):
         return name + brackets
     pad = INDENT * (depth + 1)
-    lines = "".join(f"{pad}{render(each, depth + 1)},\n" for each in items)
+    lines = "".join(f"{pad}{render(item, depth + 1)},\n" for item in items)
     return f"{name}{brackets[0]}\n{lines}{INDENT * depth}{brackets[1]}"
 
 

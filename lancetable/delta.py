@@ -23,7 +23,11 @@ class DatasetDelta:
 
     Examples
     --------
-    >>> ds.delta(compared_against=3).get_inserted_rows().read_all()  # doctest: +SKIP
+    >>> delta = ds.delta(compared_against=1)
+    >>> delta.get_inserted_rows().read_all().select(["id", "carrier"]).to_pydict()
+    {'id': [7, 8], 'carrier': ['AA', 'UA']}
+    >>> [type(transaction.operation).__name__ for transaction in delta.list_transactions()]
+    ['Append']
     """
 
     def __init__(self, version: TableVersion, begin: int, end: int) -> None:
@@ -60,17 +64,18 @@ class DatasetDelta:
         return diff.updated_rows(self._with_lineage("updated rows"), self._begin, self._end)
 
     def get_deleted_row_ids(self) -> pa.RecordBatchReader:
-        """Return the `_rowid` of deleted rows. Raises InvalidOperationError without stable row ids,
-        VersionNotFoundError.
+        """Return the `_rowid` of deleted rows.
+
+        Raises InvalidOperationError without stable row ids, VersionNotFoundError.
         """
         return diff.deleted_row_ids(checkout(self._version, self._begin), self._at_end())
 
-    def _with_lineage(self, what: str) -> TableVersion:
+    def _with_lineage(self, result: str) -> TableVersion:
         """Return the last version if it has stable row ids. Without them, every row counts as created in version 1."""
         version = self._at_end()
         if not version.manifest.has_stable_row_ids:
             raise InvalidOperationError(
-                f"{what} require stable row ids, which {version.uri} does not have; compare versions by key with"
+                f"{result} require stable row ids, which {version.uri} does not have; compare versions by key with"
                 " LanceDataset.diff"
             )
         return version

@@ -158,8 +158,9 @@ class CleanupError(LanceError, OSError):
 
 
 class CorruptFileError(LanceError, OSError, ValueError):
-    """Bytes that violate the format. `path` and `offset` are their location; `expected` and `found` describe the
-    mismatch.
+    """Bytes that violate the format.
+
+    `path` and `offset` are their location; `expected` and `found` describe the mismatch.
     """
 
     path: str | None = None

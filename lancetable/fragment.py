@@ -244,8 +244,16 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
     def take(self, indices: Any, columns: Columns | None = None) -> pa.Table:
         """Read rows by position among the live rows of this fragment, from 0, in the given order.
 
-        Blobs are returned as bytes. Raises OutOfRangeError, ColumnNotFoundError, InvalidSqlError, and TypeError unless
-        `indices` are integers.
+        Blobs are returned as bytes.
+
+        Raises
+        ------
+        OutOfRangeError
+            If a position is out of range.
+        ColumnNotFoundError, InvalidSqlError
+            If a column or an expression is invalid.
+        TypeError
+            If `indices` are not integers.
         """
         return take.take_offsets(self._version, indices, columns, fragment=self._fragment.id, blobs_as_bytes=True)
 
@@ -259,15 +267,26 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         """Write a deletion file for the matching rows without committing it.
 
         Returns the new metadata for `LanceOperation.Delete`, or None if no row is left, so that the fragment has to be
-        removed. Raises InvalidSqlError, ColumnNotFoundError, TypeError.
+        removed.
+
+        Raises
+        ------
+        InvalidSqlError, ColumnNotFoundError, TypeError
+            If the predicate is invalid.
         """
         check_filter("predicate", predicate, required=True)
         remaining = delete.delete_from_fragment(self._version, self._fragment, predicate)
         return None if remaining is None else FragmentMetadata.from_format(remaining)
 
     def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:
-        """Delete like `delete`, for rows given by physical offset, counting deleted rows. Raises OutOfRangeError,
-        TypeError.
+        """Write a deletion file like `delete`, for rows given by physical offset, counting deleted rows.
+
+        Raises
+        ------
+        OutOfRangeError
+            If an offset is negative or not in the fragment.
+        TypeError
+            If `offsets` are not integers.
         """
         remaining = delete.delete_offsets(self._version, self._fragment, row_numbers(offsets, "offsets"))
         return None if remaining is None else FragmentMetadata.from_format(remaining)
@@ -398,7 +417,12 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
     def create_from_file(filename: str, dataset: LanceDataset, fragment_id: int) -> FragmentMetadata:
         """Return the metadata of a fragment with one finished file below the data directory; nothing is committed.
 
-        Raises NotFoundError, CorruptFileError, and SchemaMismatchError for a column that the dataset lacks.
+        Raises
+        ------
+        NotFoundError, CorruptFileError
+            If the file does not exist or is damaged.
+        SchemaMismatchError
+            If the dataset lacks a column of the file.
         """
         return FragmentMetadata.from_format(adopt_fragment(dataset.table_version, filename, fragment_id))
 
@@ -421,8 +445,12 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
     ) -> FragmentMetadata:
         """Write all rows of `data` as one fragment without committing it; see `write_fragments`.
 
-        The fragment gets the id `fragment_id`, 0 by default. Raises InvalidOperationError for data without rows or with
-        more rows than a file can have, and the errors of `write_fragments`.
+        The fragment gets the id `fragment_id`, 0 by default.
+
+        Raises
+        ------
+        InvalidOperationError
+            If the data has no rows, or more rows than a file can have.
         """
         number = check_count("fragment_id", fragment_id or 0)
         files, _ = of_files(progress)

@@ -100,8 +100,14 @@ class DataFile:
     def create(dataset: LanceDataset, path: str, *, base_id: int | None = None) -> DataFile:
         """Describe a finished file below the data directory, for example for `LanceOperation.DataReplacement`.
 
-        Columns of the file are matched to those of the dataset by name. Raises NotFoundError, CorruptFileError, and
-        SchemaMismatchError for a column that the dataset lacks.
+        Columns of the file are matched to those of the dataset by name.
+
+        Raises
+        ------
+        NotFoundError, CorruptFileError
+            If the file does not exist or is damaged.
+        SchemaMismatchError
+            If the dataset lacks a column of the file.
         """
         return DataFile.from_format(adopt_data_file(dataset.table_version, path, base_id=base_id)[0])
 
@@ -258,7 +264,12 @@ class RowIdSequence:
     def from_inline_metadata(metadata: RowIdMeta) -> RowIdSequence:
         """Parse the row ids of `FragmentMetadata.row_id_meta`.
 
-        Raises TypeError for another argument, CorruptFileError for invalid bytes.
+        Raises
+        ------
+        TypeError
+            If `metadata` is not an inline RowIdMeta.
+        CorruptFileError
+            If the bytes are invalid.
         """
         if not isinstance(metadata, RowIdMeta) or not isinstance(metadata.data, bytes):
             raise TypeError(f"metadata must be an inline RowIdMeta, got {type(metadata).__name__}")
@@ -336,8 +347,14 @@ class FragmentMetadata:
     def from_json(json_data: str) -> FragmentMetadata:
         """Parse the JSON string of `to_json`; `id`, `files` and `physical_rows` are required.
 
-        Raises InvalidInputError for JSON that does not describe a fragment, TypeError unless it is a string,
-        UnsupportedFeatureError for data overlays.
+        Raises
+        ------
+        InvalidInputError
+            If the JSON does not describe a fragment.
+        TypeError
+            If `json_data` is not a string.
+        UnsupportedFeatureError
+            If the fragment has data overlays.
         """
         value = parse_object(json_data)
         missing = [key for key in ("id", "files", "physical_rows") if key not in value]
@@ -346,7 +363,7 @@ class FragmentMetadata:
         if value.get("overlays"):
             raise scope.unsupported("data overlays", planned=True, name="FragmentMetadata.from_json")
         files = [checked(frozen.DataFile.from_json, file) for file in value["files"]]
-        optional = {
+        optional: dict[str, Any] = {
             name: None if value.get(name) is None else parse(value[name]) for name, parse in OPTIONAL_PARTS.items()
         }
         data_files = [DataFile.from_format(file) for file in files]
@@ -355,7 +372,12 @@ class FragmentMetadata:
     def to_format(self) -> frozen.Fragment:
         """Return the frozen form.
 
-        Raises InvalidInputError for invalid paths or numbers, UnsupportedFeatureError for data overlays.
+        Raises
+        ------
+        InvalidInputError
+            If a path or number is invalid.
+        UnsupportedFeatureError
+            If the fragment has data overlays.
         """
         if not 0 <= self.id < U64 or self.physical_rows is None or self.physical_rows < 0:
             raise InvalidInputError(f"a fragment cannot have id {self.id} and {self.physical_rows} rows")
@@ -367,7 +389,7 @@ class FragmentMetadata:
             tuple(file.to_format() for file in self.files),
             self.physical_rows,
             None if self.deletion_file is None else self.deletion_file.to_format(),
-            *(None if sequence is None else sequence.data for sequence in sequences),
+            *[None if sequence is None else sequence.data for sequence in sequences],  # type: ignore[arg-type]
         )
 
     @classmethod
@@ -410,9 +432,7 @@ def parse_object(text: str) -> dict[str, Any]:
 
 
 def checked(parse: Any, value: Any) -> Any:
-    """Call a parser of `format`, converting its CorruptFileError to InvalidInputError, because the input is an
-    argument.
-    """
+    """Call a parser of `format`; raise InvalidInputError for its CorruptFileError, because the input is an argument."""
     try:
         return parse(value)
     except CorruptFileError as error:

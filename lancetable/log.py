@@ -35,15 +35,15 @@ def set_logger(
 
     Parameters
     ----------
-    file_path : str
+    file_path
         File to append to; ignored if `log_handler` is given.
-    name : str
+    name
         Logger to attach to: "lancetable" or one of its children.
-    level : int
+    level
         Minimum level of records.
-    format_string : str, optional
+    format_string
         Format of a line, in the `%` style of `logging`.
-    log_handler : logging.Handler, optional
+    log_handler
         Handler to use instead of a file.
     """
     logger = logging.getLogger(name)

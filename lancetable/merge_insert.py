@@ -42,13 +42,9 @@ class MergeInsertBuilder:
 
     Examples
     --------
-    >>> (
-    ...     ds.merge_insert("id")
-    ...     .when_matched_update_all()
-    ...     .when_not_matched_insert_all()
-    ...     .execute(new_rows)
-    ... )  # doctest: +SKIP
-    {'num_inserted_rows': 2, 'num_updated_rows': 10, 'num_deleted_rows': 0}
+    >>> builder = ds.merge_insert("id").when_matched_update_all("source.dep_delay > target.dep_delay")
+    >>> builder.when_not_matched_insert_all().execute(pa.table({"id": [4, 5, 9], "dep_delay": [70, 70, 70]}))
+    {'num_inserted_rows': 1, 'num_updated_rows': 1, 'num_deleted_rows': 0}
     """
 
     def __init__(self, dataset: LanceDataset, on: str | Iterable[str] | None = None) -> None:
@@ -67,8 +63,12 @@ class MergeInsertBuilder:
     def when_matched_update_all(self, condition: str | None = None) -> MergeInsertBuilder:
         """Update matched rows with all columns of the source; other columns keep their values.
 
-        `condition` is SQL over `source.` and `target.` columns; rows for which it is not true are not updated. Raises
-        TypeError unless it is a string.
+        `condition` is SQL over `source.` and `target.` columns; rows for which it is not true are not updated.
+
+        Raises
+        ------
+        TypeError
+            If `condition` is not a string.
         """
         if condition is not None and not isinstance(condition, str):
             raise TypeError(f"condition must be an SQL string, got {type(condition).__name__}")
@@ -89,7 +89,10 @@ class MergeInsertBuilder:
     def when_not_matched_by_source_delete(self, expr: str | None = None) -> MergeInsertBuilder:
         """Delete table rows without a match; with `expr`, SQL over their columns, only those for which it is true.
 
-        Raises TypeError unless `expr` is a string.
+        Raises
+        ------
+        TypeError
+            If `expr` is not a string.
         """
         if expr is not None and not isinstance(expr, str):
             raise TypeError(f"expr must be an SQL string, got {type(expr).__name__}")
@@ -98,13 +101,17 @@ class MergeInsertBuilder:
     def when_source_repeated(self, keep: Literal["fail", "first", "last"]) -> MergeInsertBuilder:
         """Select one of several source rows with the same key, for updates and inserts. Not in pylance.
 
-        The default "fail" inserts all of them, and raises an error if they match the same table row. Raises
-        InvalidInputError for another value.
+        The default "fail" inserts all of them, and raises an error if they match the same table row.
+
+        Raises
+        ------
+        InvalidInputError
+            If `keep` has another value.
         """
-        known = {choice.value: choice for choice in Repeated}
-        if keep not in known:
-            raise InvalidInputError(f"keep must be one of {', '.join(known)}, not {keep!r}")
-        return self._with(repeated=known[keep])
+        values = [choice.value for choice in Repeated]
+        if keep not in values:
+            raise InvalidInputError(f"keep must be one of {', '.join(values)}, not {keep!r}")
+        return self._with(repeated=Repeated(keep))
 
     def write_mode(self, mode: Literal["auto", "rewrite_rows", "rewrite_columns"]) -> MergeInsertBuilder:
         """Select how updated rows are written: as whole rows, or only the columns of the source.
@@ -112,21 +119,28 @@ class MergeInsertBuilder:
         "rewrite_rows" writes whole rows to new fragments. "rewrite_columns" writes only the columns of the source, for
         all rows of the fragments with a match; it is cheaper if a few narrow columns of wide rows change. It only
         supports updates, from a source that fits in memory, lacks at least one column of the table, and has a column
-        besides the key and no blobs. "auto" writes rows. Raises InvalidInputError for another value.
+        besides the key and no blobs. "auto" writes rows.
+
+        Raises
+        ------
+        InvalidInputError
+            If `mode` has another value.
         """
-        known = {choice.value: choice for choice in WriteMode}
-        if mode not in known:
+        if mode not in [choice.value for choice in WriteMode]:
             raise InvalidInputError(
                 f"Invalid write_mode: {mode}. Expected one of 'auto', 'rewrite_rows', 'rewrite_columns'"
             )
-        return self._with(write_mode=known[mode])
+        return self._with(write_mode=WriteMode(mode))
 
     # -------------------------------------------------------------------------------------------------- execution
 
     def conflict_retries(self, max_retries: int) -> MergeInsertBuilder:
         """Set the maximum number of retries after a concurrent change of the same rows; 10 by default.
 
-        Raises TypeError, OutOfRangeError.
+        Raises
+        ------
+        TypeError, OutOfRangeError
+            If `max_retries` is not a count.
         """
         self._conflict_retries = check_count("max_retries", max_retries)
         return self
@@ -151,8 +165,12 @@ class MergeInsertBuilder:
     def target_bases(self, bases: list[str]) -> MergeInsertBuilder:
         """Distribute the files of new fragments over registered bases, given by name or path; see `write_dataset`.
 
-        Column files of existing fragments and deletion files are always stored with the table. Raises InvalidInputError
-        unless `bases` is a list of strings.
+        Column files of existing fragments and deletion files are always stored with the table.
+
+        Raises
+        ------
+        InvalidInputError
+            If `bases` is not a list of strings.
         """
         self._target_bases = check_names("bases", bases)
         return self
@@ -232,7 +250,12 @@ class MergeInsertBuilder:
     def explain_plan(self, schema: pa.Schema | None = None, verbose: bool = False) -> str:
         """Return a description of the merge. `schema` is the schema of the source, by default that of the table.
 
-        Raises InvalidInputError if no action is selected, SchemaMismatchError if `schema` does not fit the table.
+        Raises
+        ------
+        InvalidInputError
+            If no action is selected.
+        SchemaMismatchError
+            If `schema` does not fit the table.
         """
         self._clauses.check()
         version = self._dataset.table_version
@@ -257,16 +280,14 @@ class MergeInsertBuilder:
             version, source = self._loaded(data_obj, schema, stack)
             prepared, counts = merge_insert.prepare(version, self._clauses, source)
             elapsed_ms = (time.perf_counter() - start) * 1e3
-            num_files = len(prepared.operation.new_fragments)
-            size_bytes = sum(
-                file.size_bytes or 0 for fragment in prepared.operation.new_fragments for file in fragment.files
-            )
+            new_fragments = prepared.operation.new_fragments
+            size_bytes = sum(file.size_bytes or 0 for fragment in new_fragments for file in fragment.files)
             discard_prepared(version, prepared)
             incoming = source.schema
         head = (
-            f"Analyze: elapsed={elapsed_ms:.3f}ms, metrics=[bytes_written={size_bytes}, num_files_written={num_files}, "
-            f"num_inserted_rows={counts.inserted}, num_updated_rows={counts.updated}, "
-            f"num_deleted_rows={counts.deleted}]\n"
+            f"Analyze: elapsed={elapsed_ms:.3f}ms, metrics=[bytes_written={size_bytes}, "
+            f"num_files_written={len(new_fragments)}, num_inserted_rows={counts.inserted}, "
+            f"num_updated_rows={counts.updated}, num_deleted_rows={counts.deleted}]\n"
         )
         plan = self.explain_plan(incoming).splitlines(keepends=True)
         return head + "".join("  " + line for line in plan)
@@ -303,6 +324,5 @@ class MergeInsertBuilder:
 
 def result_of(counts: Counts) -> ExecuteResult:
     """Return the counts in the form of `execute`."""
-    return ExecuteResult(
-        num_inserted_rows=counts.inserted, num_updated_rows=counts.updated, num_deleted_rows=counts.deleted
-    )
+    inserted, updated, deleted = counts.inserted, counts.updated, counts.deleted
+    return {"num_inserted_rows": inserted, "num_updated_rows": updated, "num_deleted_rows": deleted}

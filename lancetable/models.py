@@ -48,11 +48,11 @@ def snake_case(name: str) -> str:
 def _fields(model: Any, above: tuple[Any, ...]) -> list[pa.Field]:
     if model in above:
         raise InvalidSchemaError(f"model {model.__name__} contains itself; recursive models are not supported")
-    found = []
+    fields = []
     for name, field in model.model_fields.items():
         kind, nullable = _type(field.annotation, f"{model.__name__}.{name}", (*above, model))
-        found.append(pa.field(name, kind, nullable))
-    return found
+        fields.append(pa.field(name, kind, nullable))
+    return fields
 
 
 def _type(annotation: Any, path: str, above: tuple[Any, ...]) -> tuple[pa.DataType, bool]:
@@ -61,17 +61,17 @@ def _type(annotation: Any, path: str, above: tuple[Any, ...]) -> tuple[pa.DataTy
     if origin is typing.Annotated:
         return _type(arguments[0], path, above)
     if origin in (typing.Union, types.UnionType):
-        others = [each for each in arguments if each is not type(None)]
+        others = [argument for argument in arguments if argument is not type(None)]
         if len(others) == 1:
             return _type(others[0], path, above)[0], len(others) < len(arguments)
     elif origin is typing.Literal:
-        kinds = {type(each) for each in arguments if each is not None}
+        kinds = {type(value) for value in arguments if value is not None}
         if len(kinds) == 1:
             return _type(kinds.pop(), path, above)[0], None in arguments
     elif origin in (list, set, frozenset, Sequence) and arguments:
         return pa.list_(_type(arguments[0], path, above)[0]), False
     elif origin in (dict, Mapping) and arguments:
-        key, value = (_type(each, path, above) for each in arguments)
+        key, value = (_type(argument, path, above) for argument in arguments)
         return pa.map_(key[0], pa.field("value", value[0], value[1])), False
     elif isinstance(annotation, type):
         if annotation in _SIMPLE:
@@ -79,7 +79,7 @@ def _type(annotation: Any, path: str, above: tuple[Any, ...]) -> tuple[pa.DataTy
         if hasattr(annotation, "model_fields"):
             return pa.struct(_fields(annotation, above)), False
         if issubclass(annotation, enum.Enum):
-            kinds = {type(each.value) for each in annotation}
+            kinds = {type(member.value) for member in annotation}
             if len(kinds) == 1:
                 return _type(kinds.pop(), path, above)
     raise InvalidSchemaError(f"field {path}: the type {annotation} is not supported", column=path)

@@ -12,12 +12,14 @@ import warnings
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
 from google.protobuf.any_pb2 import Any as Any_
 
 from lancetable import scope
+from lancetable.arguments import check_integer
 from lancetable.errors import InvalidInputError
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import DataFile as FrozenDataFile
@@ -238,6 +240,7 @@ class LanceOperation:
         groups: list[LanceOperation.DataOverlayGroup]
 
         def to_format(self) -> tx.Operation:
+            """Raise UnsupportedFeatureError."""
             raise scope.unsupported("data overlays", planned=True, name="LanceOperation.DataOverlay")
 
     @dataclass
@@ -251,9 +254,7 @@ class LanceOperation:
 
     @dataclass
     class UpdateConfig(BaseOperation):
-        """Change the config, or the metadata of table, schema or fields (by field id); maps that are None stay
-        unchanged.
-        """
+        """Change the config, or the metadata of table, schema or fields (by field id); None leaves a map unchanged."""
 
         frozen_class = tx.UpdateConfig
         renamed: ClassVar = {
@@ -291,6 +292,7 @@ class LanceOperation:
         value: tx.Operation
 
         def to_format(self) -> tx.Operation:
+            """Return the frozen form."""
             return self.value
 
 
@@ -308,13 +310,10 @@ class Transaction:
 
         Raises TypeError, InvalidInputError, UnsupportedFeatureError.
         """
-        if not isinstance(self.operation, LanceOperation.BaseOperation):
-            raise TypeError(f"operation must be a LanceOperation, got {type(self.operation).__name__}")
-        if isinstance(self.read_version, bool) or not isinstance(self.read_version, int):
-            raise TypeError(f"read_version must be an integer, got {type(self.read_version).__name__}")
+        check_type("operation", self.operation, LanceOperation.BaseOperation)
         own = self.transaction_properties or {}
         return tx.Transaction(
-            self.read_version,
+            check_integer("read_version", self.read_version),
             self.uuid,
             self.operation.to_format(),
             properties=dict(own if properties is None else properties),
@@ -375,13 +374,6 @@ def to_predicate(predicate: Any) -> str:
     return str(predicate)
 
 
-def to_version(version: Any) -> int:
-    """Return the version of a Restore. Raises TypeError unless it is an integer."""
-    if isinstance(version, bool) or not hasattr(version, "__index__"):
-        raise TypeError(f"version must be an integer, got {type(version).__name__}")
-    return int(version)
-
-
 def to_update_mode(mode: str) -> tx.UpdateMode:
     """Return the mode of an Update, "rewrite_rows" by default. Raises InvalidInputError for an unknown mode."""
     name = (mode or "rewrite_rows").upper()
@@ -437,7 +429,7 @@ FIELD_TO_FORMAT: dict[str, Callable[[Any], Any]] = {
     "new_indices": to_indices,
     "removed_indices": to_indices,
     "predicate": to_predicate,
-    "version": to_version,
+    "version": partial(check_integer, "version"),
     "update_mode": to_update_mode,
 }
 # The public class of each frozen class.

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from lancetable.arguments import check_integer
 from lancetable.errors import InvalidInputError
 from lancetable.format.version import FileVersion
 from lancetable.fragment_metadata import FragmentMetadata
@@ -94,8 +95,14 @@ class CompactionTask(JsonValue):
     def execute(self, dataset: LanceDataset, *, progress: ProgressLike = None) -> RewriteResult:
         """Write the new files without committing them; `dataset` may be at any version of the table.
 
-        `progress` is a progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance. Raises
-        VersionNotFoundError if the planned version was removed, InvalidOperationError for another table.
+        `progress` is a progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance.
+
+        Raises
+        ------
+        VersionNotFoundError
+            If the planned version was removed.
+        InvalidOperationError
+            If the dataset is another table.
         """
         settings = settings_for(dataset, self._options)
         with tracked(progress, "compact") as tracker:
@@ -225,16 +232,21 @@ class Compaction:
 
     Examples
     --------
-    >>> plan = Compaction.plan(ds, {"target_rows_per_fragment": 1_000_000})  # doctest: +SKIP
-    >>> results = [task.execute(ds) for task in plan]  # doctest: +SKIP
-    >>> Compaction.commit(ds, results)  # doctest: +SKIP
+    >>> from lancetable.optimize import Compaction
+    >>> plan = Compaction.plan(ds)
+    >>> results = [task.execute(ds) for task in plan]
+    >>> Compaction.commit(ds, results).fragments_added
+    1
     """
 
     @staticmethod
     def plan(dataset: LanceDataset, options: CompactionOptions | dict[str, Any] | None = None) -> CompactionPlan:
         """Return the tasks that compact the dataset at its version.
 
-        Raises InvalidInputError or TypeError for an invalid option.
+        Raises
+        ------
+        InvalidInputError, TypeError
+            If an option is invalid.
         """
         given = checked_options(options or {})
         version = dataset.table_version
@@ -246,8 +258,14 @@ class Compaction:
     ) -> CompactionMetrics:
         """Commit results, and move the dataset to the new version. `options` may be those of the plan.
 
-        Fragments of tasks without a result are unchanged. Raises RetryableCommitConflictError if moved rows have
-        changed since the plan, InvalidOperationError for two results of the same fragments.
+        Fragments of tasks without a result are unchanged.
+
+        Raises
+        ------
+        RetryableCommitConflictError
+            If moved rows have changed since the plan.
+        InvalidOperationError
+            If two results have the same fragments.
         """
         checked_options(options or {})
         results = [rewrite._rewritten for rewrite in rewrites]
@@ -314,30 +332,32 @@ class DatasetOptimizer:
 
         Parameters
         ----------
-        target_rows_per_fragment : int, default 1,048,576
-            Fragments with fewer rows are merged up to this number of rows.
-        max_rows_per_group : int, default 1,024
-            Rows per batch in files of version 0.1.
-        max_bytes_per_file : int, optional
+        target_rows_per_fragment
+            Fragments with fewer rows are merged up to this number of rows; 1,048,576 by default.
+        max_rows_per_group
+            Rows per batch in files of version 0.1; 1,024 by default.
+        max_bytes_per_file
             Maximum size of a new data file.
-        materialize_deletions : bool, default True
-            Rewrite a fragment, even alone, if too many of its rows are deleted.
-        materialize_deletions_threshold : float, default 0.1
-            The share of deleted rows above which a fragment is rewritten.
-        num_threads : int, optional
+        materialize_deletions
+            Rewrite a fragment, even alone, if too many of its rows are deleted; True by default.
+        materialize_deletions_threshold
+            The share of deleted rows above which a fragment is rewritten; 0.1 by default.
+        defer_index_remap, binary_copy_read_batch_bytes
+            Accepted for compatibility, without effect.
+        num_threads
             Number of concurrent tasks; all cores by default.
-        batch_size : int, optional
+        batch_size
             Number of rows to read at a time.
-        compaction_mode : str, optional
+        compaction_mode
             "reencode" or "try_binary_copy"; both decode and encode rows.
-        max_source_fragments, max_source_rows, max_source_bytes : int, optional
+        max_source_fragments, max_source_rows, max_source_bytes
             Limits of this run: tasks are taken in order until one would exceed a limit. If that is the first task,
             nothing is compacted and a warning is logged.
-        excluded_fragment_ids : list of int, optional
+        excluded_fragment_ids
             Fragments to leave unchanged.
-        data_storage_version : str, optional
+        data_storage_version
             Format of the new files; the format of the table by default.
-        progress : callable or True, optional
+        progress
             Progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance.
 
         Returns
@@ -354,8 +374,8 @@ class DatasetOptimizer:
 
         Examples
         --------
-        >>> ds.optimize.compact_files(target_rows_per_fragment=1_000_000)  # doctest: +SKIP
-        CompactionMetrics(fragments_removed=12, fragments_added=1, files_removed=12, files_added=1)
+        >>> ds.optimize.compact_files()
+        CompactionMetrics(fragments_removed=2, fragments_added=1, files_removed=2, files_added=1)
         """
         given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
         return Compaction.execute(self._dataset, given, progress=progress)
@@ -378,7 +398,10 @@ class DatasetOptimizer:
 
         Examples
         --------
-        >>> ds.optimize.migrate("2.1")  # doctest: +SKIP
+        >>> ds.optimize.migrate("2.2").fragments_changed
+        2
+        >>> ds.data_storage_version
+        '2.2'
         """
         done = migrate.migrate(self._dataset.table_version, FileVersion.parse(data_storage_version))
         self._dataset.move_to(done.version)
@@ -388,12 +411,20 @@ class DatasetOptimizer:
         """Configure writers to remove versions older than `older_than_seconds` every `interval` commits.
 
         A failed cleanup is logged, and the commit still succeeds. `update_config` sets
-        `lance.auto_cleanup.retain_versions` and `lance.auto_cleanup.delete_rate_limit`. Raises InvalidInputError for
-        other keys or numbers out of range, TypeError for an unknown argument.
+        `lance.auto_cleanup.retain_versions` and `lance.auto_cleanup.delete_rate_limit`.
+
+        Raises
+        ------
+        InvalidInputError
+            If a key is unknown or missing, or a number is out of range.
+        TypeError
+            If an argument is unknown or a value is not an integer.
 
         Examples
         --------
-        >>> ds.optimize.enable_auto_cleanup({"interval": 20, "older_than_seconds": 86400})  # doctest: +SKIP
+        >>> ds.optimize.enable_auto_cleanup({"interval": 20, "older_than_seconds": 86400})
+        >>> ds.config()["lance.auto_cleanup.older_than"]
+        '86400s'
         """
         if kwargs:
             raise TypeError(f"enable_auto_cleanup() got an unexpected argument {next(iter(kwargs))!r}")
@@ -429,10 +460,7 @@ def config_of(options: AutoCleanupConfig) -> dict[str, str]:
             f"expected the keys {' and '.join(known)} for automatic cleanup, got {sorted(options)};"
             " set other keys, such as lance.auto_cleanup.retain_versions, with update_config"
         )
-    interval, seconds = options["interval"], options["older_than_seconds"]
-    for name, value in (("interval", interval), ("older_than_seconds", seconds)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name} must be an integer, got {type(value).__name__}")
+    interval, seconds = (check_integer(name, options[name]) for name in known)  # type: ignore[literal-required]
     if interval < 1 or seconds < 0:
         raise InvalidInputError("interval must be at least 1, and older_than_seconds not negative")
     return {"lance.auto_cleanup.interval": str(interval), "lance.auto_cleanup.older_than": f"{seconds}s"}

@@ -86,9 +86,9 @@ class FileSystemFragmentWriteProgress(FragmentWriteProgress):
 
     Parameters
     ----------
-    base_uri : str
+    base_uri
         A directory on any writable store.
-    metadata : dict, optional
+    metadata
         JSON-serializable values stored with each fragment, for example the id of the worker.
     """
 
@@ -174,16 +174,14 @@ def report_of(progress: ProgressLike) -> Report | None:
 
 
 def of_files(progress: FragmentWriteProgress | ProgressLike) -> tuple[FragmentWriteProgress | None, ProgressLike]:
-    """Split a `progress` argument of a write into a `FragmentWriteProgress`, if it is one, and a plain progress
-    argument.
-    """
+    """Return a `progress` argument of a write as (FragmentWriteProgress or None, plain progress argument)."""
     if hasattr(progress, "begin") and hasattr(progress, "complete"):
         return cast("FragmentWriteProgress", progress), None
     return None, progress
 
 
 @contextmanager
-def tracked(progress: ProgressLike, what: str) -> Iterator[Tracker | None]:
+def tracked(progress: ProgressLike, operation: str) -> Iterator[Tracker | None]:
     """Yield the tracker of an operation, or None without progress; leaving the block without an error reports `done`.
 
     Raises TypeError, UnsupportedFeatureError, and the exceptions of the callback.
@@ -192,7 +190,7 @@ def tracked(progress: ProgressLike, what: str) -> Iterator[Tracker | None]:
     if report is None:
         yield None
         return
-    tracker = Tracker(report, what)
+    tracker = Tracker(report, operation)
     try:
         yield tracker
         tracker.finish()

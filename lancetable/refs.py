@@ -29,8 +29,11 @@ class Tags:
 
     Examples
     --------
-    >>> ds.tags.create("v1", 3)  # doctest: +SKIP
-    >>> lancetable.dataset(ds.uri, version="v1")  # doctest: +SKIP
+    >>> ds.tags.create("before", 1)
+    >>> lancetable.dataset("flights.lance", version="before").count_rows()
+    6
+    >>> ds.tags
+    Tags(before=1)
     """
 
     def __init__(self, dataset: LanceDataset) -> None:
@@ -50,8 +53,16 @@ class Tags:
     def create(self, tag: str, reference: Reference | None = None) -> None:
         """Create a tag for a version, by default the version of this dataset.
 
-        `reference` is a version number, the name of another tag, or (branch, version). Raises AlreadyExistsError if the
-        name is in use, VersionNotFoundError or RefNotFoundError for the reference, InvalidRefError for an invalid name.
+        `reference` is a version number, the name of another tag, or (branch, version).
+
+        Raises
+        ------
+        AlreadyExistsError
+            If the name is in use.
+        VersionNotFoundError, RefNotFoundError
+            If the reference does not exist.
+        InvalidRefError
+            If the name is invalid.
         """
         tag_ops.create_tag(self._dataset.table_version, tag, reference)
 
@@ -83,6 +94,14 @@ class Branches:
     """The branches of a table, excluding main. `LanceDataset.create_branch` creates one.
 
     Names consist of segments of letters, digits, ".", "-" and "_", separated by "/"; others raise InvalidRefError.
+
+    Examples
+    --------
+    >>> experiment = ds.create_branch("experiment")
+    >>> ds.branches
+    Branches(experiment)
+    >>> ds.checkout_version(("experiment", None)).count_rows()
+    8
     """
 
     def __init__(self, dataset: LanceDataset) -> None:
@@ -107,7 +126,12 @@ class Branches:
     def delete(self, branch: str) -> None:
         """Remove a branch with its versions and files.
 
-        Raises RefNotFoundError, and InvalidOperationError while other branches start from it.
+        Raises
+        ------
+        RefNotFoundError
+            If the branch does not exist.
+        InvalidOperationError
+            If other branches start from it.
         """
         branches.delete_branch(self._dataset.table_version, branch)
 

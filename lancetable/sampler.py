@@ -71,8 +71,9 @@ def maybe_sample(
 
     Examples
     --------
-    >>> sum(batch.num_rows for batch in maybe_sample(ds, 1000, "embedding"))  # doctest: +SKIP
-    1000
+    >>> from lancetable.sampler import maybe_sample
+    >>> sum(batch.num_rows for batch in maybe_sample(ds, 3, "carrier", filt="distance > 1000"))
+    3
     """
     table = dataset if isinstance(dataset, LanceDataset) else open_dataset(dataset)
     rows_per_batch = check_positive("batch_size", batch_size)
@@ -199,6 +200,13 @@ class ShardedBatchSampler(Sampler):
     Without a filter, only the rows of this rank are read. With a filter, every rank reads the whole table and keeps
     every `world_size`-th matching row. `randomize` shuffles the batches, or with a filter draws them from a window of
     batches, by `seed` and epoch.
+
+    Examples
+    --------
+    >>> from lancetable.sampler import ShardedBatchSampler
+    >>> sampler = ShardedBatchSampler(rank=1, world_size=2)
+    >>> [batch["id"].to_pylist() for batch in sampler(ds, batch_size=3, columns=["id"])]
+    [[4, 5, 6]]
     """
 
     def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
@@ -209,7 +217,10 @@ class ShardedBatchSampler(Sampler):
     def __len__(self) -> int:
         """Return the number of batches of the current pass.
 
-        Raises InvalidOperationError before the first pass and with a filter.
+        Raises
+        ------
+        InvalidOperationError
+            Before the first pass, and with a filter.
         """
         if self._length is None:
             raise InvalidOperationError("the number of batches is known only after a pass without a filter has started")

@@ -120,7 +120,12 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
 
         `blob_mode` selects the values of blob columns: "lazy" for a `BlobFile` per value, "bytes" for the bytes, and
         "descriptions" for the form selected by `blob_handling`. Null blobs and, with "lazy", blobs of deleted rows are
-        None. Raises InvalidInputError for another mode, and the errors of `to_table`.
+        None.
+
+        Raises
+        ------
+        InvalidInputError
+            If `blob_mode` has another value.
         """
         if blob_mode not in BLOB_MODES:
             raise InvalidInputError("blob_mode must be one of: 'lazy', 'bytes', 'descriptions'")
@@ -185,6 +190,16 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         """Return the plan as a string, including the effect of statistics. Reads no data.
 
         `verbose` adds the columns.
+
+        Examples
+        --------
+        >>> print(ds.scanner(columns=["id"], filter="distance > 1000").explain_plan())
+        Project: id
+          LateRead: columns=[id] of the rows that pass the filter
+            Filter: distance > 1000
+              LanceRead: projection=[distance], num_fragments=2 of 2
+                Statistics: skip 0 of 2 fragments, 0 of 8 rows, about 0 of ... bytes
+        <BLANKLINE>
         """
         return explain_plan(self._version, self._planned(), verbose=verbose)
 
@@ -235,7 +250,9 @@ class ScannerBuilder:
 
     Examples
     --------
-    >>> ScannerBuilder(ds).columns(["id"]).filter("id > 3").limit(10).to_scanner().to_table()  # doctest: +SKIP
+    >>> from lancetable.scanner import ScannerBuilder
+    >>> ScannerBuilder(ds).columns(["id"]).filter("id > 3").limit(2).to_scanner().to_table().to_pydict()
+    {'id': [4, 5]}
     """
 
     def __init__(self, ds: LanceDataset) -> None:
@@ -260,7 +277,12 @@ class ScannerBuilder:
     def filter(self, filter: Filter | None) -> ScannerBuilder:
         """Set a predicate, as SQL or as a pyarrow expression, which is checked when the scan is planned.
 
-        Raises TypeError for another type, UnsupportedFeatureError for a search query.
+        Raises
+        ------
+        TypeError
+            If `filter` has another type.
+        UnsupportedFeatureError
+            If `filter` is a search query.
         """
         if isinstance(filter, dict) or type(filter).__name__ in ("FullTextQuery", "VectorSearchQuery", "PhraseQuery"):
             raise scope.unsupported("search queries", planned=False, name="argument filter")
@@ -313,7 +335,12 @@ class ScannerBuilder:
     def with_fragments(self, fragments: Iterable[LanceFragment] | None) -> ScannerBuilder:
         """Scan only these fragments, as they are in the scanned version.
 
-        Raises TypeError unless they are LanceFragment objects, InvalidInputError for fragments of another table.
+        Raises
+        ------
+        TypeError
+            If an element is not a LanceFragment.
+        InvalidInputError
+            If a fragment belongs to another table.
         """
         if fragments is None:
             return self._set("fragments", None)
@@ -348,7 +375,10 @@ class ScannerBuilder:
     def blob_handling(self, blob_handling: str | None) -> ScannerBuilder:
         """Set the form of blob columns: "blobs_descriptions" (default), "all_descriptions" or "all_binary".
 
-        Raises InvalidInputError for another form.
+        Raises
+        ------
+        InvalidInputError
+            If `blob_handling` has another value.
         """
         if blob_handling is not None and blob_handling not in BLOB_HANDLING:
             raise InvalidInputError(f"blob_handling must be one of {list(BLOB_HANDLING)}, not {blob_handling!r}")
@@ -392,7 +422,14 @@ class ScannerBuilder:
     def progress(self, progress: ProgressLike) -> ScannerBuilder:
         """Set the progress callback of reads (except `scan_batches`), or True for a bar; see `lancetable.progress`.
 
-        Not in pylance. Raises TypeError, UnsupportedFeatureError for a bar without tqdm.
+        Not in pylance.
+
+        Raises
+        ------
+        TypeError
+            If `progress` is neither a function nor a bool.
+        UnsupportedFeatureError
+            If a bar is requested without tqdm.
         """
         report_of(progress)
         self._progress = progress
@@ -441,11 +478,11 @@ def default_batch_size() -> int:
     return int(text)
 
 
-def both(version: TableVersion, one: Any, other: Any) -> Any:
+def both(version: TableVersion, left: Any, right: Any) -> Any:
     """Return the conjunction of two filters, each as SQL or as an expression."""
-    if isinstance(one, pc.Expression) and isinstance(other, pc.Expression):
-        return one & other
-    terms = [term for each in (one, other) for term in conjuncts(resolve_filter(version.schema, each))]
+    if isinstance(left, pc.Expression) and isinstance(right, pc.Expression):
+        return left & right
+    terms = [term for predicate in (left, right) for term in conjuncts(resolve_filter(version.schema, predicate))]
     return And(tuple(terms))
 
 
@@ -468,8 +505,8 @@ def lazy_column(
     for path, blob in paths:
         steps = [step for _, step in path]
         descriptions = nested_value(values.filter(live) if addresses.null_count else values, steps)
-        found = handles(version, locate(version, blob, descriptions, rows))
-        files = iter([None if handle is None else BlobFile(handle) for handle in found])
+        blobs = handles(version, locate(version, blob, descriptions, rows))
+        files = iter([None if handle is None else BlobFile(handle) for handle in blobs])
         column = [next(files) if places is None or places[row] else None for row in range(len(values))]
         if not path:
             return column

@@ -92,13 +92,13 @@ class LanceSchema:
 
     def field(self, name: str) -> LanceField | None:
         """Return the field with this name or dotted path, or None."""
-        found = self._schema.field(name)
-        return None if found is None else LanceField(found)
+        field = self._schema.field(name)
+        return None if field is None else LanceField(field)
 
     def field_case_insensitive(self, name: str) -> LanceField | None:
         """Return the field like `field`; without an exact match, the first one that matches case-insensitively."""
-        found = self._schema.field_case_insensitive(name)
-        return None if found is None else LanceField(found)
+        field = self._schema.field_case_insensitive(name)
+        return None if field is None else LanceField(field)
 
     def to_pyarrow(self) -> pa.Schema:
         """Return the schema as an Arrow schema, including metadata."""
@@ -106,10 +106,16 @@ class LanceSchema:
 
     @staticmethod
     def from_pyarrow(schema: pa.Schema) -> LanceSchema:
-        """Number the fields of an Arrow schema from 0, parents before children.
+        """Return an Arrow schema with its fields numbered from 0, parents before children.
 
-        Raises UnsupportedFeatureError for a type that Lance files do not support, InvalidSchemaError for reserved,
-        dotted or duplicate names, TypeError for another argument.
+        Raises
+        ------
+        UnsupportedFeatureError
+            If Lance files do not support a type.
+        InvalidSchemaError
+            If a name is reserved, dotted or a duplicate.
+        TypeError
+            If `schema` is not an Arrow schema.
         """
         if not isinstance(schema, pa.Schema):
             raise TypeError(f"schema must be pyarrow.Schema, got {type(schema).__name__}")
@@ -153,7 +159,18 @@ def text_of(value: str | bytes) -> str:
 def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
     """Describe an Arrow schema as a JSON-serializable dict, in the form of pylance.
 
-    Raises UnsupportedFeatureError and InvalidInputError for types without such a form.
+    Raises
+    ------
+    UnsupportedFeatureError, InvalidInputError
+        If a type has no such form.
+
+    Examples
+    --------
+    >>> schema = pa.schema({"id": pa.int64()})
+    >>> lancetable.schema_to_json(schema)
+    {'fields': [{'name': 'id', 'type': {'type': 'int64'}, 'nullable': True}]}
+    >>> lancetable.json_to_schema(lancetable.schema_to_json(schema)) == schema
+    True
     """
     result: dict[str, Any] = {"fields": [field_to_json(field) for field in schema]}
     if schema.metadata:

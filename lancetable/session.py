@@ -12,15 +12,18 @@ class Session:
 
     Parameters
     ----------
-    index_cache_size_bytes : int, optional
+    index_cache_size_bytes
         Accepted for compatibility, without effect; there is no index cache.
-    metadata_cache_size_bytes : int, optional
+    metadata_cache_size_bytes
         Size limit of the cache of footers, deletion vectors, row id sequences and statistics. Default 256 MiB.
 
     Examples
     --------
-    >>> session = lancetable.Session()  # doctest: +SKIP
-    >>> lancetable.dataset("a.lance", session=session)  # doctest: +SKIP
+    >>> session = lancetable.Session()
+    >>> flights = lancetable.dataset("flights.lance", session=session)
+    >>> airlines = lancetable.dataset("airlines.lance", session=session)
+    >>> flights.session().is_same_as(airlines.session())
+    True
     """
 
     def __init__(self, index_cache_size_bytes: int | None = None, metadata_cache_size_bytes: int | None = None) -> None:

@@ -21,7 +21,9 @@ class SqlQueryBuilder:
 
     Examples
     --------
-    >>> ds.sql("SELECT count(*) FROM t").table_name("t").build().to_batch_records()  # doctest: +SKIP
+    >>> query = ds.sql("SELECT max(distance) AS farthest FROM flights").table_name("flights").build()
+    >>> query.to_batch_records()[0].to_pydict()
+    {'farthest': [2586]}
     """
 
     dataset: LanceDataset

@@ -26,11 +26,11 @@ class BatchUDF:
 
     Parameters
     ----------
-    func : callable
+    func
         Takes a RecordBatch, returns a RecordBatch or a pandas DataFrame.
-    output_schema : pyarrow.Schema, optional
+    output_schema
         Schema of the new columns; by default it is inferred by calling the function on one row.
-    checkpoint_file : str or Path, optional
+    checkpoint_file
         SQLite file for results, so that a failed run can resume. It is removed at the end. The next run must use a
         function of the same name and the same new columns, `read_columns`, `batch_size` and table; otherwise
         `add_columns` raises InvalidInputError. Fragments that have changed are computed again. Results of an earlier
@@ -63,10 +63,12 @@ def batch_udf(
 
     Examples
     --------
-    >>> @lancetable.batch_udf()  # doctest: +SKIP
-    ... def doubled(batch):
-    ...     return pd.DataFrame({"doubled": 2 * batch["a"].to_pandas()})
-    >>> ds.add_columns(doubled, read_columns=["a"])  # doctest: +SKIP
+    >>> @lancetable.batch_udf()
+    ... def kilometers(batch):
+    ...     return pa.record_batch({"km": [miles * 1.6 for miles in batch["distance"].to_pylist()]})
+    >>> ds.add_columns(kilometers, read_columns=["distance"])
+    >>> ds.take([0], columns=["km"]).to_pydict()
+    {'km': [2240.0]}
     """
 
     def wrap(func: Callable[[pa.RecordBatch], Any]) -> BatchUDF:
@@ -190,6 +192,12 @@ class BatchUDFCheckpoint:
                 f"checkpoint file {self.path}: {error}; remove the file to compute everything again"
             ) from error
 
+    def _first(self, query: str, *values: int) -> Any:
+        """Return the first value that a query finds, or None."""
+        with self._connection() as connection:
+            row = connection.execute(query, values).fetchone()
+        return None if row is None else row[0]
+
     def cleanup(self) -> None:
         """Remove the file."""
         self.path.unlink(missing_ok=True)
@@ -204,9 +212,8 @@ class BatchUDFCheckpoint:
 
     def get_fragment(self, fragment_id: int) -> str | None:
         """Return a finished fragment as JSON, or None."""
-        with self._connection() as connection:
-            row = connection.execute("SELECT data FROM fragments WHERE fragment_id = ?", (fragment_id,)).fetchone()
-        return None if row is None else str(row[0])
+        fragment = self._first("SELECT data FROM fragments WHERE fragment_id = ?", fragment_id)
+        return None if fragment is None else str(fragment)
 
     def insert_fragment(self, fragment_id: int, fragment: str) -> None:
         """Store a finished fragment, given as JSON, and discard its batches."""
@@ -216,20 +223,17 @@ class BatchUDFCheckpoint:
 
     def begin(self, job: Mapping[str, Any]) -> None:
         """Record the job of the results. Raises InvalidInputError if the file contains results of another job."""
-        with self._connection() as connection:
-            row = connection.execute("SELECT description FROM job").fetchone()
-            if row is None:
-                has_results = connection.execute(
-                    "SELECT EXISTS (SELECT 1 FROM batches) OR EXISTS (SELECT 1 FROM fragments)"
-                ).fetchone()[0]
-                if has_results:
-                    raise InvalidInputError(
-                        f"checkpoint file {self.path} does not record the job of its results; remove the"
-                        " file to compute everything again"
-                    )
+        description = self._first("SELECT description FROM job")
+        if description is None:
+            if self._first("SELECT EXISTS (SELECT 1 FROM batches) OR EXISTS (SELECT 1 FROM fragments)"):
+                raise InvalidInputError(
+                    f"checkpoint file {self.path} does not record the job of its results; remove the file to compute"
+                    " everything again"
+                )
+            with self._connection() as connection:
                 connection.execute("INSERT INTO job VALUES (?)", (json.dumps(job),))
-                return
-        before = json.loads(row[0])
+            return
+        before = json.loads(description)
         changed = sorted(name for name in {*before, *job} if before.get(name) != job.get(name))
         if changed:
             changes = ", ".join(f"{name} was {before.get(name)!r} and is {job.get(name)!r}" for name in changed)
@@ -253,14 +257,12 @@ class BatchUDFCheckpoint:
 
     def load_batch(self, fragment_id: int, batch_index: int) -> pa.RecordBatch | None:
         """Return the stored result for a batch, or None. Raises InvalidInputError if it is damaged."""
-        with self._connection() as connection:
-            row = connection.execute(
-                "SELECT result FROM batches WHERE fragment_id = ? AND batch_index = ?", (fragment_id, batch_index)
-            ).fetchone()
-        if row is None:
+        query = "SELECT result FROM batches WHERE fragment_id = ? AND batch_index = ?"
+        result = self._first(query, fragment_id, batch_index)
+        if result is None:
             return None
         try:
-            with pa.ipc.open_stream(row[0]) as stream:
+            with pa.ipc.open_stream(result) as stream:
                 return stream.read_next_batch()
         except (pa.ArrowException, StopIteration, TypeError) as error:
             raise InvalidInputError(

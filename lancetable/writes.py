@@ -1,7 +1,11 @@
 """Writes of rows: `write_fragments`, and the steps that it shares with `lancetable.dataset.write_dataset`.
 
-write_options   checked arguments            open_target   the table to write to write_table     create, append,
-overwrite    write_fragments   data files without a commit
+    write_options      checks the arguments
+    open_target        opens the table to write to
+    write_table        creates, appends to or overwrites a table
+    write_fragments    writes data files without a commit
+
+The module does not know `LanceDataset`, so that `lancetable.fragment` can import it.
 """
 
 from __future__ import annotations
@@ -124,8 +128,16 @@ def write_fragments(  # type: ignore[misc]  # the overloads only list what depen
         Schema to cast the data to.
     return_transaction
         Return a `Transaction` for `LanceDataset.commit` instead of the fragments.
-    **arguments
-        Other arguments are those of `write_dataset`.
+    mode, max_rows_per_file, max_rows_per_group, max_bytes_per_file, data_cache_bytes, max_page_bytes
+        As in `write_dataset`.
+    progress, data_storage_version, use_legacy_format, storage_options, session
+        As in `write_dataset`.
+    target_bases, target_all_bases, initial_bases, external_blob_mode, allow_external_blob_outside_bases
+        As in `write_dataset`.
+    enable_stable_row_ids
+        Accepted for compatibility, without effect.
+    base_store_params, namespace_client, table_id
+        Not supported; raise UnsupportedFeatureError if given.
 
     Returns
     -------
@@ -141,8 +153,12 @@ def write_fragments(  # type: ignore[misc]  # the overloads only list what depen
 
     Examples
     --------
-    >>> fragments = write_fragments(batches, uri, schema)  # doctest: +SKIP
-    >>> LanceDataset.commit(uri, LanceOperation.Append(fragments), read_version=5)  # doctest: +SKIP
+    >>> from lancetable import LanceDataset, LanceOperation
+    >>> from lancetable.fragment import write_fragments
+    >>> fragments = write_fragments(pa.table({"id": [1, 2]}), "new.lance")
+    >>> schema = pa.schema({"id": pa.int64()})
+    >>> LanceDataset.commit("new.lance", LanceOperation.Overwrite(schema, fragments)).count_rows()
+    2
     """
     mode = check_mode(mode)
     options = write_options(locals(), keep_arrays=isinstance(data, pa.Table))

@@ -272,7 +272,7 @@ def test_columns_of_files(kind: pa.DataType) -> None:
         assert [file.read() for file in lt.BlobColumn(column)] == [file.read() for file in lance.BlobColumn(column)]
 
 
-def test_the_type_survives_what_arrow_does_to_it() -> None:
+def test_blob_type_is_kept_by_arrow_operations() -> None:
     for storage in (BlobType().storage_type, pa.struct([("data", pa.large_binary()), ("uri", pa.string())])):
         made = BlobType.__arrow_ext_deserialize__(storage, BlobType().__arrow_ext_serialize__())
         assert made.storage_type == storage and made.extension_name == "lance.blob.v2"

@@ -97,7 +97,7 @@ def test_config_changes_on_a_handle_whose_next_versions_are_gone(ds: LanceDatase
     assert ds.version == 5 and ds.config()["a"] == "b" and ds.count_rows() == 40
 
 
-def test_a_plan_of_a_compaction_compares_by_what_it_holds(ds: LanceDataset) -> None:
+def test_compaction_plans_are_compared_by_value(ds: LanceDataset) -> None:
     plan = Compaction.plan(ds, {"target_rows_per_fragment": 8})
     assert plan == CompactionPlan.from_json(plan.json()) and hash(plan) == hash(CompactionPlan.from_json(plan.json()))
     assert plan != Compaction.plan(ds, {"target_rows_per_fragment": 9})

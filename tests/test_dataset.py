@@ -45,7 +45,7 @@ def ids(dataset: Any, **arguments: Any) -> list[int]:
 # ------------------------------------------------------------------------------------------------- opening and state
 
 
-def test_what_a_new_table_says_of_itself(ds: LanceDataset, uri: str) -> None:
+def test_properties_of_a_new_table(ds: LanceDataset, uri: str) -> None:
     assert (ds.uri, ds.version, ds.latest_version) == (uri, 1, 1)
     assert ds.schema == TABLE.schema == ds.lance_schema.to_pyarrow()
     assert (ds.data_storage_version, ds.max_field_id, ds.has_stable_row_ids, ds.has_index) == ("2.1", 1, False, False)
@@ -130,7 +130,7 @@ def test_sessions_share_their_cache(ds: LanceDataset, uri: str) -> None:
     assert "Session(" in repr(session)
 
 
-def test_repr_tells_what_it_is_and_html_is_escaped(tmp_path: Path) -> None:
+def test_repr_shows_the_table_and_html_is_escaped(tmp_path: Path) -> None:
     ds = lance.write_dataset(pa.table({"<b>&": [1]}), tmp_path / "<script>")
     assert "rows=1" in repr(ds) and "<b>&: int64" in repr(ds)
     page = ds._repr_html_()
@@ -482,7 +482,7 @@ def test_statistics_and_validation(ds: LanceDataset) -> None:
         ds.stats.index_stats("x")
 
 
-def test_all_files_lists_what_is_there(ds: LanceDataset, uri: str) -> None:
+def test_all_files_lists_every_object(ds: LanceDataset, uri: str) -> None:
     (Path(uri) / "data" / "stray.tmp").write_bytes(b"12345")
     listed = ds.all_files().read_all()
     assert listed["base_uri"].unique().to_pylist() == [uri]

@@ -32,7 +32,7 @@ def ds(tmp_path: Path) -> lance.LanceDataset:
     return made
 
 
-def test_dumps_show_what_is_there(ds: lance.LanceDataset) -> None:
+def test_dumps_show_all_parts(ds: lance.LanceDataset) -> None:
     assert 'logical_type: LogicalType(\n                "int64",\n            ),' in debug.format_schema(ds)
     manifest = debug.format_manifest(ds)
     assert manifest.startswith("Manifest {") and "version: 2," in manifest and "file_type: Array" in manifest
@@ -111,7 +111,7 @@ def test_scope_rejects_only_what_is_given() -> None:
             scope.reject("x", planned=True, a=value)
 
 
-def test_show_versions_tells_which_kernels_run_and_which_extras_are_there(
+def test_show_versions_reports_kernels_and_extras(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(debug.kernels, "NATIVE", True)

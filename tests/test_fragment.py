@@ -33,7 +33,7 @@ def fragment(ds: LanceDataset) -> LanceFragment:
     return found
 
 
-def test_what_a_fragment_says_of_itself(ds: LanceDataset, fragment: LanceFragment) -> None:
+def test_properties_of_a_fragment(ds: LanceDataset, fragment: LanceFragment) -> None:
     assert (fragment.fragment_id, fragment.physical_rows, fragment.num_deletions) == (1, 4, 1)
     assert fragment.schema == fragment.physical_schema == TABLE.schema
     assert fragment.partition_expression.equals(pc.scalar(True))

@@ -107,7 +107,7 @@ def test_fragment_json_has_the_keys_of_pylance_in_its_order() -> None:
         ),
     ],
 )
-def test_fragments_survive_json_pickle_and_the_frozen_form(fragment: FragmentMetadata) -> None:
+def test_fragments_round_trip_through_json_pickle_and_the_frozen_form(fragment: FragmentMetadata) -> None:
     assert FragmentMetadata.from_json(json.dumps(fragment.to_json())) == fragment
     assert pickle.loads(pickle.dumps(fragment)) == fragment
     assert FragmentMetadata.from_format(fragment.to_format()) == fragment
@@ -154,7 +154,7 @@ def test_malformed_fragment_json(text: str) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: type(operation).__name__)
-def test_operations_survive_the_way_to_bytes_and_back(operation: LanceOperation.BaseOperation) -> None:
+def test_operations_round_trip_through_bytes(operation: LanceOperation.BaseOperation) -> None:
     transaction = Transaction(5, operation, transaction_properties={"k": "v"})
     read = Transaction.from_format(tx.Transaction.from_bytes(transaction.to_format().to_bytes()))
     assert read == transaction

@@ -91,7 +91,7 @@ def check_order(told: list[Progress], what: str) -> None:
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_what_a_change_tells(ds: LanceDataset, name: str) -> None:
+def test_progress_of_a_change(ds: LanceDataset, name: str) -> None:
     call, num_rows, total_rows, num_files, total_files = WRITES[name]
     before, told = files(ds), list[Progress]()
     call(ds, told.append)
@@ -107,7 +107,7 @@ def test_what_a_change_tells(ds: LanceDataset, name: str) -> None:
     assert len({each.num_rows for each in told}) > 1
 
 
-def test_a_merge_insert_tells_of_its_source_first(ds: LanceDataset) -> None:
+def test_merge_insert_reports_its_source_first(ds: LanceDataset) -> None:
     told: list[Progress] = []
     upsert(ds).execute(MORE.to_batches(max_chunksize=3), schema=MORE.schema, progress=told.append)
     parts = [(name, list(part)[-1].num_rows) for name, part in groupby(told, lambda each: each.what)]
@@ -115,7 +115,7 @@ def test_a_merge_insert_tells_of_its_source_first(ds: LanceDataset) -> None:
 
 
 @pytest.mark.parametrize("total", [90, 30, None])
-def test_what_a_scan_tells(ds: LanceDataset, total: int | None) -> None:
+def test_progress_of_a_scan(ds: LanceDataset, total: int | None) -> None:
     arguments: dict[str, Any] = {90: {}, 30: {"limit": 30, "offset": 5}, None: {"filter": "id >= 40"}}[total]
     expected = ds.to_table(**arguments)
     told: list[Progress] = []
@@ -141,7 +141,7 @@ def test_what_a_scan_tells(ds: LanceDataset, total: int | None) -> None:
     assert ds.get_fragment(0).scanner(progress=told.append).to_table().num_rows == told[-1].total_rows == 10
 
 
-def test_what_a_cleanup_tells(ds: LanceDataset) -> None:
+def test_progress_of_a_cleanup(ds: LanceDataset) -> None:
     ds.optimize.compact_files()
     before, told = files(ds), list[Progress]()
     sizes = {name: (Path(ds.uri) / name).stat().st_size for name in before}
@@ -256,14 +256,14 @@ def test_a_conflict_of_the_follower_is_not_one_of_the_operation(ds: LanceDataset
         assert len(calls) == 1
 
 
-def test_a_scan_says_once_what_it_did(ds: LanceDataset) -> None:
+def test_scan_reports_once_at_its_end(ds: LanceDataset) -> None:
     said = list[Any]()
     ds.scanner(scan_stats_callback=said.append, progress=lambda now: None).to_table()
     assert len(said) == 1
     assert said[0].bytes_read > 0
 
 
-def test_a_scan_that_nobody_follows_reads_as_ever(ds: LanceDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scan_without_progress_uses_the_usual_path(ds: LanceDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise AssertionError("read by batches")
 

@@ -71,7 +71,7 @@ def check_signature(label: str, function: Any, expected: list[list[str]]) -> Non
     assert all(kind in ("KEYWORD_ONLY", "VAR_KEYWORD") or default for _, kind, default in extra), extra
 
 
-def test_the_golden_file_tells_what_the_installed_pylance_has() -> None:
+def test_golden_signatures_match_the_installed_pylance() -> None:
     pytest.importorskip("lance")
     assert signatures.describe_package("lance") == GOLDEN
 

@@ -59,6 +59,7 @@ def uri_command(group: click.Group, name: str | None = None) -> Callable[[F], F]
         def run_command(as_json: bool, **arguments: Any) -> Any:
             return function(output=Output(as_json), **arguments)
 
+        command: Any = run_command
         for decorate in (
             click.option("--json", "as_json", is_flag=True, help="Print JSON."),
             click.option(
@@ -72,7 +73,7 @@ def uri_command(group: click.Group, name: str | None = None) -> Callable[[F], F]
             click.argument("uri"),
             group.command(name),
         ):
-            run_command = decorate(run_command)
+            command = decorate(command)
         return function
 
     return register

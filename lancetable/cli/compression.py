@@ -42,51 +42,36 @@ def describe_compression(uri: str, storage_options: Mapping[str, str] | None = N
     `ratio` is file bytes divided by Arrow bytes, or None if there are none. `encodings` maps each encoding to its
     number of pages. Raises NotFoundError, CorruptFileError, UnsupportedFeatureError, InvalidInputError.
     """
-    store, path = open_store(uri, storage_options)
-    metadata = open_data_file(store, path, size=size_of(store, path, uri))
+    store, file_path = open_store(uri, storage_options)
+    metadata = open_data_file(store, file_path, size=size_of(store, file_path, uri))
     ids, columns = number_columns(metadata.schema, metadata.version)
     column_of_field = dict(zip(ids, columns))
-    sizes = arrow_sizes(store, path, metadata, column_of_field)
+    sizes = arrow_sizes(store, file_path, metadata, column_of_field)
     rows = []
     for field_id, number in column_of_field.items():
-        field = metadata.schema.by_id[field_id]
         column = metadata.column(number)
-        used = encodings_of(column)
-        rows.append(
-            row_of(number, metadata.schema.path_of(field_id), field.logical_type, column, sizes[field_id], used)
-        )
-    total_arrow, total_file = sum(row["arrow_bytes"] for row in rows), sum(row["file_bytes"] for row in rows)
-    rows.append(
-        {
-            "column": None,
-            "path": "(all)",
-            "type": "",
-            "rows": metadata.num_rows,
-            "pages": sum(row["pages"] for row in rows),
-            "arrow_bytes": total_arrow,
-            "file_bytes": total_file,
-            "ratio": ratio(total_file, total_arrow),
-            "encodings": {},
-        }
-    )
+        path, data_type = metadata.schema.path_of(field_id), metadata.schema.by_id[field_id].logical_type
+        counts = column.num_rows, len(column), sizes[field_id], column.size_bytes
+        rows.append(row_of(number, path, data_type, *counts, encodings_of(column)))
+    pages, arrow_bytes, file_bytes = (sum(row[name] for row in rows) for name in ("pages", "arrow_bytes", "file_bytes"))
+    rows.append(row_of(None, "(all)", "", metadata.num_rows, pages, arrow_bytes, file_bytes, {}))
     return rows
 
 
 def row_of(
-    number: int, path: str, kind: str, column: ColumnPages, arrow_bytes: int, used: Mapping[str, int]
+    number: int | None,
+    path: str,
+    data_type: str,
+    num_rows: int,
+    num_pages: int,
+    arrow_bytes: int,
+    file_bytes: int,
+    encodings: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Return the entry of one column."""
-    return {
-        "column": number,
-        "path": path,
-        "type": kind,
-        "rows": column.num_rows,
-        "pages": len(column),
-        "arrow_bytes": arrow_bytes,
-        "file_bytes": column.size_bytes,
-        "ratio": ratio(column.size_bytes, arrow_bytes),
-        "encodings": dict(used),
-    }
+    """Return the entry of one column, or of all columns if `number` is None."""
+    share = ratio(file_bytes, arrow_bytes)
+    values = (number, path, data_type, num_rows, num_pages, arrow_bytes, file_bytes, share, dict(encodings))
+    return dict(zip(COLUMNS, values, strict=True))
 
 
 def ratio(file_bytes: int, arrow_bytes: int) -> float | None:

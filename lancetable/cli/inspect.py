@@ -28,6 +28,10 @@ from lancetable.table import transactions
 
 __all__ = ["describe_file", "describe_manifest", "describe_schema", "describe_transaction", "parse_encoding", "size_of"]
 
+MANIFEST_FIELDS = (
+    *("data_format", "reader_flags", "writer_flags", "max_fragment_id", "max_field_id", "next_row_id"),
+    *("transaction_file", "transaction_section", "index_section"),
+)
 ENCODINGS: Mapping[str, type[Message]] = {
     "lance.encodings.ArrayEncoding": encodings_v2_0_pb2.ArrayEncoding,
     "lance.encodings.ColumnEncoding": encodings_v2_0_pb2.ColumnEncoding,
@@ -43,19 +47,9 @@ def describe_manifest(dataset: LanceDataset) -> dict[str, Any]:
         "path": table.location.path,
         "size_bytes": table.location.size_bytes,
         "naming": table.location.naming.name,
-        "version": manifest.version,
-        "branch": manifest.branch,
-        "timestamp": manifest.timestamp,
+        **{name: getattr(manifest, name) for name in ("version", "branch", "timestamp")},
         "writer": to_plain(manifest.writer_version),
-        "data_format": manifest.data_format,
-        "reader_flags": manifest.reader_flags,
-        "writer_flags": manifest.writer_flags,
-        "max_fragment_id": manifest.max_fragment_id,
-        "max_field_id": manifest.max_field_id,
-        "next_row_id": manifest.next_row_id,
-        "transaction_file": manifest.transaction_file,
-        "transaction_section": manifest.transaction_section,
-        "index_section": manifest.index_section,
+        **{name: getattr(manifest, name) for name in MANIFEST_FIELDS},
         "config": dict(manifest.config),
         "table_metadata": dict(manifest.table_metadata),
         "base_paths": [to_plain(base) for base in manifest.base_paths.values()],

@@ -122,7 +122,8 @@ class ObjectStore(Protocol):
         """Scheme of the store's addresses: `file`, `memory`, `s3` ..."""
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self) -> Capabilities:
+        """Properties of the store that callers adapt to."""
 
     def uri(self, path: str) -> str:
         """Return the address of a path for use in messages. It contains no secrets."""
