@@ -51,9 +51,10 @@ def test_conjuncts_of_nested_ands_are_flat() -> None:
 
 
 def test_like_prefix_and_its_exclusive_end() -> None:
-    assert like_prefix("ab%c") == ("ab", False)
-    assert like_prefix("a\\%b_") == ("a%b", False)
-    assert like_prefix("abc") == ("abc", True)
+    assert like_prefix("ab%c") == "ab"
+    assert like_prefix("a\\%b_") == "a%b"
+    assert like_prefix("abc") == "abc"
+    assert like_prefix("ab\\") == "ab\\"
     assert prefix_end("ab") == "ac"
     assert prefix_end("a\U0010ffff") == "b"
     assert prefix_end("\U0010ffff") is None

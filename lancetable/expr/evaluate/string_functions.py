@@ -171,9 +171,7 @@ FUNCTIONS: dict[str, SqlFunction] = {
         with_constants(lambda text, count: pc.utf8_slice_codeunits(text, 0, count), lambda text, count: text[:count]),
         (STRING, INT64),
     ),
-    "right": SqlFunction(
-        with_constants(_right, lambda text, count: text[-count:] if count else ""), (STRING, INT64)
-    ),
+    "right": SqlFunction(with_constants(_right, lambda text, count: text[-count:] if count else ""), (STRING, INT64)),
     "btrim": SqlFunction(
         with_constants(lambda text, characters=" ": pc.utf8_trim(text, characters), str.strip),
         (STRING, STRING),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -237,13 +236,9 @@ def _opaque(expression: pc.Expression, schema: pa.Schema) -> Expr:
     # The string of an expression contains the names of its columns, unless it refers to them by position.
     by_position = "FieldPath(" in text
     used = [
-        field
-        for field in schema
-        if (by_position and field.name not in VIRTUAL_COLUMNS) or _mentions(text, field.name)
+        field for field in schema if (by_position and field.name not in VIRTUAL_COLUMNS) or _mentions(text, field.name)
     ]
-    columns = tuple(
-        Column((field.name,), field.type, virtual=field.name in VIRTUAL_COLUMNS) for field in used
-    )
+    columns = tuple(Column((field.name,), field.type, virtual=field.name in VIRTUAL_COLUMNS) for field in used)
     empty = pa.schema([pa.field(field.name, field.type) for field in used]).empty_table()
     unknown_type = OpaqueArrow(expression, columns, pa.null(), text)
     try:
