@@ -214,6 +214,15 @@ def test_pruning_keeps_only_zones_with_possible_matches(text: str, kept: list[bo
     assert prune_mask(predicate, lambda name: _statistics(tables, name, True), 4).tolist() == kept
 
 
+def test_dictionary_columns_and_struct_fields_are_pruned() -> None:
+    zones = {
+        "dict": ZoneValues(num_rows=np.array([1, 1]), min=pa.array(["a", "b"]), max=pa.array(["a", "c"])),
+        "st.x": ZoneValues(num_rows=np.array([1, 1]), min=pa.array([1, 5]), max=pa.array([4, 9])),
+    }
+    for text, kept in {"dict = 'a'": [True, False], "st.x = 5": [False, True], "l IS NULL": [True, True]}.items():
+        assert prune_mask(parse_predicate(text, SCHEMA), zones.get, 2).tolist() == kept
+
+
 def test_statistics_of_wrong_length_are_rejected() -> None:
     wrong = ZoneValues(num_rows=np.array([1, 2]), null_count=np.array([0, 0]))
     with pytest.raises(ValueError, match="expected statistics of 3 zones, got 2"):

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from lancetable.errors import ColumnNotFoundError, InvalidSqlError
 from lancetable.expr.evaluate import operators
-from lancetable.expr.evaluate.casts import CastError, cast_values
+from lancetable.expr.evaluate.casts import CastError, cast_values, unwrap_values
 from lancetable.expr.evaluate.functions import FUNCTIONS
 from lancetable.expr.evaluate.operators import EvaluationError, Values
 from lancetable.expr.syntax import ast
@@ -37,7 +37,7 @@ def evaluate(expr: Expr, rows: pa.RecordBatch | pa.Table) -> pa.Array[Any] | pa.
     Returns
     -------
     pyarrow.Array or pyarrow.ChunkedArray
-        One value per row, of type `data_type(expr)`: an Array for a batch, a ChunkedArray for a table.
+        One value per row, of type `expr.data_type`: an Array for a batch, a ChunkedArray for a table.
 
     Raises
     ------
@@ -92,10 +92,7 @@ def _column(expr: ast.Column, rows: Rows) -> Values:
 
 def _struct_field(values: Values, name: str) -> Values:
     if isinstance(values.type, pa.BaseExtensionType):
-        if isinstance(values, pa.ChunkedArray):
-            values = pa.chunked_array([chunk.storage for chunk in values.chunks], type=values.type.storage_type)
-        else:
-            values = values.storage
+        values = unwrap_values(values)
     return pc.struct_field(values, values.type.get_field_index(name))
 
 
@@ -129,26 +126,22 @@ def _like(expr: ast.Like, rows: Rows) -> Values:
     return _test(expr.arg, rows, lambda values: operators.like(values, pattern, expr.ignore_case))
 
 
-def _and(expr: ast.And, rows: Rows) -> Values:
-    result = _value(expr.args[0], rows)
-    for arg in expr.args[1:]:
-        if _all_are(False, result):
-            return result
-        result = pc.and_kleene(result, _value(arg, rows))
-    return result
+def _junction(kernel: Callable[[Values, Values], Values], decisive: bool) -> Callable[[Any, Rows], Values]:
+    """Return the evaluation of AND or OR. It ends once an operand has the `decisive` value in all rows."""
 
+    def evaluate_junction(expr: ast.And | ast.Or, rows: Rows) -> Values:
+        result = _value(expr.args[0], rows)
+        for arg in expr.args[1:]:
+            if _all_are(decisive, result):
+                return result
+            result = kernel(result, _value(arg, rows))
+        return result
 
-def _or(expr: ast.Or, rows: Rows) -> Values:
-    result = _value(expr.args[0], rows)
-    for arg in expr.args[1:]:
-        if _all_are(True, result):
-            return result
-        result = pc.or_kleene(result, _value(arg, rows))
-    return result
+    return evaluate_junction
 
 
 def _all_are(value: bool, values: Values) -> bool:
-    """Return whether all rows have this boolean value, so that AND or OR need not evaluate further operands."""
+    """Return whether all rows have this boolean value, so that further operands need not be evaluated."""
     if isinstance(values, pa.Scalar):
         return False
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
@@ -197,8 +190,8 @@ _NODES: dict[type[Expr], Callable[[Any, Rows], Values]] = {
     ast.Column: _column,
     ast.Literal: lambda expr, rows: expr.value,
     ast.Compare: _compare,
-    ast.And: _and,
-    ast.Or: _or,
+    ast.And: _junction(pc.and_kleene, False),
+    ast.Or: _junction(pc.or_kleene, True),
     ast.Not: lambda expr, rows: pc.invert(_value(expr.arg, rows)),
     ast.ConstantIfNotNull: _constant_if_not_null,
     ast.IsNull: lambda expr, rows: pc.is_null(_value(expr.arg, rows)),

@@ -6,6 +6,7 @@ Values are arrays, chunked arrays or scalars, as for Arrow's kernels. `typing/` 
 
 from __future__ import annotations
 
+import decimal
 import functools
 import operator
 from collections.abc import Callable
@@ -16,14 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.expr.arrow_types import (
-    array_of_numbers,
-    count_of,
-    decimal_of_count,
-    family_of,
-    int_limits,
-    numbers_of,
-)
+from lancetable.expr.arrow_types import array_of_numbers, count_of, decimal_of_count, family_of, int_limits, numbers_of
 from lancetable.expr.evaluate.casts import cast_values
 from lancetable.file.kernels import native_search
 
@@ -166,7 +160,7 @@ def is_in(values: Values, members: pa.Array[Any], has_null: bool) -> Values:
     null = pa.scalar(None, pa.bool_())
     if has_null:
         return pc.if_else(pc.fill_null(result, False), True, null)
-    if _null_count(values) == _null_count(result):
+    if not is_constant(values) and values.null_count == result.null_count:
         return result
     return pc.if_else(pc.is_valid(values), result, null)
 
@@ -226,12 +220,6 @@ def _hashed(numbers: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint64]:
     hashed *= _GOLDEN
     hashed >>= np.uint64(64 - bits)
     return hashed
-
-
-def _null_count(values: Values) -> int:
-    if isinstance(values, pa.Scalar):
-        return 0 if values.is_valid else 1
-    return int(values.null_count)
 
 
 def like(values: Values, pattern: Values, ignore_case: bool) -> Values:
@@ -331,13 +319,8 @@ def _remainder(left: Values, right: Values, target: pa.DataType) -> Values:
     """Return the remainder of truncated division, which has the sign of the dividend."""
     kind = family_of(target)
     if kind == "decimal":
-        rows = zip(*(array.to_pylist() for array in aligned(left, right)))
-        out = []
-        for a, b in rows:
-            if b is not None and b == 0 and a is not None:
-                raise EvaluationError("divide by zero")
-            out.append(None if a is None or b is None else a % b)
-        return pa.array(out, target)
+        dividend, divisor = aligned(left, right)
+        return _divide_rows(dividend.to_pylist(), divisor.to_pylist(), target, operator.mod)
     if kind == "int":
         one = pa.scalar(1, target)
         if int_limits(target)[0] < 0:
@@ -354,16 +337,21 @@ def _remainder(left: Values, right: Values, target: pa.DataType) -> Values:
 def _divide_decimals(left: Values, right: Values, target: pa.DataType) -> Values:
     dividend, divisor = aligned(left, right)
     shift = target.scale - dividend.type.scale + divisor.type.scale
-    quotients: list[Any] = []
-    for a, b in zip(_counts(dividend), _counts(divisor)):
-        if a is None or b is None:
-            quotients.append(None)
-            continue
-        if b == 0:
-            raise EvaluationError("divide by zero")
-        quotient = abs(a) * 10**shift // abs(b)
-        quotients.append(decimal_of_count(quotient if (a < 0) == (b < 0) else -quotient, target.scale))
-    return pa.array(quotients, target)
+
+    def divide(dividend_count: int, divisor_count: int) -> decimal.Decimal:
+        quotient = abs(dividend_count) * 10**shift // abs(divisor_count)
+        return decimal_of_count(quotient if (dividend_count < 0) == (divisor_count < 0) else -quotient, target.scale)
+
+    return _divide_rows(_counts(dividend), _counts(divisor), target, divide)
+
+
+def _divide_rows(
+    dividends: list[Any], divisors: list[Any], target: pa.DataType, divide: Callable[[Any, Any], Any]
+) -> pa.Array[Any]:
+    rows = list(zip(dividends, divisors))
+    if any(dividend is not None and divisor == 0 for dividend, divisor in rows):
+        raise EvaluationError("divide by zero")
+    return pa.array([None if None in row else divide(*row) for row in rows], target)
 
 
 def _counts(values: pa.Array[Any]) -> list[int | None]:

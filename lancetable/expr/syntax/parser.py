@@ -52,14 +52,7 @@ _CASTS_AND_EXTRACT = ("CAST", "TRY_CAST", "SAFE_CAST", "EXTRACT")
 # CASE ... END counts as a pair of brackets.
 _OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.CASE)
 _CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.END)
-_SEPARATORS = (
-    TokenType.COMMA,
-    TokenType.ALIAS,
-    TokenType.FROM,
-    TokenType.WHEN,
-    TokenType.THEN,
-    TokenType.ELSE,
-)
+_SEPARATORS = (TokenType.COMMA, TokenType.ALIAS, TokenType.FROM, TokenType.WHEN, TokenType.THEN, TokenType.ELSE)
 
 
 class _Lance(Dialect):

@@ -30,13 +30,7 @@ from lancetable.expr.arrow_types import (
     step_of,
 )
 from lancetable.expr.evaluate.operators import FLIPPED
-from lancetable.expr.evaluate.string_parsing import (
-    localize_nanos,
-    parse_date,
-    parse_float,
-    parse_time,
-    parse_timestamp,
-)
+from lancetable.expr.evaluate.string_parsing import localize_nanos, parse_date, parse_float, parse_time, parse_timestamp
 from lancetable.expr.syntax import ast
 from lancetable.expr.syntax.ast import BOOLEAN, Compare, Expr, Literal
 from lancetable.expr.typing.coercion import common_supertype, implicit_cast, is_column, unwrap
