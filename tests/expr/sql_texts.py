@@ -903,7 +903,7 @@ VALUES: list[str] = [*_lines(_VALUES), *_date_functions(), *_lines(_MORE_FUNCTIO
 
 # Intended differences from pylance 14, grouped by reason. Each expression also occurs above.
 REFUSED_HERE: dict[str, list[str]] = {
-    "text after the first expression is ignored there": [
+    "pylance ignores text after the first expression": [
         "id = 1 extra",
         "id = 1)",
         "id = 1; foo",
@@ -912,15 +912,15 @@ REFUSED_HERE: dict[str, list[str]] = {
         "s = 'a' 'b'",
         "id = 1_000",
     ],
-    "there are parts of durations, whatever a week of one may be": [
+    "pylance extracts parts of durations": [
         f"date_part('{unit}', dur)"
         for unit in ["week", "day", "hour", "minute", "second", "millisecond", "microsecond", "nanosecond", "epoch"]
     ],
-    "the machine's own bytes of a number are no value": ["cast(id as binary)"],
-    "NaN is no time": ["to_timestamp(f32)"],
+    "pylance casts a number to its bytes in memory": ["cast(id as binary)"],
+    "pylance converts NaN to a timestamp": ["to_timestamp(f32)"],
 }
 ACCEPTED_HERE: dict[str, list[str]] = {
-    "a number compares by value with any number column": [
+    "numbers are compared by value with all number columns": [
         "id = 1e0",
         "i8 < 300",
         "u8 > -1",
@@ -935,14 +935,14 @@ ACCEPTED_HERE: dict[str, list[str]] = {
         "d32 + 1",
         "[1, 2.5]",
     ],
-    "text in ISO form is a date or time": [
+    "strings in ISO format are parsed as dates and times": [
         "d32 = '2020-01-01'",
         "ts = '2020-01-01'",
         "tm32 = '01:00:00'",
         "tm64 = '01:00:00.000001'",
     ],
-    "bytes of another length are just different": ["fsb = x'61'"],
-    "functions and forms that cost nothing": [
+    "binary values of another length are unequal": ["fsb = x'61'"],
+    "forms and functions that only lancetable supports": [
         "+id = 1",
         "CASE WHEN b THEN 1 ELSE 0 END = 1",
         "CASE WHEN id = 1 THEN 'a' ELSE s END",
@@ -959,7 +959,7 @@ ACCEPTED_HERE: dict[str, list[str]] = {
     ],
 }
 ANSWERED_DIFFERENTLY: dict[str, list[str]] = {
-    "zeros of both signs are equal, between columns too": [
+    "0.0 equals -0.0, also between columns": [
         "f = g",
         "f != g",
         "f < g",
@@ -968,11 +968,11 @@ ANSWERED_DIFFERENTLY: dict[str, list[str]] = {
         "f IN (g)",
         "greatest(f, g)",
     ],
-    "a float column meets a literal in its own width, under NOT too": ["NOT f32 = 0.1"],
-    "a NaN is greater than every number whatever its sign": ["f / 0 > 1"],
-    "a mixed list is compared as its members are one by one": [
+    "a literal is rounded to the width of a float column, also under NOT": ["NOT f32 = 0.1"],
+    "NaN is greater than all numbers, regardless of its sign": ["f / 0 > 1"],
+    "each member of a list of mixed types is compared on its own": [
         "ny IN (timestamp '2020-01-01 07:30:15.123456', date '1970-01-01', timestamp '1969-12-31 19:00:00')"
     ],
-    "null stays null; an optimizer there makes `f = 0.0 AND f != 0.0` false": ["NOT (f = 0.0 AND f != 0.0)"],
-    "the difference is counted in the unit of the timestamp": ["ts - d32"],
+    "null stays null; pylance simplifies `f = 0.0 AND f != 0.0` to false": ["NOT (f = 0.0 AND f != 0.0)"],
+    "the difference has the unit of the timestamp": ["ts - d32"],
 }

@@ -51,9 +51,10 @@ def test_conjuncts_of_nested_ands_are_flat() -> None:
 
 
 def test_like_prefix_and_its_exclusive_end() -> None:
-    assert like_prefix("ab%c") == ("ab", False)
-    assert like_prefix("a\\%b_") == ("a%b", False)
-    assert like_prefix("abc") == ("abc", True)
+    assert like_prefix("ab%c") == "ab"
+    assert like_prefix("a\\%b_") == "a%b"
+    assert like_prefix("abc") == "abc"
+    assert like_prefix("ab\\") == "ab\\"
     assert prefix_end("ab") == "ac"
     assert prefix_end("a\U0010ffff") == "b"
     assert prefix_end("\U0010ffff") is None
@@ -211,6 +212,15 @@ def test_pruning_keeps_only_zones_with_possible_matches(text: str, kept: list[bo
     )
     predicate = parse_predicate(text, _SMALL_SCHEMA)
     assert prune_mask(predicate, lambda name: _statistics(tables, name, True), 4).tolist() == kept
+
+
+def test_dictionary_columns_and_struct_fields_are_pruned() -> None:
+    zones = {
+        "dict": ZoneValues(num_rows=np.array([1, 1]), min=pa.array(["a", "b"]), max=pa.array(["a", "c"])),
+        "st.x": ZoneValues(num_rows=np.array([1, 1]), min=pa.array([1, 5]), max=pa.array([4, 9])),
+    }
+    for text, kept in {"dict = 'a'": [True, False], "st.x = 5": [False, True], "l IS NULL": [True, True]}.items():
+        assert prune_mask(parse_predicate(text, SCHEMA), zones.get, 2).tolist() == kept
 
 
 def test_statistics_of_wrong_length_are_rejected() -> None:

@@ -121,6 +121,22 @@ def test_integer_division_overflow_is_an_error() -> None:
     assert evaluate(parse_expression("x % y", rows.schema), rows).to_pylist() == [0, None]
 
 
+def test_sums_of_uint64_and_signed_integers_are_decimals() -> None:
+    rows = pa.table({"u": pa.array([2**64 - 1, 0, None], pa.uint64()), "i": pa.array([1, 2, 3], pa.int8())})
+    for text, expected in {
+        "u + -1": [2**64 - 2, -1, None],
+        "i + 18446744073709551615": [2**64, 2**64 + 1, 2**64 + 2],
+    }.items():
+        values = evaluate(parse_expression(text, rows.schema), rows)
+        assert values.type == pa.decimal128(21, 0) and values.to_pylist() == expected
+    with pytest.raises(InvalidSqlError, match="<< is not defined"):
+        parse_expression("i << 18446744073709551615", rows.schema)
+
+
+def test_position_in_a_null_list_is_null() -> None:
+    assert _values("array_position(NULL, id)") == [None] * 4
+
+
 def test_comparisons_of_nan_and_zero() -> None:
     nan = float("nan")
     rows = pa.table({"a": [nan, nan, 0.0, 1.0, None], "b": [nan, 1.0, -0.0, nan, nan]})
@@ -162,10 +178,10 @@ def test_try_casts_return_null_for_invalid_values(
     values: list[Any], source: str, target: pa.DataType, expected: list[Any]
 ) -> None:
     array = pa.array(values, pa.string() if source == "s" else pa.float64())
-    found = cast_values(array, target, null_on_failure=True).to_pylist()
+    result = cast_values(array, target, null_on_failure=True).to_pylist()
     plain = [
         "NaN" if isinstance(x, float) and math.isnan(x) else str(x) if isinstance(x, decimal.Decimal) else x
-        for x in found
+        for x in result
     ]
     assert plain == expected
     bad = [index for index, value in enumerate(expected) if value is None]

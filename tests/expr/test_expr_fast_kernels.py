@@ -31,14 +31,14 @@ def test_substring_search_equals_arrow(
     with pytest.MonkeyPatch.context() as patch:
         if not compiled:
             patch.setattr(operators, "native_search", None)
-        found = operators.like(values, pa.scalar(f"%{needle}%"), ignore_case)
-    assert found.equals(pc.match_like(values, f"%{needle}%", ignore_case=ignore_case))
+        result = operators.like(values, pa.scalar(f"%{needle}%"), ignore_case)
+    assert result.equals(pc.match_like(values, f"%{needle}%", ignore_case=ignore_case))
 
 
 def test_substring_search_does_not_match_across_strings() -> None:
     values = pa.array(["x" * 70 + "ab", "c", "abc" * 40, None, "ab", "c" * 200 + "abc"] * 700)
-    found = operators.like(values, pa.scalar("%abc%"), False)
-    assert found.to_pylist() == [False, False, True, None, False, True] * 700
+    result = operators.like(values, pa.scalar("%abc%"), False)
+    assert result.to_pylist() == [False, False, True, None, False, True] * 700
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.uint8(), pa.int32(), pa.uint64(), pa.int64()])
@@ -73,8 +73,8 @@ def test_date_parts_of_many_timestamps_equal_arrow(unit: str, part: str) -> None
     counts[:4] = (-1, 0, per_day - 1, per_day)
     values = pa.array(counts, mask=random.random(len(counts)) < 0.1).cast(pa.timestamp(unit)).slice(1)
     kernel = time_functions._DATE_KERNELS[part]
-    found = time_functions.date_part([pa.scalar(part), values], pa.int32())
-    assert found.equals(pc.cast(kernel(values), pa.int32()))
+    result = time_functions.date_part([pa.scalar(part), values], pa.int32())
+    assert result.equals(pc.cast(kernel(values), pa.int32()))
     assert len(time_functions.date_part([pa.scalar(part), pa.nulls(5_000, values.type)], pa.int32())) == 5_000
 
 
@@ -85,8 +85,8 @@ def test_rounding_to_integers_equals_arrow(kind: pa.DataType) -> None:
     values = pa.array(numbers, kind)
     for rows in (values, values.slice(3), pa.array([float("nan")], kind)):
         expected = pc.round(rows, ndigits=0, round_mode="half_towards_infinity")
-        found = math_functions.rounded([rows, pa.scalar(0, pa.int64())], kind)
-        assert repr(found.to_pylist()) == repr(expected.to_pylist())
+        result = math_functions.rounded([rows, pa.scalar(0, pa.int64())], kind)
+        assert repr(result.to_pylist()) == repr(expected.to_pylist())
 
 
 _ITEMS = st.lists(st.none() | st.lists(st.none() | st.integers(0, 30), max_size=4), min_size=1, max_size=30)
@@ -97,9 +97,9 @@ _ITEMS = st.lists(st.none() | st.lists(st.none() | st.integers(0, 30), max_size=
 def test_array_has_equals_python(rows: list[Any], skip: int, item: int) -> None:
     for kind in (pa.list_(pa.int64()), pa.large_list(pa.int64())):
         lists = pa.array(rows * 3, kind).slice(skip)
-        found = list_functions.array_has([lists, pa.scalar(item)], pa.bool_())
-        assert found.to_pylist() == [None if row is None else item in row for row in lists.to_pylist()]
+        result = list_functions.array_has([lists, pa.scalar(item)], pa.bool_())
+        assert result.to_pylist() == [None if row is None else item in row for row in lists.to_pylist()]
     fixed = pa.array([row and [*row, 1, 2, 3, 4][:4] for row in rows], pa.list_(pa.int64(), 4)) if all(rows) else None
     if fixed is not None:
-        found = list_functions.array_has([fixed, pa.scalar(item)], pa.bool_())
-        assert found.to_pylist() == [item in row for row in fixed.to_pylist()]
+        result = list_functions.array_has([fixed, pa.scalar(item)], pa.bool_())
+        assert result.to_pylist() == [item in row for row in fixed.to_pylist()]

@@ -34,8 +34,8 @@ def _theirs(dataset: Any, **how: Any) -> pa.Table | str:
 
 
 def _their_rows(dataset: Any, text: str) -> list[int] | str:
-    found = _theirs(dataset, columns=["k"], filter=text)
-    return found if isinstance(found, str) else found["k"].to_pylist()
+    result = _theirs(dataset, columns=["k"], filter=text)
+    return result if isinstance(result, str) else result["k"].to_pylist()
 
 
 def _our_rows(rows: pa.Table, text: str) -> list[int] | str:
@@ -59,8 +59,8 @@ def _comparable(values: Any) -> Any:
 
 
 def _their_values(dataset: Any, text: str) -> Any:
-    found = _theirs(dataset, columns={"k": "k", "v": text})
-    return found if isinstance(found, str) else (_plain(found["v"].type), _comparable(found["v"].to_pylist()))
+    result = _theirs(dataset, columns={"k": "k", "v": text})
+    return result if isinstance(result, str) else (_plain(result["v"].type), _comparable(result["v"].to_pylist()))
 
 
 def _our_values(rows: pa.Table, text: str) -> Any:
@@ -154,7 +154,7 @@ def _truth(tree: Tree, leaf: Callable[[str], list[bool | None]]) -> list[bool | 
     if isinstance(tree, str):
         return leaf(tree)
     operator, *inner = tree
-    values = [_truth(each, leaf) for each in inner]
+    values = [_truth(operand, leaf) for operand in inner]
     if operator == "AND":
         return [False if False in row else None if None in row else True for row in zip(*values)]
     if operator == "OR":
@@ -176,8 +176,8 @@ def test_random_predicates_combine_results_of_pylance(
 
     def leaf(text: str) -> list[bool | None]:
         if text not in leaf_results:
-            found = _theirs(reference, columns={"k": "k", "v": text})
-            leaf_results[text] = None if isinstance(found, str) else found["v"].to_pylist()
+            result = _theirs(reference, columns={"k": "k", "v": text})
+            leaf_results[text] = None if isinstance(result, str) else result["v"].to_pylist()
         assume(leaf_results[text] is not None)
         return leaf_results[text]
 

@@ -74,11 +74,11 @@ def answer(ds: Any, text: str) -> Any:
 
 @pytest.mark.parametrize("text", expressions())
 def test_functions_return_the_same_values_as_pylance(tables: tuple[list[Any], list[Any]], text: str) -> None:
-    expected = [answer(each, text) for each in tables[0]]
-    found = [answer(each, text) for each in tables[1]]
-    if "refused" in found and all(each == "refused" or each is None for each in found + expected):
+    expected = [answer(dataset, text) for dataset in tables[0]]
+    actual = [answer(dataset, text) for dataset in tables[1]]
+    if "refused" in actual and all(value == "refused" or value is None for value in actual + expected):
         return  # pylance reports an invalid path only if it evaluates a value
-    assert found == expected
+    assert actual == expected
 
 
 def test_json_functions_in_filters(tmp_path: Path) -> None:

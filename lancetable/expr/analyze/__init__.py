@@ -1,1 +1,1 @@
-"""Static analysis of expressions: columns used, bounds, nullability."""
+"""Static analysis of expressions: columns used, conjuncts, pruning, nullability."""

@@ -1,13 +1,11 @@
 """Nullability of expressions, which becomes the nullability of columns created from them.
 
 The result is conservative: True if it is unknown whether the value can be null. Most functions count as nullable for
-all arguments, as in pylance. Calls with constant arguments do not occur, because the parser replaces them by their
+all arguments, as in pylance. Calls with constant arguments do not occur, because the binder replaces them by their
 value.
 """
 
 from __future__ import annotations
-
-from functools import singledispatch
 
 import pyarrow as pa
 
@@ -15,84 +13,40 @@ from lancetable.expr.syntax import ast
 
 __all__ = ["may_be_null"]
 
-_NULL_FREE_CALLS = frozenset({"||", "now", "starts_with", "ends_with", "contains", "round", "arrow_cast"})
+_NEVER_NULL = (ast.IsNull, ast.IsTruth, ast.IsDistinct)
+_NULL_IF_AN_OPERAND_IS = (
+    *(ast.Compare, ast.And, ast.Or, ast.Not, ast.ConstantIfNotNull, ast.InList, ast.Like),
+    *(ast.Arithmetic, ast.Negate, ast.Cast, ast.FieldAccess),
+)
+_CALLS_NULL_IF_AN_OPERAND_IS = frozenset({"||", "now", "starts_with", "ends_with", "contains", "round", "arrow_cast"})
 
 
-@singledispatch
 def may_be_null(expr: ast.Expr, schema: pa.Schema) -> bool:
     """Return whether `expr` can be null for some row. `schema` is the schema for which it was parsed."""
-    return True
-
-
-@may_be_null.register
-def _(expr: ast.Column, schema: pa.Schema) -> bool:
-    if expr.virtual:
-        return True
-    field: pa.Field | None = None
-    for name in expr.path:
-        kind = schema if field is None else field.type
-        field = kind.field(name)
-        if field.nullable:
-            return True
-    return False
-
-
-@may_be_null.register
-def _(expr: ast.Literal, schema: pa.Schema) -> bool:
-    return not expr.value.is_valid
-
-
-@may_be_null.register(ast.Compare)
-@may_be_null.register(ast.Arithmetic)
-def _(expr: ast.Compare | ast.Arithmetic, schema: pa.Schema) -> bool:
-    return may_be_null(expr.left, schema) or may_be_null(expr.right, schema)
-
-
-@may_be_null.register(ast.And)
-@may_be_null.register(ast.Or)
-def _(expr: ast.And | ast.Or, schema: pa.Schema) -> bool:
-    return any(may_be_null(arg, schema) for arg in expr.args)
-
-
-@may_be_null.register(ast.Not)
-@may_be_null.register(ast.Negate)
-@may_be_null.register(ast.ConstantIfNotNull)
-def _(expr: ast.Not | ast.Negate | ast.ConstantIfNotNull, schema: pa.Schema) -> bool:
-    return may_be_null(expr.arg, schema)
-
-
-@may_be_null.register(ast.IsNull)
-@may_be_null.register(ast.IsTruth)
-@may_be_null.register(ast.IsDistinct)
-def _(expr: ast.Expr, schema: pa.Schema) -> bool:
-    return False
-
-
-@may_be_null.register
-def _(expr: ast.InList, schema: pa.Schema) -> bool:
-    return expr.has_null or may_be_null(expr.arg, schema)
-
-
-@may_be_null.register
-def _(expr: ast.Like, schema: pa.Schema) -> bool:
-    return may_be_null(expr.arg, schema) or may_be_null(expr.pattern, schema)
-
-
-@may_be_null.register
-def _(expr: ast.Cast, schema: pa.Schema) -> bool:
-    return expr.null_on_failure or may_be_null(expr.arg, schema)
-
-
-@may_be_null.register
-def _(expr: ast.Call, schema: pa.Schema) -> bool:
-    if expr.function == "coalesce":
+    if isinstance(expr, ast.Column):
+        return _column_may_be_null(expr, schema)
+    if isinstance(expr, ast.Literal):
+        return not expr.value.is_valid
+    if isinstance(expr, _NEVER_NULL):
+        return False
+    if isinstance(expr, ast.Call) and expr.function == "coalesce":
         return all(may_be_null(arg, schema) for arg in expr.args)
-    if expr.function in _NULL_FREE_CALLS:
-        return any(may_be_null(arg, schema) for arg in expr.args)
+    if (
+        (isinstance(expr, ast.InList) and expr.has_null)
+        or (isinstance(expr, ast.Cast) and expr.null_on_failure)
+        or (isinstance(expr, ast.FieldAccess) and expr.arg.data_type.field(expr.name).nullable)
+    ):
+        return True
+    if isinstance(expr, _NULL_IF_AN_OPERAND_IS) or (
+        isinstance(expr, ast.Call) and expr.function in _CALLS_NULL_IF_AN_OPERAND_IS
+    ):
+        return any(may_be_null(operand, schema) for operand in expr.children)
     return True
 
 
-@may_be_null.register
-def _(expr: ast.FieldAccess, schema: pa.Schema) -> bool:
-    kind = expr.arg.data_type
-    return may_be_null(expr.arg, schema) or kind.field(expr.name).nullable
+def _column_may_be_null(column: ast.Column, schema: pa.Schema) -> bool:
+    container, nullable = schema, column.virtual
+    for name in column.path if not column.virtual else ():
+        field = container.field(name)
+        container, nullable = field.type, nullable or field.nullable
+    return nullable

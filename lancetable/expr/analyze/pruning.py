@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,59 +11,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancetable.expr.arrow_types import unwrapped_type
 from lancetable.expr.evaluate.operators import NEGATED
-from lancetable.expr.syntax.ast import (
-    And,
-    Call,
-    Cast,
-    Column,
-    Compare,
-    ConstantIfNotNull,
-    Expr,
-    InList,
-    IsDistinct,
-    IsNull,
-    IsTruth,
-    Like,
-    Literal,
-    Not,
-    Or,
-)
+from lancetable.expr.syntax import ast
+from lancetable.expr.syntax.ast import Expr
+
+_KERNELS = {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 """One boolean per zone."""
 
 
-def _column_of(expr: Expr) -> Column | None:
+def _column_of(expr: Expr) -> ast.Column | None:
     """Return the column with statistics for the expression: itself, or the operand of a cast that keeps all values."""
-    while isinstance(expr, Cast) and expr.implicit and _keeps_values(expr):
+    while isinstance(expr, ast.Cast) and expr.implicit and unwrapped_type(expr.arg.data_type) == expr.data_type:
         expr = expr.arg
-    return expr if isinstance(expr, Column) else None
+    return expr if isinstance(expr, ast.Column) else None
 
 
-def _keeps_values(cast: Cast) -> bool:
-    source, target = cast.arg.data_type, cast.data_type
-    if isinstance(source, pa.BaseExtensionType):
-        source = source.storage_type
-    if pa.types.is_dictionary(source):
-        source = source.value_type
-    return bool(source == target or (source == pa.string_view() and target == pa.string()))
-
-
-def like_prefix(pattern: str) -> tuple[str, bool]:
-    """Return (literal prefix before the first wildcard of a LIKE pattern, whether the pattern has no wildcard)."""
-    prefix: list[str] = []
-    at = 0
-    while at < len(pattern):
-        char = pattern[at]
-        if char in "%_":
-            return "".join(prefix), False
-        if char == "\\" and at + 1 < len(pattern):
-            at += 1
-            char = pattern[at]
-        prefix.append(char)
-        at += 1
-    return "".join(prefix), True
+def like_prefix(pattern: str) -> str:
+    """Return the literal prefix before the first wildcard of a LIKE pattern."""
+    prefix = re.match(r"(?:[^%_\\]|\\.|\\$)*", pattern, re.DOTALL)
+    assert prefix is not None
+    return re.sub(r"\\(.)", r"\1", prefix[0], flags=re.DOTALL)
 
 
 def prefix_end(prefix: str) -> str | None:
@@ -76,22 +47,15 @@ def prefix_end(prefix: str) -> str | None:
     return None
 
 
-def _prefix_range(expr: Like | Call) -> tuple[Column, str, str | None] | None:
-    """Return (column, prefix, exclusive end) of `column LIKE 'p%'` and `starts_with(column, 'p')`, else None."""
-    if isinstance(expr, Call) and expr.function != "starts_with":
+def _prefix_of(expr: ast.Like | ast.Call) -> str | None:
+    """Return the prefix p of `column LIKE 'p%'` and `starts_with(column, 'p')`; None for other tests."""
+    if expr.ignore_case if isinstance(expr, ast.Like) else expr.function != "starts_with":
         return None
-    if isinstance(expr, Like) and expr.ignore_case:
-        return None
-    subject, pattern = expr.children
-    column = _column_of(subject)
-    if column is None or not isinstance(pattern, Literal) or not pattern.value.is_valid:
+    pattern = expr.children[1]
+    if not isinstance(pattern, ast.Literal) or not pattern.value.is_valid:
         return None
     string = str(pattern.value.as_py())
-    prefix = like_prefix(string)[0] if isinstance(expr, Like) else string
-    return (column, prefix, prefix_end(prefix)) if prefix else None
-
-
-# Zones
+    return (like_prefix(string) if isinstance(expr, ast.Like) else string) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +115,9 @@ class _Outcomes:
     false: Mask
     null: Mask
 
+    def negated(self) -> _Outcomes:
+        return _Outcomes(self.false, self.true, self.null)
+
 
 class _Zones:
     """The state of one call of `prune_mask`: the statistics of the columns, looked up once."""
@@ -163,11 +130,8 @@ class _Zones:
     def outcomes(self, expr: Expr) -> _Outcomes:
         handler = _OUTCOMES.get(type(expr))
         outcomes = handler(self, expr) if handler is not None else None
-        return outcomes if outcomes is not None else self.any_outcome()
-
-    def any_outcome(self) -> _Outcomes:
         possible = self.mask(True)
-        return _Outcomes(possible, possible, possible)
+        return outcomes if outcomes is not None else _Outcomes(possible, possible, possible)
 
     def mask(self, value: bool) -> Mask:
         return np.full(self.num_zones, value, dtype=np.bool_)
@@ -181,7 +145,7 @@ class _Zones:
             self.columns[column.name] = None if statistics is None else _ColumnZones(statistics, self.num_zones)
         return self.columns[column.name]
 
-    def literal(self, expr: Literal) -> _Outcomes:
+    def literal(self, expr: ast.Literal) -> _Outcomes:
         value = expr.value.as_py()
         return _Outcomes(self.mask(value is True), self.mask(value is False), self.mask(value is None))
 
@@ -191,37 +155,33 @@ class _Zones:
             return None
         return _Outcomes(zones.can_be("=", pa.scalar(True)), zones.can_be("=", pa.scalar(False)), zones.has_null)
 
-    def conjunction(self, expr: And) -> _Outcomes:
-        parts = [self.outcomes(arg) for arg in expr.args]
+    def conjunction(self, expr: ast.And) -> _Outcomes:
+        return self.all_true([self.outcomes(arg) for arg in expr.args])
+
+    def disjunction(self, expr: ast.Or) -> _Outcomes:
+        return self.all_true([self.outcomes(arg).negated() for arg in expr.args]).negated()
+
+    def all_true(self, parts: list[_Outcomes]) -> _Outcomes:
         return _Outcomes(
             np.logical_and.reduce([part.true for part in parts]),
             np.logical_or.reduce([part.false for part in parts]),
             np.logical_or.reduce([part.null for part in parts]),
         )
 
-    def disjunction(self, expr: Or) -> _Outcomes:
-        parts = [self.outcomes(arg) for arg in expr.args]
-        return _Outcomes(
-            np.logical_or.reduce([part.true for part in parts]),
-            np.logical_and.reduce([part.false for part in parts]),
-            np.logical_or.reduce([part.null for part in parts]),
-        )
+    def negation(self, expr: ast.Not) -> _Outcomes:
+        return self.outcomes(expr.arg).negated()
 
-    def negation(self, expr: Not) -> _Outcomes:
-        inner = self.outcomes(expr.arg)
-        return _Outcomes(inner.false, inner.true, inner.null)
-
-    def is_truth(self, expr: IsTruth) -> _Outcomes:
+    def is_truth(self, expr: ast.IsTruth) -> _Outcomes:
         inner = self.outcomes(expr.arg)
         if expr.value:
             return _Outcomes(inner.true, inner.false | inner.null, self.mask(False))
         return _Outcomes(inner.false, inner.true | inner.null, self.mask(False))
 
-    def is_null(self, expr: IsNull) -> _Outcomes | None:
+    def is_null(self, expr: ast.IsNull) -> _Outcomes | None:
         zones = self.column(expr.arg)
         return None if zones is None else _Outcomes(zones.has_null, zones.has_value, self.mask(False))
 
-    def constant_if_not_null(self, expr: ConstantIfNotNull) -> _Outcomes | None:
+    def constant_if_not_null(self, expr: ast.ConstantIfNotNull) -> _Outcomes | None:
         zones = self.column(expr.arg)
         if zones is None:
             return None
@@ -230,21 +190,21 @@ class _Zones:
             zones.has_value if expr.value else never, never if expr.value else zones.has_value, zones.has_null
         )
 
-    def compare(self, expr: Compare) -> _Outcomes | None:
+    def compare(self, expr: ast.Compare) -> _Outcomes | None:
         zones = self.column(expr.left)
-        if zones is None or not isinstance(expr.right, Literal):
+        if zones is None or not isinstance(expr.right, ast.Literal):
             return None
         value = expr.right.value
         return _Outcomes(zones.can_be(expr.op, value), zones.can_be(NEGATED[expr.op], value), zones.has_null)
 
-    def is_distinct(self, expr: IsDistinct) -> _Outcomes | None:
+    def is_distinct(self, expr: ast.IsDistinct) -> _Outcomes | None:
         zones = self.column(expr.left)
-        if zones is None or not isinstance(expr.right, Literal):
+        if zones is None or not isinstance(expr.right, ast.Literal):
             return None
         value = expr.right.value
         return _Outcomes(zones.can_be("!=", value) | zones.has_null, zones.can_be("=", value), self.mask(False))
 
-    def in_list(self, expr: InList) -> _Outcomes | None:
+    def in_list(self, expr: ast.InList) -> _Outcomes | None:
         zones = self.column(expr.arg)
         if zones is None:
             return None
@@ -252,21 +212,20 @@ class _Zones:
             return _Outcomes(zones.can_be_in(expr.values), self.mask(False), zones.has_null | zones.has_value)
         return _Outcomes(zones.can_be_in(expr.values), zones.has_value, zones.has_null)
 
-    def prefix(self, expr: Like | Call) -> _Outcomes | None:
-        if isinstance(expr, Call) and expr.function == "isnan":
+    def prefix(self, expr: ast.Like | ast.Call) -> _Outcomes | None:
+        if isinstance(expr, ast.Call) and expr.function == "isnan":
             return self.is_nan(expr)
-        prefix_range = _prefix_range(expr)
-        zones = self.column(expr.children[0]) if prefix_range is not None else None
-        if prefix_range is None or zones is None:
+        prefix = _prefix_of(expr)
+        zones = self.column(expr.children[0]) if prefix is not None else None
+        if prefix is None or zones is None:
             return None
-        _, prefix, end = prefix_range
-        string_type = expr.children[0].data_type
+        string_type, end = expr.children[0].data_type, prefix_end(prefix)
         can_match = zones.can_be(">=", pa.scalar(prefix, string_type))
         if end is not None:
             can_match = can_match & zones.can_be("<", pa.scalar(end, string_type))
         return _Outcomes(can_match, zones.has_value, zones.has_null)
 
-    def is_nan(self, expr: Call) -> _Outcomes | None:
+    def is_nan(self, expr: ast.Call) -> _Outcomes | None:
         zones = self.column(expr.args[0])
         return None if zones is None else _Outcomes(zones.has_nan, zones.has_number, zones.has_null)
 
@@ -297,23 +256,16 @@ class _ColumnZones:
         if not value.is_valid:
             return np.zeros(self.num_zones, dtype=np.bool_)
         value = _widened(value)
-        floating = pa.types.is_floating(value.type)
         if op == "=":
-            inside = self._limit_allows(pc.less_equal, self.min, value) & self._limit_allows(
-                pc.greater_equal, self.max, value
-            )
-            return self.has_number & inside
-        if op == "!=":
-            constant = ~(
-                self._limit_allows(pc.not_equal, self.min, value) | self._limit_allows(pc.not_equal, self.max, value)
-            )
-            result = self.has_number & ~constant
-        elif op in ("<", "<="):
-            return self.has_number & self._limit_allows(pc.less if op == "<" else pc.less_equal, self.min, value)
+            possible = self._allows(pc.less_equal, self.min, value) & self._allows(pc.greater_equal, self.max, value)
+        elif op == "!=":
+            possible = self._allows(pc.not_equal, self.min, value) | self._allows(pc.not_equal, self.max, value)
         else:
-            kernel = pc.greater if op == ">" else pc.greater_equal
-            result = self.has_number & self._limit_allows(kernel, self.max, value)
-        return result | self.has_nan if floating else result
+            limit = self.min if op in ("<", "<=") else self.max
+            possible = self._allows(_KERNELS[op], limit, value)
+        possible = possible & self.has_number
+        nan_satisfies = pa.types.is_floating(value.type) and op in ("!=", ">", ">=")
+        return possible | self.has_nan if nan_satisfies else possible
 
     def can_be_in(self, members: pa.Array[Any]) -> Mask:
         """Return, for each zone, whether the value of some row can be one of `members`."""
@@ -353,7 +305,7 @@ class _ColumnZones:
         result[valid] = np.searchsorted(member_ranks, ranks[len(ordered) :], side=side)  # type: ignore[call-overload]  # a literal
         return result
 
-    def _limit_allows(self, kernel: Callable[..., Any], limits: Any, value: pa.Scalar[Any]) -> Mask:
+    def _allows(self, kernel: Callable[..., Any], limits: Any, value: pa.Scalar[Any]) -> Mask:
         """Return `kernel(limit, value)` for each zone, and True for zones without the limit."""
         if limits is None:
             return np.ones(self.num_zones, dtype=np.bool_)
@@ -379,18 +331,18 @@ def _counts(values: Any, num_zones: int) -> np.ndarray[Any, np.dtype[np.int64]] 
 
 
 _OUTCOMES: dict[type[Expr], Callable[[_Zones, Any], _Outcomes | None]] = {
-    Literal: _Zones.literal,
-    Column: _Zones.boolean_column,
-    Cast: _Zones.boolean_column,
-    And: _Zones.conjunction,
-    Or: _Zones.disjunction,
-    Not: _Zones.negation,
-    IsTruth: _Zones.is_truth,
-    IsNull: _Zones.is_null,
-    ConstantIfNotNull: _Zones.constant_if_not_null,
-    Compare: _Zones.compare,
-    IsDistinct: _Zones.is_distinct,
-    InList: _Zones.in_list,
-    Like: _Zones.prefix,
-    Call: _Zones.prefix,
+    ast.Literal: _Zones.literal,
+    ast.Column: _Zones.boolean_column,
+    ast.Cast: _Zones.boolean_column,
+    ast.And: _Zones.conjunction,
+    ast.Or: _Zones.disjunction,
+    ast.Not: _Zones.negation,
+    ast.IsTruth: _Zones.is_truth,
+    ast.IsNull: _Zones.is_null,
+    ast.ConstantIfNotNull: _Zones.constant_if_not_null,
+    ast.Compare: _Zones.compare,
+    ast.IsDistinct: _Zones.is_distinct,
+    ast.InList: _Zones.in_list,
+    ast.Like: _Zones.prefix,
+    ast.Call: _Zones.prefix,
 }

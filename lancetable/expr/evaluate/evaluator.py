@@ -10,32 +10,11 @@ import pyarrow.compute as pc
 
 from lancetable.errors import ColumnNotFoundError, InvalidSqlError
 from lancetable.expr.evaluate import operators
-from lancetable.expr.evaluate.casts import CastError, cast_values
+from lancetable.expr.evaluate.casts import CastError, cast_values, unwrap_values
 from lancetable.expr.evaluate.functions import FUNCTIONS
 from lancetable.expr.evaluate.operators import EvaluationError, Values
-from lancetable.expr.syntax.ast import (
-    And,
-    Arithmetic,
-    Call,
-    Case,
-    Cast,
-    Column,
-    Compare,
-    ConstantIfNotNull,
-    Expr,
-    FieldAccess,
-    IndexAccess,
-    InList,
-    IsDistinct,
-    IsNull,
-    IsTruth,
-    Like,
-    Literal,
-    Negate,
-    Not,
-    OpaqueArrow,
-    Or,
-)
+from lancetable.expr.syntax import ast
+from lancetable.expr.syntax.ast import Expr
 
 FAILURES = (CastError, EvaluationError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 """Exceptions that kernels raise for values that they cannot process."""
@@ -58,7 +37,7 @@ def evaluate(expr: Expr, rows: pa.RecordBatch | pa.Table) -> pa.Array[Any] | pa.
     Returns
     -------
     pyarrow.Array or pyarrow.ChunkedArray
-        One value per row, of type `data_type(expr)`: an Array for a batch, a ChunkedArray for a table.
+        One value per row, of type `expr.data_type`: an Array for a batch, a ChunkedArray for a table.
 
     Raises
     ------
@@ -93,7 +72,7 @@ def _value(expr: Expr, rows: Rows) -> Values:
     return _NODES[type(expr)](expr, rows)
 
 
-def _column(expr: Column, rows: Rows) -> Values:
+def _column(expr: ast.Column, rows: Rows) -> Values:
     schema = rows.schema
     index = schema.get_field_index(expr.path[0])
     if index >= 0:
@@ -113,99 +92,87 @@ def _column(expr: Column, rows: Rows) -> Values:
 
 def _struct_field(values: Values, name: str) -> Values:
     if isinstance(values.type, pa.BaseExtensionType):
-        if isinstance(values, pa.ChunkedArray):
-            values = pa.chunked_array([chunk.storage for chunk in values.chunks], type=values.type.storage_type)
-        else:
-            values = values.storage
+        values = unwrap_values(values)
     return pc.struct_field(values, values.type.get_field_index(name))
 
 
-def _over_dictionary(
-    expr: Expr, operand: Expr, rows: Rows, test: Callable[[Values], Values]
-) -> pa.Array[Any] | pa.ChunkedArray[Any] | None:
-    """Apply a test to the dictionary of a dictionary column instead of to each row; return None for other operands."""
-    if not (isinstance(operand, Cast) and operand.implicit and pa.types.is_dictionary(operand.arg.data_type)):
-        return None
+def _test(operand: Expr, rows: Rows, test: Callable[[Values], Values]) -> Values:
+    """Apply a test to the values of an operand; for a dictionary column, to its dictionary instead of to each row."""
+    if not (isinstance(operand, ast.Cast) and operand.implicit and pa.types.is_dictionary(operand.arg.data_type)):
+        return test(_value(operand, rows))
     values = _value(operand.arg, rows)
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
     if not all(isinstance(chunk, pa.DictionaryArray) for chunk in chunks):
-        return None
+        return test(_value(operand, rows))
     tested = [test(cast_values(chunk.dictionary, operand.data_type)).take(chunk.indices) for chunk in chunks]
     return tested[0] if isinstance(values, pa.Array) else pa.chunked_array(tested, type=pa.bool_())
 
 
-def _compare(expr: Compare, rows: Rows) -> Values:
+def _compare(expr: ast.Compare, rows: Rows) -> Values:
     right = _value(expr.right, rows)
-    if isinstance(right, pa.Scalar):
-        result = _over_dictionary(expr, expr.left, rows, lambda values: operators.compare(expr.op, values, right))
-        if result is not None:
-            return result
-    return operators.compare(expr.op, _value(expr.left, rows), right)
+    if not isinstance(right, pa.Scalar):
+        return operators.compare(expr.op, _value(expr.left, rows), right)
+    return _test(expr.left, rows, lambda values: operators.compare(expr.op, values, right))
 
 
-def _in_list(expr: InList, rows: Rows) -> Values:
-    result = _over_dictionary(expr, expr.arg, rows, lambda values: operators.is_in(values, expr.values, expr.has_null))
-    return result if result is not None else operators.is_in(_value(expr.arg, rows), expr.values, expr.has_null)
+def _in_list(expr: ast.InList, rows: Rows) -> Values:
+    return _test(expr.arg, rows, lambda values: operators.is_in(values, expr.values, expr.has_null))
 
 
-def _like(expr: Like, rows: Rows) -> Values:
+def _like(expr: ast.Like, rows: Rows) -> Values:
     pattern = _value(expr.pattern, rows)
-    if isinstance(pattern, pa.Scalar):
-        result = _over_dictionary(
-            expr, expr.arg, rows, lambda values: operators.like(values, pattern, expr.ignore_case)
-        )
-        if result is not None:
-            return result
-    return operators.like(_value(expr.arg, rows), pattern, expr.ignore_case)
+    if not isinstance(pattern, pa.Scalar):
+        return operators.like(_value(expr.arg, rows), pattern, expr.ignore_case)
+    return _test(expr.arg, rows, lambda values: operators.like(values, pattern, expr.ignore_case))
 
 
-def _and(expr: And, rows: Rows) -> Values:
-    result = _value(expr.args[0], rows)
-    for arg in expr.args[1:]:
-        if _all_are(False, result):
-            return result
-        result = pc.and_kleene(result, _value(arg, rows))
-    return result
+def _junction(kernel: Callable[[Values, Values], Values], decisive: bool) -> Callable[[Any, Rows], Values]:
+    """Return the evaluation of AND or OR. It ends once an operand has the `decisive` value in all rows."""
 
+    def evaluate_junction(expr: ast.And | ast.Or, rows: Rows) -> Values:
+        result = _value(expr.args[0], rows)
+        for arg in expr.args[1:]:
+            if _all_are(decisive, result):
+                return result
+            result = kernel(result, _value(arg, rows))
+        return result
 
-def _or(expr: Or, rows: Rows) -> Values:
-    result = _value(expr.args[0], rows)
-    for arg in expr.args[1:]:
-        if _all_are(True, result):
-            return result
-        result = pc.or_kleene(result, _value(arg, rows))
-    return result
+    return evaluate_junction
 
 
 def _all_are(value: bool, values: Values) -> bool:
-    """Return whether all rows have this boolean value, so that AND or OR need not evaluate further operands."""
+    """Return whether all rows have this boolean value, so that further operands need not be evaluated."""
     if isinstance(values, pa.Scalar):
         return False
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
     return all(chunk.null_count == 0 and chunk.true_count == (len(chunk) if value else 0) for chunk in chunks)
 
 
-def _constant_if_not_null(expr: ConstantIfNotNull, rows: Rows) -> Values:
+def _constant_if_not_null(expr: ast.ConstantIfNotNull, rows: Rows) -> Values:
     valid = pc.is_valid(_value(expr.arg, rows))
     return pc.if_else(valid, pa.scalar(expr.value), pa.scalar(None, pa.bool_()))
 
 
-def _is_truth(expr: IsTruth, rows: Rows) -> Values:
+def _is_truth(expr: ast.IsTruth, rows: Rows) -> Values:
     values = _value(expr.arg, rows)
     return pc.fill_null(values if expr.value else pc.invert(values), False)
 
 
-def _cast(expr: Cast, rows: Rows) -> Values:
+def _cast(expr: ast.Cast, rows: Rows) -> Values:
     return cast_values(_value(expr.arg, rows), expr.data_type, null_on_failure=expr.null_on_failure)
 
 
-def _case(expr: Case, rows: Rows) -> Values:
+def _call(expr: ast.Call, rows: Rows) -> Values:
+    return FUNCTIONS[expr.function].kernel([_value(arg, rows) for arg in expr.args], expr.data_type)
+
+
+def _case(expr: ast.Case, rows: Rows) -> Values:
     conditions = [_value(condition, rows) for condition in expr.conditions]
     values = [_value(value, rows) for value in expr.values]
     return operators.case(conditions, values, _value(expr.default, rows))
 
 
-def _opaque(expr: OpaqueArrow, rows: Rows) -> Values:
+def _opaque(expr: ast.OpaqueArrow, rows: Rows) -> Values:
     from pyarrow import acero
 
     columns = [_value(column, rows) for column in expr.columns]
@@ -220,26 +187,26 @@ def _opaque(expr: OpaqueArrow, rows: Rows) -> Values:
 
 
 _NODES: dict[type[Expr], Callable[[Any, Rows], Values]] = {
-    Column: _column,
-    Literal: lambda expr, rows: expr.value,
-    Compare: _compare,
-    And: _and,
-    Or: _or,
-    Not: lambda expr, rows: pc.invert(_value(expr.arg, rows)),
-    ConstantIfNotNull: _constant_if_not_null,
-    IsNull: lambda expr, rows: pc.is_null(_value(expr.arg, rows)),
-    IsTruth: _is_truth,
-    IsDistinct: lambda expr, rows: operators.is_distinct(_value(expr.left, rows), _value(expr.right, rows)),
-    InList: _in_list,
-    Like: _like,
-    Arithmetic: lambda expr, rows: operators.arithmetic(
+    ast.Column: _column,
+    ast.Literal: lambda expr, rows: expr.value,
+    ast.Compare: _compare,
+    ast.And: _junction(pc.and_kleene, False),
+    ast.Or: _junction(pc.or_kleene, True),
+    ast.Not: lambda expr, rows: pc.invert(_value(expr.arg, rows)),
+    ast.ConstantIfNotNull: _constant_if_not_null,
+    ast.IsNull: lambda expr, rows: pc.is_null(_value(expr.arg, rows)),
+    ast.IsTruth: _is_truth,
+    ast.IsDistinct: lambda expr, rows: operators.is_distinct(_value(expr.left, rows), _value(expr.right, rows)),
+    ast.InList: _in_list,
+    ast.Like: _like,
+    ast.Arithmetic: lambda expr, rows: operators.arithmetic(
         expr.op, _value(expr.left, rows), _value(expr.right, rows), expr.data_type
     ),
-    Negate: lambda expr, rows: operators.negate(_value(expr.arg, rows)),
-    Cast: _cast,
-    Call: lambda expr, rows: FUNCTIONS[expr.function].kernel([_value(arg, rows) for arg in expr.args], expr.data_type),
-    Case: _case,
-    FieldAccess: lambda expr, rows: _struct_field(_value(expr.arg, rows), expr.name),
-    IndexAccess: lambda expr, rows: operators.element(_value(expr.arg, rows), _value(expr.index, rows), expr.data_type),
-    OpaqueArrow: _opaque,
+    ast.Negate: lambda expr, rows: operators.negate(_value(expr.arg, rows)),
+    ast.Cast: _cast,
+    ast.Call: _call,
+    ast.Case: _case,
+    ast.FieldAccess: lambda expr, rows: _struct_field(_value(expr.arg, rows), expr.name),
+    ast.IndexAccess: lambda expr, rows: operators.element(_value(expr.arg, rows), _value(expr.index, rows)),
+    ast.OpaqueArrow: _opaque,
 }

@@ -17,7 +17,6 @@ import functools
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -33,21 +32,10 @@ _BOOLEANS: Final = {"true": True, "yes": True, "false": False, "no": False}
 _I64: Final = 1 << 63
 
 
-# --- paths ------------------------------------------------------------------------------------------------------------
+# Paths
 
 
-@dataclass(frozen=True, slots=True)
-class _Position:
-    """An index relative to the first or to the last element."""
-
-    number: int
-    from_last: bool
-
-    def within(self, count: int) -> int:
-        return count - 1 - self.number if self.from_last else self.number
-
-
-_Range = tuple[_Position, _Position]  # both included
+_Range = tuple[int, int]  # the first and the last index; negative indexes count from the end
 _Step = str | tuple[_Range, ...] | None  # a name; elements; None: all elements of an array or all values of an object
 
 _TOKEN: Final = re.compile(
@@ -93,13 +81,11 @@ def _range(part: str, path: str) -> _Range:
     return _position(first, path), _position(last if to else first, path)
 
 
-def _position(text: str, path: str) -> _Position:
+def _position(text: str, path: str) -> int:
     match = _INDEX.fullmatch(text.strip())
     if match is None:
         raise EvaluationError(f"invalid index {text.strip()!r} in the JSON path {path!r}; use a number or 'last - n'")
-    if match["number"] is not None:
-        return _Position(int(match["number"]), from_last=False)
-    return _Position(int(match["back"] or 0), from_last=True)
+    return -1 - int(match["back"] or 0) if match["number"] is None else int(match["number"])
 
 
 def find(value: bytes, path: str) -> list[Item]:
@@ -123,12 +109,12 @@ def _apply_step(item: Item, kind: str, step: _Step) -> list[Item]:
     elements = jsonb.elements(item)
     selected: list[Item] = []
     for first, last in step:
-        start, end = first.within(len(elements)), last.within(len(elements)) + 1
-        selected += elements[max(start, 0) : max(end, 0)]
+        start, end = (index + len(elements) if index < 0 else index for index in (first, last))
+        selected += elements[max(start, 0) : max(end + 1, 0)]
     return selected
 
 
-# --- values -----------------------------------------------------------------------------------------------------------
+# Values
 
 
 def get(value: bytes, key: str) -> Item | None:

@@ -95,6 +95,7 @@ def _factorial(number: int) -> int:
     return math.factorial(number)
 
 
+_FLOAT_OR_INT = cast_parameter(pa.float64(), "float", "int", keep_family="float")
 _OF_ONE_FLOAT: dict[str, Kernel] = {
     **{
         name: arrow(getattr(pc, name))
@@ -115,7 +116,7 @@ FUNCTIONS: dict[str, SqlFunction] = {
     "floor": SqlFunction(arrow(pc.floor), (FLOAT_OR_DECIMAL,)),
     "round": SqlFunction(rounded, (FLOAT_OR_DECIMAL, INT64), num_optional=1, default=0),
     "trunc": SqlFunction(_truncated, (FLOAT, INT64), num_optional=1, default=0),
-    "isnan": SqlFunction(arrow(_is_nan), (cast_parameter(pa.float64(), "float", "int", keep=("float",)),), pa.bool_()),
+    "isnan": SqlFunction(arrow(_is_nan), (_FLOAT_OR_INT,), pa.bool_()),
     "iszero": SqlFunction(arrow(lambda value: compare("=", value, pa.scalar(0.0, value.type))), (FLOAT,), pa.bool_()),
     "nanvl": SqlFunction(_nan_value, (FLOAT, FLOAT)),
     "power": SqlFunction(arrow(pc.power), (FLOAT64, FLOAT64)),

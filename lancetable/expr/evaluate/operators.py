@@ -6,6 +6,7 @@ Values are arrays, chunked arrays or scalars, as for Arrow's kernels. `typing/` 
 
 from __future__ import annotations
 
+import decimal
 import functools
 import operator
 from collections.abc import Callable
@@ -16,14 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.expr.arrow_types import (
-    array_of_numbers,
-    count_of,
-    decimal_of_count,
-    family_of,
-    int_limits,
-    numbers_of,
-)
+from lancetable.expr.arrow_types import array_of_numbers, count_of, decimal_of_count, family_of, int_limits, numbers_of
 from lancetable.expr.evaluate.casts import cast_values
 from lancetable.file.kernels import native_search
 
@@ -38,8 +32,6 @@ _MANY_VALUES = 1024
 _SMALL_TABLE = 64 * 1024  # entries of a lookup table that is built for any number of values
 _MOST_HASH_BITS = 20
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: products differ in their upper bits
-_LIKE_SAMPLE = 2048  # rows from which the selectivity of a pattern is estimated
-_LIKE_BLOCK = 256 * 1024  # bytes searched at once; a block fits into the CPU cache
 
 _COMPARE: dict[str, Callable[..., Values]] = {
     "=": pc.equal,
@@ -168,7 +160,7 @@ def is_in(values: Values, members: pa.Array[Any], has_null: bool) -> Values:
     null = pa.scalar(None, pa.bool_())
     if has_null:
         return pc.if_else(pc.fill_null(result, False), True, null)
-    if _null_count(values) == _null_count(result):
+    if not is_constant(values) and values.null_count == result.null_count:
         return result
     return pc.if_else(pc.is_valid(values), result, null)
 
@@ -230,24 +222,25 @@ def _hashed(numbers: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint64]:
     return hashed
 
 
-def _null_count(values: Values) -> int:
-    if isinstance(values, pa.Scalar):
-        return 0 if values.is_valid else 1
-    return int(values.null_count)
-
-
 def like(values: Values, pattern: Values, ignore_case: bool) -> Values:
     """Return whether each string matches its LIKE pattern; null if either is null."""
+    if is_constant(pattern) and not pattern.is_valid:
+        return pa.scalar(None, pa.bool_()) if is_constant(values) else pa.nulls(len(values), pa.bool_())
     if is_constant(pattern):
-        if not pattern.is_valid:
-            return pa.nulls(len(values), pa.bool_()) if not is_constant(values) else pa.scalar(None, pa.bool_())
         return _like_constant(values, pattern.as_py(), ignore_case)
     strings, patterns = aligned(values, pattern)
+    return match_patterns(strings, patterns, lambda text: pc.match_like(strings, text, ignore_case=ignore_case))
+
+
+def match_patterns(
+    strings: pa.Array[Any], patterns: pa.Array[Any], match: Callable[[str], pa.Array[Any]]
+) -> pa.Array[Any]:
+    """Return whether each string matches its pattern; `match` compares all strings with one pattern."""
     encoded = patterns.dictionary_encode()
     result = pa.nulls(len(strings), pa.bool_())
-    for number, distinct_pattern in enumerate(encoded.dictionary.to_pylist()):
+    for number, pattern in enumerate(encoded.dictionary.to_pylist()):
         has_pattern = pc.fill_null(pc.equal(encoded.indices, number), False)
-        result = pc.if_else(has_pattern, pc.match_like(strings, distinct_pattern, ignore_case=ignore_case), result)
+        result = pc.if_else(has_pattern, match(pattern), result)
     return result
 
 
@@ -259,25 +252,16 @@ def contains(values: Values, substring: str) -> Values:
 
 
 def _like_constant(values: Values, pattern: str, ignore_case: bool) -> Values:
-    inner = pattern[1:-1]
-    if (
-        len(pattern) < 3
-        or not (pattern[0] == pattern[-1] == "%")
-        or any(special in inner for special in "%_\\")
-        or not isinstance(values, pa.Array | pa.ChunkedArray)
-        or not pa.types.is_string(values.type)
-    ):
-        return pc.match_like(values, pattern, ignore_case=ignore_case)
-    if isinstance(values, pa.ChunkedArray):
-        tested = [_like_constant(chunk, pattern, ignore_case) for chunk in values.chunks]
-        return pa.chunked_array(tested, type=pa.bool_())
-    if native_search is not None:
-        found = _search_compiled(values, inner, ignore_case)
-        if found is not None:
-            return found
-    if ignore_case:
-        return pc.match_like(values, pattern, ignore_case=True)
-    return _search_blocks(values, inner.encode(), pattern)
+    substring = pattern[1:-1]
+    is_substring = len(pattern) >= 3 and pattern[0] == pattern[-1] == "%" and not any(c in substring for c in "%_\\")
+    if is_substring and native_search is not None and pa.types.is_string(values.type):
+        if isinstance(values, pa.ChunkedArray):
+            tested = [_like_constant(chunk, pattern, ignore_case) for chunk in values.chunks]
+            return pa.chunked_array(tested, type=pa.bool_())
+        matches = _search_compiled(values, substring, ignore_case) if isinstance(values, pa.Array) else None
+        if matches is not None:
+            return matches
+    return pc.match_like(values, pattern, ignore_case=ignore_case)
 
 
 def _search_compiled(values: pa.Array, substring: str, ignore_case: bool) -> pa.Array | None:
@@ -295,44 +279,11 @@ def _search_compiled(values: pa.Array, substring: str, ignore_case: bool) -> pa.
     return None if found is None else array_of_numbers(found, values)
 
 
-def _search_blocks(values: pa.Array, needle: bytes, pattern: str) -> pa.Array:
-    """Return whether each string contains `needle`. If few do, search the buffer of all strings in large blocks."""
-    sample = values.slice(0, _LIKE_SAMPLE)
-    if len(values) < 4 * _LIKE_SAMPLE or pc.match_like(sample, pattern).true_count > _LIKE_SAMPLE // 32:
-        return pc.match_like(values, pattern)
-    offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4)
-    found = _occurrences(memoryview(values.buffers()[2] or b""), needle, offsets, len(values) // 16)
-    if found is None:
-        return pc.match_like(values, pattern)
-    rows = np.searchsorted(offsets, found, side="right") - 1
-    rows = rows[found + len(needle) <= offsets[rows + 1]]
-    matches = np.zeros(len(values), np.bool_)
-    matches[rows] = True
-    return pa.array(matches, mask=np.asarray(values.is_null()) if values.null_count else None)
-
-
-def _occurrences(
-    data: memoryview, needle: bytes, offsets: npt.NDArray[np.int32], most: int
-) -> npt.NDArray[np.int64] | None:
-    """Return the positions of `needle` between the first and the last offset; None if there are more than `most`."""
-    found: list[int] = []
-    stop = int(offsets[-1])
-    for first in range(int(offsets[0]), stop, _LIKE_BLOCK):
-        block = bytes(data[first : min(first + _LIKE_BLOCK + len(needle) - 1, stop)])
-        at = block.find(needle)
-        while at >= 0:
-            found.append(first + at)
-            at = block.find(needle, at + 1)
-        if len(found) > most:
-            return None
-    return np.array(found, np.int64)
-
-
 def arithmetic(op: str, left: Values, right: Values, target: pa.DataType) -> Values:
     """Compute `left op right`, of type `target`, for `op` in + - * / % << >>.
 
-    `typing/arithmetic.py` chooses the types of the operands. Raises EvaluationError or pa.ArrowInvalid on division by zero,
-    and EvaluationError if an integer division overflows.
+    `typing/arithmetic.py` chooses the types of the operands. Raises EvaluationError or pa.ArrowInvalid on division by
+    zero, and EvaluationError if an integer division overflows.
     """
     kind = family_of(target)
     if op in ("<<", ">>"):
@@ -368,13 +319,8 @@ def _remainder(left: Values, right: Values, target: pa.DataType) -> Values:
     """Return the remainder of truncated division, which has the sign of the dividend."""
     kind = family_of(target)
     if kind == "decimal":
-        rows = zip(*(array.to_pylist() for array in aligned(left, right)))
-        out = []
-        for a, b in rows:
-            if b is not None and b == 0 and a is not None:
-                raise EvaluationError("divide by zero")
-            out.append(None if a is None or b is None else a % b)
-        return pa.array(out, target)
+        dividend, divisor = aligned(left, right)
+        return _divide_rows(dividend.to_pylist(), divisor.to_pylist(), target, operator.mod)
     if kind == "int":
         one = pa.scalar(1, target)
         if int_limits(target)[0] < 0:
@@ -391,16 +337,21 @@ def _remainder(left: Values, right: Values, target: pa.DataType) -> Values:
 def _divide_decimals(left: Values, right: Values, target: pa.DataType) -> Values:
     dividend, divisor = aligned(left, right)
     shift = target.scale - dividend.type.scale + divisor.type.scale
-    quotients: list[Any] = []
-    for a, b in zip(_counts(dividend), _counts(divisor)):
-        if a is None or b is None:
-            quotients.append(None)
-            continue
-        if b == 0:
-            raise EvaluationError("divide by zero")
-        quotient = abs(a) * 10**shift // abs(b)
-        quotients.append(decimal_of_count(quotient if (a < 0) == (b < 0) else -quotient, target.scale))
-    return pa.array(quotients, target)
+
+    def divide(dividend_count: int, divisor_count: int) -> decimal.Decimal:
+        quotient = abs(dividend_count) * 10**shift // abs(divisor_count)
+        return decimal_of_count(quotient if (dividend_count < 0) == (divisor_count < 0) else -quotient, target.scale)
+
+    return _divide_rows(_counts(dividend), _counts(divisor), target, divide)
+
+
+def _divide_rows(
+    dividends: list[Any], divisors: list[Any], target: pa.DataType, divide: Callable[[Any, Any], Any]
+) -> pa.Array[Any]:
+    rows = list(zip(dividends, divisors))
+    if any(dividend is not None and divisor == 0 for dividend, divisor in rows):
+        raise EvaluationError("divide by zero")
+    return pa.array([None if None in row else divide(*row) for row in rows], target)
 
 
 def _counts(values: pa.Array[Any]) -> list[int | None]:
@@ -452,7 +403,7 @@ def list_extents(lists: pa.Array[Any]) -> tuple[Any, Any]:
     return offsets[:-1], np.diff(offsets)
 
 
-def element(values: Values, index: Values, target: pa.DataType) -> Values:
+def element(values: Values, index: Values) -> Values:
     """Return elements of lists. The index starts at 1, negative ones count from the end.
 
     The result is null for an index out of bounds, a null index and a null list.
@@ -466,7 +417,7 @@ def element(values: Values, index: Values, target: pa.DataType) -> Values:
     indices = pa.array(np.where(inside, starts + offset, 0), pa.int64(), mask=~inside)
     items = lists.values
     if len(items) == 0:
-        return pa.nulls(len(lists), target)
+        return pa.nulls(len(lists), items.type)
     return items.take(indices)
 
 

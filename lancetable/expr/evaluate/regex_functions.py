@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.expr.evaluate.operators import EvaluationError, Values, aligned
+from lancetable.expr.evaluate.operators import EvaluationError, Values, aligned, match_patterns
 from lancetable.expr.evaluate.sql_function import STRING, STRING32, Kernel, SqlFunction, constants_of, same_type
 
 # \w and \d match Unicode characters in Rust's regex crate, which pylance uses, but only ASCII in RE2.
@@ -51,13 +51,10 @@ def _is_match(args: list[Values], target: pa.DataType) -> Values:
     if constants:
         return pc.match_substring_regex(args[0], _re2("regexp_like", *constants))
     strings, *patterns = aligned(*args)
-    keys = pc.binary_join_element_wise(*(pc.cast(array, pa.string()) for array in patterns), "\0").dictionary_encode()
-    result = pa.nulls(len(strings), pa.bool_())
-    for number, key in enumerate(keys.dictionary.to_pylist()):
-        has_key = pc.fill_null(pc.equal(keys.indices, number), False)
-        matches = pc.match_substring_regex(strings, _re2("regexp_like", *key.split("\0")))
-        result = pc.if_else(has_key, matches, result)
-    return result
+    keys = pc.binary_join_element_wise(*(pc.cast(array, pa.string()) for array in patterns), "\0")
+    return match_patterns(
+        strings, keys, lambda key: pc.match_substring_regex(strings, _re2("regexp_like", *key.split("\0")))
+    )
 
 
 def _count_matches(args: list[Values], target: pa.DataType) -> Values:

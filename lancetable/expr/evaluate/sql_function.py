@@ -39,22 +39,28 @@ class Parameter:
         return self.description or " or ".join(self.families)
 
 
-def cast_parameter(target: pa.DataType, *families: str, keep: tuple[Any, ...] = (), description: str = "") -> Parameter:
-    """Return a parameter whose arguments are cast to `target`, except for the types and type families in `keep`."""
+def cast_parameter(
+    target: pa.DataType,
+    *families: str,
+    keep_types: tuple[pa.DataType, ...] = (),
+    keep_family: str | None = None,
+    description: str = "",
+) -> Parameter:
+    """Return a parameter whose arguments are cast to `target`, except for some types and one type family."""
 
     def cast_to(data_type: pa.DataType, first: pa.DataType) -> pa.DataType:
-        return data_type if data_type in keep or family_of(data_type) in keep else target
+        return data_type if data_type in keep_types or family_of(data_type) == keep_family else target
 
     return Parameter(families, cast_to, description)
 
 
 _WIDE_FLOATS = (pa.float32(), pa.float64())
 NUMBER = Parameter(NUMBERS)
-FLOAT = cast_parameter(pa.float64(), *NUMBERS, keep=_WIDE_FLOATS)
+FLOAT = cast_parameter(pa.float64(), *NUMBERS, keep_types=_WIDE_FLOATS)
 FLOAT64 = cast_parameter(pa.float64(), *NUMBERS)
-FLOAT_OR_DECIMAL = cast_parameter(pa.float64(), *NUMBERS, keep=(*_WIDE_FLOATS, "decimal"))
+FLOAT_OR_DECIMAL = cast_parameter(pa.float64(), *NUMBERS, keep_types=_WIDE_FLOATS, keep_family="decimal")
 INT64 = cast_parameter(pa.int64(), "int")
-STRING = cast_parameter(pa.string(), "string", keep=("string",))
+STRING = cast_parameter(pa.string(), "string", keep_family="string")
 STRING32 = cast_parameter(pa.string(), "string")
 ANY_AS_STRING = cast_parameter(pa.string())
 LIST = Parameter(("list",))

@@ -1,1 +1,1 @@
-"""Expression trees and the languages they are parsed from."""
+"""Expression trees and SQL syntax."""

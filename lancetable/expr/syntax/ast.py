@@ -35,7 +35,7 @@ def quote_name(name: str) -> str:
 class Expr:
     """A typed expression. `data_type` is the Arrow type of its value; `str()` returns SQL."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     if TYPE_CHECKING:  # at run time, subclasses would use the property as the default of their field `data_type`
 

@@ -11,13 +11,16 @@ process.
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from sqlglot import Dialect, Token, TokenType, exp, parser, tokens
+from sqlglot.errors import ParseError, TokenError
+
 from lancetable.errors import InvalidSqlError
 from lancetable.expr.syntax.ast import RESERVED
+from lancetable.expr.syntax.sql_errors import excerpt, offset_of, sql_error
 
 MAX_NESTING = 50
 """Largest number of brackets, CASE expressions and prefix operators (NOT, unary minus) that are open at one position.
@@ -34,55 +37,55 @@ def parse_sql(text: str) -> tuple[Any, list[Any]]:
 
     Raises InvalidSqlError with the position of the error if `text` cannot be parsed or is nested too deeply.
     """
-    tokens, num_levels = _tokenize(text)
+    sql_tokens, num_levels = _tokenize(text)
     parse = _parse_tokens if num_levels <= _LEVELS_PER_PARSE else _parse_in_parts
-    return parse(text, tokens), tokens
+    return parse(text, sql_tokens), sql_tokens
 
 
-_KEYWORDS = """
+_WORDS = """
 AND OR NOT IS NULL TRUE FALSE IN BETWEEN LIKE ILIKE ESCAPE DISTINCT FROM AS ARRAY CURRENT_TIMESTAMP
 CASE WHEN THEN ELSE END
 BOOLEAN TINYINT SMALLINT INT INTEGER BIGINT FLOAT DOUBLE DECIMAL BINARY DATE TIMESTAMP DATETIME
 """
+_KEYWORDS = frozenset(_WORDS.split())
+_CASTS_AND_EXTRACT = ("CAST", "TRY_CAST", "SAFE_CAST", "EXTRACT")
+# CASE ... END counts as a pair of brackets.
+_OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.CASE)
+_CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.END)
+_SEPARATORS = (TokenType.COMMA, TokenType.ALIAS, TokenType.FROM, TokenType.WHEN, TokenType.THEN, TokenType.ELSE)
 
 
-@functools.cache
-def _dialect() -> Any:
-    """Return the sqlglot dialect.
+class _Lance(Dialect):
+    """The SQL dialect.
 
     Backticks quote names; single and double quotes delimit strings; a backslash in a string has no special meaning;
     sqlglot's own functions are disabled, except for CAST, TRY_CAST, SAFE_CAST and EXTRACT.
     """
-    from sqlglot import Dialect, parser, tokens
 
-    words = set(_KEYWORDS.split())
+    class Tokenizer(tokens.Tokenizer):
+        QUOTES = ["'", '"']
+        STRING_ESCAPES = ["'", '"']
+        IDENTIFIERS = ["`"]
+        HEX_STRINGS = [("x'", "'"), ("X'", "'"), ("0x", "")]
+        KEYWORDS = {
+            **{
+                word: token
+                for word, token in tokens.Tokenizer.KEYWORDS.items()
+                if word != "<=>" and (word in _KEYWORDS or not word[0].isalpha())
+            },
+            "STRING": tokens.Tokenizer.KEYWORDS["TEXT"],
+        }
 
-    class Lance(Dialect):
-        class Tokenizer(tokens.Tokenizer):
-            QUOTES = ["'", '"']
-            STRING_ESCAPES = ["'", '"']
-            IDENTIFIERS = ["`"]
-            HEX_STRINGS = [("x'", "'"), ("X'", "'"), ("0x", "")]
-            KEYWORDS = {
-                **{
-                    word: token
-                    for word, token in tokens.Tokenizer.KEYWORDS.items()
-                    if word != "<=>" and (word in words or not word[0].isalpha())
-                },
-                "STRING": tokens.Tokenizer.KEYWORDS["TEXT"],
-            }
+    class Parser(parser.Parser):
+        IS_PREDICATE_PRECEDENCE = parser.IsPredicatePrecedence.EQUALITY
+        FUNCTIONS: ClassVar[dict[str, Any]] = {}
+        FUNCTION_PARSERS = {
+            name: parse for name, parse in parser.Parser.FUNCTION_PARSERS.items() if name in _CASTS_AND_EXTRACT
+        }
+        NO_PAREN_FUNCTION_PARSERS = {"CASE": parser.Parser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
 
-        class Parser(parser.Parser):
-            IS_PREDICATE_PRECEDENCE = parser.IsPredicatePrecedence.EQUALITY
-            FUNCTIONS: ClassVar[dict[str, Any]] = {}
-            FUNCTION_PARSERS = {
-                name: parse
-                for name, parse in parser.Parser.FUNCTION_PARSERS.items()
-                if name in ("CAST", "TRY_CAST", "SAFE_CAST", "EXTRACT")
-            }
-            NO_PAREN_FUNCTION_PARSERS = {"CASE": parser.Parser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
 
-    return Lance()
+_DIALECT = _Lance()
 
 
 def _tokenize(text: str) -> tuple[list[Any], int]:
@@ -91,50 +94,36 @@ def _tokenize(text: str) -> tuple[list[Any], int]:
     Raises InvalidSqlError if a quote or comment is not closed, if `text` is empty, has several statements or the
     operator `!`, or is nested more than MAX_NESTING deep.
     """
-    from sqlglot.errors import TokenError
 
     try:
-        tokens = list(_dialect().tokenize(text))
+        sql_tokens = list(_DIALECT.tokenize(text))
     except TokenError as error:
         position = re.search(r"(\d+):(\d+)", str(error.__cause__ or error))
         # The reported column is the one before the quote.
-        at = _offset(text, int(position[1]), int(position[2]) + 1) if position else None
+        at = offset_of(text, int(position[1]), int(position[2]) + 1) if position else None
         raise sql_error(text, at, "unterminated string, quoted name or comment; add the closing delimiter") from None
-    if not tokens:
+    if not sql_tokens:
         raise InvalidSqlError("the SQL expression is empty; pass an expression such as 'id > 1'")
-    return tokens, _check_nesting(text, tokens)
+    return sql_tokens, _check_nesting(text, sql_tokens)
 
 
-@functools.cache
-def _bracket_tokens() -> tuple[frozenset[Any], frozenset[Any]]:
-    """Return the types of opening and of closing tokens. CASE ... END counts as a pair of brackets."""
-    from sqlglot import TokenType
-
-    return (
-        frozenset((TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.CASE)),
-        frozenset((TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.END)),
-    )
-
-
-def _check_nesting(text: str, tokens: list[Any]) -> int:
+def _check_nesting(text: str, sql_tokens: list[Any]) -> int:
     """Return the nesting depth of the tokens; raise InvalidSqlError beyond MAX_NESTING, before any recursion."""
-    from sqlglot import TokenType
 
-    opening, closing = _bracket_tokens()
     prefix = (TokenType.NOT, TokenType.DASH)
     levels: list[int] = []
     depth = run = deepest = 0
-    for token in tokens:
+    for token in sql_tokens:
         kind = token.token_type
         if kind in prefix and token.text != "!":  # sqlglot reads `!` as NOT
             run += 1
-        elif kind in opening:
+        elif kind in _OPENING:
             levels.append(run + 1)
             depth += run + 1
             run = 0
         else:
             run = 0
-            if kind in closing and levels:
+            if kind in _CLOSING and levels:
                 depth -= levels.pop()
             elif kind == TokenType.NOT:
                 raise sql_error(text, token.start, "'!' is not an operator; use NOT")
@@ -150,7 +139,7 @@ def _check_nesting(text: str, tokens: list[Any]) -> int:
     return deepest
 
 
-def _parse_in_parts(text: str, tokens: list[Any]) -> Any:
+def _parse_in_parts(text: str, sql_tokens: list[Any]) -> Any:
     """Parse deeply nested tokens from the inside out, with a bounded stack depth; return one syntax tree.
 
     Commas and the keywords of CASE and CAST divide the content of brackets into items. An item that contains
@@ -159,17 +148,7 @@ def _parse_in_parts(text: str, tokens: list[Any]) -> Any:
 
         ((( a ) + b) * f(c, d))  ->  x1 = (( a ) + b)    x2 = ( x1 * f(c, d))
     """
-    from sqlglot import Token, TokenType
 
-    opening, closing = _bracket_tokens()
-    separators = (
-        TokenType.COMMA,
-        TokenType.ALIAS,
-        TokenType.FROM,
-        TokenType.WHEN,
-        TokenType.THEN,
-        TokenType.ELSE,
-    )
     prefix = "_part"
     while prefix in text.lower():
         prefix += "_"
@@ -190,18 +169,18 @@ def _parse_in_parts(text: str, tokens: list[Any]) -> Any:
     outer: list[_Group] = []
     group = _Group()
     previous = None
-    for token in tokens:
+    for token in sql_tokens:
         kind = token.token_type
-        if kind in opening:
+        if kind in _OPENING:
             outer.append(group)
             group = _Group([token], item_start=1)
-        elif kind in closing and outer:
+        elif kind in _CLOSING and outer:
             end_item(group)
             group.tokens.append(token)
             closed, group = group, outer.pop()
             group.tokens.extend(closed.tokens)
             group.item_levels = max(group.item_levels, closed.levels + 1)
-        elif kind in separators and previous != TokenType.DISTINCT:  # IS DISTINCT FROM does not end an item
+        elif kind in _SEPARATORS and previous != TokenType.DISTINCT:  # IS DISTINCT FROM does not end an item
             end_item(group)
             group.tokens.append(token)
             group.item_start, group.item_levels = len(group.tokens), 0
@@ -223,23 +202,21 @@ class _Group:
     levels: int = 0
 
 
-def _parse_tokens(text: str, tokens: list[Any], parts: dict[str, Any] | None = None) -> Any:
+def _parse_tokens(text: str, sql_tokens: list[Any], parts: dict[str, Any] | None = None) -> Any:
     """Parse tokens to one sqlglot tree; replace columns named in `parts` by the trees stored there.
 
     Raises InvalidSqlError with the position of the syntax error.
     """
-    from sqlglot import exp
-    from sqlglot.errors import ParseError
 
     try:
-        trees = _dialect().parser().parse_into(exp.Condition, tokens, text)
+        trees = _DIALECT.parser().parse_into(exp.Condition, sql_tokens, text)
     except ParseError as error:
         if not error.errors:
             raise InvalidSqlError(f"not a SQL expression: {excerpt(text, 0)[0]}") from None
         first = error.errors[0]
         highlight = first.get("highlight") or ""
         line, column = first.get("line"), first.get("col")
-        at = None if line is None or column is None else _offset(text, line, column) - max(len(highlight) - 1, 0)
+        at = None if line is None or column is None else offset_of(text, line, column) - max(len(highlight) - 1, 0)
         ended = at is not None and not text[at + len(highlight) :].strip()
         reason = str(first.get("description") or "syntax error").rstrip(".")
         if ended and (highlight.lower() in RESERVED or not re.search(r"\w|[)\]'\"]", highlight)):
@@ -255,37 +232,3 @@ def _parse_tokens(text: str, tokens: list[Any], parts: dict[str, Any] | None = N
             if column.name in parts:
                 column.replace(parts.pop(column.name))
     return tree
-
-
-# Errors
-
-
-def _offset(text: str, line: int, column: int) -> int:
-    """Return the index in `text` of a 1-based line and column."""
-    starts = [0, *(match.end() for match in re.finditer(r"\n", text))]
-    return min(starts[min(line, len(starts)) - 1] + column - 1, max(len(text) - 1, 0))
-
-
-def excerpt(text: str, at: int) -> tuple[str, int]:
-    """Return the line that contains index `at`, cut to about 120 characters, and the column of `at` in it."""
-    start = text.rfind("\n", 0, at) + 1
-    end = text.find("\n", at)
-    line, column = text[start : end if end >= 0 else len(text)], at - start
-    if len(line) <= 120:
-        return line, column
-    cut = max(0, column - 60)
-    head, tail = ("..." if cut else ""), ("..." if cut + 120 < len(line) else "")
-    return f"{head}{line[cut : cut + 120]}{tail}", column - cut + len(head)
-
-
-def with_caret(text: str, at: int | None, reason: str) -> str:
-    """Return the reason of an error, the line of the SQL string and a caret under index `at`."""
-    if at is None:
-        return f"{reason}\n  {excerpt(text, 0)[0]}"
-    line, column = excerpt(text, at)
-    return f"{reason}\n  {line}\n  {' ' * column}^"
-
-
-def sql_error(text: str, at: int | None, reason: str) -> InvalidSqlError:
-    """Return the error for index `at` of a SQL string."""
-    return InvalidSqlError(f"Invalid user input: {with_caret(text, at, reason)}", offset=at)

@@ -1,1 +1,1 @@
-"""Types of expressions: signatures, coercion and constant folding."""
+"""Types of expressions: name resolution, coercion and constant folding."""

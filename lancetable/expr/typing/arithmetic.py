@@ -26,11 +26,11 @@ def arithmetic(op: str, left: Expr, right: Expr, *, narrow: bool = False) -> Exp
         common = _number_type(left, right, narrow)
         if family_of(common) == "decimal":
             return _decimal_arithmetic(op, left, right, narrow)
-        types = common, common, common
+        types: tuple[pa.DataType, ...] | None = (common, common, common)
     else:
         types = _time_types(op, left.data_type, right.data_type)
-        if types is None:
-            raise _undefined(op, left, right)
+    if types is None:
+        raise _undefined(op, left, right)
     left_type, right_type, target = types
     return fold_constants(Arithmetic(op, implicit_cast(left, left_type), implicit_cast(right, right_type), target))
 
@@ -76,6 +76,8 @@ def _literal_type_beside(value: Literal, target: pa.DataType) -> pa.DataType | N
 
 def _decimal_arithmetic(op: str, left: Expr, right: Expr, narrow: bool) -> Expr:
     """Return decimal arithmetic. Precision and scale follow the rules of Arrow and DataFusion, up to 38 digits."""
+    if op in ("<<", ">>"):
+        raise _undefined(op, left, right)  # for uint64 and a signed integer
     left, right = _as_decimal(left, right, narrow), _as_decimal(right, left, narrow)
     left_type, right_type = left.data_type, right.data_type
     left_digits, right_digits = left_type.precision - left_type.scale, right_type.precision - right_type.scale
@@ -96,9 +98,9 @@ def _as_decimal(value: Expr, other: Expr, narrow: bool) -> Expr:
     if family_of(value.data_type) == "decimal":
         return value
     target = decimal_type(int_digits(value.data_type), 0)
-    if narrow and isinstance(value, Literal) and not value.typed and is_column(other):
+    if narrow and isinstance(value, Literal) and is_column(other) and family_of(other.data_type) == "decimal":
         limit = 10 ** (other.data_type.precision - other.data_type.scale)
-        if not value.value.is_valid or abs(value.value.as_py()) < limit:
+        if not value.typed and (not value.value.is_valid or abs(value.value.as_py()) < limit):
             target = other.data_type
     return implicit_cast(value, target)
 
@@ -113,13 +115,13 @@ def _time_types(op: str, left: pa.DataType, right: pa.DataType) -> tuple[pa.Data
     if families == ("date", "date") and op == "-":
         return pa.date32(), pa.date32(), pa.int64()
     if families in (("timestamp", "timestamp"), ("date", "timestamp"), ("timestamp", "date")) and op == "-":
-        common = common_supertype(left, right)
-        return common, common, pa.duration(common.unit)
+        timestamp: pa.DataType = common_supertype(left, right)
+        return timestamp, timestamp, pa.duration(timestamp.unit)
     if families == ("timestamp", "duration"):
         return left, pa.duration(left.unit), left
     if families == ("duration", "duration"):
-        common = pa.duration(finer_unit(left.unit, right.unit))
-        return common, common, common
+        duration = pa.duration(finer_unit(left.unit, right.unit))
+        return duration, duration, duration
     return None
 
 

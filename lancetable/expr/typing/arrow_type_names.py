@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from lancetable.expr.arrow_types import int_type
+
 _SIMPLE_TYPES: dict[str, pa.DataType] = {
     "Null": pa.null(),
     "Boolean": pa.bool_(),
-    **{
-        f"{prefix}{bits}": pa.type_for_alias(f"{prefix}{bits}".lower())
-        for prefix in ("Int", "UInt")
-        for bits in (8, 16, 32, 64)
-    },
+    **{f"Int{bits}": int_type(bits, signed=True) for bits in (8, 16, 32, 64)},
+    **{f"UInt{bits}": int_type(bits, signed=False) for bits in (8, 16, 32, 64)},
     **{f"Float{bits}": pa.type_for_alias(f"float{bits}") for bits in (16, 32, 64)},
     "Utf8": pa.string(),
     "LargeUtf8": pa.large_string(),

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lancetable.errors import ColumnNotFoundError, InvalidSqlError
 from lancetable.expr.syntax.ast import BOOLEAN, Call, Expr, Literal
-from lancetable.expr.syntax.parser import excerpt, parse_sql, sql_error, with_caret
+from lancetable.expr.syntax.sql_errors import excerpt, sql_error, with_caret
 from lancetable.expr.typing import column_names, comparisons, functions, logic, nested
 from lancetable.expr.typing.arithmetic import arithmetic, concatenation, negate
 from lancetable.expr.typing.coercion import checked_cast, unwrap
@@ -87,6 +87,8 @@ def _parse_cached(text: str, schema: pa.Schema, predicate: bool) -> Expr:
 
 @functools.lru_cache(maxsize=256)
 def _parse(text: str, schema: pa.Schema, predicate: bool) -> Expr:
+    from lancetable.expr.syntax.parser import parse_sql  # on first use, because importing sqlglot is slow
+
     try:
         tree, tokens = parse_sql(text)
         expr = _Binder(text, tokens, schema, tree).bind(tree)

@@ -30,25 +30,9 @@ from lancetable.expr.arrow_types import (
     step_of,
 )
 from lancetable.expr.evaluate.operators import FLIPPED
-from lancetable.expr.evaluate.string_parsing import (
-    localize_nanos,
-    parse_date,
-    parse_float,
-    parse_time,
-    parse_timestamp,
-)
-from lancetable.expr.syntax.ast import (
-    BOOLEAN,
-    Call,
-    Compare,
-    ConstantIfNotNull,
-    Expr,
-    InList,
-    IsDistinct,
-    Like,
-    Literal,
-    Not,
-)
+from lancetable.expr.evaluate.string_parsing import localize_nanos, parse_date, parse_float, parse_time, parse_timestamp
+from lancetable.expr.syntax import ast
+from lancetable.expr.syntax.ast import BOOLEAN, Compare, Expr, Literal
 from lancetable.expr.typing.coercion import common_supertype, implicit_cast, is_column, unwrap
 from lancetable.expr.typing.constant_folding import NULL_BOOLEAN, fold_constants, is_null_literal
 from lancetable.expr.typing.errors import AnalysisError
@@ -136,7 +120,7 @@ def _compare_number(op: str, subject: Expr, text: str) -> Expr:
         return _compare_float(op, subject, float(text))
     value = float(text)
     if not math.isfinite(value):
-        return ConstantIfNotNull(subject, op in ((">", ">=", "!=") if value == -math.inf else ("<", "<=", "!=")))
+        return ast.ConstantIfNotNull(subject, op in ((">", ">=", "!=") if value == -math.inf else ("<", "<=", "!=")))
     # A float has the shortest decimal digits here: 1.1 is compared with a decimal as exactly 1.1.
     return _compare_count(op, subject, Fraction(decimal.Decimal(text)) / step_of(subject.data_type))
 
@@ -146,9 +130,9 @@ def _compare_float(op: str, subject: Expr, value: float) -> Expr:
     if not math.isnan(value):
         return Compare(op, subject, Literal(pa.scalar(value, pa.float64()).cast(subject.data_type, safe=False)))
     if op in (">", "<="):
-        return ConstantIfNotNull(subject, op == "<=")
-    is_nan: Expr = Call("isnan", (subject,), BOOLEAN)
-    return is_nan if op in ("=", ">=") else Not(is_nan)
+        return ast.ConstantIfNotNull(subject, op == "<=")
+    is_nan: Expr = ast.Call("isnan", (subject,), BOOLEAN)
+    return is_nan if op in ("=", ">=") else ast.Not(is_nan)
 
 
 def _compare_count(op: str, subject: Expr, value: Fraction) -> Expr:
@@ -157,12 +141,12 @@ def _compare_count(op: str, subject: Expr, value: Fraction) -> Expr:
     count = math.floor(value)
     if count != value:
         if op in ("=", "!="):
-            return ConstantIfNotNull(subject, op == "!=")
+            return ast.ConstantIfNotNull(subject, op == "!=")
         op = "<=" if op in ("<", "<=") else ">"
     if count < low:
-        return ConstantIfNotNull(subject, op in (">", ">=", "!="))
+        return ast.ConstantIfNotNull(subject, op in (">", ">=", "!="))
     if count > high:
-        return ConstantIfNotNull(subject, op in ("<", "<=", "!="))
+        return ast.ConstantIfNotNull(subject, op in ("<", "<=", "!="))
     return Compare(op, subject, Literal(scalar_of_count(count, subject.data_type)))
 
 
@@ -201,7 +185,7 @@ def is_distinct(left: Expr, right: Expr) -> Expr:
         return negation(is_null(right))
     same = compare("=", left, right)
     if isinstance(same, Compare):
-        return IsDistinct(same.left, same.right)
+        return ast.IsDistinct(same.left, same.right)
     # The comparison was simplified and is null only where the operand is null: distinct unless it is true.
     return negation(is_truth(same, True))
 
@@ -226,14 +210,14 @@ def in_list(subject: Expr, items: Sequence[Expr]) -> Expr:
             has_null = True
         elif is_membership(equality) and (not members or equality.left == members[0].left):
             members.append(equality)
-        elif not (isinstance(equality, ConstantIfNotNull) and not equality.value):
+        elif not (isinstance(equality, ast.ConstantIfNotNull) and not equality.value):
             others.append(equality)
     if members:
         others.insert(0, in_values(members[0].left, members, has_null))
     elif has_null:
         others.append(NULL_BOOLEAN)
     if not others:
-        return fold_constants(ConstantIfNotNull(subject, False))
+        return fold_constants(ast.ConstantIfNotNull(subject, False))
     return disjunction([fold_constants(other) for other in others])
 
 
@@ -250,7 +234,7 @@ def _large_in_list(subject: Expr, items: Sequence[Expr]) -> Expr | None:
     if family == "int":
         low, high = int_limits(subject.data_type)
         values = [value for value in values if low <= value <= high]
-    return InList(subject, pa.array(values, subject.data_type)) if values else ConstantIfNotNull(subject, False)
+    return ast.InList(subject, pa.array(values, subject.data_type)) if values else ast.ConstantIfNotNull(subject, False)
 
 
 def like(subject: Expr, pattern: Expr, *, ignore_case: bool = False) -> Expr:
@@ -261,4 +245,4 @@ def like(subject: Expr, pattern: Expr, *, ignore_case: bool = False) -> Expr:
             raise AnalysisError(f"LIKE expects strings, got {operand} of type {operand.data_type}")
     if is_null_literal(subject) or is_null_literal(pattern):
         return NULL_BOOLEAN
-    return fold_constants(Like(subject, implicit_cast(pattern, pa.string()), ignore_case))
+    return fold_constants(ast.Like(subject, implicit_cast(pattern, pa.string()), ignore_case))

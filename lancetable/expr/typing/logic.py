@@ -11,21 +11,8 @@ from typing import TypeGuard
 import pyarrow as pa
 
 from lancetable.expr.arrow_types import count_of, family_of, storage_type
-from lancetable.expr.syntax.ast import (
-    BOOLEAN,
-    And,
-    Call,
-    Case,
-    Compare,
-    ConstantIfNotNull,
-    Expr,
-    InList,
-    IsNull,
-    IsTruth,
-    Literal,
-    Not,
-    Or,
-)
+from lancetable.expr.syntax import ast
+from lancetable.expr.syntax.ast import BOOLEAN, Compare, Expr, Literal
 from lancetable.expr.typing.coercion import coerce, unwrap
 from lancetable.expr.typing.constant_folding import FALSE, NULL, NULL_BOOLEAN, TRUE, fold_constants, is_null_literal
 from lancetable.expr.typing.errors import AnalysisError
@@ -41,30 +28,30 @@ def as_boolean(expr: Expr, operator: str) -> Expr:
         return expr
     if is_null_literal(expr):
         return NULL_BOOLEAN
-    if isinstance(expr, Call) and expr.function == "regexp_match":
-        return fold_constants(Not(IsNull(expr)))  # as in pylance: true if the pattern matches
+    if isinstance(expr, ast.Call) and expr.function == "regexp_match":
+        return fold_constants(ast.Not(ast.IsNull(expr)))  # as in pylance: true if the pattern matches
     raise AnalysisError(f"{operator} expects a boolean, got {expr} of type {expr.data_type}")
 
 
 def conjunction(args: Sequence[Expr]) -> Expr:
     """Combine operands with AND: flatten nested ANDs and remove constants."""
-    flat = _flatten(And, "AND", args)
+    flat = _flatten(ast.And, "AND", args)
     if any(_is_value(arg, False) for arg in flat):
         return FALSE
     flat = [arg for arg in flat if not _is_value(arg, True)]
-    return And(tuple(flat)) if len(flat) > 1 else (flat[0] if flat else TRUE)
+    return ast.And(tuple(flat)) if len(flat) > 1 else (flat[0] if flat else TRUE)
 
 
 def disjunction(args: Sequence[Expr]) -> Expr:
     """Combine operands with OR: flatten nested ORs, remove constants and merge equalities of one column."""
-    flat = _flatten(Or, "OR", args)
+    flat = _flatten(ast.Or, "OR", args)
     if any(_is_value(arg, True) for arg in flat):
         return TRUE
     flat = _merge_equalities([arg for arg in flat if not _is_value(arg, False)])
-    return Or(tuple(flat)) if len(flat) > 1 else (flat[0] if flat else FALSE)
+    return ast.Or(tuple(flat)) if len(flat) > 1 else (flat[0] if flat else FALSE)
 
 
-def _flatten(node_type: type[And | Or], operator: str, args: Iterable[Expr]) -> list[Expr]:
+def _flatten(node_type: type[ast.And | ast.Or], operator: str, args: Iterable[Expr]) -> list[Expr]:
     flat: list[Expr] = []
     for arg in args:
         arg = as_boolean(arg, operator)
@@ -106,7 +93,7 @@ def is_membership(expr: Expr) -> TypeGuard[Compare]:
     )
 
 
-def in_values(subject: Expr, comparisons: Sequence[Compare], has_null: bool = False) -> InList:
+def in_values(subject: Expr, comparisons: Sequence[Compare], has_null: bool = False) -> ast.InList:
     """Return `subject IN (...)` with the constants of the comparisons, which fulfil `is_membership`."""
     values = [comparison.right.value for comparison in comparisons if isinstance(comparison.right, Literal)]
     data_type = subject.data_type
@@ -115,31 +102,31 @@ def in_values(subject: Expr, comparisons: Sequence[Compare], has_null: bool = Fa
         array = pa.array([count_of(value) for value in values], storage_type(data_type)).cast(data_type)
     else:
         array = pa.array([value.as_py() for value in values], data_type)
-    return InList(subject, array, has_null)
+    return ast.InList(subject, array, has_null)
 
 
 def negation(arg: Expr) -> Expr:
     """Return NOT `arg`, without a double negation."""
     arg = as_boolean(arg, "NOT")
-    if isinstance(arg, Not):
+    if isinstance(arg, ast.Not):
         return arg.arg
-    if isinstance(arg, ConstantIfNotNull):
-        return ConstantIfNotNull(arg.arg, not arg.value)
-    return fold_constants(Not(arg))
+    if isinstance(arg, ast.ConstantIfNotNull):
+        return ast.ConstantIfNotNull(arg.arg, not arg.value)
+    return fold_constants(ast.Not(arg))
 
 
 def is_null(arg: Expr) -> Expr:
     """Return `arg IS NULL`."""
-    return TRUE if family_of(arg.data_type) == "null" else fold_constants(IsNull(arg))
+    return TRUE if family_of(arg.data_type) == "null" else fold_constants(ast.IsNull(arg))
 
 
 def is_truth(arg: Expr, value: bool) -> Expr:
     """Return `arg IS TRUE` or `arg IS FALSE`."""
-    return fold_constants(IsTruth(as_boolean(arg, f"IS {'TRUE' if value else 'FALSE'}"), value))
+    return fold_constants(ast.IsTruth(as_boolean(arg, f"IS {'TRUE' if value else 'FALSE'}"), value))
 
 
 def case(conditions: Sequence[Expr], values: Sequence[Expr], default: Expr | None) -> Expr:
     """Return CASE WHEN ... THEN ... ELSE ... END, with all values cast to their common type."""
     tests = tuple(as_boolean(condition, "CASE WHEN") for condition in conditions)
     *thens, otherwise = coerce([*values, default or NULL], "CASE")
-    return fold_constants(Case(tests, tuple(thens), otherwise, otherwise.data_type))
+    return fold_constants(ast.Case(tests, tuple(thens), otherwise, otherwise.data_type))
