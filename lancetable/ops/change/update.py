@@ -35,10 +35,12 @@ from lancetable.ops.change.rewritten_rows import (
     Window,
     commit_prepared,
     live_rows,
+    ordered,
     prepare_update,
-    read_windows,
+    read_rows_at,
     windows_of,
 )
+from lancetable.ops.read.batch_sizer import note_made
 from lancetable.ops.read.projection import VIRTUAL, column_not_found, evaluation_schema
 from lancetable.ops.read.scan import matching_rows
 from lancetable.ops.tracker import Tracker
@@ -226,15 +228,18 @@ def _updated(version: TableVersion, assignments: list[_Assignment], rows: _Rows)
         raise InvalidSqlError("an update cannot use row ids, addresses or versions as values; use stored columns only")
     names = [field.name for field in fields]
 
-    def evaluate_window(window: Window, arrays: list[pa.Array]) -> pa.RecordBatch:
-        read = pa.RecordBatch.from_arrays([*arrays, pa.nulls(len(window.offsets))], names=[*names, ""])
+    def evaluate_window(window: Window) -> pa.RecordBatch:
+        arrays = read_rows_at(version, window.fragment, fields, window.offsets)
+        stored = pa.RecordBatch.from_arrays([*arrays, pa.nulls(len(window.offsets))], names=[*names, ""])
         old = dict(zip(names, arrays, strict=True))
         columns = [
-            replaced[field.id].value(read) if field.id in replaced else old[field.name] for field in schema.fields
+            replaced[field.id].value(stored) if field.id in replaced else old[field.name] for field in schema.fields
         ]
-        return pa.RecordBatch.from_arrays(columns, names=schema.names)
+        batch = pa.RecordBatch.from_arrays(columns, names=schema.names)
+        note_made(batch.nbytes)
+        return batch
 
-    return read_windows(version, fields, windows_of(version, fields, _offsets(rows)), evaluate_window)
+    return ordered(evaluate_window, windows_of(version, fields, _offsets(rows)))
 
 
 def _offsets(rows: _Rows) -> Iterator[tuple[Fragment, Offsets]]:

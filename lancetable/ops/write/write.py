@@ -128,7 +128,8 @@ def append(
     SchemaMismatchError ("Append with different schema ...") for other columns or types and for nulls in a required
     column; CommitConflictError, CommitStateUnknownError.
     """
-    return _write_and_commit(version, schema, batches, options or WriteOptions(), "append")
+    options = options or WriteOptions()
+    return _commit(version, *_write_to_table(version, schema, batches, options, "append"), options)
 
 
 def overwrite(
@@ -142,26 +143,23 @@ def overwrite(
     Fields get new ids, indices are dropped, config and table metadata stay. `options.file_version` changes the data
     format of the table. Raises the errors of `create` except AlreadyExistsError, and CommitConflictError.
     """
-    return _write_and_commit(version, schema, batches, options or WriteOptions(), "overwrite")
+    options = options or WriteOptions()
+    return _commit(version, *_write_to_table(version, schema, batches, options, "overwrite"), options)
 
 
-def _write_and_commit(
-    version: TableVersion,
-    schema: pa.Schema,
-    batches: Iterable[pa.RecordBatch],
-    options: WriteOptions,
-    mode: WriteMode,
+def _commit(
+    version: TableVersion, destination: Destination, transaction: Transaction, options: WriteOptions
 ) -> TableVersion:
-    destination, transaction = _write_to_table(version, schema, batches, options, mode)
-    assert isinstance(transaction.operation, tx.Append | tx.Overwrite)
-    with destination.discarding_on_failure(transaction.operation.fragments):
+    operation = transaction.operation
+    assert isinstance(operation, tx.Append | tx.Overwrite)
+    with destination.discarding_on_failure(operation.fragments):
         destination.sync_bases()
         return commit_transaction(
             version,
             transaction,
             max_retries=options.max_retries,
             timeout_s=options.timeout_s,
-            file_version=options.file_version if mode == "overwrite" else None,
+            file_version=options.file_version if isinstance(operation, tx.Overwrite) else None,
         )
 
 
