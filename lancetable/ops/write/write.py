@@ -26,7 +26,7 @@ from lancetable.format.schema import Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import DEFAULT_VERSION, FileVersion
 from lancetable.handlers.choose import choose_handler
-from lancetable.ops.commit import check_writable
+from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.write.blob_columns import blob_schema
 from lancetable.ops.write.conform import conform_schema
 from lancetable.ops.write.destination import Destination, WriteMode, WriteOptions
@@ -99,7 +99,7 @@ def create(
         store.begin_anew()
     fragments = destination.write(stored, batches, options)
     operation = tx.Overwrite(tuple(fragments), stored, initial_bases=tuple(destination.bases.values()))
-    with destination.discarding_on_failure(fragments):
+    with discarding_on_failure(lambda: destination.discard(fragments)):
         destination.sync_bases()
         return create_table(
             store,
@@ -152,7 +152,7 @@ def _commit(
 ) -> TableVersion:
     operation = transaction.operation
     assert isinstance(operation, tx.Append | tx.Overwrite)
-    with destination.discarding_on_failure(operation.fragments):
+    with discarding_on_failure(lambda: destination.discard(operation.fragments)):
         destination.sync_bases()
         return commit_transaction(
             version,
@@ -203,7 +203,7 @@ def write_fragments(
         operation = tx.Overwrite(fragments, stored, initial_bases=tuple(destination.bases.values()))
         transaction = Transaction.create(0, operation, properties=options.properties)
     assert isinstance(transaction.operation, tx.Append | tx.Overwrite)
-    with destination.discarding_on_failure(transaction.operation.fragments):
+    with discarding_on_failure(lambda: destination.discard(transaction.operation.fragments)):
         destination.sync_bases()
         destination.store.sync(destination.base)
     return transaction
