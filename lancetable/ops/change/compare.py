@@ -44,7 +44,8 @@ def _lengths(lists: pa.Array) -> npt.NDArray[np.int64]:
     """Return (n,) the number of items of each list; undefined for nulls."""
     if pa.types.is_fixed_size_list(lists.type):
         return np.full(len(lists), lists.type.list_size)
-    return np.diff(np.asarray(lists.offsets).astype(np.int64))
+    offsets: npt.NDArray[np.int64] = np.asarray(lists.offsets).astype(np.int64)
+    return offsets[1:] - offsets[:-1]
 
 
 def _items(lists: pa.Array) -> pa.Array:

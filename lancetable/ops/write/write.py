@@ -203,7 +203,8 @@ def write_fragments(
         operation = tx.Overwrite(fragments, stored, initial_bases=tuple(destination.bases.values()))
         transaction = Transaction.create(0, operation, properties=options.properties)
     assert isinstance(transaction.operation, tx.Append | tx.Overwrite)
-    with discarding_on_failure(lambda: destination.discard(transaction.operation.fragments)):
+    written = transaction.operation.fragments
+    with discarding_on_failure(lambda: destination.discard(written)):
         destination.sync_bases()
         destination.store.sync(destination.base)
     return transaction
