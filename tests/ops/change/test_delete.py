@@ -1,4 +1,4 @@
-"""delete: rows and fragments that go, files it writes, conflicts it solves by itself, failures."""
+"""Deletes: deleted rows and fragments, deletion files, resolved conflicts, failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row changes and stable row ids: in turns with pylance, against a plain model, under conflict."""
+"""Updates, merges and stable row ids, compared with pylance and a plain model, and under concurrent commits."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def answer_of(run: Callable[[], Any]) -> Any:
 
 
 class Story:
-    """The same random changes to two tables: one by pylance, one by us. pylance orders rows as its threads finish."""
+    """Random changes of two tables, one by each library. The row order of pylance depends on its threads."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -627,7 +627,7 @@ def test_stable_row_ids_continue_after_truncate(tmp_path: Path) -> None:
 
 
 def test_windows_of_dense_rows_are_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows between those that change are read along where they are few: what is read counts, not what is kept."""
+    """Rows between selected rows are read as well if they are few, so windows are limited by the rows read."""
     monkeypatch.setattr(rewritten_rows, "rows_per_window", lambda version, fragment, fields: 4000)
     ds = lancetable.write_dataset(pa.table({"id": pa.array(range(100))}), tmp_path / "t")
     version, fragment = ds.table_version, ds.table_version.manifest.fragments[0]

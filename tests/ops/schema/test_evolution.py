@@ -1,4 +1,4 @@
-"""Columns added, changed, dropped, config and metadata: beside pylance, each reading what the other made."""
+"""Columns added, altered and dropped, config and metadata, compared with pylance; each library reads both tables."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_attributes_of_an_alteration_default_to_none() -> None:
 
 @pytest.mark.parametrize("library", [lancetable, lance])
 def test_casting_an_indexed_column_is_refused(tmp_path: Path, library: Any) -> None:
-    """The index would go without a word; another name leaves it as it is."""
+    """A cast would drop the index silently; a new name keeps it."""
     rows = [{"a": one, "b": "x"} for one in range(9)]
     lance.write_dataset(pa.table({"k": range(9), "t": rows}), tmp_path / "t")
     for column in ("k", "t.a"):

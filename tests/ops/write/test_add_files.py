@@ -1,4 +1,4 @@
-"""Data files written elsewhere, and models: described as pylance describes them."""
+"""Metadata of data files written elsewhere, and schemas of pydantic models, compared with those of pylance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""New data files below other base paths: which directory takes which file, what is refused, what a failure leaves."""
+"""Data files below other base paths: directory of each file, refused targets, removal of files after failures."""
 
 from __future__ import annotations
 

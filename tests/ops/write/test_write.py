@@ -1,4 +1,4 @@
-"""create, append and overwrite: what is accepted, what pylance then sees, and that a failed write leaves nothing."""
+"""Create, append and overwrite: accepted data, the tables that pylance reads, removal of files after failures."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ BASE = pa.schema(
 
 
 def full(**changes: Any) -> pa.Table:
-    """One row of BASE, some columns replaced or (None) left out."""
+    """Return one row of BASE with some columns replaced, or left out if None."""
     columns = {
         "id": pa.array([1], pa.int64()),
         "s": pa.array(["a"]),
@@ -598,7 +598,7 @@ def test_concurrent_appends_of_both_libraries_are_all_committed(path: Path) -> N
 
 @pytest.mark.parametrize("version", ["2.0", "2.1"])
 def test_tables_of_many_tiny_batches_are_readable(tmp_path: Path, version: str) -> None:
-    """Tiny batches are joined, others stay; the rows and their order are the same, dictionaries that differ too."""
+    """Tiny batches are coalesced unless their dictionaries differ; rows and their order stay the same."""
     letters = [pa.array([chr(97 + number % 26)] * 3).dictionary_encode() for number in range(600)]
     schema = pa.schema([("i", pa.int64()), ("d", letters[0].type), ("s", pa.string())])
     batches = [
