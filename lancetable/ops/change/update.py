@@ -161,15 +161,18 @@ def prepare(
 
 @dataclass(frozen=True, slots=True)
 class _Assignment:
-    """A column and its new value as an expression; `data_type` is the type of the result, which may differ from the
-    column's.
-    """
+    """A column and the expression of its new value, whose type may differ from that of the column."""
 
     field: Field
     expression: Expr
-    data_type: pa.DataType
+
+    @property
+    def data_type(self) -> pa.DataType:
+        """Return the type of the new values."""
+        return with_bytes(self.field).data_type
 
     def value(self, rows: pa.RecordBatch) -> pa.Array:
+        """Evaluate the expression. Raises InvalidSqlError if a value cannot be converted."""
         values = evaluate(self.expression, rows)
         if values.type.equals(self.data_type):
             return values
@@ -204,19 +207,20 @@ def _resolve(schema: Schema, updates: Mapping[str, str]) -> list[_Assignment]:
 
 
 def _assignment(field: Field, expression: Expr) -> _Assignment:
+    """Return the assignment, with an implicit cast if there is one. Raises InvalidSqlError for other types."""
     target, source = with_bytes(field).data_type, data_type(expression)
-    if source == target or (field.is_json and (pa.types.is_string(source) or pa.types.is_large_string(source))):
-        return _Assignment(field, expression, target)
-    if can_cast(source, target) and not pa.types.is_nested(target):
-        try:
-            return _Assignment(field, checked_cast(expression, target, implied=True), target)
-        except Refused as error:
-            raise InvalidSqlError(f"the value for column {field.name!r}: {error}") from error
-    if not (pa.types.is_nested(target) or pa.types.is_null(source)):
-        raise InvalidSqlError(
-            f"column {field.name!r} has type {target}, but the expression has type {source}: {expression}"
-        )
-    return _Assignment(field, expression, target)
+    is_json_text = field.is_json and source in (pa.string(), pa.large_string())
+    if source != target and not is_json_text:
+        if can_cast(source, target) and not pa.types.is_nested(target):
+            try:
+                expression = checked_cast(expression, target, implied=True)
+            except Refused as error:
+                raise InvalidSqlError(f"the value for column {field.name!r}: {error}") from error
+        elif not (pa.types.is_nested(target) or pa.types.is_null(source)):
+            raise InvalidSqlError(
+                f"column {field.name!r} has type {target}, but the expression has type {source}: {expression}"
+            )
+    return _Assignment(field, expression)
 
 
 def _updated(version: TableVersion, assignments: list[_Assignment], rows: _Rows) -> Iterable[pa.RecordBatch]:

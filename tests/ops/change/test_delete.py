@@ -273,9 +273,7 @@ lancetable.dataset(uri).delete("id % 2 = 0")
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="shows the names of open files by /proc")
 @pytest.mark.parametrize("directory", ["_deletions", "_transactions"])
-def test_a_process_killed_while_writing_leaves_the_table_unchanged(
-    version: TableVersion, directory: str
-) -> None:
+def test_a_process_killed_while_writing_leaves_the_table_unchanged(version: TableVersion, directory: str) -> None:
     place = Path(version.uri) / directory
     place.mkdir(exist_ok=True)
     before = set(place.glob("*"))
