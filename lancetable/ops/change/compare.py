@@ -13,46 +13,46 @@ __all__ = ["differs"]
 
 def differs(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     """Return a mask (n,) of the rows in which two arrays of one type differ; nulls equal each other."""
-    kind = left.type
-    if isinstance(kind, pa.BaseExtensionType):
+    data_type = left.type
+    if isinstance(data_type, pa.BaseExtensionType):
         return differs(left.storage, right.storage)
-    if pa.types.is_null(kind):
+    if pa.types.is_null(data_type):
         return np.zeros(len(left), np.bool_)
-    if pa.types.is_dictionary(kind):
+    if pa.types.is_dictionary(data_type):
         return differs(left.dictionary_decode(), right.dictionary_decode())
-    if not pa.types.is_nested(kind):
+    if not pa.types.is_nested(data_type):
         return _bools(is_distinct(left, right))
-    null = [_bools(each.is_null()) for each in (left, right)]
-    mask: npt.NDArray[np.bool_] = null[0] != null[1]
-    if pa.types.is_struct(kind):
-        for place in range(kind.num_fields):
-            mask |= ~null[0] & ~null[1] & differs(left.field(place), right.field(place))
+    is_null = _bools(left.is_null())
+    mask: npt.NDArray[np.bool_] = is_null != _bools(right.is_null())
+    if pa.types.is_struct(data_type):
+        for index in range(data_type.num_fields):
+            mask |= ~is_null & ~mask & differs(left.field(index), right.field(index))
         return mask
-    if pa.types.is_fixed_size_list(kind):
-        size = kind.list_size
-        if size:
-            items = [each.values.slice(each.offset * size, len(each) * size) for each in (left, right)]
-            mask |= ~null[0] & ~null[1] & differs(*items).reshape(-1, size).any(axis=1)
-        return mask
-    ends = [np.asarray(each.offsets).astype(np.int64) for each in (left, right)]
-    lengths = [np.where(gone, 0, np.diff(each)) for gone, each in zip(null, ends, strict=True)]
-    mask |= lengths[0] != lengths[1]
-    rows = np.flatnonzero(~mask & (lengths[0] > 0))
+    lengths = _lengths(left)
+    mask |= ~is_null & (lengths != _lengths(right))
+    rows = np.flatnonzero(~mask & ~is_null & (lengths > 0))
     if len(rows):
-        counts = lengths[0][rows]
-        items_at = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        items = [
-            _items(each).take(pa.array(np.repeat(starts[rows], counts) + items_at))
-            for each, starts in zip((left, right), ends, strict=True)
-        ]
-        mask[rows] = np.add.reduceat(differs(*items), np.cumsum(counts) - counts) > 0
+        counts = lengths[rows]
+        if len(rows) < len(left) or pa.types.is_map(data_type):  # the keys of a map ignore its offset
+            left, right = left.take(pa.array(rows)), right.take(pa.array(rows))
+        items = differs(_items(left), _items(right))
+        mask[rows] = np.add.reduceat(items, np.cumsum(counts) - counts) > 0
     return mask
 
 
+def _lengths(lists: pa.Array) -> npt.NDArray[np.int64]:
+    """Return (n,) the number of items of each list; undefined for nulls."""
+    if pa.types.is_fixed_size_list(lists.type):
+        return np.full(len(lists), lists.type.list_size)
+    offsets: npt.NDArray[np.int64] = np.asarray(lists.offsets).astype(np.int64)
+    return offsets[1:] - offsets[:-1]
+
+
 def _items(lists: pa.Array) -> pa.Array:
+    """Return the items of lists without nulls."""
     if pa.types.is_map(lists.type):
         return pa.StructArray.from_arrays([lists.keys, lists.items], names=["key", "value"])
-    return lists.values
+    return lists.flatten()
 
 
 def _bools(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:

@@ -87,7 +87,7 @@ def delete_from_fragment(version: TableVersion, fragment: Fragment, predicate: s
     The deletion file is durable; nothing is committed. Raises InvalidSqlError and ColumnNotFoundError for the
     predicate, UnsupportedFeatureError for a table that cannot be written.
     """
-    return _without(version, fragment, DeletionVector(matching_offsets(version, fragment, predicate)))
+    return _without(version, fragment, DeletionVector.of_ascending(matching_offsets(version, fragment, predicate)))
 
 
 def delete_offsets(version: TableVersion, fragment: Fragment, offsets: npt.NDArray[np.int64]) -> Fragment | None:

@@ -7,7 +7,7 @@ Nothing is committed here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import wait
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["WrittenDeletions", "discard_deletions", "write_deletions"]
 
 logger = logging.getLogger(__name__)
-
-_FILES_PER_TASK = 16
 
 
 class WrittenDeletions(NamedTuple):
@@ -52,10 +50,17 @@ def write_deletions(version: TableVersion, rows: Mapping[int, DeletionVector]) -
         elif remaining is not fragment:
             updated[fragment_id] = remaining
 
+    changed = [fragment_id for fragment_id, vector in rows.items() if vector]
     try:
-        _for_each(
-            write, [number for number, vector in rows.items() if vector], parallel=not version.store.capabilities.local
-        )
+        # On a local disk, threads only contend for one directory.
+        if version.store.capabilities.local or pool.size() == 1 or pool.in_worker():
+            for fragment_id in changed:
+                write(fragment_id)
+        else:
+            futures = [pool.pool().submit(write, fragment_id) for fragment_id in changed]
+            wait(futures)  # none may write a file after the others are discarded
+            for future in futures:
+                future.result()
     except BaseException:
         discard_deletions(version, updated.values())
         raise
@@ -73,24 +78,3 @@ def discard_deletions(version: TableVersion, fragments: Iterable[Fragment]) -> N
         version.store.delete(paths)
     except (LanceError, OSError) as error:
         logger.warning("could not remove %d deletion files that were never committed: %s", len(paths), error)
-
-
-def _for_each(function: Callable[[int], None], items: Sequence[int], *, parallel: bool) -> None:
-    """Call `function` with each item, several at a time, because most of the time is spent waiting for the store.
-
-    A local disk gains nothing: threads only contend for one directory. All calls have finished when this returns or
-    raises.
-    """
-    if not parallel or len(items) <= _FILES_PER_TASK or pool.size() == 1 or pool.in_worker():
-        for item in items:
-            function(item)
-        return
-
-    def run(start: int) -> None:
-        for item in items[start : start + _FILES_PER_TASK]:
-            function(item)
-
-    futures = [pool.pool().submit(run, start) for start in range(0, len(items), _FILES_PER_TASK)]
-    wait(futures)
-    for future in futures:
-        future.result()

@@ -27,6 +27,7 @@ __all__ = ["KeyIndex", "Rows", "concat", "example", "hashes", "whole"]
 
 Rows = npt.NDArray[np.int64]
 
+_VARIABLE_WIDTH: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 _FACTORS: Final = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
@@ -234,11 +235,7 @@ def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def _width(data_type: pa.DataType) -> int:
     """Return the size in bytes of a primitive type of up to 64 bits, 0 for other types."""
-    types = pa.types
-    if types.is_boolean(data_type):
-        return 1
-    primitive = types.is_integer(data_type) or types.is_floating(data_type) or types.is_temporal(data_type)
-    return data_type.bit_width // 8 if primitive and data_type.bit_width <= 64 else 0
+    return max(1, data_type.bit_width // 8) if pa.types.is_primitive(data_type) and data_type.bit_width <= 64 else 0
 
 
 def _valid(column: pa.Array) -> npt.NDArray[np.bool_] | None:
@@ -289,9 +286,7 @@ def _hash(column: pa.Array) -> U64Array:
 
 
 def _has_bytes(data_type: pa.DataType) -> bool:
-    types = pa.types
-    tests = (types.is_string, types.is_binary, types.is_large_string, types.is_large_binary)
-    return any(test(data_type) for test in tests) or _fixed_bytes(data_type) > 0
+    return data_type in _VARIABLE_WIDTH or _fixed_bytes(data_type) > 0
 
 
 def _fixed_bytes(data_type: pa.DataType) -> int:

@@ -50,7 +50,6 @@ __all__ = [
     "ordered",
     "prepare_update",
     "read_rows_at",
-    "read_windows",
     "rows_per_window",
     "windows_of",
 ]
@@ -90,25 +89,6 @@ def windows_of(
                 window = window[: max(_MIN_WINDOW_ROWS, fitting)]
             yield Window(fragment, window)
             start += len(window)
-
-
-def read_windows(
-    version: TableVersion,
-    fields: Sequence[Field],
-    windows: Iterable[Window],
-    change: Callable[[Window, list[pa.Array]], pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    """Read `fields` of each window, apply `change`, and yield the results in order.
-
-    Several windows are processed in parallel. Blobs are read as bytes, other fields as they are stored.
-    """
-
-    def work(window: Window) -> pa.RecordBatch:
-        batch = change(window, read_rows_at(version, window.fragment, fields, window.offsets))
-        note_allocated(batch.nbytes)
-        return batch
-
-    return ordered(work, windows)
 
 
 def ordered(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:

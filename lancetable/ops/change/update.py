@@ -36,10 +36,12 @@ from lancetable.ops.change.rewritten_rows import (
     Window,
     commit_prepared,
     live_rows,
+    ordered,
     prepare_update,
-    read_windows,
+    read_rows_at,
     windows_of,
 )
+from lancetable.ops.read.batch_sizer import note_allocated
 from lancetable.ops.read.filtered_rows import matching_rows
 from lancetable.ops.read.projection import VIRTUAL, column_not_found, evaluation_schema
 from lancetable.ops.tracker import Tracker
@@ -160,15 +162,18 @@ def prepare(
 
 @dataclass(frozen=True, slots=True)
 class _Assignment:
-    """A column and its new value as an expression; `data_type` is the type of the result, which may differ from the
-    column's.
-    """
+    """A column and the expression of its new value, whose type may differ from that of the column."""
 
     field: Field
     expression: Expr
-    data_type: pa.DataType
+
+    @property
+    def data_type(self) -> pa.DataType:
+        """Return the type of the new values."""
+        return with_bytes(self.field).data_type
 
     def value(self, rows: pa.RecordBatch) -> pa.Array:
+        """Evaluate the expression. Raises InvalidSqlError if a value cannot be converted."""
         values = evaluate(self.expression, rows)
         if values.type.equals(self.data_type):
             return values
@@ -203,19 +208,20 @@ def _resolve(schema: Schema, updates: Mapping[str, str]) -> list[_Assignment]:
 
 
 def _assignment(field: Field, expression: Expr) -> _Assignment:
+    """Return the assignment, with an implicit cast if there is one. Raises InvalidSqlError for other types."""
     target, source = with_bytes(field).data_type, expression.data_type
-    if source == target or (field.is_json and (pa.types.is_string(source) or pa.types.is_large_string(source))):
-        return _Assignment(field, expression, target)
-    if can_cast(source, target) and not pa.types.is_nested(target):
-        try:
-            return _Assignment(field, checked_cast(expression, target, implicit=True), target)
-        except AnalysisError as error:
-            raise InvalidSqlError(f"the value for column {field.name!r}: {error}") from error
-    if not (pa.types.is_nested(target) or pa.types.is_null(source)):
-        raise InvalidSqlError(
-            f"column {field.name!r} has type {target}, but the expression has type {source}: {expression}"
-        )
-    return _Assignment(field, expression, target)
+    is_json_text = field.is_json and source in (pa.string(), pa.large_string())
+    if source != target and not is_json_text:
+        if can_cast(source, target) and not pa.types.is_nested(target):
+            try:
+                expression = checked_cast(expression, target, implicit=True)
+            except AnalysisError as error:
+                raise InvalidSqlError(f"the value for column {field.name!r}: {error}") from error
+        elif not (pa.types.is_nested(target) or pa.types.is_null(source)):
+            raise InvalidSqlError(
+                f"column {field.name!r} has type {target}, but the expression has type {source}: {expression}"
+            )
+    return _Assignment(field, expression)
 
 
 def _updated(version: TableVersion, assignments: list[_Assignment], rows: _Rows) -> Iterable[pa.RecordBatch]:
@@ -227,15 +233,18 @@ def _updated(version: TableVersion, assignments: list[_Assignment], rows: _Rows)
         raise InvalidSqlError("an update cannot use row ids, addresses or versions as values; use stored columns only")
     names = [field.name for field in fields]
 
-    def evaluate_window(window: Window, arrays: list[pa.Array]) -> pa.RecordBatch:
-        read = pa.RecordBatch.from_arrays([*arrays, pa.nulls(len(window.offsets))], names=[*names, ""])
+    def evaluate_window(window: Window) -> pa.RecordBatch:
+        arrays = read_rows_at(version, window.fragment, fields, window.offsets)
+        stored = pa.RecordBatch.from_arrays([*arrays, pa.nulls(len(window.offsets))], names=[*names, ""])
         old = dict(zip(names, arrays, strict=True))
         columns = [
-            replaced[field.id].value(read) if field.id in replaced else old[field.name] for field in schema.fields
+            replaced[field.id].value(stored) if field.id in replaced else old[field.name] for field in schema.fields
         ]
-        return pa.RecordBatch.from_arrays(columns, names=schema.names)
+        batch = pa.RecordBatch.from_arrays(columns, names=schema.names)
+        note_allocated(batch.nbytes)
+        return batch
 
-    return read_windows(version, fields, windows_of(version, fields, _offsets(rows)), evaluate_window)
+    return ordered(evaluate_window, windows_of(version, fields, _offsets(rows)))
 
 
 def _offsets(rows: _Rows) -> Iterator[tuple[Fragment, Offsets]]:

@@ -21,7 +21,7 @@ from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
 from lancetable.format.schema import Schema
 from lancetable.ops.tracker import Tracker
 from lancetable.ops.write.conform import conform_batches
-from lancetable.table.data_files import WriteLimits, WriteProgress, remove_quietly, write_data_files
+from lancetable.table.data_files import WriteLimits, remove_quietly, write_data_files
 from lancetable.table.dictionaries import dictionaries_of
 from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import live_offsets, physical_rows
@@ -36,12 +36,7 @@ _ONE_FILE = WriteLimits(max_rows_per_file=2**62, max_bytes_per_file=2**62)
 
 
 def add_column_files(
-    version: TableVersion,
-    schema: Schema,
-    values: Values,
-    *,
-    progress: WriteProgress | None = None,
-    tracker: Tracker | None = None,
+    version: TableVersion, schema: Schema, values: Values, *, tracker: Tracker | None = None
 ) -> tuple[Fragment, ...]:
     """Write a data file with the fields of `schema` for every fragment, and return the fragments with their new files.
 
@@ -49,16 +44,14 @@ def add_column_files(
     written here are removed. Raises InvalidInputError if a fragment gets too few or too many values,
     UnsupportedFeatureError if a 0.1 file would lose only its first column.
     """
-    done: list[Fragment] = []
+    written: list[Fragment] = []
     try:
-        done.extend(
-            add_column_file(version, fragment, schema, values(fragment), progress=progress, tracker=tracker)
-            for fragment in version.manifest.fragments
-        )
+        for fragment in version.manifest.fragments:
+            written.append(add_column_file(version, fragment, schema, values(fragment), tracker=tracker))  # noqa: PERF401
     except BaseException:
-        discard_column_files(version, done)
+        discard_column_files(version, written)
         raise
-    return tuple(done)
+    return tuple(written)
 
 
 def add_column_file(
@@ -67,7 +60,6 @@ def add_column_file(
     schema: Schema,
     batches: Iterable[pa.RecordBatch],
     *,
-    progress: WriteProgress | None = None,
     tracker: Tracker | None = None,
 ) -> Fragment:
     """Return a fragment with a new data file of the fields of `schema`.
@@ -85,21 +77,22 @@ def add_column_file(
         conform_batches(spread(batches, live_offsets(version, fragment), num_rows, fragment.id), schema),
         _ONE_FILE,
         version.manifest.file_version,
-        progress,
-        dictionaries_of(version),
-        batches_of(version, fragment),
+        dictionaries=dictionaries_of(version),
+        batch_rows=batches_of(version, fragment),
         completed=None if tracker is None else tracker.wrote,
     )
     if len(written) != 1 or written[0].physical_rows != num_rows:
         remove_quietly(version.store, version.base, written)
-        raise _wrong_count(fragment.id, num_rows, sum(each.physical_rows or 0 for each in written))
+        raise _wrong_count(fragment.id, num_rows, sum(part.physical_rows or 0 for part in written))
     new = written[0].files[0]
     return replace(fragment, files=(*_without(fragment.files, set(new.fields)), new))
 
 
 def discard_column_files(version: TableVersion, fragments: Iterable[Fragment]) -> None:
     """Remove the newest data file of each fragment, written by `add_column_files`, that will not be committed."""
-    remove_quietly(version.store, version.base, [replace(each, files=each.files[-1:]) for each in fragments])
+    remove_quietly(
+        version.store, version.base, [replace(fragment, files=fragment.files[-1:]) for fragment in fragments]
+    )
 
 
 def batches_of(version: TableVersion, fragment: Fragment) -> list[int] | None:
@@ -116,10 +109,10 @@ def _check_first_columns(fragment: Fragment, schema: Schema) -> None:
 
     Pages are numbered from the first field of the file's record, so the first field must stay.
     """
-    moved = schema.ids()
+    replaced = schema.ids()
     for file in fragment.files:
-        left = [field for field in file.fields if field >= 0 and field not in moved]
-        if file.is_legacy and file.fields[0] in moved and left:
+        kept = [field for field in file.fields if field >= 0 and field not in replaced]
+        if file.is_legacy and file.fields[0] in replaced and kept:
             raise UnsupportedFeatureError(
                 f"fragment {fragment.id}: the first column of a 0.1 data file cannot be replaced alone; migrate the"
                 " table to a newer format first",
@@ -127,12 +120,13 @@ def _check_first_columns(fragment: Fragment, schema: Schema) -> None:
             )
 
 
-def _without(files: Iterable[DataFile], moved: set[int]) -> Iterator[DataFile]:
+def _without(files: Iterable[DataFile], replaced: set[int]) -> Iterator[DataFile]:
+    """Yield the files with tombstones for the fields that are replaced."""
     for file in files:
-        if moved.isdisjoint(file.fields):
+        if replaced.isdisjoint(file.fields):
             yield file
         else:
-            yield replace(file, fields=tuple(TOMBSTONE if field in moved else field for field in file.fields))
+            yield replace(file, fields=tuple(TOMBSTONE if field in replaced else field for field in file.fields))
 
 
 def spread(
@@ -167,5 +161,5 @@ def spread(
 
 
 def _wrong_count(fragment_id: int, expected: int, found: int) -> LanceError:
-    what = "at least " if found > expected else ""
-    return InvalidInputError(f"fragment {fragment_id} needs values for {expected} rows, got {what}{found}")
+    at_least = "at least " if found > expected else ""
+    return InvalidInputError(f"fragment {fragment_id} needs values for {expected} rows, got {at_least}{found}")

@@ -15,11 +15,10 @@ __all__ = ["adopt_data_file", "adopt_fragment"]
 
 
 def adopt_data_file(version: TableVersion, name: str, *, base_id: int | None = None) -> tuple[DataFile, int]:
-    """Return a file children the data directory (of a base path) with columns matched by name, and its number of rows.
+    """Return a file in the data directory (of a base path) with columns matched by name, and its number of rows.
 
     Raises NotFoundError, CorruptFileError, and SchemaMismatchError for a column that the table lacks or has with
-    another
-    type.
+    another type.
     """
     path = version.data_file_path(DataFile(path=name, fields=(), base_id=base_id))
     metadata = open_data_file(version.store, path)
@@ -33,22 +32,22 @@ def adopt_data_file(version: TableVersion, name: str, *, base_id: int | None = N
 
 
 def adopt_fragment(version: TableVersion, name: str, fragment_id: int) -> Fragment:
-    """Return a fragment of one file children the data directory. Raises the errors of `adopt_data_file`."""
+    """Return a fragment of one file in the data directory. Raises the errors of `adopt_data_file`."""
     file, num_rows = adopt_data_file(version, name)
     return Fragment(fragment_id, (file,), num_rows)
 
 
-def _matched(found: Field, candidates: tuple[Field, ...], path: str) -> Field:
-    """Return the table's field of the same name, with the children that the file has, in its order."""
-    expected = next((field for field in candidates if field.name == found.name), None)
+def _matched(field: Field, candidates: tuple[Field, ...], path: str) -> Field:
+    """Return the table's field with the name of a file's field, with the children that the file has, in its order."""
+    expected = next((candidate for candidate in candidates if candidate.name == field.name), None)
     if expected is None:
         raise SchemaMismatchError(f"Schema mismatch: file has extra field '{path}'", column=path)
-    if expected.logical_type != found.logical_type:
+    if expected.logical_type != field.logical_type:
         raise SchemaMismatchError(
-            f"Schema mismatch: field '{path}' is {found.logical_type} in the file, not {expected.logical_type}",
+            f"Schema mismatch: field '{path}' is {field.logical_type} in the file, not {expected.logical_type}",
             column=path,
         )
-    if not found.children or expected.is_blob_v2:
+    if not field.children or expected.is_blob_v2:
         return expected
-    children = tuple(_matched(child, expected.children, f"{path}.{child.name}") for child in found.children)
+    children = tuple(_matched(child, expected.children, f"{path}.{child.name}") for child in field.children)
     return replace(expected, children=children)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -17,7 +16,6 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.manifest import BasePath
 from lancetable.format.schema import Schema
 from lancetable.format.version import DEFAULT_VERSION, FileVersion
-from lancetable.ops.commit import discarding_on_failure
 from lancetable.ops.tracker import Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.store.base import ObjectStore
@@ -139,12 +137,6 @@ class Destination:
     def discard(self, fragments: Iterable[Fragment]) -> None:
         """Remove the data files of fragments that will not be committed; log failures."""
         remove_from(self.store, self.places, fragments)
-
-    @contextmanager
-    def discarding_on_failure(self, fragments: Iterable[Fragment]) -> Iterator[None]:
-        """Remove the data files of `fragments` if the commit in the block definitely failed."""
-        with discarding_on_failure(lambda: self.discard(fragments)):
-            yield
 
 
 def _places(

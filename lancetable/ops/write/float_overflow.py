@@ -15,30 +15,18 @@ def check_finite(before: pa.Array | pa.ChunkedArray, after: pa.Array | pa.Chunke
 
     Arrow checks integers, decimals and times for values that do not fit, but not floats.
     """
-    if not (_may_overflow(before.type, after.type)):
-        return
+    old, new = before.type, after.type
     if isinstance(before, pa.ChunkedArray):
-        for old, new in zip(before.chunks, after.chunks, strict=True):
-            check_finite(old, new)
-    elif pa.types.is_struct(before.type):
-        for old, new in zip(before.flatten(), after.flatten(), strict=True):
-            check_finite(old, new)
-    elif not pa.types.is_floating(before.type):
+        for old_chunk, new_chunk in zip(before.chunks, after.chunks, strict=True):
+            check_finite(old_chunk, new_chunk)
+    elif pa.types.is_floating(old) and pa.types.is_floating(new) and old.bit_width > new.bit_width:
+        overflowed = pc.and_(pc.is_finite(before), pc.is_inf(after))
+        if pc.any(overflowed).as_py():
+            value = before.filter(overflowed)[0].as_py()
+            raise pa.ArrowInvalid(f"Float value {value} not in range of {new}")
+    elif pa.types.is_struct(old) and pa.types.is_struct(new):
+        if [part.name for part in old] == [part.name for part in new]:
+            for old_part, new_part in zip(before.flatten(), after.flatten(), strict=True):
+                check_finite(old_part, new_part)
+    elif is_list(old) and is_list(new):
         check_finite(before.flatten(), after.flatten())
-    else:
-        lost = pc.and_(pc.is_finite(before), pc.is_inf(after))
-        if pc.any(lost).as_py():
-            value = before.filter(lost)[0].as_py()
-            raise pa.ArrowInvalid(f"Float value {value} not in range of {after.type}")
-
-
-def _may_overflow(before: pa.DataType, after: pa.DataType) -> bool:
-    if pa.types.is_floating(before) and pa.types.is_floating(after):
-        return bool(before.bit_width > after.bit_width)
-    both_structs = pa.types.is_struct(before) and pa.types.is_struct(after)
-    if not both_structs and not (is_list(before) and is_list(after)):
-        return False
-    pairs = [(before.field(at), after.field(at)) for at in range(min(before.num_fields, after.num_fields))]
-    if before.num_fields != after.num_fields or (both_structs and any(old.name != new.name for old, new in pairs)):
-        return False
-    return any(_may_overflow(old.type, new.type) for old, new in pairs)

@@ -26,7 +26,7 @@ from lancetable.format.schema import Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import DEFAULT_VERSION, FileVersion
 from lancetable.handlers.choose import choose_handler
-from lancetable.ops.commit import check_writable
+from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.write.blob_columns import blob_schema
 from lancetable.ops.write.conform import conform_schema
 from lancetable.ops.write.destination import Destination, WriteMode, WriteOptions
@@ -99,7 +99,7 @@ def create(
         store.begin_anew()
     fragments = destination.write(stored, batches, options)
     operation = tx.Overwrite(tuple(fragments), stored, initial_bases=tuple(destination.bases.values()))
-    with destination.discarding_on_failure(fragments):
+    with discarding_on_failure(lambda: destination.discard(fragments)):
         destination.sync_bases()
         return create_table(
             store,
@@ -128,7 +128,8 @@ def append(
     SchemaMismatchError ("Append with different schema ...") for other columns or types and for nulls in a required
     column; CommitConflictError, CommitStateUnknownError.
     """
-    return _write_and_commit(version, schema, batches, options or WriteOptions(), "append")
+    options = options or WriteOptions()
+    return _commit(version, *_write_to_table(version, schema, batches, options, "append"), options)
 
 
 def overwrite(
@@ -142,26 +143,23 @@ def overwrite(
     Fields get new ids, indices are dropped, config and table metadata stay. `options.file_version` changes the data
     format of the table. Raises the errors of `create` except AlreadyExistsError, and CommitConflictError.
     """
-    return _write_and_commit(version, schema, batches, options or WriteOptions(), "overwrite")
+    options = options or WriteOptions()
+    return _commit(version, *_write_to_table(version, schema, batches, options, "overwrite"), options)
 
 
-def _write_and_commit(
-    version: TableVersion,
-    schema: pa.Schema,
-    batches: Iterable[pa.RecordBatch],
-    options: WriteOptions,
-    mode: WriteMode,
+def _commit(
+    version: TableVersion, destination: Destination, transaction: Transaction, options: WriteOptions
 ) -> TableVersion:
-    destination, transaction = _write_to_table(version, schema, batches, options, mode)
-    assert isinstance(transaction.operation, tx.Append | tx.Overwrite)
-    with destination.discarding_on_failure(transaction.operation.fragments):
+    operation = transaction.operation
+    assert isinstance(operation, tx.Append | tx.Overwrite)
+    with discarding_on_failure(lambda: destination.discard(operation.fragments)):
         destination.sync_bases()
         return commit_transaction(
             version,
             transaction,
             max_retries=options.max_retries,
             timeout_s=options.timeout_s,
-            file_version=options.file_version if mode == "overwrite" else None,
+            file_version=options.file_version if isinstance(operation, tx.Overwrite) else None,
         )
 
 
@@ -205,7 +203,8 @@ def write_fragments(
         operation = tx.Overwrite(fragments, stored, initial_bases=tuple(destination.bases.values()))
         transaction = Transaction.create(0, operation, properties=options.properties)
     assert isinstance(transaction.operation, tx.Append | tx.Overwrite)
-    with destination.discarding_on_failure(transaction.operation.fragments):
+    written = transaction.operation.fragments
+    with discarding_on_failure(lambda: destination.discard(written)):
         destination.sync_bases()
         destination.store.sync(destination.base)
     return transaction

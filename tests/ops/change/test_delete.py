@@ -1,4 +1,4 @@
-"""delete: rows and fragments that go, files it writes, conflicts it solves by itself, failures."""
+"""Deletes: deleted rows and fragments, deletion files, resolved conflicts, failures."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_delete(version: TableVersion, predicate: Any, kept: list[int], updated:
     lance.dataset(after.uri).validate()
 
 
-def test_deletes_add_up_and_the_last_one_drops_the_fragment(version: TableVersion) -> None:
+def test_repeated_deletes_accumulate_and_the_last_one_drops_the_fragment(version: TableVersion) -> None:
     for number in range(3):
         version, _ = delete(version, f"id = {number}")
         vector = deletions.read(version, version.manifest.fragments[0])
@@ -95,7 +95,7 @@ def test_deletes_add_up_and_the_last_one_drops_the_fragment(version: TableVersio
     assert delete(version, "id <= 3")[1] == 0
 
 
-def test_both_forms_of_deletion_files(tmp_path: Path) -> None:
+def test_more_than_5000_deleted_rows_are_stored_as_a_bitmap(tmp_path: Path) -> None:
     version = make(tmp_path / "big.lance", 12_000, 12_000)
     for below, kind in ((5000, DeletionKind.ARROW_ARRAY), (5001, DeletionKind.BITMAP)):
         version, _ = delete(version, f"id < {below}")
@@ -106,7 +106,7 @@ def test_both_forms_of_deletion_files(tmp_path: Path) -> None:
         assert ids(version)[0] == below
 
 
-def test_with_stable_row_ids(tmp_path: Path) -> None:
+def test_delete_keeps_stable_row_ids(tmp_path: Path) -> None:
     uri = str(tmp_path / "stable.lance")
     table = pa.table({"id": pa.array(range(6), pa.int64())})
     lance.write_dataset(table, uri, data_storage_version="2.0", enable_stable_row_ids=True, max_rows_per_file=3)
@@ -121,7 +121,7 @@ def test_with_stable_row_ids(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("predicate", "error"), [("id =", InvalidSqlError), ("nope = 1", ColumnNotFoundError), ("id + 1", InvalidSqlError)]
 )
-def test_bad_predicates_change_nothing(version: TableVersion, predicate: str, error: type[Exception]) -> None:
+def test_invalid_predicates_change_nothing(version: TableVersion, predicate: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         delete(version, predicate)
     with pytest.raises(OSError):  # the classes that callers of pylance catch
@@ -164,7 +164,7 @@ DELETED_BY = {"id = 5": [5], "id = 2": [2], "id = 1": [1], "id < 4": [0, 1, 2, 3
         ("id < 4", 1, 3),  # the whole fragment
     ],
 )
-def test_other_deletes_in_between(
+def test_concurrent_deletes_are_rebased_or_retried(
     version: TableVersion, pylance: bool, theirs: str, number: int, versions: int
 ) -> None:
     def act() -> None:
@@ -180,19 +180,19 @@ def test_other_deletes_in_between(
     assert found == number
 
 
-def test_compaction_in_between(version: TableVersion) -> None:
+def test_delete_is_retried_after_a_concurrent_compaction(version: TableVersion) -> None:
     after, number = delete(disturbed(version, lambda: lance.dataset(version.uri).optimize.compact_files()), "id = 7")
     assert (number, ids(after)) == (1, [i for i in range(12) if i != 7])
 
 
-def test_append_in_between_is_not_searched(version: TableVersion) -> None:
+def test_concurrently_appended_rows_are_not_deleted(version: TableVersion) -> None:
     table = pa.table({"id": pa.array([7], pa.int64()), "s": ["new"]})
     after, number = delete(disturbed(version, lambda: lance.write_dataset(table, version.uri, mode="append")), "id = 7")
     assert number == 1
     assert ids(after) == [*range(7), *range(8, 12), 7]
 
 
-def test_overwrite_in_between_is_hopeless(version: TableVersion) -> None:
+def test_a_concurrent_overwrite_fails_the_delete(version: TableVersion) -> None:
     table = pa.table({"id": pa.array([7], pa.int64())})
     root = Path(version.base)
     with pytest.raises(CommitConflictError) as caught:
@@ -202,7 +202,7 @@ def test_overwrite_in_between_is_hopeless(version: TableVersion) -> None:
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-def test_retries_are_counted(version: TableVersion, retries: int) -> None:
+def test_delete_fails_after_the_maximum_number_of_retries(version: TableVersion, retries: int) -> None:
     def act() -> None:
         delete(open_version(version.uri), f"id = {acts.pop()}")
 
@@ -215,7 +215,7 @@ def test_retries_are_counted(version: TableVersion, retries: int) -> None:
     assert len(acts) == 4 - (retries + 1)
 
 
-def test_delete_on_an_old_handle(version: TableVersion) -> None:
+def test_delete_on_an_old_version_applies_to_the_newest_one(version: TableVersion) -> None:
     delete(version, "id = 0")
     after, number = delete(version, "id = 1")
     assert (after.version, number, ids(after)) == (3, 1, list(range(2, 12)))
@@ -230,7 +230,7 @@ def files(version: TableVersion) -> set[str]:
 
 
 @pytest.mark.parametrize("how", ["before", "lost_reply"])
-def test_every_store_call_may_fail(tmp_path: Path, how: Any) -> None:
+def test_a_failing_store_call_leaves_no_partial_delete(tmp_path: Path, how: Any) -> None:
     version = make(tmp_path / "counted.lance")
     counting = CountingStore(version.store)
     delete(replace(version, store=counting), "id in (1, 5)")
@@ -273,9 +273,7 @@ lancetable.dataset(uri).delete("id % 2 = 0")
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="shows the names of open files by /proc")
 @pytest.mark.parametrize("directory", ["_deletions", "_transactions"])
-def test_a_process_killed_in_the_middle_of_a_file_leaves_a_table_that_nobody_sees_it_in(
-    version: TableVersion, directory: str
-) -> None:
+def test_a_process_killed_while_writing_leaves_the_table_unchanged(version: TableVersion, directory: str) -> None:
     place = Path(version.uri) / directory
     place.mkdir(exist_ok=True)
     before = set(place.glob("*"))
@@ -295,7 +293,7 @@ def test_a_process_killed_in_the_middle_of_a_file_leaves_a_table_that_nobody_see
     assert [each.num_deletions for each in again.manifest.fragments] == [2, 2, 2]
 
 
-def test_a_rebase_over_several_versions_leaves_one_file_of_its_own(version: TableVersion) -> None:
+def test_a_rebase_over_several_versions_keeps_one_deletion_file(version: TableVersion) -> None:
     theirs = version
     for number in (1, 2, 3):
         theirs, _ = delete(theirs, f"id = {number}")
@@ -313,7 +311,7 @@ def test_a_rebase_over_several_versions_leaves_one_file_of_its_own(version: Tabl
 
 
 @pytest.mark.parametrize(("predicate", "left"), [("true", []), ("1 = 1", []), ("false", list(range(12)))])
-def test_a_constant_needs_no_column(version: TableVersion, predicate: str, left: list[int]) -> None:
+def test_a_constant_predicate_deletes_all_rows_or_none(version: TableVersion, predicate: str, left: list[int]) -> None:
     store = CountingStore(version.store)
     deleted, count = delete(replace(version, store=store), predicate)
     assert (ids(deleted), count) == (left, 12 - len(left))

@@ -1,4 +1,4 @@
-"""Row changes and stable row ids: in turns with pylance, against a plain model, under conflict."""
+"""Updates, merges and stable row ids, compared with pylance and a plain model, and under concurrent commits."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def answer_of(run: Callable[[], Any]) -> Any:
 
 
 class Story:
-    """The same random changes to two tables: one by pylance, one by us. pylance orders rows as its threads finish."""
+    """Random changes of two tables, one by each library. The row order of pylance depends on its threads."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -185,13 +185,13 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(STORIES))
-def test_changes_agree_with_those_of_pylance(seed: int, tmp_path: Path) -> None:
+def test_random_changes_equal_those_of_pylance(seed: int, tmp_path: Path) -> None:
     story = Story(tmp_path, seed)
     for _ in range(6):
         story.step()
 
 
-def test_sequences_and_counters_are_those_of_pylance(tmp_path: Path) -> None:
+def test_row_id_sequences_and_counters_equal_those_of_pylance(tmp_path: Path) -> None:
     found = []
     for library in (lance, lancetable):
         uri = str(tmp_path / library.__name__)
@@ -228,7 +228,7 @@ def test_sequences_and_counters_are_those_of_pylance(tmp_path: Path) -> None:
 # --- update ----------------------------------------------------------------------------------------------------------
 
 
-def test_update_sees_rows_as_they_were_and_casts(tmp_path: Path) -> None:
+def test_update_reads_old_values_and_casts_results(tmp_path: Path) -> None:
     ds = new(tmp_path / "t")
     assert ds.update({"id": "v + 100", "v": "id", "s": "v"}, where="id >= 8") == {"num_rows_updated": 2}
     assert ds.to_table(filter="id >= 100").to_pydict() == {"id": [108, 109], "s": ["8", "9"], "v": [8, 9]}
@@ -290,7 +290,7 @@ def test_update_of_lists_json_and_blobs(tmp_path: Path) -> None:
 # --- merge insert ----------------------------------------------------------------------------------------------------
 
 
-def test_an_upsert_keeps_row_ids_and_counts(tmp_path: Path) -> None:
+def test_an_upsert_keeps_row_ids_and_reports_counts(tmp_path: Path) -> None:
     ds = new(tmp_path / "t")
     before = row_ids(ds)
     builder = ds.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
@@ -307,7 +307,7 @@ def test_an_upsert_keeps_row_ids_and_counts(tmp_path: Path) -> None:
     assert ds.take_row_ids([before[8], after[20], 99])["v"].to_pylist() == [3, 1]
 
 
-def test_source_rows_with_one_key(tmp_path: Path) -> None:
+def test_repeated_source_keys_are_refused_or_resolved(tmp_path: Path) -> None:
     ds = new(tmp_path / "t")
     source = table([5, 30, 5, 30], [1, 2, 3, 4])
     before = files_below(tmp_path / "t")
@@ -328,7 +328,7 @@ def test_source_rows_with_one_key(tmp_path: Path) -> None:
         upsert.when_source_repeated("any")
 
 
-def test_merges_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_merges_are_refused(tmp_path: Path) -> None:
     ds = new(tmp_path / "t")
     with pytest.raises(InvalidInputError, match="not configured"):
         ds.merge_insert("id").execute(table([1]))
@@ -353,7 +353,7 @@ def test_merges_that_cannot_be(tmp_path: Path) -> None:
         ds.merge_insert("id").mark_sstables_as_compacted([])
 
 
-def test_a_key_may_be_the_primary_key_of_the_table(tmp_path: Path) -> None:
+def test_merge_uses_the_primary_key_by_default(tmp_path: Path) -> None:
     key = pa.field("id", pa.int64(), False, {"lance-schema:unenforced-primary-key": "true"})
     rows = pa.table([pa.array([1, 2]), pa.array([5, 6])], schema=pa.schema([key, ("v", pa.int64())]))
     ds = new(tmp_path / "t", rows=rows)
@@ -361,7 +361,7 @@ def test_a_key_may_be_the_primary_key_of_the_table(tmp_path: Path) -> None:
     assert ds.to_table().to_pydict() == {"id": [1], "v": [5]}
 
 
-def test_uncommitted_and_explained(tmp_path: Path) -> None:
+def test_execute_uncommitted_and_explain_plan_leave_the_table_unchanged(tmp_path: Path) -> None:
     ds = new(tmp_path / "t")
     upsert = ds.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
     assert "on=[id], when_matched=UpdateAll, when_not_matched=InsertAll" in upsert.explain_plan(verbose=True)
@@ -377,7 +377,7 @@ def test_uncommitted_and_explained(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
 @pytest.mark.parametrize("on", [["id"], ["s"], ["id", "s"]], ids="-".join)
-def test_a_source_beyond_the_memory_budget(
+def test_a_source_that_exceeds_the_memory_budget_is_spilled(
     on: list[str], stable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spilled = tmp_path / "spill"
@@ -424,7 +424,7 @@ KEYS = st.one_of(st.none(), st.integers(0, 8), st.sampled_from([-(2**63), 2**63 
     st.sampled_from([None, "true", "v < 5"]),
     st.sampled_from(["first", "last"]),
 )
-def test_merges_against_a_plain_model(old, incoming, matched, insert, by_source, keep):
+def test_merges_equal_those_of_a_plain_model(old, incoming, matched, insert, by_source, keep):
     if matched == "keep" and not insert and by_source is None:
         insert = True
     schema = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("n", pa.int64())])
@@ -497,7 +497,7 @@ def test_pylance_finds_changed_rows_through_its_indexes(stable: bool, tmp_path: 
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
-def test_changes_of_other_rows_go_together(stable: bool, tmp_path: Path) -> None:
+def test_concurrent_changes_of_different_rows_are_both_committed(stable: bool, tmp_path: Path) -> None:
     one = new(tmp_path / "t", stable=stable)
     other, third = lancetable.dataset(one.uri), lance.dataset(one.uri)
     one.update({"v": "100"}, where="id = 1")
@@ -514,7 +514,7 @@ def test_changes_of_other_rows_go_together(stable: bool, tmp_path: Path) -> None
         assert row_ids(final) == {each: each for each in (0, 1, 2, 4, 5, 6, 7, 8, 9)} == row_ids(lance.dataset(one.uri))
 
 
-def test_changes_of_the_same_rows_run_again(tmp_path: Path) -> None:
+def test_concurrent_changes_of_the_same_rows_are_retried(tmp_path: Path) -> None:
     one = new(tmp_path / "t")
     others = [lancetable.dataset(one.uri) for _ in range(3)]
     one.update({"v": "v + 10"}, where="id = 1")
@@ -531,7 +531,7 @@ def test_changes_of_the_same_rows_run_again(tmp_path: Path) -> None:
     assert row_ids(lance.dataset(one.uri)) == {each: each for each in range(10)}
 
 
-def test_the_primary_key_is_inserted_once(tmp_path: Path) -> None:
+def test_concurrent_inserts_of_one_primary_key_insert_it_once(tmp_path: Path) -> None:
     key = pa.field("id", pa.int64(), False, {"lance-schema:unenforced-primary-key": "true"})
     schema = pa.schema([key, ("v", pa.int64())])
 
@@ -552,7 +552,7 @@ def test_the_primary_key_is_inserted_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
-def test_merge_joins_columns_in(stable: bool, tmp_path: Path) -> None:
+def test_merge_adds_joined_columns(stable: bool, tmp_path: Path) -> None:
     right = pa.table({"k": pa.array([0, 2, 2, 5, 9], pa.int64()), "x": [1.0, 2.0, 3.0, None, 5.0]})
     found = []
     for library in (lance, lancetable):
@@ -575,7 +575,7 @@ def test_merge_joins_columns_in(stable: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
-def test_update_columns_of_a_fragment(stable: bool, tmp_path: Path) -> None:
+def test_update_columns_updates_matched_rows_of_a_fragment(stable: bool, tmp_path: Path) -> None:
     found = []
     for library in (lance, lancetable):
         uri = str(tmp_path / library.__name__)
@@ -598,7 +598,7 @@ def test_update_columns_of_a_fragment(stable: bool, tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
-def test_appending_rows_with_another_schema(tmp_path: Path) -> None:
+def test_append_with_schema_merge_extends_the_table(tmp_path: Path) -> None:
     ds = new(tmp_path / "t", rows=table([1, 2]))
     rows = pa.table({"new": [True], "v": pa.array([2**40], pa.int64()), "id": pa.array([3], pa.int8())})
     with pytest.raises(SchemaMismatchError):
@@ -618,7 +618,7 @@ def test_appending_rows_with_another_schema(tmp_path: Path) -> None:
         lancetable.write_dataset(rows, ds.uri, mode="overwrite", schema_mode="merge")
 
 
-def test_truncate_and_stable_ids_go_on(tmp_path: Path) -> None:
+def test_stable_row_ids_continue_after_truncate(tmp_path: Path) -> None:
     ds = new(tmp_path / "t")
     ds.truncate_table()
     assert ds.count_rows() == 0 and not ds.get_fragments()
@@ -627,7 +627,7 @@ def test_truncate_and_stable_ids_go_on(tmp_path: Path) -> None:
 
 
 def test_windows_of_dense_rows_are_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows between those that change are read along where they are few: what is read counts, not what is kept."""
+    """Rows between selected rows are read as well if they are few, so windows are limited by the rows read."""
     monkeypatch.setattr(rewritten_rows, "rows_per_window", lambda version, fragment, fields: 4000)
     ds = lancetable.write_dataset(pa.table({"id": pa.array(range(100))}), tmp_path / "t")
     version, fragment = ds.table_version, ds.table_version.manifest.fragments[0]

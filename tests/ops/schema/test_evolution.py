@@ -1,4 +1,4 @@
-"""Columns added, changed, dropped, config and metadata: beside pylance, each reading what the other made."""
+"""Columns added, altered and dropped, config and metadata, compared with pylance; each library reads both tables."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def seen(ds: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_every_step_is_what_pylance_does(tmp_path: Path, version: str) -> None:
+def test_each_evolution_step_equals_that_of_pylance(tmp_path: Path, version: str) -> None:
     theirs = lance.write_dataset(TABLE, tmp_path / "theirs", max_rows_per_file=3, data_storage_version=version)
     ours = lancetable.write_dataset(TABLE, tmp_path / "ours", max_rows_per_file=3, data_storage_version=version)
     for name, step in STEPS.items():
@@ -119,7 +119,7 @@ def test_every_step_is_what_pylance_does(tmp_path: Path, version: str) -> None:
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 @pytest.mark.parametrize("path", ["s.u", "s.v.w", "l", "l.item"])
-def test_a_type_inside_a_column_changes(tmp_path: Path, version: str, path: str) -> None:
+def test_the_type_of_a_nested_field_can_change(tmp_path: Path, version: str, path: str) -> None:
     ds = lancetable.write_dataset(TABLE, tmp_path / "t", max_rows_per_file=3, data_storage_version=version)
     ds.delete("a = 4")
     kind = {"s.v.w": pa.float32(), "l": pa.large_list(pa.int8())}.get(path, pa.int8())
@@ -134,7 +134,7 @@ def test_a_type_inside_a_column_changes(tmp_path: Path, version: str, path: str)
     ds.validate()
 
 
-def test_old_versions_keep_what_they_had(tmp_path: Path) -> None:
+def test_old_versions_stay_readable_after_evolution(tmp_path: Path) -> None:
     ds = lancetable.write_dataset(TABLE, tmp_path / "t", max_rows_per_file=3)
     ds.alter_columns({"path": "a", "data_type": pa.int8(), "name": "b"})
     ds.drop_columns(["z"])
@@ -191,7 +191,7 @@ WRONG: dict[str, tuple[type[Exception], Step]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_cannot_be_leaves_the_table_and_its_directory_alone(tmp_path: Path, case: str) -> None:
+def test_refused_changes_leave_table_and_files_unchanged(tmp_path: Path, case: str) -> None:
     error, step = WRONG[case]
     ds = lancetable.write_dataset(TABLE, tmp_path / "t", max_rows_per_file=3)
     with pytest.raises(error):
@@ -201,7 +201,7 @@ def test_what_cannot_be_leaves_the_table_and_its_directory_alone(tmp_path: Path,
     assert {each.name for each in (tmp_path / "t" / "data").iterdir()} == named
 
 
-def test_a_function_goes_on_where_it_failed(tmp_path: Path) -> None:
+def test_a_checkpointed_function_resumes_after_a_failure(tmp_path: Path) -> None:
     ds = lancetable.write_dataset(TABLE, tmp_path / "t", max_rows_per_file=3)
     calls: list[list[int]] = []
 
@@ -222,13 +222,13 @@ def test_a_function_goes_on_where_it_failed(tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoint").exists()
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_reported_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_bytes(b"this is not SQLite, whatever its name says" * 100)
     with pytest.raises(lancetable.InvalidInputError, match="remove the file"):
         BatchUDFCheckpoint(tmp_path / "checkpoint")
 
 
-def test_fragments_get_columns_one_by_one_and_are_committed_together(tmp_path: Path) -> None:
+def test_columns_of_single_fragments_are_committed_together(tmp_path: Path) -> None:
     ds = lancetable.write_dataset(TABLE, tmp_path / "t", max_rows_per_file=3)
     made = [each.merge_columns({"d": "a * 2"}) for each in ds.get_fragments()]
     operation = lancetable.LanceOperation.Merge([each for each, _ in made], made[0][1])
@@ -236,7 +236,7 @@ def test_fragments_get_columns_one_by_one_and_are_committed_together(tmp_path: P
     assert ds.to_table(columns=["d"])["d"].to_pylist() == [2 * k for k in range(ROWS)]
 
 
-def test_an_append_in_between_makes_it_fail_and_leaves_no_files(tmp_path: Path) -> None:
+def test_add_columns_fails_after_a_concurrent_append_and_leaves_no_files(tmp_path: Path) -> None:
     ds = lancetable.write_dataset(TABLE, tmp_path / "t")
     lancetable.write_dataset(TABLE, tmp_path / "t", mode="append")
     files = set((tmp_path / "t" / "data").iterdir())
@@ -245,7 +245,7 @@ def test_an_append_in_between_makes_it_fail_and_leaves_no_files(tmp_path: Path) 
     assert set((tmp_path / "t" / "data").iterdir()) == files
 
 
-def test_null_constants_write_nothing(tmp_path: Path) -> None:
+def test_null_constants_write_no_data_files(tmp_path: Path) -> None:
     ds = lancetable.write_dataset(TABLE, tmp_path / "t")
     files = [each.data_files() for each in ds.get_fragments()]
     ds.add_columns({"n": "NULL + 1", "v": "arrow_cast(NULL, 'FixedSizeList(4, Float32)')"})
@@ -253,20 +253,20 @@ def test_null_constants_write_nothing(tmp_path: Path) -> None:
     assert ds.schema.field("v").type == pa.list_(pa.float32(), 4) and ds.to_table()["v"].null_count == ROWS
 
 
-def test_a_fragment_takes_no_checkpoint(tmp_path: Path) -> None:
+def test_a_checkpoint_for_a_single_fragment_is_refused(tmp_path: Path) -> None:
     ds = lancetable.write_dataset(TABLE, tmp_path / "t")
     made = lancetable.batch_udf(checkpoint_file=tmp_path / "c")(lambda batch: batch)
     with pytest.raises(lancetable.InvalidInputError, match="A checkpoint file cannot be used"):
         ds.get_fragments()[0].merge_columns(made, columns=["a"])
 
 
-def test_an_alteration_says_what_changes() -> None:
+def test_attributes_of_an_alteration_default_to_none() -> None:
     assert Alteration("a", name="b") == Alteration(path="a", name="b", nullable=None, data_type=None)
 
 
 @pytest.mark.parametrize("library", [lancetable, lance])
-def test_a_column_with_an_index_is_not_cast(tmp_path: Path, library: Any) -> None:
-    """The index would go without a word; another name leaves it as it is."""
+def test_casting_an_indexed_column_is_refused(tmp_path: Path, library: Any) -> None:
+    """A cast would drop the index silently; a new name keeps it."""
     rows = [{"a": one, "b": "x"} for one in range(9)]
     lance.write_dataset(pa.table({"k": range(9), "t": rows}), tmp_path / "t")
     for column in ("k", "t.a"):

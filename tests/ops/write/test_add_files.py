@@ -1,4 +1,4 @@
-"""Data files written elsewhere, and models: described as pylance describes them."""
+"""Metadata of data files written elsewhere, and schemas of pydantic models, compared with those of pylance."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS = pa.table({"a": [1, 2], "s": [{"x": 1, "y": "p"}, {"x": None, "y": None}],
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_a_file_made_elsewhere_replaces_columns(tmp_path: Path, version: str) -> None:
+def test_an_added_data_file_replaces_columns(tmp_path: Path, version: str) -> None:
     ds = lancetable.write_dataset(ROWS, tmp_path / "t", data_storage_version=version)
     part = pa.schema([SCHEMA.field("a")])
     with LanceFileWriter(str(tmp_path / "t/data/new.lance"), part, version=version) as writer:
@@ -49,14 +49,14 @@ def test_a_file_made_elsewhere_replaces_columns(tmp_path: Path, version: str) ->
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_a_fragment_from_a_file(tmp_path: Path, version: str) -> None:
+def test_an_added_fragment_is_readable(tmp_path: Path, version: str) -> None:
     ds = lancetable.write_dataset(ROWS, tmp_path / "t", data_storage_version=version)
     metadata = ds.get_fragments()[0].metadata
     found = lancetable.LanceFragment.create_from_file(metadata.files[0].path, ds, 0)
     assert (found.files, found.physical_rows) == (metadata.files, 2)
 
 
-def test_a_file_that_does_not_fit(tmp_path: Path) -> None:
+def test_a_file_with_another_schema_is_refused(tmp_path: Path) -> None:
     ds = lancetable.write_dataset(ROWS, tmp_path / "t")
     for name, kind in (("zz", pa.int8()), ("a", pa.string())):
         with LanceFileWriter(str(tmp_path / f"t/data/{name}.lance"), pa.schema([pa.field(name, kind)])) as writer:
@@ -87,7 +87,7 @@ class FlightPlan(pydantic.BaseModel):
     done: bool
 
 
-def test_models_make_the_tables_that_pylance_makes(tmp_path: Path) -> None:
+def test_tables_of_pydantic_models_equal_those_of_pylance(tmp_path: Path) -> None:
     moment = datetime.datetime(2026, 1, 2, 3, 4, 5)  # models hold naive times
     data = [
         FlightPlan(
@@ -121,12 +121,12 @@ class Odd(pydantic.BaseModel):
 
 
 @pytest.mark.parametrize("model", [Endless, Odd])
-def test_models_that_no_table_can_hold(model: Any) -> None:
+def test_models_with_unsupported_types_are_refused(model: Any) -> None:
     with pytest.raises(lancetable.InvalidSchemaError):
         schema_of_model(model)
 
 
-def test_what_is_no_model() -> None:
+def test_objects_other_than_models_are_refused() -> None:
     with pytest.raises(TypeError):
         schema_of_model(dict)
     with pytest.raises(TypeError):

@@ -1,4 +1,4 @@
-"""New data files below other base paths: which directory takes which file, what is refused, what a failure leaves."""
+"""Data files below other base paths: directory of each file, refused targets, removal of files after failures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ds(tmp_path: Path) -> lance.LanceDataset:
     )
 
 
-def test_files_go_to_the_targets_in_turn(ds: lance.LanceDataset, tmp_path: Path) -> None:
+def test_files_are_distributed_over_the_targets_in_turn(ds: lance.LanceDataset, tmp_path: Path) -> None:
     assert base_ids(ds) == [1, 2, 1, 2, 1, 2]
     assert len(list((tmp_path / "flat").glob("*.lance"))) == 3
     assert len(list((tmp_path / "tree" / "data").glob("*.lance"))) == 3
@@ -47,7 +47,7 @@ def test_files_go_to_the_targets_in_turn(ds: lance.LanceDataset, tmp_path: Path)
     assert lance.dataset(tmp_path / "t").to_table().equals(TABLE)
 
 
-def test_pylance_reads_and_continues_such_a_table(ds: lance.LanceDataset) -> None:
+def test_pylance_reads_and_appends_to_a_table_with_bases(ds: lance.LanceDataset) -> None:
     theirs = pytest.importorskip("lance", exc_type=ImportError)
     assert theirs.dataset(ds.uri).to_table() == TABLE
     theirs.write_dataset(TABLE.slice(0, 1), ds.uri, mode="append", target_bases=["tree"])
@@ -80,20 +80,20 @@ def test_an_overwrite_keeps_the_bases(ds: lance.LanceDataset) -> None:
     assert base_ids(lance.write_dataset(TABLE, again, mode="overwrite", target_bases=["flat"])) == [1]
 
 
-def test_ids_that_the_caller_gives(tmp_path: Path) -> None:
+def test_given_base_ids_are_kept(tmp_path: Path) -> None:
     given = [DatasetBasePath(str(tmp_path / "a"), id=7), DatasetBasePath(str(tmp_path / "b"))]
     ds = lance.write_dataset(TABLE, tmp_path / "t", initial_bases=given, target_bases=[str(tmp_path / "b")])
     assert set(ds.base_paths()) == {7, 8} and base_ids(ds) == [8]
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_new_bases_of_a_table_that_is_there(ds: lance.LanceDataset, tmp_path: Path, mode: str) -> None:
+def test_new_bases_of_an_existing_table_are_refused(ds: lance.LanceDataset, tmp_path: Path, mode: str) -> None:
     more = [DatasetBasePath(str(tmp_path / "more"), name="more")]
     with pytest.raises(InvalidOperationError, match=f"Cannot register new bases in {mode.capitalize()} mode"):
         lance.write_dataset(TABLE, ds, mode=mode, initial_bases=more, target_bases=["more"])
 
 
-def test_what_is_no_target(ds: lance.LanceDataset, tmp_path: Path) -> None:
+def test_unknown_targets_are_refused(ds: lance.LanceDataset, tmp_path: Path) -> None:
     with pytest.raises(InvalidOperationError, match="'nowhere' not found"):
         lance.write_dataset(TABLE, ds, mode="append", target_bases=["nowhere"])
     with pytest.raises(InvalidOperationError, match="target_all_bases together with target_bases"):
@@ -106,7 +106,7 @@ def test_what_is_no_target(ds: lance.LanceDataset, tmp_path: Path) -> None:
     assert not list((tmp_path / "u").glob("*")) and ds.latest_version == 1
 
 
-def test_a_write_that_fails_leaves_nothing(ds: lance.LanceDataset, tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_files(ds: lance.LanceDataset, tmp_path: Path) -> None:
     def broken() -> Any:
         yield TABLE.slice(0, 100).to_batches()[0]
         yield TABLE.slice(100, 100).to_batches()[0]
@@ -118,7 +118,7 @@ def test_a_write_that_fails_leaves_nothing(ds: lance.LanceDataset, tmp_path: Pat
     assert (files_below(tmp_path / "flat"), files_below(tmp_path / "tree")) == (3, 3)
 
 
-def test_a_commit_that_fails_leaves_nothing(tmp_path: Path, ds: lance.LanceDataset) -> None:
+def test_a_failed_commit_leaves_no_files(tmp_path: Path, ds: lance.LanceDataset) -> None:
     class Refused(Exception):
         pass
 
@@ -131,7 +131,7 @@ def test_a_commit_that_fails_leaves_nothing(tmp_path: Path, ds: lance.LanceDatas
     assert files_below(tmp_path / "flat") == 3
 
 
-def test_fragments_written_apart(ds: lance.LanceDataset, tmp_path: Path) -> None:
+def test_uncommitted_fragments_are_written_to_the_targets(ds: lance.LanceDataset, tmp_path: Path) -> None:
     made = write_fragments(TABLE, ds, target_bases=["tree"])
     assert [file.base_id for each in made for file in each.files] == [2]
     transaction = write_fragments(
@@ -146,7 +146,7 @@ def test_fragments_written_apart(ds: lance.LanceDataset, tmp_path: Path) -> None
     assert base_ids(new) == [1] and new.to_table().equals(TABLE)
 
 
-def test_a_merge_writes_new_rows_to_the_targets(ds: lance.LanceDataset, tmp_path: Path) -> None:
+def test_merge_insert_writes_new_rows_to_the_targets(ds: lance.LanceDataset, tmp_path: Path) -> None:
     source = pa.table({"id": [5, 1000]})
     merge = ds.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
     merge.target_bases(["tree"]).execute(source)

@@ -1,4 +1,4 @@
-"""create, append and overwrite: what is accepted, what pylance then sees, and that a failed write leaves nothing."""
+"""Create, append and overwrite: accepted data, the tables that pylance reads, removal of files after failures."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_create(path: Path) -> None:
     ds.validate()
 
 
-def test_create_on_an_existing_table_reads_nothing(path: Path) -> None:
+def test_create_on_an_existing_table_fails_before_reading_rows(path: Path) -> None:
     create(path, rows(1))
     before = files(path)
 
@@ -96,14 +96,14 @@ def test_create_on_an_existing_table_reads_nothing(path: Path) -> None:
     assert files(path) == before
 
 
-def test_create_without_rows_and_without_columns(path: Path) -> None:
+def test_tables_without_rows_or_columns_can_be_created(path: Path) -> None:
     assert create(path, rows()).manifest.fragments.num_rows() == 0
     assert read(open_version(path)).schema == rows().schema
     empty = create(path.with_name("none"), pa.table({}))
     assert lance.dataset(empty.uri).schema == pa.schema([])
 
 
-def test_v1_names(path: Path) -> None:
+def test_v1_manifest_names_on_request(path: Path) -> None:
     append(create(path, rows(1), v2_manifest_paths=False), rows(2))
     assert {name for name in files(path) if name.endswith("manifest")} == {
         "_versions/1.manifest",
@@ -120,7 +120,7 @@ def test_v1_names(path: Path) -> None:
         (WriteLimits(max_bytes_per_file=1), [3, 3, 3, 1]),
     ],
 )
-def test_rolling_files(path: Path, limits: WriteLimits, sizes: list[int]) -> None:
+def test_files_are_split_at_the_limits(path: Path, limits: WriteLimits, sizes: list[int]) -> None:
     table = rows(*range(10))
     version = write.create(path, table.schema, iter(table.to_batches(max_chunksize=3)), WriteOptions(limits=limits))
     ds = lance.dataset(str(path))
@@ -132,12 +132,12 @@ def test_rolling_files(path: Path, limits: WriteLimits, sizes: list[int]) -> Non
 
 
 @pytest.mark.parametrize("name", ["max_rows_per_file", "max_bytes_per_file", "data_cache_bytes", "max_page_bytes"])
-def test_limits_of_zero_are_refused(name: str) -> None:
+def test_limits_below_one_are_refused(name: str) -> None:
     with pytest.raises(InvalidInputError, match=name):
         WriteLimits(**{name: 0})
 
 
-def test_progress_is_told(path: Path) -> None:
+def test_progress_reports_begin_and_completion_of_each_file(path: Path) -> None:
     told: list[tuple[str, int | None]] = []
     create(
         path,
@@ -149,7 +149,7 @@ def test_progress_is_told(path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [["a", "a"], ["a.b"], ["_rowid"]])
-def test_names_no_table_may_have(path: Path, names: list[str]) -> None:
+def test_invalid_column_names_are_refused(path: Path, names: list[str]) -> None:
     table = pa.table([pa.array([1])] * len(names), names=names)
     with pytest.raises(InvalidSchemaError):
         create(path, table)
@@ -172,7 +172,7 @@ def test_append(path: Path) -> None:
     assert latest(first).manifest.fragments.num_rows() == 4
 
 
-def test_append_to_a_table_of_pylance_and_back(path: Path) -> None:
+def test_both_libraries_append_to_one_table(path: Path) -> None:
     lance.write_dataset(rows(1), str(path), data_storage_version="2.0")
     append(open_version(path), rows(2))
     lance.write_dataset(rows(3), str(path), mode="append")
@@ -193,7 +193,7 @@ BASE = pa.schema(
 
 
 def full(**changes: Any) -> pa.Table:
-    """One row of BASE, some columns replaced or (None) left out."""
+    """Return one row of BASE with some columns replaced, or left out if None."""
     columns = {
         "id": pa.array([1], pa.int64()),
         "s": pa.array(["a"]),
@@ -281,7 +281,7 @@ NULLS = {
 
 
 @pytest.mark.parametrize(("field", "values", "named"), NULLS.values(), ids=NULLS.keys())
-def test_nulls_where_none_may_be(path: Path, field: pa.Field, values: pa.Array, named: str) -> None:
+def test_nulls_in_required_columns_are_refused(path: Path, field: pa.Field, values: pa.Array, named: str) -> None:
     batch = pa.RecordBatch.from_arrays([values], schema=pa.schema([field]))
     version = write.create(path, batch.schema, iter([]))
     before = files(path)
@@ -297,7 +297,7 @@ def test_children_of_a_null_parent_may_be_null(path: Path) -> None:
     assert read(write.create(path, batch.schema, iter([batch])))["l"].to_pylist() == values.to_pylist()
 
 
-def test_batches_are_converted_to_what_is_stored(path: Path) -> None:
+def test_batches_are_converted_to_storage_types(path: Path) -> None:
     view = pa.struct([("v", pa.string_view()), ("l", pa.list_(pa.string_view()))])
     batch = pa.record_batch(
         {
@@ -315,7 +315,7 @@ def test_batches_are_converted_to_what_is_stored(path: Path) -> None:
     assert found.to_pylist() == batch.to_pylist() + batch.to_pylist()[1:]
 
 
-def test_a_batch_that_breaks_its_promise(typed: TableVersion, path: Path) -> None:
+def test_a_batch_with_another_schema_is_refused(typed: TableVersion, path: Path) -> None:
     before = files(path)
     wrong = pa.record_batch({"id": pa.array([1], pa.int64())})
     with pytest.raises(SchemaMismatchError, match="expected 1 column"):
@@ -326,7 +326,7 @@ def test_a_batch_that_breaks_its_promise(typed: TableVersion, path: Path) -> Non
     assert files(path) == before
 
 
-def test_json_text_is_stored_as_pylance_stores_it(path: Path) -> None:
+def test_json_is_stored_as_by_pylance(path: Path) -> None:
     if not hasattr(pa, "json_"):
         pytest.skip("this pyarrow has no JSON type")
     texts = ['{"a":1,"b":[true,null,"x"]}', None, "[]"]
@@ -377,7 +377,7 @@ def test_append_in_another_format_marks_the_table(path: Path) -> None:
         append(open_version(str(path) + "old"), rows(2), file_version=FileVersion.V2_0)
 
 
-def test_two_overwrites_from_one_version(path: Path) -> None:
+def test_the_second_of_two_overwrites_of_one_version_conflicts(path: Path) -> None:
     first = create(path, rows(1))
     overwrite(first, rows(2))
     before = files(path)
@@ -389,7 +389,7 @@ def test_two_overwrites_from_one_version(path: Path) -> None:
 # --- tables with stable row ids --------------------------------------------------------------------------------------
 
 
-def test_tables_with_stable_row_ids_go_on_counting(path: Path) -> None:
+def test_append_continues_stable_row_ids(path: Path) -> None:
     lance.write_dataset(rows(1), str(path), data_storage_version="2.0", enable_stable_row_ids=True)
     for act, expected in ((append, [0, 1]), (overwrite, [2])):
         act(open_version(path), rows(2))
@@ -411,7 +411,7 @@ def test_write_fragments_for_an_append(path: Path) -> None:
     assert ds.to_table()["id"].to_pylist() == [1, 2, 3]
 
 
-def test_fragments_that_cannot_be_made_durable_are_removed(path: Path) -> None:
+def test_fragments_are_removed_if_syncing_them_fails(path: Path) -> None:
     version = create(path, rows(1))
     before = files(path)
     store = FaultyStore(version.store)
@@ -421,7 +421,7 @@ def test_fragments_that_cannot_be_made_durable_are_removed(path: Path) -> None:
     assert files(path) == before
 
 
-def test_wide_rows_without_nulls_are_checked_column_by_column(path: Path) -> None:
+def test_nulls_are_found_in_wide_rows_with_required_columns(path: Path) -> None:
     schema = pa.schema([pa.field(f"c{i}", pa.int8(), nullable=i != 700) for i in range(900)])
     table = pa.Table.from_arrays([pa.array([i % 100], pa.int8()) for i in range(900)], schema=schema)
     version = write.create(path, schema, table.to_batches())
@@ -447,7 +447,7 @@ def test_write_fragments_for_a_new_table(path: Path, mode: Any) -> None:
 # --- failures --------------------------------------------------------------------------------------------------------
 
 
-def test_the_callers_own_error_passes_through(path: Path) -> None:
+def test_an_error_of_the_input_iterator_is_raised_unchanged(path: Path) -> None:
     version = create(path, rows(1))
     before = files(path)
 
@@ -467,7 +467,7 @@ def test_the_callers_own_error_passes_through(path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["before", "lost_reply"])
-def test_every_store_call_of_an_append_may_fail(tmp_path: Path, how: Any) -> None:
+def test_a_failing_store_call_leaves_no_partial_append(tmp_path: Path, how: Any) -> None:
     def fresh(name: str) -> tuple[Path, TableVersion]:
         path = tmp_path / name
         return path, create(path, rows(1))
@@ -494,7 +494,7 @@ def test_every_store_call_of_an_append_may_fail(tmp_path: Path, how: Any) -> Non
             assert files(path) == before, counting.log[call - 1]
 
 
-def test_every_store_call_of_a_create_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_store_call_leaves_no_partial_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stores: list[FaultyStore | CountingStore] = []
     wrap: list[Callable[[Any], Any]] = [CountingStore]
 
@@ -526,7 +526,7 @@ def test_every_store_call_of_a_create_may_fail(tmp_path: Path, monkeypatch: pyte
             assert lance.dataset(str(path)).count_rows() == 1
 
 
-def test_files_stay_when_the_outcome_is_unknown(path: Path) -> None:
+def test_files_are_kept_if_the_outcome_of_the_commit_is_unknown(path: Path) -> None:
     version = create(path, rows(1))
     store = FaultyStore(version.store)
     store.fail("put_if_absent", how="lost_reply")
@@ -545,7 +545,7 @@ def test_data_is_synced_before_the_manifest_appears(path: Path) -> None:
     assert methods.index("writer.close") < methods.index("sync") < methods.index("put_if_absent")
 
 
-def test_a_full_disk_is_a_store_error(path: Path) -> None:
+def test_a_full_disk_raises_store_error(path: Path) -> None:
     version = create(path, rows(1))
     before = files(path)
     store = FaultyStore(version.store)
@@ -573,7 +573,7 @@ IMPORTS = {
 }
 
 
-def test_processes_of_both_libraries_append_at_once(path: Path) -> None:
+def test_concurrent_appends_of_both_libraries_are_all_committed(path: Path) -> None:
     create(path, rows())
     writers = [
         subprocess.Popen(
@@ -597,8 +597,8 @@ def test_processes_of_both_libraries_append_at_once(path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1"])
-def test_tables_of_tiny_batches(tmp_path: Path, version: str) -> None:
-    """Tiny batches are joined, others stay; the rows and their order are the same, dictionaries that differ too."""
+def test_tables_of_many_tiny_batches_are_readable(tmp_path: Path, version: str) -> None:
+    """Tiny batches are coalesced unless their dictionaries differ; rows and their order stay the same."""
     letters = [pa.array([chr(97 + number % 26)] * 3).dictionary_encode() for number in range(600)]
     schema = pa.schema([("i", pa.int64()), ("d", letters[0].type), ("s", pa.string())])
     batches = [

@@ -212,7 +212,7 @@ def check_source(schema: Schema, clauses: Clauses, incoming: pa.Schema) -> Schem
 
 
 class Condition:
-    """A predicate over pairs of a source row and a table row, such as `source.v > target.v`."""
+    """A predicate over matches of a source row and a table row, such as `source.v > target.v`."""
 
     def __init__(self, text: str, schema: Schema, present: set[str]) -> None:
         """Parse the predicate; `present` are the columns of the source. Raises InvalidSqlError, ColumnNotFoundError."""
@@ -223,29 +223,25 @@ class Condition:
         ]
         self._expression: Expr = parse_predicate(text, pa.schema(both))
         paths = [parse_path(path) for path in columns_of(self._expression)]
-        self.source_names = _named(paths, "source", present)
-        self.target_names = _named(paths, "target", set(schema.names))
+        self.source_names = _used_columns(paths, "source", present)
+        self.target_names = _used_columns(paths, "target", set(schema.names))
 
     def mask(
         self, source: Mapping[str, pa.Array], target: Mapping[str, pa.Array], num_rows: int
     ) -> npt.NDArray[np.bool_]:
-        """Return a mask (num_rows,) of the pairs for which the predicate is true.
+        """Return a mask (num_rows,) of the matches for which the predicate is true.
 
         `source` and `target` hold the columns in `source_names` and `target_names`.
         """
-        sides = {"source": _struct(source, self.source_names), "target": _struct(target, self.target_names)}
-        columns = {name: side for name, side in sides.items() if side is not None}
-        rows = pa.RecordBatch.from_arrays([*columns.values(), pa.nulls(num_rows)], names=[*columns, ""])
+        sides = {}
+        for side, columns, names in (("source", source, self.source_names), ("target", target, self.target_names)):
+            if names:
+                sides[side] = pa.StructArray.from_arrays([columns[name] for name in names], names=names)
+        rows = pa.RecordBatch.from_arrays([*sides.values(), pa.nulls(num_rows)], names=[*sides, ""])
         mask = pc.fill_null(evaluate(self._expression, rows), False)
         return np.asarray(mask.to_numpy(zero_copy_only=False))
 
 
-def _named(paths: list[list[str]], side: str, every: set[str]) -> list[str]:
+def _used_columns(paths: list[list[str]], side: str, columns: set[str]) -> list[str]:
     """Return the columns of one side that the paths use; all of them if the side is used as a whole."""
-    if [side] in paths:
-        return sorted(every)
-    return sorted({path[1] for path in paths if path[0] == side})
-
-
-def _struct(columns: Mapping[str, pa.Array], names: list[str]) -> pa.StructArray | None:
-    return pa.StructArray.from_arrays([columns[name] for name in names], names=names) if names else None
+    return sorted(columns if [side] in paths else {path[1] for path in paths if path[0] == side})

@@ -144,7 +144,8 @@ class _Merge:
         self._matcher = KeyMatcher(version, clauses, source, stack, fragments)
         self._present = set(source.schema.names)
         self._changes = RowChanges(version, clauses, self._present)
-        self._changed: list[tuple[Fragment, Offsets]] = []
+        self._replaced: list[tuple[Fragment, Offsets]] = []  # rows that updated rows replace
+        self._deleted = RowMasks(version)
         self._matched = RowMasks(version)  # only filled if unmatched rows are deleted
         self.counts = Counts()
         self.unmatched: list[Rows] = []  # source rows, by part
@@ -153,12 +154,11 @@ class _Merge:
 
     def in_rows(self, options: WriteOptions | None) -> Prepared:
         """Write updated rows to new fragments, followed by inserted rows."""
-        is_update = self._clauses.matched is Matched.UPDATE
         prepared = prepare_update(
             self._version,
             chain(self._updated(), self._inserted()),
-            lambda: self._changed if is_update else (),
-            self._deleted,
+            lambda: self._replaced,
+            self._all_deleted,
             changed_fields=self._version.schema.fields,
             options=options,
         )
@@ -176,12 +176,13 @@ class _Merge:
                 self.counts.add(skipped)
                 if self._clauses.delete_unmatched:
                     self._matched.add(fragment, matched)
-                self._changed.append((fragment, offsets))
-                if new_rows is not None:
+                self._deleted.add(fragment, offsets)
+                if new_rows is None:
+                    self.counts.deleted += len(offsets)
+                else:
+                    self._replaced.append((fragment, offsets))
                     self.counts.updated += len(offsets)
                     yield new_rows
-                elif self._clauses.matched is Matched.DELETE:
-                    self.counts.deleted += len(offsets)
             self.unmatched.append(self._changes.insertable(part.table, part.unmatched(), self.counts))
 
     def _apply(self, number: int, part: SourcePart) -> Iterator[_Change]:
@@ -233,11 +234,8 @@ class _Merge:
             for start in range(0, len(rows), size):
                 yield self._changes.new_rows(table, rows[start : start + size])
 
-    def _deleted(self) -> dict[int, DeletionVector]:
-        """Return all rows that the merge removes from their fragments."""
-        deleted = RowMasks(self._version)
-        for fragment, offsets in self._changed:
-            deleted.add(fragment, offsets)
+    def _all_deleted(self) -> dict[int, DeletionVector]:
+        """Return all rows that the merge removes from their fragments, including the replaced ones."""
         if self._clauses.delete_unmatched:
             condition, ids = self._clauses.delete_condition, self._fragments
             if condition is None:
@@ -245,8 +243,8 @@ class _Merge:
             else:
                 candidates = matching_rows(self._version, condition, None if ids is None else sorted(ids))
             for fragment, offsets in candidates:
-                self.counts.deleted += deleted.add(fragment, self._matched.without(fragment, offsets))
-        return deleted.vectors()
+                self.counts.deleted += self._deleted.add(fragment, self._matched.without(fragment, offsets))
+        return self._deleted.vectors()
 
     # --- rewrite columns
 

@@ -160,6 +160,6 @@ class _PrejoinedMerge:
         return example(self._clauses.on, [source.column(name) for name in self._clauses.on], row)
 
     def _delete(self, addresses: Offsets) -> None:
-        distinct = np.unique(addresses).astype(np.uint64)
+        distinct = addresses[np.diff(addresses, prepend=-1) > 0].astype(np.uint64)
         for rows in matches_by_fragment(self._version, distinct, np.arange(len(distinct))):
             self.counts.deleted += self.deleted.add(rows.fragment, rows.offsets)

@@ -152,10 +152,11 @@ class RowChanges:
         return changed
 
     def _read(self, matches: MatchedRows, fields: list[Field]) -> Mapping[str, pa.Array]:
-        offsets, inverse = np.unique(matches.offsets, return_inverse=True)
-        arrays = read_rows_at(self._version, matches.fragment, fields, offsets)
-        if len(offsets) != len(matches.offsets):
-            arrays = [array.take(pa.array(inverse)) for array in arrays]
+        is_first = np.diff(matches.offsets, prepend=-1) > 0
+        arrays = read_rows_at(self._version, matches.fragment, fields, matches.offsets[is_first])
+        if not is_first.all():
+            repeated = pa.array(np.cumsum(is_first) - 1)
+            arrays = [array.take(repeated) for array in arrays]
         return {field.name: array for field, array in zip(fields, arrays, strict=True)}
 
 
