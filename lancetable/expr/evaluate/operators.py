@@ -144,6 +144,7 @@ def is_in(values: Values, members: pa.Array[Any], has_null: bool) -> Values:
     The result is null where the value is null. With `has_null` it is null instead of false, as for an IN list that
     contains a null.
     """
+    null = pa.scalar(None, pa.bool_())
     if pa.types.is_floating(values.type):
         if values.type == pa.float16():
             values, members = pc.cast(values, pa.float32()), pc.cast(members, pa.float32())
@@ -154,7 +155,8 @@ def is_in(values: Values, members: pa.Array[Any], has_null: bool) -> Values:
             result = pc.or_(result, pc.fill_null(pc.is_nan(values), False))
     elif 0 < len(members) <= _FEW_MEMBERS and pa.types.is_primitive(values.type) and not isinstance(values, pa.Scalar):
         # A few comparisons are faster than a hash lookup.
-        result = pc.fill_null(functools.reduce(pc.or_, [pc.equal(values, member) for member in members]), False)
+        result = functools.reduce(pc.or_, [pc.equal(values, member) for member in members])
+        return pc.if_else(result, result, null) if has_null else result
     else:
         table = _member_table(values, members)
         if table is not None:
@@ -163,7 +165,6 @@ def is_in(values: Values, members: pa.Array[Any], has_null: bool) -> Values:
                 result if not has_null else pc.if_else(pc.fill_null(result, False), result, pa.scalar(None, pa.bool_()))
             )
         result = _is_in_sparse(values, members)
-    null = pa.scalar(None, pa.bool_())
     if has_null:
         return pc.if_else(result, result, null)
     if values.type != pa.null() and _null_count(values) == 0:

@@ -100,19 +100,16 @@ class FilteredRows(NamedTuple):
 
     def counts(self) -> list[int]:
         """Return the number of matching rows of each selection."""
-        starts = list(itertools.accumulate([selection.num_rows for selection in self.selections], initial=0))[:-1]
-        counts: list[int] = np.add.reduceat(self.mask, starts, dtype=np.int64).tolist()
-        return counts
+        return [int(np.count_nonzero(mask)) for mask in self._masks()]
 
     def matches(self) -> list[Selection]:
         """Return the matching rows of each selection that has some."""
-        matches, start = [], 0
-        for selection, count in zip(self.selections, self.counts()):
-            mask = self.mask[start : start + selection.num_rows]
-            start += selection.num_rows
-            if count:
-                matches.append(narrow(selection, mask, count))
-        return matches
+        narrowed = zip(self.selections, self._masks(), self.counts())
+        return [narrow(selection, mask, count) for selection, mask, count in narrowed if count]
+
+    def _masks(self) -> list[Mask]:
+        ends = list(itertools.accumulate([selection.num_rows for selection in self.selections]))
+        return [self.mask[start:end] for start, end in zip([0, *ends], ends)]
 
 
 class ScanRun:

@@ -51,11 +51,11 @@ from lancetable.ops.tracker import Tracker
 from lancetable.store.base import ObjectStore
 from lancetable.store.memory import MemoryStore
 from lancetable.store.open import open_store
+from lancetable.table.base_paths import WriteTarget, all_targets, resolve_targets, with_ids
 from lancetable.table.cache import TableCache
 from lancetable.table.data_files import WriteLimits, WriteProgress, remove_from, write_data_files
 from lancetable.table.dictionaries import dictionaries_of
 from lancetable.table.version import TableVersion
-from lancetable.table.write_targets import Place, all_places, numbered, places_named
 
 __all__ = [
     "WriteMode",
@@ -335,7 +335,7 @@ def _commit(version: TableVersion, transaction: Transaction, options: WriteOptio
         )
 
 
-def target_places(version: TableVersion, options: WriteOptions, mode: WriteMode) -> tuple[Place, ...]:
+def target_places(version: TableVersion, options: WriteOptions, mode: WriteMode) -> tuple[WriteTarget, ...]:
     """Return the locations for new files of an existing table.
 
     Raises InvalidOperationError for bases that the table does not list, and for `initial_bases`.
@@ -356,22 +356,22 @@ def _with_bases(options: WriteOptions, base_ids: Iterable[int]) -> WriteOptions:
 
 def _bases_of_new(
     store: ObjectStore, base: str, uri: str, options: WriteOptions
-) -> tuple[tuple[BasePath, ...], tuple[Place, ...]]:
-    bases = numbered(options.initial_bases)
+) -> tuple[tuple[BasePath, ...], tuple[WriteTarget, ...]]:
+    bases = with_ids(options.initial_bases)
     return bases, _places(store, base, uri, {each.id: each for each in bases}, options)
 
 
 def _places(
     store: ObjectStore, base: str, uri: str, bases: Mapping[int, BasePath], options: WriteOptions
-) -> tuple[Place, ...]:
+) -> tuple[WriteTarget, ...]:
     if not options.target_all_bases:
-        return places_named(store, base, uri, bases, options.target_bases)
+        return resolve_targets(store, base, uri, bases, options.target_bases)
     if options.target_bases:
         raise InvalidOperationError("Cannot specify target_all_bases together with target_bases")
-    return all_places(store, base, bases, include_own=options.include_primary)
+    return all_targets(store, base, bases, include_table=options.include_primary)
 
 
-def sync_others(store: ObjectStore, places: Iterable[Place]) -> None:
+def sync_others(store: ObjectStore, places: Iterable[WriteTarget]) -> None:
     """Sync files outside of the table's own directory; the commit syncs only those inside."""
     for place in places:
         if place.base_id is not None:
@@ -379,7 +379,7 @@ def sync_others(store: ObjectStore, places: Iterable[Place]) -> None:
 
 
 @contextmanager
-def discarding(store: ObjectStore, places: Sequence[Place], fragments: Iterable[Fragment]) -> Iterator[None]:
+def discarding(store: ObjectStore, places: Sequence[WriteTarget], fragments: Iterable[Fragment]) -> Iterator[None]:
     """Remove data files if the commit in the block definitely failed."""
     try:
         yield
@@ -400,7 +400,7 @@ def write_files(
     options: WriteOptions,
     file_version: FileVersion,
     dictionaries: Mapping[int, pa.Array] | None = None,
-    places: Sequence[Place] = (),
+    places: Sequence[WriteTarget] = (),
 ) -> list[Fragment]:
     """Write data files for the batches and return their fragments. Raises the errors of `append`."""
     if file_version not in FAMILIES:
