@@ -47,7 +47,7 @@ def with_ids(bases: Iterable[BasePath]) -> tuple[BasePath, ...]:
 def all_targets(
     store: ObjectStore, base: str, bases: Mapping[int, BasePath], *, include_table: bool = True
 ) -> tuple[WriteTarget, ...]:
-    """Return the table and `bases`, by id. Without `include_table`, the table is a target only if there is no base.
+    """Return the table and `bases`, by id. Without `include_table`, the table is a target only without bases.
 
     Raises UnsupportedFeatureError for a base in another store.
     """
@@ -60,7 +60,7 @@ def resolve_targets(
 ) -> tuple[WriteTarget, ...]:
     """Return the targets of references: names or paths of bases, or the address of the table.
 
-    Returns the table if there are no references. Raises InvalidOperationError for an unknown reference,
+    Returns the table without references. Raises InvalidOperationError for an unknown reference,
     UnsupportedFeatureError for a base in another store.
     """
     targets = []

@@ -86,7 +86,7 @@ class RefFiles(Generic[Contents]):
         store.delete([self.path(main_base, name)])
 
     def list(self, store: ObjectStore, main_base: str) -> dict[str, Contents]:
-        """Return all refs by name, sorted, without files that are not refs and refs that are deleted meanwhile."""
+        """Return all refs by name, sorted, without other files and without refs that are deleted concurrently."""
         refs = {}
         files = (meta.name for meta in store.list_names(join(main_base, self.directory)))
         for name in sorted(file[: -len(_SUFFIX)].replace("%2F", "/") for file in files if file.endswith(_SUFFIX)):

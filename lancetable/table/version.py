@@ -156,7 +156,7 @@ class TableVersion:
         base_path = self.manifest.base_paths.get(base_id)
         if base_path is None:
             raise CorruptFileError(
-                f"{self.location.path}: a file has base path {base_id}, which the manifest does not list",
+                f"{self.location.path}: a file has base path {base_id}, which is not listed in the manifest",
                 path=self.location.path,
                 expected=sorted(self.manifest.base_paths),
                 found=base_id,
@@ -220,7 +220,7 @@ def checkout(version: TableVersion, ref: Reference) -> TableVersion:
 
 
 def latest(version: TableVersion) -> TableVersion:
-    """Return the newest version of the branch, the same object if there is no newer one.
+    """Return the newest version of the branch, or the same object if it is the newest.
 
     Raises CorruptFileError if the newest manifest is damaged.
     """

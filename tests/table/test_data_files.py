@@ -1,4 +1,4 @@
-"""Streaming batches into data files: rolling, names, and nothing left behind after an error."""
+"""Data files of streamed batches: limits, names, and removal after an error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
         ((1, 1, 1), 1, [1, 1, 1]),
     ],
 )
-def test_rolling_by_rows(tmp_path: Path, sizes: tuple[int, ...], rows: int, expected: list[int]) -> None:
+def test_files_are_limited_by_rows(tmp_path: Path, sizes: tuple[int, ...], rows: int, expected: list[int]) -> None:
     limits = WriteLimits(max_rows_per_file=rows)
     fragments = write_data_files(LocalStore(), str(tmp_path), SCHEMA, batches(*sizes), limits, FileVersion.V2_0)
     assert [fragment.physical_rows for fragment in fragments] == expected
@@ -56,7 +56,7 @@ def test_rolling_by_rows(tmp_path: Path, sizes: tuple[int, ...], rows: int, expe
     assert len({fragment.files[0].path for fragment in fragments}) == len(fragments)
 
 
-def test_rolling_by_bytes() -> None:
+def test_files_are_limited_by_bytes() -> None:
     limits = WriteLimits(max_bytes_per_file=8 * 1000)
     fragments = write_data_files(MemoryStore(), "m", SCHEMA, batches(*[500] * 10), limits, FileVersion.V2_0)
     sizes = [fragment.physical_rows for fragment in fragments]
@@ -65,21 +65,21 @@ def test_rolling_by_bytes() -> None:
 
 
 @pytest.mark.parametrize("fail_at", [0, 1, 3])
-def test_an_error_of_the_source_leaves_nothing(tmp_path: Path, fail_at: int) -> None:
+def test_an_error_of_the_source_removes_all_files(tmp_path: Path, fail_at: int) -> None:
     def broken() -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches(7, 7, 7, 7)):
             if number == fail_at:
-                raise ZeroDivisionError("theirs")
+                raise ZeroDivisionError("source failed")
             yield batch
 
-    with pytest.raises(ZeroDivisionError, match="theirs"):
+    with pytest.raises(ZeroDivisionError, match="source failed"):
         write_data_files(
             LocalStore(), str(tmp_path), SCHEMA, broken(), WriteLimits(max_rows_per_file=5), FileVersion.V2_0
         )
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_an_interrupt_leaves_nothing_either(tmp_path: Path) -> None:
+def test_an_interrupt_removes_all_files(tmp_path: Path) -> None:
     def interrupted() -> Iterator[pa.RecordBatch]:
         yield from batches(7)
         raise KeyboardInterrupt
@@ -133,7 +133,7 @@ def test_an_error_removes_files_finished_on_the_pool(tmp_path: Path, method: str
 
     def source() -> Iterator[pa.RecordBatch]:
         yield from batches(35)
-        raise StoreError("theirs")
+        raise StoreError("source failed")
 
     limits = WriteLimits(max_rows_per_file=10, keep_arrays=keep)
     with pytest.raises(StoreError):

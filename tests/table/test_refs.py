@@ -1,4 +1,4 @@
-"""Ref files: found, listed, refused when damaged or hostile."""
+"""Ref files: find, list, and errors for damaged files and unsafe names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lancetable.table import refs
 from lancetable.table.version import TableVersion
 
 
-def test_write_find_list_delete(three_fragments: TableVersion) -> None:
+def test_tags_are_written_found_listed_and_deleted(three_fragments: TableVersion) -> None:
     store, base = three_fragments.store, three_fragments.base
     assert refs.TAGS.find(store, base, "t") is None
     refs.TAGS.write(store, base, "t", TagContents(1, 100))
@@ -25,7 +25,7 @@ def test_write_find_list_delete(three_fragments: TableVersion) -> None:
         refs.TAGS.read(store, base, "t")
 
 
-def test_branches_of_pylance(three_fragments: TableVersion) -> None:
+def test_branches_of_pylance_are_read(three_fragments: TableVersion) -> None:
     ds = lance.dataset(three_fragments.uri)
     ds.create_branch("dev/a", 1)
     ds.create_branch("b", 1)
@@ -55,14 +55,14 @@ def test_branches_of_pylance(three_fragments: TableVersion) -> None:
         b'{"version": -1, "manifestSize": 1}',
     ],
 )
-def test_damaged_tags(three_fragments: TableVersion, data: bytes) -> None:
+def test_damaged_tags_are_rejected(three_fragments: TableVersion, data: bytes) -> None:
     store, base = three_fragments.store, three_fragments.base
     store.put(f"{base}/_refs/tags/t.json", data)
     with pytest.raises(CorruptFileError, match=r"t\.json"):
         refs.TAGS.read(store, base, "t")
 
 
-def test_a_giant_tag_is_not_read(three_fragments: TableVersion) -> None:
+def test_a_huge_tag_file_is_not_read(three_fragments: TableVersion) -> None:
     path = Path(three_fragments.base) / "_refs" / "tags" / "t.json"
     path.parent.mkdir(parents=True)
     with path.open("wb") as file:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -186,10 +186,7 @@ def locate(
 ) -> Places:
     """Locate the blobs of the descriptions; `addresses` are the addresses of their rows."""
     if isinstance(descriptions, pa.ChunkedArray):
-        chunks = descriptions.chunks
-        descriptions = (
-            chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.nulls(0, descriptions.type)
-        )
+        descriptions = pa.concat_arrays(descriptions.chunks or [pa.nulls(0, descriptions.type)])
     fragments = row_count_index(version).fragments
     parts = []
     ids = (addresses >> np.uint64(32)).astype(np.int64)
@@ -258,9 +255,8 @@ def read_blob_ranges(
 
 def checked_selector(selector: str) -> Selector:
     """Return `selector` if it is valid. Raises InvalidInputError otherwise."""
-    for known in get_args(Selector):
-        if selector == known:
-            return known  # type: ignore[no-any-return]  # one of the literals
+    if selector in get_args(Selector):
+        return cast(Selector, selector)
     raise InvalidInputError(f"selector must be one of 'ids', 'addresses', or 'indices', got {selector!r}")
 
 

@@ -81,9 +81,7 @@ def _sample(key: pa.ChunkedArray) -> pa.ChunkedArray:
 def _within(
     key: pa.ChunkedArray, ordering: ColumnOrdering, wanted: int, among: pa.ChunkedArray, nulls: bool
 ) -> pa.Array | None:
-    """Return the rows not after the `wanted`-th row of `among`, plus nulls if they sort first; None if there is no
-    bound.
-    """
+    """Return the rows not after the `wanted`-th row of `among`, plus nulls if they sort first; None without a bound."""
     if len(among) - among.null_count < wanted:
         return None
     best = pc.select_k_unstable(among, k=wanted, sort_keys=[("", _direction(ordering))])

@@ -70,7 +70,7 @@ _SAMPLE_ROWS = 256
 
 @dataclass
 class ScanStatistics:
-    """Counts of a scan, the argument of `scan_stats_callback`. There are no indices, so their counts are 0."""
+    """Counts of a scan, the argument of `scan_stats_callback`. Indices are not supported, so their counts are 0."""
 
     iops: int = 0
     requests: int = 0
@@ -240,7 +240,7 @@ class ScanRun:
         return group_ranges(ranges, self.sizer.group_rows)
 
     def range_rows(self) -> RangeRows:
-        """Return the size of row ranges for a result that is not streamed: whole fragments if there is no filter."""
+        """Return the size of row ranges for a result that is not streamed: whole fragments without a filter."""
         plan = self.plan
         if plan.predicate is None:
             return lambda _: 1 << 62
