@@ -123,17 +123,8 @@ def write_data_files(
     return writer.fragments
 
 
-class _FinishingFile(NamedTuple):
-    """A file that has all its rows; the future returns when it is closed."""
-
-    name: str
-    target: WriteTarget
-    sink: ObjectWriter
-    written: Future[WrittenFile]
-
-
 class _OpenFile(NamedTuple):
-    """The file that receives the next rows."""
+    """A file that is being written."""
 
     name: str
     target: WriteTarget
@@ -157,7 +148,8 @@ class _FragmentWriter:
     batch_rows: Sequence[int] | None
     completed: Callable[[Fragment], None] | None
     fragments: list[Fragment] = field(default_factory=list)
-    finishing: deque[_FinishingFile] = field(default_factory=deque)
+    # Files that have all their rows, and the results of closing them.
+    finishing: deque[tuple[_OpenFile, Future[WrittenFile]]] = field(default_factory=deque)
     file: _OpenFile | None = None
 
     def __post_init__(self) -> None:
@@ -246,14 +238,14 @@ class _FragmentWriter:
         """Write the last rows of the open file, if given, and close it on the pool."""
         if len(self.finishing) >= pool.size() - 1:
             self._complete_first()
-        file = self.file
-        assert file is not None
-        self.finishing.append(_FinishingFile(*file[:3], pool.pool().submit(_close, file.writer, part)))
+        assert self.file is not None
+        self.finishing.append((self.file, pool.pool().submit(_close, self.file.writer, part)))
         self.file = None
 
     def _complete_first(self) -> None:
         """Wait for the first finishing file and report it."""
-        self._add_fragment(self.finishing[0])
+        file, written = self.finishing[0]
+        self._add_fragment(file, written.result())
         self.finishing.popleft()
         if self.progress is not None:
             self.progress("complete", self.fragments[-1])
@@ -268,13 +260,12 @@ class _FragmentWriter:
                 file.blobs.finish()
             closed: Future[WrittenFile] = Future()
             closed.set_result(file.writer.close())
-            self.finishing.append(_FinishingFile(*file[:3], closed))
+            self.finishing.append((file, closed))
             self.file = None
         while self.finishing:
             self._complete_first()
 
-    def _add_fragment(self, file: _FinishingFile) -> None:
-        written = file.written.result()
+    def _add_fragment(self, file: _OpenFile, written: WrittenFile) -> None:
         major, minor = self.version.manifest_pair
         data_file = DataFile(
             path=file.name,
@@ -289,12 +280,12 @@ class _FragmentWriter:
 
     def abandon(self) -> None:
         """Remove all files of the series. Errors are logged, because the caller raises the original one."""
-        for file in self.finishing:
+        for file, written in self.finishing:
             # A task that has started cannot be cancelled, and must not continue to write after this call.
-            if file.written.cancel() or file.written.exception() is not None:
+            if written.cancel() or written.exception() is not None:
                 file.sink.abort()
             else:
-                self._add_fragment(file)
+                self._add_fragment(file, written.result())
         self.finishing.clear()
         if self.file is not None:
             try:

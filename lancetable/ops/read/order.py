@@ -23,6 +23,10 @@ Codes = npt.NDArray[np.int64]
 _SELECT_SHARE = 16
 _SAMPLE_PARTS, _SAMPLE_ROWS = 16, 4096
 
+_SELECTABLE = (
+    *(pa.types.is_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_temporal, pa.types.is_decimal),
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary),
+)
 _FLOAT_BITS = {16: np.int16, 32: np.int32, 64: np.int64}
 
 
@@ -98,18 +102,7 @@ def _within(
 
 def _is_selectable(kind: pa.DataType) -> bool:
     """Return whether Arrow can select the first values of a type, in an order that differs only in NaN."""
-    types = pa.types
-    return bool(
-        types.is_integer(kind)
-        or types.is_float32(kind)
-        or types.is_float64(kind)
-        or (types.is_temporal(kind) and not types.is_interval(kind))
-        or types.is_decimal(kind)
-        or types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-    )
+    return any(is_kind(kind) for is_kind in _SELECTABLE) and not pa.types.is_interval(kind)
 
 
 def _sort(keys: Sequence[pa.ChunkedArray | pa.Array], orderings: Sequence[ColumnOrdering]) -> pa.Array:
