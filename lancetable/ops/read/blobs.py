@@ -156,8 +156,7 @@ def blob_field_of(version: TableVersion, column: str) -> Field:
     """Return the blob field at a path.
 
     Raises TypeError for a path that is not a string, ColumnNotFoundError, and InvalidInputError for a column that is
-    not a
-    blob or is inside a list.
+    not a blob or is inside a list.
     """
     if not isinstance(column, str):
         raise TypeError(f"blob_column must be a string, not {type(column).__name__}")
@@ -264,8 +263,7 @@ def checked_requests(requests: Any) -> tuple[list[int], list[int], list[int]]:
     """Return the rows, offsets and lengths of requests.
 
     Raises TypeError for a request that is not a tuple of integers, InvalidInputError for a wrong length,
-    OutOfRangeError
-    for negative numbers and ranges beyond 64 bits.
+    OutOfRangeError for negative numbers and ranges beyond 64 bits.
     """
     rows, offsets, lengths = [], [], []
     for number, request in enumerate(requests):

@@ -107,8 +107,7 @@ class Diff:
 def diff(older: TableVersion, newer: TableVersion, key: Sequence[str] | None = None) -> Diff:
     """Compare the rows of two versions, matched by stable row id if available, otherwise by the columns `key`.
 
-    Nulls in a key are equal. Raises InvalidInputError if a key is required or not unique, and ColumnNotFoundError for
-    an
+    Nulls in a key are equal. Raises InvalidInputError if a key is required or not unique, ColumnNotFoundError for an
     unknown key column.
     """
     stable = older.manifest.has_stable_row_ids and newer.manifest.has_stable_row_ids

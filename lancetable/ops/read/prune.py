@@ -78,13 +78,13 @@ def file_statistics(version: TableVersion, data_file: DataFile) -> FileStatistic
         return None
     path = version.data_file_path(data_file)
     key = ("statistics", version.store.key(path))
-    found = version.cache.get(key)
-    if not isinstance(found, FileStatistics):
+    statistics = version.cache.get(key)
+    if not isinstance(statistics, FileStatistics):
         start, end = metadata.global_buffers[index]
         data = version.store.read(path, start, end)
-        found = parse_statistics(data, metadata.schema, metadata.num_rows) or _NONE
-        version.cache.put(key, found, 1024 + 4 * (end - start))
-    return None if found is _NONE else found
+        statistics = parse_statistics(data, metadata.schema, metadata.num_rows) or _NONE
+        version.cache.put(key, statistics, 1024 + 4 * (end - start))
+    return None if statistics is _NONE else statistics
 
 
 def _legacy_statistics(version: TableVersion, metadata: LegacyMetadata) -> FileStatistics | None:
