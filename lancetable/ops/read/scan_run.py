@@ -319,7 +319,7 @@ class ScanRun:
             selections = self.select(group)
             if not selections:
                 return None
-            table = self._assemble(selections, self._read_columns(selections, plan.projection.columns))
+            table = self._assemble(selections, self._read_columns(selections, plan.projection.columns, self._cursors))
             if sizer is not None:
                 sizer.note_read(table.num_rows, table.nbytes)
             return table
@@ -348,7 +348,8 @@ class ScanRun:
             return None
         num_rows = sum([selection.num_rows for selection in selections])
         early = plan.filter_columns
-        columns = self._read_columns(selections, (*early, *plan.late_columns) if self._reads_all(selections) else early)
+        late = plan.late_columns if self._reads_all(selections) else ()
+        columns = self._read_columns(selections, (*early, *late), self._cursors)
         if self.sizer is not None:
             self.sizer.note_read(num_rows, sum([column.nbytes for column in columns]))
         virtual = [self._virtual_column(selections, name) for name in plan.filter_virtual]
@@ -379,9 +380,11 @@ class ScanRun:
         selections = [select(self.version, fragment, rows, keep_deleted=include_deleted) for fragment, rows in group]
         return [selection for selection in selections if selection.num_rows]
 
-    def _read_columns(self, selections: Sequence[Selection], columns: Sequence[Field]) -> list[ColumnLike]:
+    def _read_columns(
+        self, selections: Sequence[Selection], columns: Sequence[Field], cursors: Cursors | None = None
+    ) -> list[ColumnLike]:
         """Read columns of all selections, concatenated."""
-        parts = read_selections(self.version, selections, columns, self._cursors)
+        parts = read_selections(self.version, selections, columns, cursors)
         return parts[0] if len(parts) == 1 else [concat_columns(column, _MAX_COPIED_BYTES) for column in zip(*parts)]
 
     def _virtual_column(self, selections: Sequence[Selection], name: str) -> ColumnLike:
