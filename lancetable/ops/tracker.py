@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -31,8 +31,7 @@ class Progress:
 
     `num_rows` counts rows returned by a scan or passed to the file writers of a write, excluding batches in flight.
     `num_files` and `num_bytes` count complete data files and their sizes; for a scan, `num_bytes` is the size of the
-    rows in
-    memory; for a cleanup, both count removed files. Unknown totals are None.
+    rows in memory; for a cleanup, both count removed files. Unknown totals are None.
 
     `what` is "write", "scan", "compact", "cleanup", "fsck", "update", "merge", "add_columns", or for a merge insert
     "source", then "merge_insert". Counts never decrease for one pair (`what`, `attempt`): an operation that is retried
@@ -68,11 +67,9 @@ class Tracker:
     """Counts of one operation. Any thread may add to them; reports are serialized."""
 
     def __init__(self, report: Report, what: str) -> None:
-        self._report, self._what = report, what
+        self._report = report
         self._lock = threading.Lock()
-        self._attempt = 0
-        self._rows = self._bytes = self._files = 0
-        self._totals: tuple[int | None, int | None, int | None] = (None, None, None)
+        self._progress = Progress(what, attempt=0)
         self._next_report = 0.0
         self._failure: BaseException | None = None
 
@@ -84,20 +81,17 @@ class Tracker:
         total_bytes: int | None = None,
         total_files: int | None = None,
     ) -> None:
-        """Start the operation, or its phase `what`, with counts of zero. The same phase again counts as another
-        attempt.
-        """
+        """Start the operation, or its phase `what`, with counts of zero. The same phase again is a new attempt."""
         with self._lock:
-            self._attempt = self._attempt + 1 if what in (None, self._what) else 1
-            self._what = self._what if what is None else what
-            self._rows = self._bytes = self._files = 0
-            self._totals = (total_rows, total_bytes, total_files)
+            before = self._progress
+            attempt = before.attempt + 1 if what in (None, before.what) else 1
+            self._progress = Progress(what or before.what, 0, 0, 0, total_rows, total_bytes, total_files, attempt)
             self._send_report()
 
     def expect(self, *, total_rows: int) -> None:
         """Set the total number of rows once it is known."""
         with self._lock:
-            self._totals = (total_rows, *self._totals[1:])
+            self._progress = replace(self._progress, total_rows=total_rows)
             self._send_report()
 
     def add(self, num_rows: int = 0, num_bytes: int = 0, num_files: int = 0) -> None:
@@ -106,16 +100,21 @@ class Tracker:
         Raises Cancelled if the callback raises an exception, from then on in every thread.
         """
         with self._lock:
-            self._rows += num_rows
-            self._bytes += num_bytes
-            self._files += num_files
+            before = self._progress
+            self._progress = replace(
+                before,
+                num_rows=before.num_rows + num_rows,
+                num_bytes=before.num_bytes + num_bytes,
+                num_files=before.num_files + num_files,
+            )
             if self._failure is not None or time.monotonic() >= self._next_report:
                 self._send_report()
 
     def finish(self) -> None:
         """Report that the operation has succeeded."""
         with self._lock:
-            self._send_report(done=True)
+            self._progress = replace(self._progress, done=True)
+            self._send_report()
 
     def counted(self, batches: Iterable[pa.RecordBatch], *, with_bytes: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the batches, counting each one when the next one is requested."""
@@ -127,16 +126,14 @@ class Tracker:
 
     def wrote(self, fragment: Fragment) -> None:
         """Count a complete data file of a new fragment or of new columns."""
-        file = fragment.files[-1]
-        self.add(num_bytes=file.size_bytes or 0, num_files=1)
+        self.add(num_bytes=fragment.files[-1].size_bytes or 0, num_files=1)
 
-    def _send_report(self, *, done: bool = False) -> None:
+    def _send_report(self) -> None:
         if self._failure is not None:
             raise self._failure
         self._next_report = time.monotonic() + INTERVAL_SECONDS
-        counts = (self._rows, self._bytes, self._files)
         try:
-            self._report(Progress(self._what, *counts, *self._totals, max(self._attempt, 1), done))
+            self._report(replace(self._progress, attempt=max(self._progress.attempt, 1)))
         except Exception as error:
             self._failure = Cancelled(error)
             raise self._failure from error

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from lancetable.errors import ColumnNotFoundError, SchemaMismatchError
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.read.splits import Slice, options_of, plan_slices
+from lancetable.ops.read.splits import Split, plan_splits, scan_options_of
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.runner import init_worker
 from lancetable.spark.types import convert_batch, wire_schema
@@ -33,9 +33,9 @@ BATCH_BYTES = 16 << 20
 class SlicePartition(InputPartition):
     """The rows of one task."""
 
-    slices: tuple[Slice, ...]
+    slices: tuple[Split, ...]
 
-    def __init__(self, slices: Sequence[Slice]) -> None:
+    def __init__(self, slices: Sequence[Split]) -> None:
         super().__init__(tuple(slices))
         self.slices = tuple(slices)
 
@@ -46,11 +46,11 @@ def projected_schema(pin: Pin, columns: Sequence[str] | None) -> pa.Schema:
     return plan_scan(pin.open(), ScanOptions(columns=names)).output_schema
 
 
-def scan_slices(pin: Pin, slices: Iterable[Slice], options: ScanOptions, wire: pa.Schema) -> Iterator[pa.RecordBatch]:
+def scan_slices(pin: Pin, slices: Iterable[Split], options: ScanOptions, wire: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of slices in the exact form that Spark wants; runs in tasks."""
     init_worker()
     version = pin.open()
-    for scan in options_of(slices, options):
+    for scan in scan_options_of(slices, options):
         for batch in execute_scan(version, plan_scan(version, scan)):
             converted = convert_batch(batch, wire)
             _check_no_nulls(converted, version.uri)
@@ -85,7 +85,7 @@ class LanceReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        tasks = plan_slices(
+        tasks = plan_splits(
             self._pin.open(), columns=self._columns, task_rows=options.task_rows, task_bytes=options.task_bytes
         )
         # A table without rows gets one partition without rows: Spark would replace an empty list by a null one.

@@ -33,7 +33,7 @@ from lancetable.errors import (
 )
 from lancetable.ops.read.appended import Appended, appended_by
 from lancetable.ops.read.scan_plan import ScanOptions
-from lancetable.ops.read.splits import Slice, plan_slices
+from lancetable.ops.read.splits import Split, plan_splits
 from lancetable.spark.options import LATEST
 from lancetable.spark.pin import Pin, mark_of, pinned
 from lancetable.spark.reader import BATCH_BYTES, SlicePartition, projected_schema, scan_slices
@@ -68,7 +68,7 @@ _HAS_LIMITS = find_spec("pyspark.sql.streaming.datasource") is not None
 class VersionPartition(SlicePartition):
     """Rows of one task, as they are in one version."""
 
-    def __init__(self, pin: Pin | None, slices: tuple[Slice, ...]) -> None:
+    def __init__(self, pin: Pin | None, slices: tuple[Split, ...]) -> None:
         super().__init__(slices)
         self.pin = pin
 
@@ -200,7 +200,7 @@ class LanceStreamReader(DataSourceStreamReader, _AvailableNow):
         )
 
     def _tasks(self, version: TableVersion, fragment_ids: frozenset[int] | None) -> list[InputPartition]:
-        tasks = plan_slices(
+        tasks = plan_splits(
             version,
             columns=self._schema.fieldNames(),
             task_rows=self._options.task_rows,

@@ -22,7 +22,7 @@ from lancetable.cleanup import CleanupStats
 from lancetable.dataset import LanceDataset
 from lancetable.errors import InvalidInputError
 from lancetable.ops.read.scan_plan import ScanOptions
-from lancetable.ops.read.splits import Slice
+from lancetable.ops.read.splits import Split
 from lancetable.optimize import CompactionMetrics, CompactionOptions, MigrationMetrics
 from lancetable.spark.coordinator import DeployMode, TaskJob, coordinator_for, run_job
 from lancetable.spark.jobs import AddColumnsJob, Call, CompactJob, DeleteJob, PlanCount, PlanScan, UpdateJob
@@ -173,15 +173,15 @@ class SparkTable:
             columns=list(schema.names), filter=filter, batch_size=batch_size, batch_size_bytes=BATCH_BYTES
         )
 
-        def read(slices: tuple[Slice, ...], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
+        def read(slices: tuple[Split, ...], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
             return scan_slices(pin, slices, options, wire)
 
         return self.scan(slices_from_plan(plan), read, spark_schema(schema), plan["without_nulls"])
 
     def scan(
         self,
-        tasks: Sequence[tuple[Slice, ...]],
-        read: Callable[[tuple[Slice, ...], pa.Schema], Iterator[pa.RecordBatch]],
+        tasks: Sequence[tuple[Split, ...]],
+        read: Callable[[tuple[Split, ...], pa.Schema], Iterator[pa.RecordBatch]],
         schema: StructType,
         without_nulls: Collection[str] = (),
     ) -> DataFrame:
@@ -211,7 +211,7 @@ class SparkTable:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     slices = json.loads(texts[number >> shift])["slices"]
-                    yield from read(tuple(Slice(*each) for each in slices), wire)
+                    yield from read(tuple(Split(*each) for each in slices), wire)
 
         numbers = self._spark.range(0, len(tasks) << shift, 1, len(tasks)).where(f"(id & {(1 << shift) - 1}) = 0")
         frame = numbers.mapInArrow(read_some, sent)

@@ -1,8 +1,7 @@
-"""Writing the data files of new fragments: one file per fragment, a new one when rows or bytes reach their limit.
+"""Data files of new fragments: one file for each fragment, up to a number of rows or bytes.
 
-Batches stream through; what is in memory at a time is what the file writer queues for its next page. A file that has
-all its rows is finished on the pool while the next one begins. When anything fails, the files written so far are
-removed: nobody knows their names yet.
+Batches are streamed; only the data of the next page is in memory. A complete file is finished on the pool while the
+next one is written. If an error occurs, all files of the call are removed, since nothing references them.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -25,7 +24,7 @@ from lancetable.file.writer import FileWriter, WrittenFile
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.paths import check_relative, join, new_data_file_name
 from lancetable.format.version import FileVersion
-from lancetable.table.write_targets import Place, own_place
+from lancetable.table.base_paths import WriteTarget, table_target
 
 if TYPE_CHECKING:
     from lancetable.format.schema import Schema
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["WriteLimits", "WriteProgress", "remove_from", "remove_quietly", "write_data_files"]
 
 _BLOB_FILE_VERSIONS = frozenset({FileVersion.V2_2})
-_MIN_BYTES_BESIDE = 1 << 20
+_MIN_POOL_BYTES = 1 << 20  # fewer bytes are written faster by the calling thread
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +42,11 @@ WriteProgress = Callable[[str, Fragment], None]  # ("begin" or "complete", the f
 
 @dataclass(frozen=True, slots=True)
 class WriteLimits:
-    """When a new file begins, and how the file writer divides one.
+    """Limits that start a new file, and sizes within a file.
 
-    `data_cache_bytes` is what all columns together collect before pages are written, None for 8 MiB each.
-    `keep_arrays` saves a copy where the memory of the batches does not change after they were handed over.
-    `num_full_files`: how many files hold `max_rows_per_file` rows, and those after them one less; None for all.
+    `data_cache_bytes` is the amount of data that all columns buffer before they write pages; None means 8 MiB for each
+    column. `keep_arrays` avoids a copy if the caller does not modify the memory of the batches. `num_full_files` is the
+    number of files with `max_rows_per_file` rows; the following files have one row less. None means all files.
     """
 
     max_rows_per_file: int = 1024 * 1024
@@ -57,9 +56,9 @@ class WriteLimits:
     max_page_bytes: int | None = None
     statistics: bool = True
     keep_arrays: bool = False
-    blob_pack_bytes: int | None = None  # largest file that blobs share; None for 1 GiB
-    base_ids: frozenset[int] = frozenset()  # of the table's base paths, below which managed blobs may lie
-    max_rows_per_group: int = DEFAULT_GROUP_ROWS  # batches of 0.1 files
+    blob_pack_bytes: int | None = None  # maximum size of a file shared by blobs; None means 1 GiB
+    base_ids: frozenset[int] = frozenset()  # base paths of the table that may contain managed blobs
+    max_rows_per_group: int = DEFAULT_GROUP_ROWS  # size of a batch in a 0.1 file
 
     def __post_init__(self) -> None:
         counts = ("max_rows_per_file", "max_rows_per_group", "max_bytes_per_file")
@@ -79,225 +78,239 @@ def write_data_files(
     progress: WriteProgress | None = None,
     dictionaries: Mapping[int, pa.Array] | None = None,
     batch_rows: Sequence[int] | None = None,
-    places: Sequence[Place] = (),
+    targets: Sequence[WriteTarget] = (),
     completed: Callable[[Fragment], None] | None = None,
 ) -> list[Fragment]:
-    """Write `batches`, whose columns are those of `schema` in its order, below `base`; fragments get id 0.
+    """Write data files and return a fragment with id 0 for each. Files are durable after the store's next `sync`.
 
-    `places` take the files in turn, where they are given, in place of the data directory below `base`.
+    Empty batches are skipped. An exception of the iterator or a callback is raised unchanged after all files of the
+    call have been removed.
 
-    Files are durable after the store's next `sync`. Empty batches write nothing. An error of the caller's iterator
-    passes through unchanged, after the files written so far were removed. `dictionaries`: the values that a 0.1 table
-    has for its dictionary fields, by field id; `batch_rows`: the rows of each batch of a single 0.1 file. `progress` is
-    told when each file begins and ends, one after the other, so that none is finished while the next one begins;
-    `completed` only when one is complete, in order. What they raise counts as an error of the iterator.
+    Parameters
+    ----------
+    store, base
+        Object store and root of the table.
+    schema
+        Schema of the table; `batches` have its columns in its order.
+    batches
+        The rows to write.
+    limits
+        Sizes of files and pages.
+    file_version
+        Version of the data files.
+    progress
+        Called when a file begins and when it is complete. The files are then written one after the other.
+    dictionaries
+        Values of the dictionary fields of a 0.1 table, by field id.
+    batch_rows
+        Number of rows of each batch of a single 0.1 file.
+    targets
+        Targets that take the files in turn, by default the data directory of the table.
+    completed
+        Called with each complete fragment, in order.
     """
-    places = places or (own_place(base),)
-    run = _Run(store, places, schema, limits, file_version, progress, dictionaries, batch_rows, completed)
+    targets = targets or (table_target(base),)
+    writer = _FragmentWriter(
+        store, targets, schema, limits, file_version, progress, dictionaries or {}, batch_rows, completed
+    )
     try:
         for batch in batches:
-            run.write(batch)
-        run.finish_file()
+            writer.write(batch)
+        writer.finish()
     except BaseException:
-        run.abandon()
+        writer.abandon()
         raise
-    return run.fragments
+    return writer.fragments
 
 
-@dataclass(frozen=True, slots=True)
-class _Finishing:
-    """A file that has all its rows and is being finished on the pool."""
+class _OpenFile(NamedTuple):
+    """A file that is being written."""
 
     name: str
-    place: Place
+    target: WriteTarget
     sink: ObjectWriter
-    written: Future[WrittenFile]
+    writer: FileWriter | LegacyFileWriter
+    max_rows: int
+    blobs: BlobColumns | None
 
 
-class _Run:
-    """The state of one call: the open file, if any, files being finished, and the fragments that are done."""
+@dataclass
+class _FragmentWriter:
+    """Writer of a series of data files. The parameters are those of `write_data_files`."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        places: Sequence[Place],
-        schema: Schema,
-        limits: WriteLimits,
-        file_version: FileVersion,
-        progress: WriteProgress | None,
-        dictionaries: Mapping[int, pa.Array] | None,
-        batch_rows: Sequence[int] | None,
-        completed: Callable[[Fragment], None] | None,
-    ) -> None:
-        self.fragments: list[Fragment] = []
-        self._finishing: deque[_Finishing] = deque()
-        self._store, self._places, self._schema = store, places, schema
-        self._limits, self._version, self._progress = limits, file_version, progress
-        self._completed = completed
-        self._name, self._place = "", places[0]
-        self._sink: ObjectWriter | None = None
-        self._writer: FileWriter | LegacyFileWriter | None = None
-        self._dictionaries = dict(dictionaries or {})
-        self._max_rows = 0
-        if file_version.is_legacy:
-            self._group_rows: int | Sequence[int] = batch_rows or min(
-                limits.max_rows_per_group, limits.max_rows_per_file
-            )
-        self._blobs: BlobColumns | None = None
-        self._stored = stored_schema(schema)
-        if self._stored is not schema and file_version not in _BLOB_FILE_VERSIONS:
+    store: ObjectStore
+    targets: Sequence[WriteTarget]
+    schema: Schema
+    limits: WriteLimits
+    version: FileVersion
+    progress: WriteProgress | None
+    dictionaries: Mapping[int, pa.Array]
+    batch_rows: Sequence[int] | None
+    completed: Callable[[Fragment], None] | None
+    fragments: list[Fragment] = field(default_factory=list)
+    # Files that have all their rows, and the results of closing them.
+    finishing: deque[tuple[_OpenFile, Future[WrittenFile]]] = field(default_factory=deque)
+    file: _OpenFile | None = None
+
+    def __post_init__(self) -> None:
+        self.stored_schema = stored_schema(self.schema)
+        if self.stored_schema is not self.schema and self.version not in _BLOB_FILE_VERSIONS:
             raise UnsupportedFeatureError(
-                f"Blob v2 requires file version >= 2.2, not {file_version}", feature=f"blob files in {file_version}"
+                f"Blob v2 requires file version >= 2.2, not {self.version}", feature=f"blob files in {self.version}"
             )
-        check_places(schema)
+        check_places(self.schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
+        """Append rows, in as many files as the limits require."""
         start, num_rows = 0, batch.num_rows
         while start < num_rows:
-            writer = self._writer or self._begin_file()
-            room = self._max_rows - writer.num_rows
+            file = self.file = self.file or self._open_file()
+            writer = file.writer
+            room = file.max_rows - writer.num_rows
             part = batch.slice(start, room)
             start += len(part)
-            beside = self._finishes_beside(writer) if len(part) == room else None
-            if beside is not None and self._limits.keep_arrays and part.nbytes >= _MIN_BYTES_BESIDE:
-                self._finish_beside(beside, part)
+            is_full = len(part) == room
+            can_use_pool = is_full and self._can_finish_on_pool()
+            if can_use_pool and self.limits.keep_arrays and part.nbytes >= _MIN_POOL_BYTES:
+                self._finish_on_pool(part)
                 continue
-            writer.write(part if self._blobs is None else self._blobs.describe(part))
-            if beside is not None and beside.waiting_bytes >= _MIN_BYTES_BESIDE:
-                self._finish_beside(beside, None)
-            elif len(part) == room or writer.tell() >= self._limits.max_bytes_per_file:
-                self.finish_file()
+            writer.write(part if file.blobs is None else file.blobs.describe(part))
+            if can_use_pool and isinstance(writer, FileWriter) and writer.waiting_bytes >= _MIN_POOL_BYTES:
+                self._finish_on_pool(None)
+            elif is_full or writer.tell() >= self.limits.max_bytes_per_file:
+                self.finish()
 
-    def _rows_of_next_file(self) -> int:
-        limits, index = self._limits, len(self.fragments) + len(self._finishing)
-        is_full = limits.num_full_files is None or index < limits.num_full_files
-        rows = max(1, limits.max_rows_per_file - (not is_full))
-        if not self._version.is_legacy:
-            return rows
-        group_rows = min(limits.max_rows_per_group, rows)
-        return -(-rows // group_rows) * group_rows  # files of 0.1 end with a whole group
-
-    def _begin_file(self) -> FileWriter | LegacyFileWriter:
-        self._max_rows = self._rows_of_next_file()
-        self._name = new_data_file_name()
-        self._place = self._places[(len(self.fragments) + len(self._finishing)) % len(self._places)]
-        path = join(self._place.directory, self._name)
-        self._sink = self._store.open_writer(path)
-        self._writer = self._open_writer(self._sink)
-        if self._stored is not self._schema:
-            assert isinstance(self._writer, FileWriter)
-            sink, limits = self._writer.write_blob, self._limits
-            self._blobs = BlobColumns(
-                self._store, path, self._schema, sink, limits.blob_pack_bytes, base_ids=limits.base_ids
-            )
-        if self._progress is not None:
-            self._progress("begin", Fragment(id=len(self.fragments)))
-        return self._writer
+    def _open_file(self) -> _OpenFile:
+        limits, number = self.limits, len(self.fragments) + len(self.finishing)
+        is_full = limits.num_full_files is None or number < limits.num_full_files
+        max_rows = max(1, limits.max_rows_per_file - (not is_full))
+        name, target = new_data_file_name(), self.targets[number % len(self.targets)]
+        path = join(target.directory, name)
+        if self.version.is_legacy:
+            group_rows = min(limits.max_rows_per_group, max_rows)
+            max_rows = -(-max_rows // group_rows) * group_rows  # A 0.1 file ends with a complete group.
+        sink = self.store.open_writer(path)
+        try:
+            writer = self._open_writer(sink)
+        except BaseException:
+            sink.abort()
+            raise
+        blobs = None
+        if self.stored_schema is not self.schema:
+            assert isinstance(writer, FileWriter)
+            write_blob, pack_bytes = writer.write_blob, limits.blob_pack_bytes
+            blobs = BlobColumns(self.store, path, self.schema, write_blob, pack_bytes, base_ids=limits.base_ids)
+        self.file = _OpenFile(name, target, sink, writer, max_rows, blobs)
+        if self.progress is not None:
+            self.progress("begin", Fragment(id=len(self.fragments)))
+        return self.file
 
     def _open_writer(self, sink: ObjectWriter) -> FileWriter | LegacyFileWriter:
-        limits = self._limits
-        if self._version.is_legacy:
+        limits = self.limits
+        if self.version.is_legacy:
             return LegacyFileWriter(
                 sink,
-                self._stored,
-                group_rows=self._group_rows,
+                self.stored_schema,
+                group_rows=self.batch_rows or min(limits.max_rows_per_group, limits.max_rows_per_file),
                 statistics=limits.statistics,
                 keep_arrays=limits.keep_arrays,
-                dictionaries=self._dictionaries,
+                dictionaries=dict(self.dictionaries),
             )
         return FileWriter(
             sink,
-            self._stored,
-            self._version,
+            self.stored_schema,
+            self.version,
             data_cache_bytes=limits.data_cache_bytes,
             max_page_bytes=limits.max_page_bytes,
             statistics=limits.statistics,
             keep_arrays=limits.keep_arrays,
         )
 
-    def _finishes_beside(self, writer: FileWriter | LegacyFileWriter) -> FileWriter | None:
-        """The writer of the open file if the pool may finish it."""
-        # Progress is told in order; the parts of blobs go to files of their own.
-        if self._progress is not None or self._blobs is not None or not self._store.capabilities.local:
-            return None
-        return writer if isinstance(writer, FileWriter) and pool.size() > 1 and not pool.in_worker() else None
+    def _can_finish_on_pool(self) -> bool:
+        """Return True if the pool may finish the open file."""
+        # Progress is reported in order; blobs are in separate files.
+        assert self.file is not None
+        if self.progress is not None or self.file.blobs is not None or not self.store.capabilities.local:
+            return False
+        return isinstance(self.file.writer, FileWriter) and pool.size() > 1 and not pool.in_worker()
 
-    def _finish_beside(self, writer: FileWriter, part: pa.RecordBatch | None) -> None:
-        """Let the pool write the last rows of the open file, if given, and close it."""
-        if len(self._finishing) >= pool.size() - 1:
-            self._settle_first()
-        assert self._sink is not None
-        written = pool.pool().submit(_finished, writer, part)
-        self._finishing.append(_Finishing(self._name, self._place, self._sink, written))
-        self._writer = self._sink = None
+    def _finish_on_pool(self, part: pa.RecordBatch | None) -> None:
+        """Write the last rows of the open file, if given, and close it on the pool."""
+        if len(self.finishing) >= pool.size() - 1:
+            self._complete_first()
+        assert self.file is not None
+        self.finishing.append((self.file, pool.pool().submit(_close, self.file.writer, part)))
+        self.file = None
 
-    def _settle_first(self) -> None:
-        """Wait for the file that has been finishing longest."""
-        self._add(self._finishing[0], self._finishing[0].written.result())
-        self._finishing.popleft()
-        if self._progress is not None:
-            self._progress("complete", self.fragments[-1])
-        if self._completed is not None:
-            self._completed(self.fragments[-1])
+    def _complete_first(self) -> None:
+        """Wait for the first finishing file and report it."""
+        file, written = self.finishing[0]
+        self._add_fragment(file, written.result())
+        self.finishing.popleft()
+        if self.progress is not None:
+            self.progress("complete", self.fragments[-1])
+        if self.completed is not None:
+            self.completed(self.fragments[-1])
 
-    def finish_file(self) -> None:
-        """Close the open file, if there is one, and wait for all others."""
-        if self._writer is not None and self._sink is not None:
-            if self._blobs is not None:
-                self._blobs.finish()
-            done: Future[WrittenFile] = Future()
-            done.set_result(self._writer.close())
-            self._finishing.append(_Finishing(self._name, self._place, self._sink, done))
-            self._writer = self._sink = self._blobs = None
-        while self._finishing:
-            self._settle_first()
+    def finish(self) -> None:
+        """Close the open file and wait for all others."""
+        file = self.file
+        if file is not None:
+            if file.blobs is not None:
+                file.blobs.finish()
+            closed: Future[WrittenFile] = Future()
+            closed.set_result(file.writer.close())
+            self.finishing.append((file, closed))
+            self.file = None
+        while self.finishing:
+            self._complete_first()
 
-    def _add(self, done: _Finishing, written: WrittenFile) -> None:
-        major, minor = self._version.manifest_pair
-        file = DataFile(
-            path=done.name,
+    def _add_fragment(self, file: _OpenFile, written: WrittenFile) -> None:
+        major, minor = self.version.manifest_pair
+        data_file = DataFile(
+            path=file.name,
             fields=written.fields,
             column_indices=written.column_indices,
             major=major,
             minor=minor,
             size_bytes=written.size_bytes,
-            base_id=done.place.base_id,
+            base_id=file.target.base_id,
         )
-        self.fragments.append(Fragment(id=0, files=(file,), physical_rows=written.num_rows))
+        self.fragments.append(Fragment(id=0, files=(data_file,), physical_rows=written.num_rows))
 
     def abandon(self) -> None:
-        for file in self._finishing:
-            # What has begun cannot be stopped; it must not go on writing after this call.
-            if file.written.cancel() or file.written.exception() is not None:
+        """Remove all files of the series. Errors are logged, because the caller raises the original one."""
+        for file, written in self.finishing:
+            # A task that has started cannot be cancelled, and must not continue to write after this call.
+            if written.cancel() or written.exception() is not None:
                 file.sink.abort()
             else:
-                self._add(file, file.written.result())
-        self._finishing.clear()
-        if self._sink is not None:
+                self._add_fragment(file, written.result())
+        self.finishing.clear()
+        if self.file is not None:
             try:
-                self._sink.abort()
-                if self._blobs is not None:
-                    self._blobs.abandon()
+                self.file.sink.abort()
+                if self.file.blobs is not None:
+                    self.file.blobs.abandon()
             except (LanceError, OSError) as error:
-                # The error that made us give up is the one to show.
                 logger.warning("could not remove an unfinished data file: %s", error)
-        remove_from(self._store, self._places, self.fragments)
+        remove_from(self.store, self.targets, self.fragments)
 
 
-def _finished(writer: FileWriter, part: pa.RecordBatch | None) -> WrittenFile:
+def _close(writer: FileWriter | LegacyFileWriter, part: pa.RecordBatch | None) -> WrittenFile:
     if part is not None:
         writer.write(part)
     return writer.close()
 
 
 def remove_quietly(store: ObjectStore, base: str, fragments: Iterable[Fragment]) -> None:
-    """Delete the data files of fragments that were never committed; a failure is logged, cleanup finds them later."""
-    remove_from(store, (own_place(base),), fragments)
+    """Delete the data files of uncommitted fragments. An error is logged; a cleanup finds the files later."""
+    remove_from(store, (table_target(base),), fragments)
 
 
-def remove_from(store: ObjectStore, places: Sequence[Place], fragments: Iterable[Fragment]) -> None:
-    """As `remove_quietly`, for files that lie in `places`; files elsewhere stay."""
-    directories = {place.base_id: place.directory for place in places}
+def remove_from(store: ObjectStore, targets: Sequence[WriteTarget], fragments: Iterable[Fragment]) -> None:
+    """Delete the data files of uncommitted fragments below `targets` as `remove_quietly` does; keep all others."""
+    directories = {target.base_id: target.directory for target in targets}
     files = [file for fragment in fragments for file in fragment.files if file.base_id in directories]
     paths = [join(directories[file.base_id], check_relative(file.path)) for file in files]
     try:
@@ -306,4 +319,4 @@ def remove_from(store: ObjectStore, places: Sequence[Place], fragments: Iterable
             if file.file_version in _BLOB_FILE_VERSIONS:
                 store.delete_prefix(blob_directory(path))
     except (LanceError, OSError) as error:
-        logger.warning("could not remove %d data files that were never committed: %s", len(paths), error)
+        logger.warning("could not remove %d data files that are not committed: %s", len(paths), error)

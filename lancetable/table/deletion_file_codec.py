@@ -1,13 +1,13 @@
-"""The two byte forms of a deletion vector, decoded without trusting a single length in them.
+"""The two serialized forms of a deletion vector. Every length is checked before it is used.
 
 Arrow form: an Arrow IPC file with one record batch of one column `row_id: uint32 not null`.
 
     ARROW1, 2 zeros | schema message | batch: ffffffff, i32 length, flatbuffer, body | footer, i32 length, ARROW1
 
-Only this one shape is legal, so the few flatbuffer tables it needs are walked here with every offset checked; a general
-reader may allocate by a damaged length, or give up the process.
+Only this schema is valid, so the few flatbuffer tables are parsed here with every offset checked. A general reader may
+allocate memory by a damaged length or abort the process.
 
-Roaring form: the portable serialisation of a 32-bit roaring bitmap (github.com/RoaringBitmap/RoaringFormatSpec).
+Roaring form: the portable serialization of a 32-bit roaring bitmap (github.com/RoaringBitmap/RoaringFormatSpec).
 
     cookie 12346: u32 cookie, u32 n              | n x (u16 key, u16 cardinality - 1) | n x u32 position | containers
     cookie 12347: u16 cookie, u16 n - 1, run bits | same                              | only if n >= 4   | containers
@@ -63,13 +63,13 @@ def _failing(path: str, kind: str) -> Fail:
 
 
 def build_roaring(offsets: npt.NDArray[Any]) -> bytes:
-    """The roaring form of numbers that fit 32 bits, in any order."""
-    # A numpy array would be taken one number after the other.
+    """Return the roaring form of 32-bit numbers in any order."""
+    # BitMap copies a buffer at once, but reads a NumPy array value by value.
     return bytes(pyroaring.BitMap(array.array("I", offsets.astype(np.uint32, copy=False).tobytes())).serialize())
 
 
 def build_arrow(offsets: Offsets) -> bytes:
-    """The Arrow form of `offsets`, zstd-compressed where that pays for the compressor's start."""
+    """Return the Arrow form of `offsets`, zstd-compressed unless there are only a few."""
     compression = "zstd" if len(offsets) >= _COMPRESSED_OFFSETS else None
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, _ARROW_SCHEMA, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
@@ -79,10 +79,9 @@ def build_arrow(offsets: Offsets) -> bytes:
 
 
 def parse_arrow(data: memoryview, path: str, *, max_count: int) -> Offsets:
-    """The values of an Arrow form in file order, neither sorted nor checked for repeats.
+    """Return the values of an Arrow form in file order, neither sorted nor checked for repeats.
 
-    More than `max_count` values are refused before anything is allocated for them.
-    Raises CorruptFileError for any deviation from the one legal shape.
+    Raises CorruptFileError for any other schema or structure, and before allocating more than `max_count` values.
     """
     fail = _failing(path, "Arrow")
     size = len(data)
@@ -110,9 +109,9 @@ def parse_arrow(data: memoryview, path: str, *, max_count: int) -> Offsets:
         or body_length < 0
         or message_start + metadata_length + body_length > footer_start
     ):
-        fail("the record batch lies outside the file", blocks)
+        fail("the record batch is outside the file", blocks)
     body_start = message_start + metadata_length
-    # Newer writers put ffffffff before the length, older ones do not; both are legal IPC.
+    # Newer writers prefix the length with ffffffff; both forms are valid IPC.
     prefix = 8 if _U32.unpack_from(data, message_start)[0] == 0xFFFFFFFF else 4
     flatbuffer_length = _I32.unpack_from(data, message_start + prefix - 4)[0]
     if flatbuffer_length < 8 or prefix + flatbuffer_length > metadata_length:
@@ -120,7 +119,7 @@ def parse_arrow(data: memoryview, path: str, *, max_count: int) -> Offsets:
     start = message_start + prefix
     message = _Flatbuffer(data[start : start + flatbuffer_length], start, fail).root()
     if message.scalar(1, "<B", 0) != _HEADER_RECORD_BATCH:
-        fail("the message is no record batch", start)
+        fail("the message is not a record batch", start)
     return _batch_values(message.table(2), data[body_start : body_start + body_length], body_start, max_count, fail)
 
 
@@ -161,7 +160,7 @@ def _batch_values(batch: _Table, body: memoryview, body_start: int, max_count: i
         fail(f"the column has {node_length} values and {null_count} nulls, the batch {count} rows", nodes)
     start, length = struct.unpack_from("<qq", view, buffers - base + 16)
     if start < 0 or length < 0 or start + length > len(body):
-        fail("the values lie outside the batch", buffers)
+        fail("the values are outside the batch", buffers)
     values = body[start : start + length]
     if batch.has(3):
         values = _decompressed(batch.table(3), values, 4 * count, body_start + start, fail)
@@ -181,7 +180,7 @@ def _decompressed(compression: _Table, values: memoryview, expected: int, offset
     length = _I64.unpack_from(values, 0)[0]
     if length == -1:
         return values[8:]
-    # Writers may pad the values to a multiple of 64 bytes before they compress them.
+    # Writers may pad the values to a multiple of 64 bytes before compression.
     if not expected <= length <= expected + 64:
         fail(f"{length} bytes of values where {expected} are expected", offset)
     try:
@@ -191,7 +190,7 @@ def _decompressed(compression: _Table, values: memoryview, expected: int, offset
 
 
 class _Flatbuffer:
-    """A flatbuffer inside a file; `base` is the file position of its first byte, used in messages only."""
+    """Flatbuffer inside a file; `base` is its position in the file, for error messages."""
 
     __slots__ = ("base", "fail", "size", "view")
 
@@ -223,7 +222,7 @@ class _Table:
         return self.buffer.base + self._at
 
     def _field(self, slot: int) -> int:
-        """Where field `slot` starts inside the flatbuffer, 0 when it is absent."""
+        """Return the position of field `slot` in the flatbuffer, 0 if it is absent."""
         if slot >= self._slots:
             return 0
         offset = self.buffer.unpack("<H", self._vtable + 4 + 2 * slot)
@@ -246,7 +245,7 @@ class _Table:
         return _Table(self.buffer, self._target(slot))
 
     def vector(self, slot: int, item_bytes: int) -> tuple[int, int]:
-        """File position of the first item and the number of items; (position, 0) when absent."""
+        """Return the file position of the first item and the number of items; (position, 0) if absent."""
         if not self.has(slot):
             return self.position, 0
         at = self._target(slot)
@@ -272,10 +271,10 @@ class _Table:
 
 
 def parse_roaring(data: memoryview, path: str, *, max_count: int) -> Offsets:
-    """The values of a portable 32-bit roaring bitmap, ascending and distinct.
+    """Return the values of a portable 32-bit roaring bitmap, ascending and distinct.
 
-    More than `max_count` values are refused before anything is allocated for them.
-    Raises CorruptFileError for descending keys, repeated values, wrong cardinalities and bytes left over.
+    Raises CorruptFileError for descending keys, repeated values, wrong cardinalities and trailing bytes, and before
+    allocating more than `max_count` values.
     """
     fail = _failing(path, "roaring")
     size = len(data)
@@ -304,7 +303,7 @@ def parse_roaring(data: memoryview, path: str, *, max_count: int) -> Offsets:
         fail(f"{total} values where at most {max_count} are possible", at)
     at += 4 * num_containers
     if cookie == _COOKIE_NO_RUNS or num_containers >= _NO_POSITIONS_BELOW:
-        # The positions repeat what the cardinalities say; containers stand in order.
+        # Container positions follow from the cardinalities; containers are in order.
         at += 4 * num_containers
     offsets = np.empty(total, np.uint32)
     filled = 0
@@ -313,14 +312,14 @@ def parse_roaring(data: memoryview, path: str, *, max_count: int) -> Offsets:
         np.bitwise_or(values, np.uint32(key << 16), out=offsets[filled : filled + cardinality])
         filled += cardinality
     if at != size:
-        fail(f"{size - at} bytes left over", at)
+        fail(f"{size - at} trailing bytes", at)
     return offsets
 
 
 def _container(
     data: memoryview, at: int, cardinality: int, run: bool, fail: Fail
 ) -> tuple[npt.NDArray[np.uint32], int]:
-    """The low 16 bits of one container's values, ascending, and the position behind it."""
+    """Return the low 16 bits of a container's values, ascending, and the position after the container."""
     size = len(data)
     if run:
         if at + 2 > size:
@@ -348,7 +347,7 @@ def _container(
     if end > size:
         fail("a bitmap does not fit", at)
     bits = np.unpackbits(np.frombuffer(data, np.uint8, _BITMAP_BYTES, at), bitorder="little")
-    present = np.flatnonzero(bits.view(np.bool_))  # ten times as fast as numbers
+    present = np.flatnonzero(bits.view(np.bool_))  # ten times as fast as on integers
     if len(present) != cardinality:
-        fail(f"a bitmap of {len(present)} values where {cardinality} are announced", at)
+        fail(f"a bitmap of {len(present)} values where {cardinality} are expected", at)
     return present.astype(np.uint32), end

@@ -1,7 +1,7 @@
-"""Deletion vectors: which physical rows of one fragment are deleted, and the files they live in.
+"""Deletion vectors, the deleted physical rows of a fragment, and their files.
 
-Every delete writes a complete new vector (old and new rows together), never a difference. Up to 5,000 offsets go into
-an Arrow file, more into a roaring bitmap; a vector merged during a commit is always a bitmap, as other writers do it.
+Every delete writes a complete new vector, which contains the rows deleted before. A file stores up to 5,000 offsets as
+an Arrow array and more as a roaring bitmap. Vectors merged during a commit are always bitmaps, as other writers do.
 Source: protos/table.proto, DeletionFile.
 """
 
@@ -32,20 +32,20 @@ _MAX_FRAGMENT_ROWS = 1 << 32
 
 
 class DeletionVector:
-    """A set of physical row offsets, kept ascending. A value: operations return new vectors."""
+    """Immutable set of physical row offsets in ascending order."""
 
     __slots__ = ("_offsets",)
 
     def __init__(self, offsets: npt.NDArray[Any] | list[int]) -> None:
-        """`offsets` in any order, repeats allowed; each must fit 32 bits without sign."""
+        """Create a vector from unsigned 32-bit offsets in any order, with repeats."""
         array = np.asarray(offsets)
         if array.size and (array.min() < 0 or array.max() >= _MAX_FRAGMENT_ROWS):
-            raise ValueError("row offsets must lie between 0 and 2^32 - 1")
+            raise ValueError("row offsets must be between 0 and 2^32 - 1")
         self._offsets = _frozen(np.unique(array.astype(np.uint32, copy=False)))
 
     @classmethod
     def of_ascending(cls, offsets: npt.NDArray[np.int64]) -> DeletionVector:
-        """The vector of offsets that ascend without repeats and fit 32 bits."""
+        """Return the vector of ascending distinct 32-bit offsets."""
         return cls._of_sorted(offsets.astype(np.uint32))
 
     @classmethod
@@ -55,7 +55,7 @@ class DeletionVector:
         return vector
 
     def offsets(self) -> Offsets:
-        """All offsets, ascending, read-only."""
+        """Return all offsets, ascending, read-only."""
         return self._offsets
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class DeletionVector:
         return f"DeletionVector({len(self)} rows)"
 
     def union(self, other: DeletionVector) -> DeletionVector:
-        """The offsets in either vector."""
+        """Return the offsets in either vector."""
         if not other:
             return self
         if not self:
@@ -84,12 +84,12 @@ class DeletionVector:
         return DeletionVector._of_sorted(merged[np.append(True, merged[1:] != merged[:-1])])
 
     def intersects(self, other: DeletionVector) -> bool:
-        """Whether some offset is in both."""
+        """Return True if an offset is in both vectors."""
         small, large = sorted((self, other), key=len)
         return bool(large.contains_mask(small._offsets).any())
 
     def contains_mask(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """For each of `rows`, in any order, whether it is deleted."""
+        """Return which of `rows`, in any order, are deleted."""
         if not len(self._offsets):
             return np.zeros(len(rows), np.bool_)
         rows = np.asarray(rows)
@@ -98,13 +98,13 @@ class DeletionVector:
         return np.asarray(self._offsets[at] == rows)
 
     def live_mask(self, physical_rows: int) -> npt.NDArray[np.bool_]:
-        """For each physical row, whether it is live."""
+        """Return which physical rows are live."""
         live = np.ones(physical_rows, np.bool_)
         live[self._offsets] = False
         return live
 
     def live_offsets(self, physical_rows: int) -> npt.NDArray[np.int64]:
-        """The physical offsets that are live, ascending."""
+        """Return the physical offsets that are live, ascending."""
         return np.flatnonzero(self.live_mask(physical_rows))
 
 
@@ -117,10 +117,10 @@ EMPTY = DeletionVector(np.empty(0, np.uint32))
 
 
 def read(version: TableVersion, fragment: Fragment) -> DeletionVector | None:
-    """The deletion vector of `fragment`, from the cache or its file; None when nothing is deleted.
+    """Return the deletion vector of `fragment` from the cache or its file, or None if it has no deletion file.
 
-    Raises CorruptFileError when the file breaks its form, names rows the fragment does not have, or disagrees with the
-    number of deleted rows that the manifest states.
+    Raises CorruptFileError if the file is damaged, contains rows that the fragment does not have, or does not have the
+    number of rows that the manifest records.
     """
     file = fragment.deletion_file
     if file is None:
@@ -141,39 +141,30 @@ def _load(store: ObjectStore, path: str, file: DeletionFile, physical_rows: int 
     limit = _MAX_FRAGMENT_ROWS if physical_rows is None else physical_rows
     if file.num_deleted_rows is not None:
         if file.num_deleted_rows > limit:
-            raise CorruptFileError(
-                f"{path}: {file.num_deleted_rows} deleted rows in a fragment of {limit}",
-                path=path,
-                expected=f"at most {limit}",
-                found=file.num_deleted_rows,
-            )
+            detail = f"{file.num_deleted_rows} deleted rows in a fragment of {limit}"
+            raise _corrupt(path, detail, f"at most {limit}", file.num_deleted_rows)
         limit = file.num_deleted_rows
     if file.kind is DeletionKind.ARROW_ARRAY:
         values = parse_arrow(data, path, max_count=limit)
         offsets = np.sort(values)
         if np.any(offsets[1:] == offsets[:-1]):
-            raise CorruptFileError(f"{path}: a row offset occurs twice", path=path)
+            raise _corrupt(path, "a row offset occurs twice")
     else:
         offsets = parse_roaring(data, path, max_count=limit)
     if file.num_deleted_rows is not None and len(offsets) != file.num_deleted_rows:
         raise _wrong_count(path, file.num_deleted_rows, len(offsets))
     if physical_rows is not None and len(offsets) and offsets[-1] >= physical_rows:
-        raise CorruptFileError(
-            f"{path}: row offset {offsets[-1]} in a fragment of {physical_rows} rows",
-            path=path,
-            expected=f"below {physical_rows}",
-            found=int(offsets[-1]),
-        )
+        detail = f"row offset {offsets[-1]} in a fragment of {physical_rows} rows"
+        raise _corrupt(path, detail, f"below {physical_rows}", int(offsets[-1]))
     return DeletionVector._of_sorted(offsets)
 
 
 def _wrong_count(path: str, expected: int, found: int) -> CorruptFileError:
-    return CorruptFileError(
-        f"{path}: the file holds {found} deleted rows, the manifest says {expected}",
-        path=path,
-        expected=expected,
-        found=found,
-    )
+    return _corrupt(path, f"the file has {found} deleted rows, the manifest records {expected}", expected, found)
+
+
+def _corrupt(path: str, detail: str, expected: object = None, found: object = None) -> CorruptFileError:
+    return CorruptFileError(f"{path}: {detail}", path=path, expected=expected, found=found)
 
 
 def write(
@@ -185,20 +176,17 @@ def write(
     *,
     force_bitmap: bool = False,
 ) -> DeletionFile:
-    """Write `vector` under a fresh name and return the record for the fragment; durable after the store's next `sync`.
+    """Write `vector` to a new file and return its record. The file is durable after the store's next `sync`.
 
-    `read_version` is the version the vector was computed from. `force_bitmap` takes the roaring form at any size.
+    `read_version` is the version from which the vector was computed. `force_bitmap` writes a bitmap of any size.
     """
     kind = DeletionKind.BITMAP if force_bitmap or len(vector) > MAX_ARROW_OFFSETS else DeletionKind.ARROW_ARRAY
     file = DeletionFile(
         kind=kind, read_version=read_version, id=secrets.randbits(64), num_deleted_rows=len(vector), base_id=None
     )
-    if kind is DeletionKind.BITMAP:
-        data = build_roaring(vector.offsets())
-    else:
-        data = build_arrow(vector.offsets())
+    build = build_roaring if kind is DeletionKind.BITMAP else build_arrow
     path = deletion_path(base, fragment_id, read_version, file.id, kind.suffix)
-    store.put(path, data, durability=Durability.AT_SYNC)
+    store.put(path, build(vector.offsets()), durability=Durability.AT_SYNC)
     return file
 
 

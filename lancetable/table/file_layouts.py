@@ -300,13 +300,13 @@ def _merge(field: Field, parts: Sequence[tuple[Field, pa.Array]], num_rows: int)
     if pa.types.is_struct(first.type):
         children = []
         for child in field.children:
-            found = [
+            child_parts = [
                 (part_child, array.field(position))
                 for part, array in parts
                 for position, part_child in enumerate(part.children)
                 if part_child.id == child.id
             ]
-            children.append(_merge(child, found, num_rows))
+            children.append(_merge(child, child_parts, num_rows))
         fields = [pa.field(child.name, child.data_type, child.nullable) for child in field.children]
         return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
     lengths = first.value_lengths().fill_null(0)

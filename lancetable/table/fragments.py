@@ -89,7 +89,11 @@ class Selection:
 
     def addresses(self) -> npt.NDArray[np.uint64]:
         """Return the addresses of the returned rows, also of deleted rows."""
-        return self.offsets().astype(np.uint64) + np.uint64(self.fragment.id << 32)
+        base = self.fragment.id << 32
+        if isinstance(self.fetch, range):
+            addresses = np.arange(base + self.fetch.start, base + self.fetch.stop, dtype=np.uint64)
+            return addresses if self.keep is None else addresses[self.keep]
+        return np.asarray(self.fetch.astype(np.uint64) + np.uint64(base))
 
 
 def select(version: TableVersion, fragment: Fragment, rows: Rows, *, keep_deleted: bool = False) -> Selection:
@@ -258,22 +262,18 @@ def _read_parts(
 ) -> list[list[Column]]:
     """Read the parts of all layouts, in order."""
     reads = [(part, selection.fetch) for layout, selection in zip(layouts, selections) for part in layout.parts]
-    small: list[FileRows] = []
-    if len(reads) > 1:
-        small = [FileRows(*part, rows) for part, rows in reads if _is_small_range(rows)]
-    chunks_of_small = iter(read_files(version.store, small) if small else ())
+    small: dict[int, FileRows] = {}
+    for number, (part, rows) in enumerate(reads if len(reads) > 1 else ()):
+        if isinstance(rows, range) and len(rows) <= _SMALL_RANGE_ROWS:
+            small[number] = FileRows(*part, rows)
+    results: dict[int, list[Column]] = {}
+    for (number, file), chunks in zip(small.items(), read_files(version.store, list(small.values()))):
+        results[number] = [_column(arrays, field) for arrays, field in zip(chunks, file.fields)]
     read = read_columns if cursors is None else cursors.read_columns
-    results: list[list[Column]] = []
-    for part, rows in reads:
-        if small and _is_small_range(rows):
-            results.append([_column(chunks, field) for chunks, field in zip(next(chunks_of_small), part.fields)])
-        else:
-            results.append(read(version.store, part.path, part.metadata, part.fields, part.columns, rows))
-    return results
-
-
-def _is_small_range(rows: range | Offsets) -> bool:
-    return isinstance(rows, range) and len(rows) <= _SMALL_RANGE_ROWS
+    for number, (part, rows) in enumerate(reads):
+        if number not in small:
+            results[number] = read(version.store, part.path, part.metadata, part.fields, part.columns, rows)
+    return [results[number] for number in range(len(reads))]
 
 
 def _column(chunks: Sequence[pa.Array], field: Field) -> Column:

@@ -1,7 +1,7 @@
-"""Manifest files: sections and a length-prefixed message, ended by a footer with the position of the message.
+"""Manifest files: sections, a length-prefixed message, and a footer with the position of the message.
 
     [legacy dictionary values]  only in 0.1 tables
-    u32 length, IndexSection    only if there are indices; carried from version to version byte for byte
+    u32 length, IndexSection    only if there are indices; copied unchanged to each new version
     u32 length, Transaction     the same bytes as the .txn file
     u32 length, Manifest        must end exactly where the footer begins
     i64 position of the manifest's length, u16 major = 0, u16 minor = 2, "LANC"
@@ -51,18 +51,18 @@ _READ_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """A manifest together with where it was read and the end of its file, which often holds the other sections."""
+    """A manifest, its location, and the end of its file, which often contains the other sections."""
 
     manifest: Manifest
     location: ManifestLocation  # with its size
     tail: bytes | memoryview  # the last bytes of the file
 
     def index_section(self, store: ObjectStore) -> bytes | None:
-        """The serialized IndexSection, None without indices. Reads the file only if the section is not in the tail."""
+        """Return the serialized IndexSection, None without indices; read it unless the tail contains it."""
         return self._section(store, self.manifest.index_section)
 
     def transaction_section(self, store: ObjectStore) -> bytes | None:
-        """The serialized inline Transaction, None if the writer left it out."""
+        """Return the serialized inline Transaction, None if the file does not contain it."""
         return self._section(store, self.manifest.transaction_section)
 
     def _section(self, store: ObjectStore, offset: int | None) -> bytes | None:
@@ -83,16 +83,16 @@ class ManifestFile:
 
 
 def read_manifest(store: ObjectStore, location: ManifestLocation) -> ManifestFile:
-    """Read and parse one manifest: one ranged read of the file's end, a second one if the manifest is larger.
+    """Read and parse a manifest, with a second request if it is larger than the end of the file that is read first.
 
-    Raises CorruptFileError for lengths and offsets that do not fit, messages that do not parse and a version other than
-    that of the file name; UnsupportedFeatureError for a newer container. Feature flags are not checked here.
+    Feature flags are not checked. Raises CorruptFileError for invalid lengths, offsets and messages and for a version
+    that differs from the file name, UnsupportedFeatureError for a newer container.
     """
     return _parsed(store, location, *store.read_tail(location.path, location.size_bytes, _TAIL_BYTES))
 
 
 def met_manifest(store: ObjectStore, location: ManifestLocation, data: bytes | memoryview) -> ManifestFile:
-    """The manifest whose whole file is `data`. Errors as `read_manifest`."""
+    """Parse the complete manifest file `data`. Errors as for `read_manifest`."""
     return _parsed(store, location, memoryview(data), len(data))
 
 
@@ -138,10 +138,10 @@ def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, si
 
 
 def pack(message: table_pb2.Manifest, transaction: bytes, index_section: bytes | None, head: bytes = b"") -> bytes:
-    """A manifest file as bytes; the section offsets in `message` are set on the way.
+    """Return a manifest file, and set the section offsets in `message`. The deprecated transaction offset is cleared.
 
-    `head` goes before all sections: the dictionary values of a 0.1 table. `transaction` and `index_section` are
-    serialized messages. The deprecated transaction offset is cleared.
+    `transaction` and `index_section` are serialized messages. `head` precedes all sections: the dictionary values of a
+    0.1 table.
     """
     parts: list[bytes] = [head]
     position = len(head)
@@ -161,7 +161,7 @@ def pack(message: table_pb2.Manifest, transaction: bytes, index_section: bytes |
 
 
 def packed_file(location: ManifestLocation, message: table_pb2.Manifest, data: bytes) -> ManifestFile:
-    """Return the result of reading `data`, which `pack` made of `message`; the message must not change after that."""
+    """Return the parsed file `data`, which `pack` built from `message`. The message must not be modified afterwards."""
     return ManifestFile(Manifest.from_proto(message, location.path), replace(location, size_bytes=len(data)), data)
 
 
@@ -181,7 +181,7 @@ class VersionSummary:
 
 
 def summarize(manifest: Manifest) -> VersionSummary:
-    """Sums over the fragments of one manifest, from the parsed message without making fragments."""
+    """Sum up the fragments of a manifest without converting them."""
     fragments = manifest.message.fragments
     physical_rows = deleted_rows = deletion_files = data_files = size_bytes = 0
     for fragment in fragments:
@@ -206,7 +206,7 @@ def summarize(manifest: Manifest) -> VersionSummary:
 
 
 def history(version: TableVersion) -> list[VersionSummary]:
-    """One summary per version of this branch, ascending. A manifest is read once, its summary stays in the cache."""
+    """Return a cached summary of each version of the branch, ascending."""
     locations = version.handler.history(version.store, version.base)
 
     def summary_of(location: ManifestLocation) -> VersionSummary:
@@ -226,7 +226,7 @@ def history(version: TableVersion) -> list[VersionSummary]:
 
 
 def identity_of(store: ObjectStore, location: ManifestLocation) -> int | None:
-    """Return a number that differs for manifests that had the same name in turn: a table may be written again."""
+    """Return a number that differs between manifests of the same name, because a table may be deleted and rewritten."""
     if not store.capabilities.local:
         return location.size_bytes
     changed = store.modified_ns(location.path)

@@ -1,4 +1,4 @@
-"""What the tail of a data file says: footer, schema and column metadata, from the cache or from the file."""
+"""Cached metadata of data files: footer, schema and column metadata."""
 
 from __future__ import annotations
 
@@ -17,25 +17,28 @@ __all__ = ["file_metadata"]
 
 
 def file_metadata(version: TableVersion, data_file: DataFile) -> FileMetadata:
-    """Footer, schema and column metadata of a data file, from the cache or from the file."""
+    """Return the metadata of a data file from the cache or the file.
+
+    Raises CorruptFileError if the file is damaged or has another version than the manifest records.
+    """
     path = version.data_file_path(data_file)
-    # Pages of a 0.1 file are found by what its record lists first, which a repair may change.
+    # The pages of a 0.1 file are located by the first field of its record, which a repair may change.
     first = data_file.fields[0] if data_file.is_legacy and data_file.fields else 0
     key = ("file", version.store.key(path), first)
-    found = version.cache.get(key)
-    if isinstance(found, FileMetadata):
-        return found
-    made = open_data_file(version.store, path, size=data_file.size_bytes or None)
-    if made.version.is_legacy != data_file.is_legacy:
+    cached = version.cache.get(key)
+    if isinstance(cached, FileMetadata):
+        return cached
+    metadata = open_data_file(version.store, path, size=data_file.size_bytes or None)
+    if metadata.version.is_legacy != data_file.is_legacy:
+        recorded = f"{data_file.major}.{data_file.minor}"
         raise CorruptFileError(
-            f"{version.store.uri(path)}: a file of version {made.version}, {data_file.major}.{data_file.minor} in the"
-            " manifest",
+            f"{version.store.uri(path)}: the file has version {metadata.version}, the manifest records {recorded}",
             path=path,
-            expected=f"{data_file.major}.{data_file.minor}",
-            found=str(made.version),
+            expected=recorded,
+            found=str(metadata.version),
         )
-    if isinstance(made, LegacyMetadata):
-        made.first_field = first if first >= 0 else None
-        made.dictionaries = dictionaries_of(version)
-    version.cache.put(key, made, made.memory_bytes)
-    return made
+    if isinstance(metadata, LegacyMetadata):
+        metadata.first_field = first if first >= 0 else None
+        metadata.dictionaries = dictionaries_of(version)
+    version.cache.put(key, metadata, metadata.memory_bytes)
+    return metadata

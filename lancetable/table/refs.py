@@ -1,8 +1,10 @@
-"""Tags and branches of a table: reading and writing the small JSON files below `_refs` of the main root."""
+"""Ref files: the JSON files of tags and branches below `_refs` of the main root."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from lancetable.errors import CorruptFileError, InvalidRefError, NotFoundError, RefNotFoundError
 from lancetable.format.paths import BRANCHES_DIR, TAGS_DIR, branch_path, join, tag_path
@@ -12,138 +14,93 @@ from lancetable.store.base import PutOutcome
 if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
 
-__all__ = [
-    "check_branch_exists",
-    "create_branch",
-    "create_tag",
-    "delete_branch",
-    "delete_tag",
-    "find_branch",
-    "find_tag",
-    "list_branches",
-    "list_tags",
-    "read_branch",
-    "read_tag",
-    "write_branch",
-    "write_tag",
-]
+__all__ = ["BRANCHES", "TAGS", "RefFiles"]
 
 _SUFFIX = ".json"
 _MAX_REF_FILE_BYTES = 1024 * 1024
 
-
-def find_tag(store: ObjectStore, main_base: str, name: str) -> TagContents | None:
-    """A tag, None if there is none of this name. Raises InvalidRefError, CorruptFileError."""
-    path = tag_path(main_base, check_tag_name(name))
-    size = store.find(path)
-    return None if size is None else TagContents.from_json(_read_ref(store, path, size), path)
+Contents = TypeVar("Contents", TagContents, BranchContents)
 
 
-def read_tag(store: ObjectStore, main_base: str, name: str) -> TagContents:
-    """As `find_tag`, but a missing tag raises RefNotFoundError."""
-    tag = find_tag(store, main_base, name)
-    if tag is None:
-        raise RefNotFoundError(f"Ref not found: tag {name} does not exist", ref=name)
-    return tag
+@dataclass(frozen=True, slots=True)
+class RefFiles(Generic[Contents]):
+    """Files of one kind of ref. `main_base` is always the root of the main branch."""
+
+    kind: str
+    directory: str
+    check_name: Callable[[str], str]
+    path_below: Callable[[str, str], str]
+    parse: Callable[[bytes, str], Contents]
+
+    def path(self, main_base: str, name: str) -> str:
+        """Return the path of a ref file. Raises InvalidRefError for an invalid name."""
+        return self.path_below(main_base, self.check_name(name))
+
+    def find(self, store: ObjectStore, main_base: str, name: str) -> Contents | None:
+        """Return a ref, or None if it does not exist. Raises InvalidRefError, CorruptFileError."""
+        path = self.path(main_base, name)
+        size = store.find(path)
+        if size is None:
+            return None
+        if size > _MAX_REF_FILE_BYTES:
+            raise CorruptFileError(
+                f"{path}: {size} bytes are too many for a ref", path=path, expected=_MAX_REF_FILE_BYTES, found=size
+            )
+        # Refs are replaced in place, so the size may have changed since it was looked up.
+        return self.parse(bytes(store.read_all(path)), path)
+
+    def read(self, store: ObjectStore, main_base: str, name: str) -> Contents:
+        """Return a ref. Raises RefNotFoundError if it does not exist, InvalidRefError, CorruptFileError."""
+        contents = self.find(store, main_base, name)
+        if contents is None:
+            raise self._not_found(name)
+        return contents
+
+    def check_exists(self, store: ObjectStore, main_base: str, name: str) -> None:
+        """Raise RefNotFoundError if a ref does not exist, InvalidRefError if its name is invalid."""
+        if store.find(self.path(main_base, name)) is None:
+            raise self._not_found(name)
+
+    def write(self, store: ObjectStore, main_base: str, name: str, contents: Contents) -> None:
+        """Write or replace a ref. Not transactional: the last of several concurrent writers wins."""
+        store.put(self.path(main_base, name), contents.to_json())
+
+    def create(self, store: ObjectStore, main_base: str, name: str, contents: Contents) -> bool:
+        """Write a ref unless it exists, and return whether it was written.
+
+        One of several concurrent writers wins if the store supports exclusive creation.
+        """
+        path, data = self.path(main_base, name), contents.to_json()
+        if store.capabilities.conditional_create != "native":
+            if store.find(path) is not None:
+                return False
+            store.put(path, data)
+            return True
+        outcome = store.put_if_absent(path, data)
+        if outcome is PutOutcome.UNKNOWN:
+            return bytes(store.read_all(path)) == data
+        return outcome is PutOutcome.WON
+
+    def delete(self, store: ObjectStore, main_base: str, name: str) -> None:
+        """Remove a ref. A missing ref is not an error."""
+        store.delete([self.path(main_base, name)])
+
+    def list(self, store: ObjectStore, main_base: str) -> dict[str, Contents]:
+        """Return all refs by name, sorted, without other files and without refs that are deleted concurrently."""
+        refs = {}
+        files = (meta.name for meta in store.list_names(join(main_base, self.directory)))
+        for name in sorted(file[: -len(_SUFFIX)].replace("%2F", "/") for file in files if file.endswith(_SUFFIX)):
+            try:
+                contents = self.find(store, main_base, name)
+            except (InvalidRefError, NotFoundError):
+                continue
+            if contents is not None:
+                refs[name] = contents
+        return refs
+
+    def _not_found(self, name: str) -> RefNotFoundError:
+        return RefNotFoundError(f"Ref not found: {self.kind} {name} does not exist", ref=name)
 
 
-def write_tag(store: ObjectStore, main_base: str, name: str, tag: TagContents) -> None:
-    """Write or replace a tag. Not transactional: of two writers at once the later one stays."""
-    store.put(tag_path(main_base, check_tag_name(name)), tag.to_json())
-
-
-def create_tag(store: ObjectStore, main_base: str, name: str, tag: TagContents) -> bool:
-    """Write a tag unless there is one of this name; whether it was written. Of two writers at once one wins, where the
-    store creates exclusively."""
-    return _create(store, tag_path(main_base, check_tag_name(name)), tag.to_json())
-
-
-def _create(store: ObjectStore, path: str, data: bytes) -> bool:
-    if store.capabilities.conditional_create != "native":
-        if store.find(path) is not None:
-            return False
-        store.put(path, data)
-        return True
-    outcome = store.put_if_absent(path, data)
-    if outcome is PutOutcome.UNKNOWN:
-        return bytes(store.read_all(path)) == data
-    return outcome is PutOutcome.WON
-
-
-def delete_tag(store: ObjectStore, main_base: str, name: str) -> None:
-    """Remove a tag; a missing one is no error here."""
-    store.delete([tag_path(main_base, check_tag_name(name))])
-
-
-def list_tags(store: ObjectStore, main_base: str) -> dict[str, TagContents]:
-    """All tags by name, sorted. Tags deleted meanwhile and files that are no tags are left out."""
-    tags = {}
-    for name in _names(store, join(main_base, TAGS_DIR)):
-        try:
-            tag = find_tag(store, main_base, name)
-        except (InvalidRefError, NotFoundError):
-            continue
-        if tag is not None:
-            tags[name] = tag
-    return tags
-
-
-def find_branch(store: ObjectStore, main_base: str, name: str) -> BranchContents | None:
-    """A branch, None if there is none of this name. Raises InvalidRefError, CorruptFileError."""
-    path = branch_path(main_base, check_branch_name(name))
-    size = store.find(path)
-    return None if size is None else BranchContents.from_json(_read_ref(store, path, size), path)
-
-
-def read_branch(store: ObjectStore, main_base: str, name: str) -> BranchContents:
-    """As `find_branch`, but a missing branch raises RefNotFoundError."""
-    branch = find_branch(store, main_base, name)
-    if branch is None:
-        raise RefNotFoundError(f"Ref not found: branch {name} does not exist", ref=name)
-    return branch
-
-
-def create_branch(store: ObjectStore, main_base: str, name: str, branch: BranchContents) -> bool:
-    """Write a branch unless there is one of this name; whether it was written. See `create_tag`."""
-    return _create(store, branch_path(main_base, check_branch_name(name)), branch.to_json())
-
-
-def write_branch(store: ObjectStore, main_base: str, name: str, branch: BranchContents) -> None:
-    """Replace a branch. Not transactional: of two writers at once the later one stays."""
-    store.put(branch_path(main_base, check_branch_name(name)), branch.to_json())
-
-
-def delete_branch(store: ObjectStore, main_base: str, name: str) -> None:
-    """Remove a branch's ref; a missing one is no error here."""
-    store.delete([branch_path(main_base, check_branch_name(name))])
-
-
-def check_branch_exists(store: ObjectStore, main_base: str, name: str) -> None:
-    """Raises RefNotFoundError unless there is a branch of this name, InvalidRefError if there cannot be one."""
-    if store.find(branch_path(main_base, check_branch_name(name))) is None:
-        raise RefNotFoundError(f"Ref not found: branch {name} does not exist", ref=name)
-
-
-def list_branches(store: ObjectStore, main_base: str) -> dict[str, BranchContents]:
-    """All branches by name, sorted. Branches deleted meanwhile and files that are no branches are left out."""
-    branches = {}
-    for name in _names(store, join(main_base, BRANCHES_DIR)):
-        branch = name.replace("%2F", "/")
-        try:
-            branches[branch] = read_branch(store, main_base, branch)
-        except (InvalidRefError, NotFoundError):
-            continue
-    return branches
-
-
-def _names(store: ObjectStore, prefix: str) -> list[str]:
-    return sorted(meta.name[: -len(_SUFFIX)] for meta in store.list_names(prefix) if meta.name.endswith(_SUFFIX))
-
-
-def _read_ref(store: ObjectStore, path: str, size: int) -> bytes:
-    if size > _MAX_REF_FILE_BYTES:
-        raise CorruptFileError(
-            f"{path}: {size} bytes are too many for a ref", path=path, expected=_MAX_REF_FILE_BYTES, found=size
-        )
-    # Refs are replaced in place: the size looked up may already be another one's.
-    return bytes(store.read_all(path))
+TAGS: Final = RefFiles("tag", TAGS_DIR, check_tag_name, tag_path, TagContents.from_json)
+BRANCHES: Final = RefFiles("branch", BRANCHES_DIR, check_branch_name, branch_path, BranchContents.from_json)

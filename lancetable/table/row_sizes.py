@@ -1,4 +1,4 @@
-"""About how many bytes rows take, in files and in memory: what windows, tasks and pieces of work are sized by."""
+"""Estimated sizes of rows in files and in memory, from which the sizes of tasks and row ranges are computed."""
 
 from __future__ import annotations
 
@@ -17,54 +17,57 @@ __all__ = ["bytes_per_row", "has_fixed_size", "least_bytes", "memory_per_row"]
 
 
 def bytes_per_row(version: TableVersion, fragment: Fragment, columns: Sequence[Field]) -> float:
-    """About how many bytes a row of these columns takes in the fragment's files; 0.0 for an empty fragment."""
+    """Return the average size of a row of some columns in the fragment's files; 0.0 for an empty fragment."""
     num_rows = physical_rows(version, fragment)
     if not num_rows:
         return 0.0
     files = files_of(version, fragment)
-    size_bytes = 0
-    for column in columns:
-        for field in column.walk():
-            file_number = files.owner.get(field.id)
-            if file_number is not None:
-                index = files.columns[file_number][field.id]
-                size_bytes += file_metadata(version, files.files[file_number]).column_size_bytes(index)
-    return size_bytes / num_rows
+    owners = [(files.owner.get(field.id), field.id) for column in columns for field in column.walk()]
+    return (
+        sum(
+            file_metadata(version, files.files[number]).column_size_bytes(files.columns[number][field_id])
+            for number, field_id in owners
+            if number is not None
+        )
+        / num_rows
+    )
 
 
 def memory_per_row(version: TableVersion, fragment: Fragment, columns: Sequence[Field]) -> float:
-    """About how many bytes a row of these columns takes in memory, as far as types and files tell."""
+    """Return the estimated size of a row of some columns in memory, from types and file metadata."""
     total = 0.0
     for column in columns:
         stored = bytes_per_row(version, fragment, [column])
         if any(field.is_blob for field in column.walk()) and (num_rows := physical_rows(version, fragment)):
-            # The bytes of blobs lie beside their column.
+            # The bytes of blobs are in the file, but not in its column.
             stored = sum(file.size_bytes or 0 for file in fragment.files) / num_rows
         total += max(stored, least_bytes(column.data_type))
     return total
 
 
 def has_fixed_size(kind: pa.DataType) -> bool:
-    """Whether every value of a type takes the same number of bytes in memory."""
+    """Return True if all values of a type have the same size in memory."""
     if pa.types.is_fixed_size_list(kind):
         return has_fixed_size(kind.value_type)
     if pa.types.is_struct(kind):
         return all(has_fixed_size(kind.field(number).type) for number in range(kind.num_fields))
-    try:
-        return int(kind.bit_width) >= 0
-    except ValueError:
-        return False
+    return _bit_width(kind) is not None
 
 
 def least_bytes(kind: pa.DataType) -> float:
-    """Bytes that a value of a type takes in memory, those of variable length at least about so many."""
+    """Return the size of a value of a type in memory; for types of variable size, a lower estimate."""
     if pa.types.is_fixed_size_list(kind):
         return float(kind.list_size * least_bytes(kind.value_type))
     if pa.types.is_struct(kind):
         return sum(least_bytes(kind.field(number).type) for number in range(kind.num_fields))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
         return 4 + least_bytes(kind.field(0).type)
+    width = _bit_width(kind)
+    return 12.0 if width is None else width / 8
+
+
+def _bit_width(kind: pa.DataType) -> int | None:
     try:
-        return float(kind.bit_width / 8)
+        return int(kind.bit_width)
     except ValueError:
-        return 12.0
+        return None

@@ -1,4 +1,4 @@
-"""Transaction files and inline transactions: what each version changed, for those who commit after it."""
+"""Transaction files and inline transactions, which record the change of each version for conflict checks."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = ["met", "read", "read_since", "write"]
 
 
 def write(store: ObjectStore, base: str, transaction: Transaction, data: bytes) -> str:
-    """Write `data`, the serialized form of `transaction`; returns the name a manifest gives to the file.
+    """Write `data`, the serialized form of `transaction`, and return the file name for the manifest.
 
-    Durable after the store's next `sync`. The name is unique to the transaction and its read version.
+    The name is unique to the transaction and its read version. The file is durable after the store's next `sync`.
     """
     name = transaction_name(transaction.read_version, transaction.uuid)
     store.put(transaction_path(base, name), data, durability=Durability.AT_SYNC)
@@ -35,10 +35,10 @@ def write(store: ObjectStore, base: str, transaction: Transaction, data: bytes) 
 
 
 def read(store: ObjectStore, base: str, file: ManifestFile) -> Transaction | None:
-    """The transaction that made a version: inline or from its file; None if the version has neither.
+    """Return the transaction of a version, inline or from its file, or None if the version has neither.
 
-    Raises CorruptFileError if the bytes break the format, UnsupportedFeatureError for contents that are too new. An
-    operation of a newer writer comes back as unknown.
+    An operation of a newer writer is returned as unknown. Raises CorruptFileError for an invalid message,
+    UnsupportedFeatureError for contents that require a newer reader.
     """
     path = file.location.path
     data: bytes | memoryview | None = file.transaction_section(store)
@@ -57,7 +57,7 @@ def read(store: ObjectStore, base: str, file: ManifestFile) -> Transaction | Non
 def read_since(
     store: ObjectStore, base: str, locations: Sequence[ManifestLocation]
 ) -> list[tuple[ManifestFile, Transaction | None]]:
-    """Manifest and transaction of each of `locations`, in their order; None for one that is missing or unreadable."""
+    """Return manifest and transaction of each location, in order; None for a missing or unreadable transaction."""
     if len(locations) > 1 and store.capabilities.parallel:
         with ThreadPoolExecutor(min(len(locations), _READ_AT_ONCE), "lancetable-versions") as pool:
             return list(pool.map(lambda location: _read_one(store, base, location), locations))
@@ -67,7 +67,7 @@ def read_since(
 def met(
     store: ObjectStore, base: str, location: ManifestLocation, data: bytes | memoryview
 ) -> tuple[ManifestFile, Transaction | None]:
-    """The same of a version whose whole manifest file is `data`."""
+    """Return manifest and transaction of a version whose complete manifest file is `data`."""
     return _with_transaction(store, base, met_manifest(store, location, data))
 
 

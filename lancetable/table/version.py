@@ -1,7 +1,7 @@
-"""`TableVersion`: a table opened at one version. Opening, finding versions, resolving paths.
+"""Tables opened at one version: opening, other versions, and paths of files.
 
-A version is a value. Opening one reads the version hint and one manifest and parses it; the schema and the fragments
-are made when they are touched. Going to another version shares store, handler and cache.
+A `TableVersion` is immutable. Opening one reads the version hint and one manifest; the schema and the fragments are
+converted on access. Other versions of the table share its store, handler and cache.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from lancetable.format.paths import (
 from lancetable.handlers.choose import choose_handler
 from lancetable.store.open import FileSystemUri, open_store
 from lancetable.table import refs
+from lancetable.table.base_paths import path_in_store
 from lancetable.table.cache import TableCache
 from lancetable.table.manifests import ManifestFile, read_manifest
 
@@ -58,11 +59,10 @@ __all__ = [
     "latest_readable",
     "open_location",
     "open_version",
-    "path_in_store",
     "uri_of_branch",
 ]
 
-_LOOK_BACK = 32  # version numbers below a damaged manifest among which one that can be read is searched
+_MAX_VERSIONS_SEARCHED = 32  # below a damaged manifest, for one that can be read
 
 # A version number, a tag, or (branch or None for main, version or None for the newest).
 Reference = int | str | tuple[str | None, int | None]
@@ -70,9 +70,9 @@ Reference = int | str | tuple[str | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """A table at one version. Immutable; safe to share between threads; pickles with its manifest.
+    """A table at one version. Immutable and thread-safe; pickling includes the manifest.
 
-    `base` is the root directory of the table (or of a branch) inside `store`; `uri` is what the caller gave.
+    `base` is the root directory of the table or of a branch inside `store`; `uri` is the caller's address of it.
     """
 
     store: ObjectStore
@@ -82,7 +82,7 @@ class TableVersion:
     handler: CommitHandler = field(repr=False)
     cache: TableCache = field(repr=False)
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
-    # When, by time.monotonic(), this was found to be the newest version; None if unknown. Not part of a pickle.
+    # Time (time.monotonic) when this was the newest version, None if unknown. Not pickled.
     newest_at: float | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -91,7 +91,7 @@ class TableVersion:
 
     @property
     def location(self) -> ManifestLocation:
-        """Location of the manifest, with its size."""
+        """Return the location of the manifest, with its size."""
         return self.file.location
 
     @property
@@ -104,12 +104,12 @@ class TableVersion:
 
     @property
     def branch(self) -> str | None:
-        """Name of the branch, None on main."""
+        """Return the name of the branch, None for main."""
         return self.file.manifest.branch
 
     @property
     def main_base(self) -> str:
-        """Root directory of the main branch, where tags and branches are kept."""
+        """Return the root directory of the main branch, which contains the refs."""
         branch = self.branch
         suffix = f"/{TREE_DIR}/{branch}"
         return self.base[: -len(suffix)] if branch is not None and self.base.endswith(suffix) else self.base
@@ -125,13 +125,11 @@ class TableVersion:
         return join(root, f"{DATA_DIR}/{check_relative(file.path)}" if is_dataset_root else check_relative(file.path))
 
     def data_file_root(self, file: DataFile) -> str:
-        """Return the root of the table that wrote a data file, or its base path; errors as
-        `data_file_path`.
-        """
+        """Return the root of the table that wrote a data file, or its base path; errors as for `data_file_path`."""
         return self.base if file.base_id is None else self._foreign_base(file.base_id)[0]
 
     def deletion_file_path(self, fragment_id: int, file: DeletionFile) -> str:
-        """Return the path of a deletion file; errors as `data_file_path`."""
+        """Return the path of a deletion file; errors as for `data_file_path`."""
         if file.base_id is None:
             return deletion_path(self.base, fragment_id, file.read_version, file.id, file.kind.suffix)
         root, is_dataset_root = self._foreign_base(file.base_id)
@@ -140,7 +138,7 @@ class TableVersion:
         return join(root, file.name(fragment_id))
 
     def base_file_path(self, base_id: int, path: str) -> str:
-        """Return the path of an object below a base path; errors as `data_file_path`."""
+        """Return the path of an object below a base path; errors as for `data_file_path`."""
         root, _ = self._foreign_base(base_id)
         return join(root, check_relative(path))
 
@@ -158,7 +156,7 @@ class TableVersion:
         base_path = self.manifest.base_paths.get(base_id)
         if base_path is None:
             raise CorruptFileError(
-                f"{self.location.path}: a file has base path {base_id}, which is not listed",
+                f"{self.location.path}: a file has base path {base_id}, which is not listed in the manifest",
                 path=self.location.path,
                 expected=sorted(self.manifest.base_paths),
                 found=base_id,
@@ -166,16 +164,8 @@ class TableVersion:
         return path_in_store(self.store, base_path.path), base_path.is_dataset_root
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (
-            self.store,
-            self.base,
-            self.uri,
-            self.manifest,
-            self.location,
-            self.handler,
-            self.cache,
-            self.storage_options,
-        )
+        file = ManifestFile(self.manifest, self.location, b"")
+        return TableVersion, (self.store, self.base, self.uri, file, self.handler, self.cache, self.storage_options)
 
 
 def open_version(
@@ -187,59 +177,58 @@ def open_version(
     commit_lock: Any = None,
     cache: TableCache | None = None,
 ) -> TableVersion:
-    """Open the newest version, or the one that `ref` or `asof` names.
+    """Open the newest version, the version `ref`, or the newest version committed at or before `asof`.
 
-    `asof` takes the newest version committed at or before that time; without a zone it is local time.
-    Raises DatasetNotFoundError, VersionNotFoundError, RefNotFoundError; CorruptFileError for a damaged manifest and
-    UnsupportedFeatureError for a table that needs a newer reader.
+    `asof` without a time zone is local time. Raises DatasetNotFoundError, VersionNotFoundError, RefNotFoundError,
+    CorruptFileError for a damaged manifest, and UnsupportedFeatureError for a table that requires a newer reader.
     """
     store, base = open_store(uri, storage_options)
     text = os.fspath(uri)
     handler = choose_handler(store, text, commit_lock, storage_options)
-    shared = _Shared(store, base, text, handler, TableCache() if cache is None else cache, storage_options)
+    handle = _TableHandle(store, base, text, handler, TableCache() if cache is None else cache, storage_options)
     if type(ref) is int:
-        return shared.at(base, ref)
-    version = shared.newest(base)
+        return handle.at(base, ref)
+    version = handle.newest(base)
     if ref is not None:
         return checkout(version, ref)
     return version if asof is None else _asof(version, asof)
 
 
 def open_location(version: TableVersion, location: ManifestLocation) -> TableVersion:
-    """Another version of the same table, at a location that the handler has given."""
-    return _Shared.of(version).open(version.base, location)
+    """Open another version of the same table, at a location returned by the handler."""
+    return _TableHandle.of(version).open(version.base, location)
 
 
 def checkout(version: TableVersion, ref: Reference) -> TableVersion:
-    """Another version of the same table, by number on the same branch, by tag, or by (branch, version).
+    """Open another version of the same table, by number on the same branch, by tag, or by (branch, version).
 
     Raises VersionNotFoundError, RefNotFoundError, InvalidInputError.
     """
-    shared = _Shared.of(version)
+    handle = _TableHandle.of(version)
     if isinstance(ref, str):
-        tag = refs.read_tag(version.store, version.main_base, ref)
-        return shared.on(version, tag.branch).at(base_of_branch(version, tag.branch), tag.version)
+        tag = refs.TAGS.read(version.store, version.main_base, ref)
+        return handle.on(version, tag.branch).at(base_of_branch(version, tag.branch), tag.version)
     if isinstance(ref, tuple):
         branch, number = ref
         if branch is not None and branch not in ("main", version.branch):
-            refs.check_branch_exists(version.store, version.main_base, branch)
-        base, shared = base_of_branch(version, branch), shared.on(version, branch)
-        return shared.newest(base) if number is None else shared.at(base, number)
+            refs.BRANCHES.check_exists(version.store, version.main_base, branch)
+        base, handle = base_of_branch(version, branch), handle.on(version, branch)
+        return handle.newest(base) if number is None else handle.at(base, number)
     if isinstance(ref, bool) or not isinstance(ref, int):
         raise InvalidInputError(f"a version is a number, a tag or (branch, version), not {type(ref).__name__}")
-    return version if ref == version.version else shared.at(version.base, ref, version.location.naming)
+    return version if ref == version.version else handle.at(version.base, ref, version.location.naming)
 
 
 def latest(version: TableVersion) -> TableVersion:
-    """Return the newest version of the branch: the same object when nothing was committed since.
+    """Return the newest version of the branch, or the same object if it is the newest.
 
     Raises CorruptFileError if the newest manifest is damaged.
     """
-    shared = _Shared.of(version)
+    handle = _TableHandle.of(version)
     if version.version & DETACHED_BIT:
-        return shared.newest(version.base)
+        return handle.newest(version.base)
     newer = version.handler.newer(version.store, version.base, version.location)
-    return shared.open_newest(version.base, newer[-1]) if newer else version
+    return handle.open_newest(version.base, newer[-1]) if newer else version
 
 
 def latest_readable(version: TableVersion) -> tuple[TableVersion, ManifestLocation | None]:
@@ -259,11 +248,11 @@ def latest_readable(version: TableVersion) -> tuple[TableVersion, ManifestLocati
 
 def explained(version: TableVersion, location: ManifestLocation, error: CorruptFileError) -> CorruptFileError:
     """Return the error of a damaged newest manifest with the newest version that can be read and the remedies."""
-    return _Shared.of(version).explained(version.base, location, error)
+    return _TableHandle.of(version).explained(version.base, location, error)
 
 
 def base_of_branch(version: TableVersion, branch: str | None) -> str:
-    """The root of a branch of the table, of the main one for None or "main"."""
+    """Return the root of a branch of the table; None and "main" select the main branch."""
     return version.main_base if branch is None or branch == "main" else branch_root(version.main_base, branch)
 
 
@@ -283,11 +272,11 @@ def _address_of_branch(address: str, current: str | None, branch: str | None) ->
 
 
 def _asof(newest: TableVersion, asof: datetime) -> TableVersion:
-    # pylance computes the times it shows in floating point, a microsecond short at times; they must name their version.
+    # Timestamps that pylance reports may be a microsecond early, because they are computed in floating point.
     moment = asof.astimezone(timezone.utc) + timedelta(microseconds=1)
     if newest.manifest.timestamp <= moment:
         return newest
-    # Clocks of different writers may disagree, so the answer is the newest version that qualifies, not a bisection.
+    # Clocks of writers may differ, so timestamps need not increase and cannot be bisected.
     for location in reversed(newest.handler.history(newest.store, newest.base)):
         if location.version < newest.version:
             older = open_location(newest, location)
@@ -299,8 +288,8 @@ def _asof(newest: TableVersion, asof: datetime) -> TableVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shared:
-    """The parts that all versions of a table opened together share."""
+class _TableHandle:
+    """State shared by all versions of a table that was opened."""
 
     store: ObjectStore
     base: str
@@ -310,11 +299,11 @@ class _Shared:
     storage_options: Mapping[str, str] | None
 
     @classmethod
-    def of(cls, version: TableVersion) -> _Shared:
+    def of(cls, version: TableVersion) -> _TableHandle:
         return cls(version.store, version.base, version.uri, version.handler, version.cache, version.storage_options)
 
-    def on(self, version: TableVersion, branch: str | None) -> _Shared:
-        """The same for another branch."""
+    def on(self, version: TableVersion, branch: str | None) -> _TableHandle:
+        """Return the handle of another branch."""
         return replace(self, uri=uri_of_branch(version, branch)) if branch != version.branch else self
 
     def open(self, base: str, location: ManifestLocation) -> TableVersion:
@@ -343,7 +332,7 @@ class _Shared:
             return error
         try:
             readable = self._readable_before(base, location)
-        except Exception:  # the damage is what the caller must learn of, whatever the look-up meets
+        except Exception:  # the damage is more important than an error of this search
             return error
         uri = self.uri
         if readable is None:
@@ -357,7 +346,7 @@ class _Shared:
 
     def _readable_before(self, base: str, location: ManifestLocation) -> int | None:
         """Return the greatest version number below a location that can be opened, of a bounded number of them."""
-        for number in range(location.version - 1, max(location.version - 1 - _LOOK_BACK, 0), -1):
+        for number in range(location.version - 1, max(location.version - 1 - _MAX_VERSIONS_SEARCHED, 0), -1):
             for candidate in self.handler.candidates(self.store, base, number, location.naming):
                 if candidate.naming is location.naming:
                     with contextlib.suppress(NotFoundError, CorruptFileError, UnsupportedFeatureError):
@@ -366,49 +355,10 @@ class _Shared:
 
     def at(self, base: str, version: int, naming: ManifestNaming | None = None) -> TableVersion:
         if not 0 < version < 1 << 64:
-            raise OutOfRangeError(f"versions are numbers from 1 to 2^64 - 1, not {version}")
+            raise OutOfRangeError(f"version numbers are between 1 and 2^64 - 1, got {version}")
         for location in self.handler.candidates(self.store, base, version, naming):
             with contextlib.suppress(NotFoundError):
                 return self.open(base, location)
         if self.handler.latest(self.store, base) is None:
             raise DatasetNotFoundError(f"Dataset at path {self.uri} was not found", path=self.uri)
         raise VersionNotFoundError(f"{self.uri} has no version {version}", path=self.uri, version=version)
-
-
-def path_in_store(store: ObjectStore, address: str) -> str:
-    """The path of a base inside `store`. Refuses another store: its credentials and guarantees are unknown."""
-    root = store.uri("")
-    root = root if root.endswith("/") else f"{root}/"
-    scheme, separator, _ = address.partition("://")
-    if not separator:
-        path = address
-        if not store.capabilities.local:
-            raise _foreign(address)
-    elif store.scheme == "file" and scheme in ("file", "file-object-store", "file+uring"):
-        path = address.partition("://")[2]
-    elif address.startswith(root):
-        path = address[len(root) :]
-    else:
-        raise _foreign(address)
-    if ".." in path.split("/") or "\0" in path:
-        raise CorruptFileError(f"unsafe base path {address[:100]!a}", expected="a plain path", found=address[:100])
-    return path.rstrip("/")
-
-
-def _foreign(address: str) -> UnsupportedFeatureError:
-    return UnsupportedFeatureError(
-        f"base path {address[:100]!a} lies in another store than the table", feature="base paths in other stores"
-    )
-
-
-def _rebuild(
-    store: ObjectStore,
-    base: str,
-    uri: str,
-    manifest: Manifest,
-    location: ManifestLocation,
-    handler: CommitHandler,
-    cache: TableCache,
-    storage_options: Mapping[str, str] | None,
-) -> TableVersion:
-    return TableVersion(store, base, uri, ManifestFile(manifest, location, b""), handler, cache, storage_options)

@@ -33,7 +33,7 @@ from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE, prepa
 from lancetable.ops.change.rewritten_rows import commit_prepared
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.read.splits import Slice, options_of, plan_slices
+from lancetable.ops.read.splits import Split, plan_splits, scan_options_of
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'lancetable[spark-local]'")
 
@@ -261,18 +261,18 @@ def test_slices_cut_large_fragments_and_join_small_ones(tmp_path: Path) -> None:
     dataset = lancetable.dataset(path)
     dataset.delete("id % 3 = 0")
     version = dataset.table_version
-    tasks = plan_slices(version, task_rows=10_000, task_bytes=1 << 40)
+    tasks = plan_splits(version, task_rows=10_000, task_bytes=1 << 40)
     assert [len(task) for task in tasks] == [1, 1, 1, 1, 6]
     assert [s.stop - s.start for task in tasks[:4] for s in task] == [8192] * 4
-    assert len(plan_slices(version, task_rows=10_000, task_bytes=1 << 40, whole_fragments=True)) == 2
-    halves = plan_slices(version, task_rows=20_025, task_bytes=1 << 40)  # 2.4 zones: no third task for the rest
+    assert len(plan_splits(version, task_rows=10_000, task_bytes=1 << 40, whole_fragments=True)) == 2
+    halves = plan_splits(version, task_rows=20_025, task_bytes=1 << 40)  # 2.4 zones: no third task for the rest
     assert [sum(each.stop - each.start for each in task) for task in halves] == [16_384, 23_616, 50]
-    assert len(plan_slices(version, columns=["id"], task_rows=1 << 40, task_bytes=80_000)) == 5
+    assert len(plan_splits(version, columns=["id"], task_rows=1 << 40, task_bytes=80_000)) == 5
     for predicate in (None, "v > 4"):
         found = [
             batch
             for task in tasks
-            for scan in options_of(task, ScanOptions(filter=predicate))
+            for scan in scan_options_of(task, ScanOptions(filter=predicate))
             for batch in execute_scan(version, plan_scan(version, scan))
         ]
         assert pa.Table.from_batches(found).equals(dataset.to_table(filter=predicate).combine_chunks()) or (
@@ -281,7 +281,7 @@ def test_slices_cut_large_fragments_and_join_small_ones(tmp_path: Path) -> None:
     assert CountRows(Pin.of(version), "v > 4")({"slices": [[0, 100, 200], [0, 200, 300]]})["rows"] == sum(
         i % 3 != 0 and i % 10 > 4 for i in range(100, 300)
     )
-    assert len(options_of([Slice(0, 0, 1), Slice(0, 5, 6)], ScanOptions())) == 2
+    assert len(scan_options_of([Split(0, 0, 1), Split(0, 5, 6)], ScanOptions())) == 2
 
 
 @pytest.mark.parametrize("stable", [False, True])

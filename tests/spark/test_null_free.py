@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writ
 
 from lancetable.ops.read.null_free import null_free_columns
 from lancetable.ops.read.scan_plan import ScanOptions
-from lancetable.ops.read.splits import Slice
+from lancetable.ops.read.splits import Split
 from lancetable.spark import SparkTable
 from lancetable.spark.jobs import PlanScan
 from lancetable.spark.options import SourceOptions
@@ -248,8 +248,8 @@ def test_a_null_where_files_promised_none_is_an_error(tmp_path: Path) -> None:
     pin = pinned(SourceOptions(uri=str(path)))
     strict = wire_schema(spark_schema(pa.schema([pa.field("a", pa.int64(), nullable=False)])))
     with pytest.raises(SchemaMismatchError, match=r"'a' of .*t\.lance has nulls"):
-        list(scan_slices(pin, [Slice(0, 0, 3)], ScanOptions(columns=["a"]), strict))
-    (batch,) = scan_slices(pin, [Slice(0, 2, 3)], ScanOptions(columns=["a"]), strict)
+        list(scan_slices(pin, [Split(0, 0, 3)], ScanOptions(columns=["a"]), strict))
+    (batch,) = scan_slices(pin, [Split(0, 2, 3)], ScanOptions(columns=["a"]), strict)
     assert batch.column(0).to_pylist() == [3]
 
 

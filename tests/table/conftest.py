@@ -1,4 +1,4 @@
-"""Tables made by pylance, and ways to put its fragments into our transactions."""
+"""Tables written by pylance, and conversion of its fragments for transactions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def three_fragments(table_dir: Path) -> TableVersion:
 
 @pytest.fixture
 def damage() -> Callable[[bytes, Any, str], bytes]:
-    """damage(data, rng, kind): one bit flipped, the end cut off, or 8 bytes overwritten."""
+    """Return a function damage(data, rng, kind) that flips a bit, cuts off the end, or overwrites 8 bytes."""
 
     def apply(data: bytes, rng: Any, kind: str) -> bytes:
         changed = bytearray(data)

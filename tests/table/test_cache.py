@@ -1,4 +1,4 @@
-"""The cache stays within its capacity, forgets the least recently used, and survives pickling and forks."""
+"""Capacity, eviction, pickling and forks of the cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 from lancetable.table.cache import TableCache
 
 
-def test_least_recently_used_goes_first() -> None:
+def test_the_least_recently_used_entry_is_evicted_first() -> None:
     cache = TableCache(30)
     for name in "abc":
         cache.put(name, name.upper(), 10)
@@ -20,14 +20,14 @@ def test_least_recently_used_goes_first() -> None:
     assert cache.size_bytes == 30
 
 
-def test_replacing_a_value_counts_once() -> None:
+def test_a_replaced_value_counts_once() -> None:
     cache = TableCache(100)
     cache.put("a", 1, 60)
     cache.put("a", 2, 70)
     assert (cache.get("a"), cache.size_bytes, len(cache)) == (2, 70, 1)
 
 
-def test_too_large_a_value_is_not_kept_and_evicts_nothing() -> None:
+def test_a_value_larger_than_the_capacity_is_not_stored() -> None:
     cache = TableCache(10)
     cache.put("small", 1, 5)
     cache.put("large", 2, 11)
@@ -42,7 +42,7 @@ def test_pickled_cache_is_empty_with_the_same_capacity() -> None:
     assert (copy.capacity_bytes, len(copy), copy.size_bytes) == (123, 0, 0)
 
 
-def test_threads_leave_the_sizes_right() -> None:
+def test_concurrent_threads_keep_the_size_correct() -> None:
     cache = TableCache(500)
 
     def work(seed: int) -> None:

@@ -1,4 +1,4 @@
-"""Every table of the corpus: all versions and tags open, with the rows, fragments and deletions they must have."""
+"""Tables of the corpus: all versions and tags open with the expected rows, fragments and deletions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check(version: TableVersion, facts: dict[str, Any]) -> None:
     assert type(transaction.operation).__name__ != "UnknownOperation", where
 
 
-def test_every_version_of_every_table(corpus: Path) -> None:
+def test_every_version_of_every_table_opens(corpus: Path) -> None:
     checked = 0
     for entry in tables(corpus):
         facts = json.loads((corpus / entry["facts"]).read_text())

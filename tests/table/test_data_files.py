@@ -1,4 +1,4 @@
-"""Streaming batches into data files: rolling, names, and nothing left behind after an error."""
+"""Data files of streamed batches: limits, names, and removal after an error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
         ((1, 1, 1), 1, [1, 1, 1]),
     ],
 )
-def test_rolling_by_rows(tmp_path: Path, sizes: tuple[int, ...], rows: int, expected: list[int]) -> None:
+def test_files_are_limited_by_rows(tmp_path: Path, sizes: tuple[int, ...], rows: int, expected: list[int]) -> None:
     limits = WriteLimits(max_rows_per_file=rows)
     fragments = write_data_files(LocalStore(), str(tmp_path), SCHEMA, batches(*sizes), limits, FileVersion.V2_0)
     assert [fragment.physical_rows for fragment in fragments] == expected
@@ -56,7 +56,7 @@ def test_rolling_by_rows(tmp_path: Path, sizes: tuple[int, ...], rows: int, expe
     assert len({fragment.files[0].path for fragment in fragments}) == len(fragments)
 
 
-def test_rolling_by_bytes() -> None:
+def test_files_are_limited_by_bytes() -> None:
     limits = WriteLimits(max_bytes_per_file=8 * 1000)
     fragments = write_data_files(MemoryStore(), "m", SCHEMA, batches(*[500] * 10), limits, FileVersion.V2_0)
     sizes = [fragment.physical_rows for fragment in fragments]
@@ -65,21 +65,21 @@ def test_rolling_by_bytes() -> None:
 
 
 @pytest.mark.parametrize("fail_at", [0, 1, 3])
-def test_an_error_of_the_source_leaves_nothing(tmp_path: Path, fail_at: int) -> None:
+def test_an_error_of_the_source_removes_all_files(tmp_path: Path, fail_at: int) -> None:
     def broken() -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches(7, 7, 7, 7)):
             if number == fail_at:
-                raise ZeroDivisionError("theirs")
+                raise ZeroDivisionError("source failed")
             yield batch
 
-    with pytest.raises(ZeroDivisionError, match="theirs"):
+    with pytest.raises(ZeroDivisionError, match="source failed"):
         write_data_files(
             LocalStore(), str(tmp_path), SCHEMA, broken(), WriteLimits(max_rows_per_file=5), FileVersion.V2_0
         )
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_an_interrupt_leaves_nothing_either(tmp_path: Path) -> None:
+def test_an_interrupt_removes_all_files(tmp_path: Path) -> None:
     def interrupted() -> Iterator[pa.RecordBatch]:
         yield from batches(7)
         raise KeyboardInterrupt
@@ -92,7 +92,7 @@ def test_an_interrupt_leaves_nothing_either(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["open_writer", "writer.write", "writer.close"])
-def test_a_failing_store_leaves_nothing(tmp_path: Path, method: str) -> None:
+def test_an_error_of_the_store_removes_all_files(tmp_path: Path, method: str) -> None:
     store = FaultyStore(LocalStore())
     store.fail(method, 2 if method != "writer.write" else 5)
     with pytest.raises(StoreError):
@@ -103,15 +103,15 @@ def test_a_failing_store_leaves_nothing(tmp_path: Path, method: str) -> None:
 
 
 @pytest.fixture
-def beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Full files are finished on the pool, however small they are."""
-    monkeypatch.setattr(data_files, "_MIN_BYTES_BESIDE", 0)
+def pool_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finish full files on the pool, whatever their size."""
+    monkeypatch.setattr(data_files, "_MIN_POOL_BYTES", 0)
     monkeypatch.setattr(pool, "size", lambda: 3)
 
 
-@pytest.mark.usefixtures("beside")
+@pytest.mark.usefixtures("pool_for_all_sizes")
 @pytest.mark.parametrize("keep", [False, True])
-def test_files_finished_beside_each_other_keep_their_order(tmp_path: Path, keep: bool) -> None:
+def test_files_finished_on_the_pool_keep_their_order(tmp_path: Path, keep: bool) -> None:
     limits = WriteLimits(max_rows_per_file=10, keep_arrays=keep)
     fragments = write_data_files(LocalStore(), str(tmp_path), SCHEMA, batches(35, 4, 30), limits, FileVersion.V2_1)
     assert [fragment.physical_rows for fragment in fragments] == [10] * 6 + [9]
@@ -122,10 +122,10 @@ def test_files_finished_beside_each_other_keep_their_order(tmp_path: Path, keep:
     assert found == list(range(69))
 
 
-@pytest.mark.usefixtures("beside")
+@pytest.mark.usefixtures("pool_for_all_sizes")
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("method", ["open_writer", "writer.write", "writer.close", "source"])
-def test_nothing_is_left_of_files_beside_each_other(tmp_path: Path, method: str, keep: bool) -> None:
+def test_an_error_removes_files_finished_on_the_pool(tmp_path: Path, method: str, keep: bool) -> None:
     store = FaultyStore(LocalStore())
     assert store.capabilities.local
     if method != "source":
@@ -133,7 +133,7 @@ def test_nothing_is_left_of_files_beside_each_other(tmp_path: Path, method: str,
 
     def source() -> Iterator[pa.RecordBatch]:
         yield from batches(35)
-        raise StoreError("theirs")
+        raise StoreError("source failed")
 
     limits = WriteLimits(max_rows_per_file=10, keep_arrays=keep)
     with pytest.raises(StoreError):
@@ -141,7 +141,7 @@ def test_nothing_is_left_of_files_beside_each_other(tmp_path: Path, method: str,
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_removing_files_that_cannot_be_removed_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_removing_files_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     store = FaultyStore(MemoryStore())
     fragments = write_data_files(store, "r", SCHEMA, batches(3), WriteLimits(), FileVersion.V2_0)
     store.fail("delete")

@@ -1,4 +1,4 @@
-"""Deletion vectors: set algebra against Python sets, both byte forms against pylance, pyroaring and pyarrow, damage."""
+"""Deletion vectors against Python sets; files against pylance, pyroaring and pyarrow; damaged files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OFFSETS = st.sets(st.integers(0, 300_000), max_size=60)
 
 
 @given(OFFSETS, OFFSETS, st.lists(st.integers(0, 300_000), max_size=30))
-def test_set_algebra(left: set[int], right: set[int], probe: list[int]) -> None:
+def test_vectors_behave_like_sets(left: set[int], right: set[int], probe: list[int]) -> None:
     a, b = DeletionVector(sorted(left)), DeletionVector(list(right))
     assert a.offsets().tolist() == sorted(left)
     assert a.union(b).offsets().tolist() == sorted(left | right)
@@ -41,7 +41,7 @@ def test_set_algebra(left: set[int], right: set[int], probe: list[int]) -> None:
     assert (len(a), bool(a), a == b) == (len(left), bool(left), left == right)
 
 
-def test_live_rows() -> None:
+def test_live_offsets_and_mask_exclude_deleted_rows() -> None:
     vector = DeletionVector([3, 0])
     assert vector.live_offsets(5).tolist() == [1, 2, 4]
     assert vector.live_mask(5).tolist() == [False, True, True, False, True]
@@ -59,7 +59,7 @@ def test_offsets_are_read_only_and_bounded() -> None:
 
 
 @given(OFFSETS, st.booleans())
-def test_roaring_forms_of_pyroaring(values: set[int], runs: bool) -> None:
+def test_bitmaps_written_by_pyroaring_are_parsed(values: set[int], runs: bool) -> None:
     bitmap = pyroaring.BitMap(values)
     if runs:
         bitmap.run_optimize()
@@ -71,7 +71,7 @@ def test_roaring_forms_of_pyroaring(values: set[int], runs: bool) -> None:
     [range(0), range(10, 70_000), range(0, 400_000, 2), range(0, 400_000, 100), [2**32 - 1], range(65_530, 65_540)],
     ids=str,
 )
-def test_roaring_containers_of_every_kind(values: Any) -> None:
+def test_every_kind_of_roaring_container_is_parsed(values: Any) -> None:
     for runs in (False, True):
         bitmap = pyroaring.BitMap(values)
         if runs:
@@ -95,12 +95,12 @@ def arrow_file(
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 @pytest.mark.parametrize("values", [[], [7], [9, 3, 5], list(range(5000, 0, -1))], ids=len)
-def test_arrow_form_of_every_compression(compression: str | None, values: list[int]) -> None:
+def test_arrow_forms_of_every_compression_are_parsed(compression: str | None, values: list[int]) -> None:
     data = arrow_file(values, compression=compression)
     assert parse_arrow(memoryview(data), "x", max_count=len(values)).tolist() == values
 
 
-def test_arrow_form_is_what_pyarrow_reads() -> None:
+def test_pyarrow_reads_the_arrow_form() -> None:
     offsets = np.array([1, 5, 9], np.uint32)
     table = pa.ipc.open_file(pa.py_buffer(build_arrow(offsets))).read_all()
     assert table.schema.equals(pa.schema([pa.field("row_id", pa.uint32(), nullable=False)]), check_metadata=True)
@@ -120,19 +120,19 @@ WRONG_SHAPES = {
 
 
 @pytest.mark.parametrize("schema", WRONG_SHAPES.values(), ids=WRONG_SHAPES.keys())
-def test_any_other_arrow_schema_is_refused(schema: pa.Schema) -> None:
+def test_other_arrow_schemas_are_rejected(schema: pa.Schema) -> None:
     with pytest.raises(CorruptFileError):
         parse_arrow(memoryview(arrow_file([1, 2], schema)), "x", max_count=10)
 
 
 @pytest.mark.parametrize("batches", [0, 2])
-def test_exactly_one_batch(batches: int) -> None:
+def test_a_file_with_several_batches_is_rejected(batches: int) -> None:
     with pytest.raises(CorruptFileError, match="1 record batch"):
         parse_arrow(memoryview(arrow_file([1], batches=batches)), "x", max_count=10)
 
 
-def test_claimed_counts_are_refused_before_anything_is_allocated() -> None:
-    # 65,536 full run containers in 0.9 MB claim 2^32 values.
+def test_large_counts_are_rejected_before_allocation() -> None:
+    # 65,536 full run containers in 0.9 MB have 2^32 values.
     header = struct.pack("<I", 12347 | 65535 << 16) + b"\xff" * 8192
     keys = b"".join(struct.pack("<HH", key, 65535) for key in range(65536))
     bomb = header + keys + bytes(4 * 65536) + struct.pack("<HHH", 1, 0, 65535) * 65536
@@ -142,10 +142,10 @@ def test_claimed_counts_are_refused_before_anything_is_allocated() -> None:
         parse_arrow(memoryview(arrow_file(range(10))), "x", max_count=3)
 
 
-def test_zstd_bomb_is_refused() -> None:
+def test_a_zstd_bomb_is_rejected() -> None:
     data = bytearray(arrow_file([0] * 1000))
     at = data.index(struct.pack("<q", 4000), 8)
-    while bytes(data[at + 8 : at + 12]) != b"\x28\xb5\x2f\xfd":  # the length that stands before a zstd frame
+    while bytes(data[at + 8 : at + 12]) != b"\x28\xb5\x2f\xfd":  # the length before a zstd frame
         at = data.index(struct.pack("<q", 4000), at + 1)
     data[at : at + 8] = struct.pack("<q", 1 << 40)
     with pytest.raises(CorruptFileError, match="4000 are expected"):
@@ -162,7 +162,7 @@ def big(table_dir: Path) -> Any:
 
 
 @pytest.mark.parametrize(("below", "kind"), [(3, DeletionKind.ARROW_ARRAY), (5001, DeletionKind.BITMAP)])
-def test_read_what_pylance_wrote(big: Any, below: int, kind: DeletionKind) -> None:
+def test_deletion_files_of_pylance_are_read(big: Any, below: int, kind: DeletionKind) -> None:
     big.delete(f"id < {below}")
     version = open_version(big.uri)
     fragment = version.manifest.fragments[0]
@@ -174,7 +174,7 @@ def test_read_what_pylance_wrote(big: Any, below: int, kind: DeletionKind) -> No
     assert deletions.read(version, fragment) is vector
 
 
-def test_nothing_deleted_reads_as_none(big: Any) -> None:
+def test_a_fragment_without_deletions_has_no_vector(big: Any) -> None:
     version = open_version(big.uri)
     assert deletions.read(version, version.manifest.fragments[0]) is None
 
@@ -188,7 +188,9 @@ def test_nothing_deleted_reads_as_none(big: Any) -> None:
         (2, True, DeletionKind.BITMAP),
     ],
 )
-def test_written_form_and_round_trip(big: Any, count: int, force: bool, kind: DeletionKind) -> None:
+def test_written_files_have_the_expected_form_and_read_back(
+    big: Any, count: int, force: bool, kind: DeletionKind
+) -> None:
     version = open_version(big.uri)
     vector = DeletionVector(list(range(0, 2 * count, 2)))
     file = deletions.write(version.store, version.base, 0, 1, vector, force_bitmap=force)
@@ -198,7 +200,7 @@ def test_written_form_and_round_trip(big: Any, count: int, force: bool, kind: De
 
 
 @pytest.mark.parametrize("stated", [1, 4])
-def test_count_in_the_manifest_must_be_right(big: Any, stated: int) -> None:
+def test_a_wrong_count_in_the_manifest_is_rejected(big: Any, stated: int) -> None:
     version = open_version(big.uri)
     file = deletions.write(version.store, version.base, 0, 1, DeletionVector([1, 2, 3]))
     wrong = Fragment(0, physical_rows=12_000, deletion_file=type(file)(file.kind, 1, file.id, stated))
@@ -208,7 +210,7 @@ def test_count_in_the_manifest_must_be_right(big: Any, stated: int) -> None:
         deletions.read(version, Fragment(0, physical_rows=3, deletion_file=file))
 
 
-def test_repeated_offsets_are_refused(big: Any) -> None:
+def test_repeated_offsets_are_rejected(big: Any) -> None:
     version = open_version(big.uri)
     file = deletions.write(version.store, version.base, 0, 1, DeletionVector([1, 2]))
     version.store.put(version.deletion_file_path(0, file), arrow_file([1, 1]))
@@ -237,7 +239,7 @@ print(good, refused)
 
 
 @pytest.mark.parametrize("kind", ["flip", "truncate", "overwrite"])
-def test_damaged_files_give_a_typed_error_or_values(
+def test_damaged_files_raise_typed_errors_or_return_values(
     tmp_path: Path, damage: Callable[[bytes, Any, str], bytes], kind: str, scale: int
 ) -> None:
     rng = random.Random(f"deletions {kind}")

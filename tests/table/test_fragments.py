@@ -72,7 +72,7 @@ LIVE = [k for k in range(NUM_ROWS) if k % 5 != 2 and k >= 4]
 
 
 @given(data=st.data(), keep_deleted=st.booleans(), as_range=st.booleans())
-def test_any_rows_are_read_with_their_virtual_columns(
+def test_rows_are_read_with_their_virtual_columns(
     deleted: TableVersion, data: st.DataObject, keep_deleted: bool, as_range: bool
 ) -> None:
     fragment = deleted.manifest.fragments[0]
@@ -97,7 +97,7 @@ def test_any_rows_are_read_with_their_virtual_columns(
 
 
 @given(data=st.data())
-def test_narrowing_keeps_the_rows_of_the_mask(deleted: TableVersion, data: st.DataObject) -> None:
+def test_narrow_keeps_the_rows_of_the_mask(deleted: TableVersion, data: st.DataObject) -> None:
     fragment = deleted.manifest.fragments[0]
     start = data.draw(st.integers(0, 45))
     rows: Any = range(start, data.draw(st.integers(start + 5, NUM_ROWS)))
@@ -115,7 +115,7 @@ def test_narrowing_keeps_the_rows_of_the_mask(deleted: TableVersion, data: st.Da
         assert narrowed.dead.tolist() == selection.dead[mask].tolist()
 
 
-def test_ordinals_and_offsets_of_live_rows(deleted: TableVersion) -> None:
+def test_ordinals_are_converted_to_offsets_of_live_rows(deleted: TableVersion) -> None:
     fragment = deleted.manifest.fragments[0]
     found = live_offsets(deleted, fragment)
     assert found is not None
@@ -124,20 +124,20 @@ def test_ordinals_and_offsets_of_live_rows(deleted: TableVersion) -> None:
     assert row_count_index(deleted).num_rows == len(LIVE)
 
 
-def test_without_columns_the_rows_still_count(deleted: TableVersion) -> None:
+def test_a_selection_without_columns_keeps_its_row_count(deleted: TableVersion) -> None:
     selection = select(deleted, deleted.manifest.fragments[0], None)
     assert selection.num_rows == len(LIVE)
     assert read_selection(deleted, selection, []) == []
 
 
-def test_rows_past_the_end_are_refused(deleted: TableVersion) -> None:
+def test_rows_past_the_end_are_rejected(deleted: TableVersion) -> None:
     fragment = deleted.manifest.fragments[0]
     for rows in (range(51), range(51, 52), np.array([-1]), np.array([3, 50]), range(0, 10, 2)):
         with pytest.raises(OutOfRangeError):
             read_rows(deleted, fragment, deleted.schema.fields, rows)
 
 
-def test_the_row_id_index_knows_live_rows_only(deleted: TableVersion) -> None:
+def test_the_row_id_index_contains_only_live_rows(deleted: TableVersion) -> None:
     if not deleted.manifest.has_stable_row_ids:
         pytest.skip("ids are addresses")
     addresses, found = row_id_index(deleted).find(np.arange(NUM_ROWS + 5))
@@ -145,11 +145,11 @@ def test_the_row_id_index_knows_live_rows_only(deleted: TableVersion) -> None:
     assert addresses[found].tolist() == LIVE
 
 
-# --- files joined ----------------------------------------------------------------------------------------------------
+# --- several files ---------------------------------------------------------------------------------------------------
 
 
 def changed(version: TableVersion, change: Change) -> TableVersion:
-    """The version as if its manifest had been written differently."""
+    """Return the version with a modified manifest."""
     message = version.manifest.to_proto()
     change(message)
     return replace(version, file=replace(version.file, manifest=Manifest(message, "changed")))
@@ -161,7 +161,7 @@ def field(name: str, number: int, parent: int, kind: str) -> file_pb2.Field:
 
 @pytest.fixture
 def two_files(tmp_path: Path) -> TableVersion:
-    """A struct whose `x` and a list of structs whose `p` lie in one file, their `y` and `q` in another.
+    """A struct and a list of structs: their fields `x` and `p` are in one file, `y` and `q` in another.
 
     ids: k 0, st 1, x 2, l 3, item 4, p 5, y 6, q 7, gone 8 (in no file)
     """
@@ -196,7 +196,7 @@ def two_files(tmp_path: Path) -> TableVersion:
     return changed(first, join)
 
 
-def test_structs_spread_over_files_are_joined(two_files: TableVersion) -> None:
+def test_structs_in_several_files_are_merged(two_files: TableVersion) -> None:
     table = read_rows(two_files, two_files.manifest.fragments[0], two_files.schema.fields)
     assert table.column("k").to_pylist() == [0, 1, 2, 3]
     assert table.column("st").to_pylist() == [{"x": i, "y": f"y{i}", "gone": None} for i in range(4)]
@@ -205,7 +205,7 @@ def test_structs_spread_over_files_are_joined(two_files: TableVersion) -> None:
     ]  # fmt: skip
 
 
-def test_parts_of_them_are_read_from_the_file_that_has_them(two_files: TableVersion) -> None:
+def test_parts_of_a_struct_are_read_from_their_file(two_files: TableVersion) -> None:
     fields = two_files.schema.project(["st.y", "k"]).fields
     table = read_rows(two_files, two_files.manifest.fragments[0], fields, np.array([1, 3]))
     assert table.to_pydict() == {"st": [{"y": "y1"}, {"y": "y3"}], "k": [1, 3]}
@@ -214,7 +214,7 @@ def test_parts_of_them_are_read_from_the_file_that_has_them(two_files: TableVers
     assert table.column("st").to_pylist() == [None] * 4
 
 
-def test_lists_of_other_lengths_are_not_joined(two_files: TableVersion, tmp_path: Path) -> None:
+def test_lists_of_different_lengths_are_rejected(two_files: TableVersion, tmp_path: Path) -> None:
     other = pa.table({"st": pa.array([{"y": "y"}] * 4), "l": pa.array([[{"q": 1.0}]] * 4)})
     lance.write_dataset(other, str(tmp_path / "three"), data_storage_version="2.0")
     (file,) = open_version(str(tmp_path / "three")).manifest.fragments[0].files
@@ -229,7 +229,7 @@ def test_lists_of_other_lengths_are_not_joined(two_files: TableVersion, tmp_path
         read_rows(version, version.manifest.fragments[0], version.schema.fields)
 
 
-# --- manifests that say something else -------------------------------------------------------------------------------
+# --- modified manifests ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def read_all(version: TableVersion) -> pa.Table:
     return read_rows(version, version.manifest.fragments[0], version.schema.fields)
 
 
-def test_tombstones_and_unknown_ids_are_passed_over(simple: TableVersion) -> None:
+def test_tombstones_and_unknown_field_ids_are_ignored(simple: TableVersion) -> None:
     def change(message: table_pb2.Manifest) -> None:
         message.fragments[0].files[0].fields[:] = [-2, 1]
         message.fields.append(field("later", 9, -1, "list"))
@@ -256,7 +256,7 @@ def test_tombstones_and_unknown_ids_are_passed_over(simple: TableVersion) -> Non
     assert table.column("later").null_count == 10
 
 
-def test_a_fragment_without_a_count_asks_its_file(simple: TableVersion) -> None:
+def test_a_missing_row_count_is_read_from_the_file(simple: TableVersion) -> None:
     def change(message: table_pb2.Manifest) -> None:
         message.fragments[0].physical_rows = 0
         message.fragments[0].files[0].file_size_bytes = 0
@@ -267,7 +267,7 @@ def test_a_fragment_without_a_count_asks_its_file(simple: TableVersion) -> None:
     assert read_all(version).num_rows == 10
 
 
-def test_a_wrong_count_is_noticed(simple: TableVersion) -> None:
+def test_a_wrong_row_count_is_rejected(simple: TableVersion) -> None:
     def change(message: table_pb2.Manifest) -> None:
         message.fragments[0].physical_rows = 11
 
@@ -276,7 +276,7 @@ def test_a_wrong_count_is_noticed(simple: TableVersion) -> None:
     assert (caught.value.expected, caught.value.found) == (11, 10)
 
 
-def test_a_column_that_is_not_there_is_noticed(simple: TableVersion) -> None:
+def test_a_missing_column_index_is_rejected(simple: TableVersion) -> None:
     def change(message: table_pb2.Manifest) -> None:
         message.fragments[0].files[0].column_indices[:] = [0, 7]
 
@@ -285,8 +285,10 @@ def test_a_column_that_is_not_there_is_noticed(simple: TableVersion) -> None:
 
 
 @pytest.mark.parametrize(("fields", "columns"), [([0, 0], [0, 1]), ([0, 1], [1, 1])])
-def test_a_field_or_column_listed_twice_is_noticed(simple: TableVersion, fields: list[int], columns: list[int]) -> None:
-    """One flipped bit makes these; read as they stand, a column would be null or hold the values of another."""
+def test_a_field_or_column_listed_twice_is_rejected(
+    simple: TableVersion, fields: list[int], columns: list[int]
+) -> None:
+    """A flipped bit can produce these; without the check, a column would be null or have values of another one."""
 
     def change(message: table_pb2.Manifest) -> None:
         message.fragments[0].files[0].fields[:] = fields
@@ -299,7 +301,7 @@ def test_a_field_or_column_listed_twice_is_noticed(simple: TableVersion, fields:
 @pytest.mark.parametrize(
     "path", ["../secret.lance", "/etc/passwd", "a/../../b", "C:/x", "a\\b", "", "file:///etc/passwd"]
 )
-def test_hostile_paths_never_reach_the_store(simple: TableVersion, path: str) -> None:
+def test_unsafe_paths_are_rejected_before_any_read(simple: TableVersion, path: str) -> None:
     def change(message: table_pb2.Manifest) -> None:
         message.fragments[0].files[0].path = path
 
@@ -312,7 +314,7 @@ def test_hostile_paths_never_reach_the_store(simple: TableVersion, path: str) ->
         read_all(version)
 
 
-def test_a_missing_file_is_an_error_of_ours(simple: TableVersion) -> None:
+def test_a_missing_data_file_raises_a_typed_error(simple: TableVersion) -> None:
     def change(message: table_pb2.Manifest) -> None:
         message.fragments[0].files[0].path = "nothing.lance"
 
@@ -320,7 +322,7 @@ def test_a_missing_file_is_an_error_of_ours(simple: TableVersion) -> None:
         read_all(changed(simple, change))
 
 
-def test_overlays_are_refused_and_hidden_columns_must_be_there(simple: TableVersion, deleted: TableVersion) -> None:
+def test_overlays_and_missing_hidden_columns_are_rejected(simple: TableVersion, deleted: TableVersion) -> None:
     def overlay(message: table_pb2.Manifest) -> None:
         message.fragments[0].overlays.add()
 
@@ -336,7 +338,7 @@ def test_overlays_are_refused_and_hidden_columns_must_be_there(simple: TableVers
         read_rows(version, version.manifest.fragments[0], [], virtual=[ROW_ID])
 
 
-def test_row_ids_and_versions_in_hidden_columns(tmp_path: Path) -> None:
+def test_row_ids_and_versions_are_read_from_hidden_columns(tmp_path: Path) -> None:
     path = str(tmp_path / "spilled.lance")
     theirs = lance.write_dataset(
         pa.table({"id": pa.array(range(60), pa.int64())}),
@@ -362,7 +364,7 @@ def test_row_ids_and_versions_in_hidden_columns(tmp_path: Path) -> None:
     assert found.all() and addresses.tolist() == expected["_rowaddr"].to_pylist()[::-3]
 
 
-def test_row_sizes_are_those_of_the_columns(simple: TableVersion) -> None:
+def test_row_sizes_are_the_sizes_of_the_columns(simple: TableVersion) -> None:
     fragment = simple.manifest.fragments[0]
     (k, s) = simple.schema.fields
     assert bytes_per_row(simple, fragment, [k]) == 8

@@ -52,7 +52,7 @@ def manifest(version: int = 7, fragments: int = 0) -> table_pb2.Manifest:
     "index_section", [None, b"", b"\x0a\x00", b"x" * 100_000], ids=["none", "empty", "small", "big"]
 )
 @pytest.mark.parametrize("fragments", [0, 20_000])
-def test_packed_sections_come_back_byte_for_byte(index_section: bytes | None, fragments: int) -> None:
+def test_packed_sections_are_read_unchanged(index_section: bytes | None, fragments: int) -> None:
     message = manifest(fragments=fragments)
     data = pack(message, b"transaction", index_section)
     for file in (read(data), read(data, size_bytes=len(data)), packed_file(LOCATION, message, data)):
@@ -63,7 +63,7 @@ def test_packed_sections_come_back_byte_for_byte(index_section: bytes | None, fr
         assert file.location.size_bytes == len(data)
 
 
-def test_layout_is_that_of_the_format() -> None:
+def test_packed_files_have_the_layout_of_the_format() -> None:
     data = pack(manifest(), b"TX", b"IDX")
     assert data[:4] == struct.pack("<I", 3)
     assert data[4:7] == b"IDX"
@@ -76,13 +76,13 @@ def test_layout_is_that_of_the_format() -> None:
     assert not message.HasField("transaction_section_deprecated")
 
 
-def test_section_zero_is_written_although_it_is_zero() -> None:
+def test_a_section_offset_of_zero_is_written() -> None:
     message = table_pb2.Manifest.FromString(pack(manifest(), b"TX", None)[10:-16])
     assert message.HasField("transaction_section")
     assert not message.HasField("index_section")
 
 
-def test_the_old_place_of_the_transaction_is_read() -> None:
+def test_the_deprecated_transaction_offset_is_read() -> None:
     message = manifest()
     message.transaction_section_deprecated = 0
     body = message.SerializeToString()
@@ -91,7 +91,7 @@ def test_the_old_place_of_the_transaction_is_read() -> None:
     assert file.transaction_section(stored(data)) == b"TX"
 
 
-def test_a_small_manifest_is_one_read_a_large_one_two() -> None:
+def test_small_manifests_take_one_read_and_large_ones_two() -> None:
     for fragments, requests in ((3, 1), (20_000, 2)):
         data = pack(manifest(fragments=fragments), b"TX", None)
         store = CountingStore(stored(data))
@@ -121,24 +121,24 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN.keys())
-def test_broken_files_are_named(data: bytes) -> None:
+def test_errors_of_damaged_files_name_the_file(data: bytes) -> None:
     with pytest.raises(CorruptFileError, match=r"7\.manifest") as caught:
         read(data)
     assert caught.value.path == LOCATION.path
 
 
-def test_another_container_version_is_refused() -> None:
+def test_other_container_versions_are_rejected() -> None:
     with pytest.raises(UnsupportedFeatureError, match="65535"):
         read(GOOD[:-16] + footer(13, 65535, 65535))
 
 
-def test_version_must_be_that_of_the_name() -> None:
+def test_a_version_that_differs_from_the_file_name_is_rejected() -> None:
     with pytest.raises(CorruptFileError, match="version 8"):
         read(pack(manifest(version=8), b"TX", None))
 
 
 @pytest.mark.parametrize("offset", [40, 2**40, 2**63])
-def test_section_offsets_are_checked_when_used(offset: int) -> None:
+def test_section_offsets_are_checked_on_use(offset: int) -> None:
     message = manifest()
     data = pack(message, b"TX", None)
     message.index_section = message.transaction_section = offset
@@ -150,7 +150,7 @@ def test_section_offsets_are_checked_when_used(offset: int) -> None:
             section(stored(data))
 
 
-def test_a_claimed_giant_is_not_read() -> None:
+def test_a_manifest_with_a_huge_length_is_not_read() -> None:
     class Giant(CountingStore):
         def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
             return memoryview(bytes(length - 16) + footer(0)), 2**40
@@ -161,7 +161,7 @@ def test_a_claimed_giant_is_not_read() -> None:
     assert store.total_requests == 0
 
 
-# --- pylance as the judge --------------------------------------------------------------------------------------------
+# --- comparison to pylance -------------------------------------------------------------------------------------------
 
 
 def test_history_agrees_with_pylance(three_fragments: TableVersion, table_dir: Path) -> None:
@@ -181,8 +181,8 @@ def test_history_agrees_with_pylance(three_fragments: TableVersion, table_dir: P
             assert getattr(summary, name) == int(value), name
 
 
-def test_history_of_a_table_that_was_made_again_at_its_place(tmp_path: Path) -> None:
-    """Two tables with the same names of versions and one cache: neither sees the other's history."""
+def test_a_rewritten_table_has_its_own_history(tmp_path: Path) -> None:
+    """Two tables with the same version names share a cache, but not their histories."""
     cache, uri = TableCache(), str(tmp_path / "t")
     seen = []
     for value in (1, 2):
@@ -239,7 +239,7 @@ print(good, refused)
 
 
 @pytest.mark.parametrize("kind", ["flip", "truncate", "overwrite"])
-def test_damaged_manifests_give_a_typed_error_or_a_manifest(
+def test_damaged_manifests_raise_typed_errors_or_parse(
     tmp_path: Path, table_dir: Path, damage: Callable[[bytes, Any, str], bytes], kind: str, scale: int
 ) -> None:
     table = pa.table({"id": range(100), "name": ["x"] * 100, "st": [{"a": 1, "b": [1.5]}] * 100})

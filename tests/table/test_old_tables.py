@@ -1,4 +1,4 @@
-"""Tables of old releases: what their manifests lack or have wrong, each fault by name, read and put right.
+"""Tables of old releases: known faults of their manifests are tolerated and repaired.
 
 The faults are made here, on new tables. Where LANCETABLE_OLD_TABLES names a directory with tables of old releases (the
 `test_data` and `historical_datasets` of the reference implementation), they are compared with what pylance reads.
@@ -33,7 +33,7 @@ def table_of(uri: Path, storage: str = "0.1") -> pa.Table:
 
 
 def edit(uri: Path, change: Callable[[table_pb2.Manifest], None]) -> None:
-    """Write the newest manifest again, changed."""
+    """Rewrite the newest manifest with a modification."""
     version = open_version(str(uri))
     message = version.manifest.to_proto()
     change(message)
@@ -50,7 +50,7 @@ def without_counts(message: table_pb2.Manifest) -> None:
 
 
 def without_writer(message: table_pb2.Manifest) -> None:
-    """Counts are wrong, too: releases that left no version behind counted live rows at times."""
+    """Releases that did not record their version sometimes stored the number of live rows."""
     message.ClearField("writer_version")
     message.fragments[0].physical_rows = 4
     message.fragments[0].deletion_file.num_deleted_rows = 3
@@ -95,7 +95,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_fault_is_read_over_and_put_right(fault: Callable[[Any], None], tmp_path: Path) -> None:
+def test_known_faults_are_tolerated_and_repaired(fault: Callable[[Any], None], tmp_path: Path) -> None:
     uri = tmp_path / "t"
     expected = table_of(uri)
 
@@ -120,8 +120,8 @@ def test_a_fault_is_read_over_and_put_right(fault: Callable[[Any], None], tmp_pa
     assert lance.dataset(uri).to_table().column("a").to_pylist() == [0, 1, *range(3, 11)]
 
 
-def test_the_format_stated_is_older_than_the_files(tmp_path: Path) -> None:
-    """Release 0.16 went on stating 0.1 when tables were overwritten in 2.0."""
+def test_a_recorded_format_older_than_the_files_is_tolerated(tmp_path: Path) -> None:
+    """Release 0.16 still recorded 0.1 when tables were overwritten in 2.0."""
     uri = tmp_path / "t"
     table_of(uri, "2.0")
 
@@ -137,8 +137,8 @@ def test_the_format_stated_is_older_than_the_files(tmp_path: Path) -> None:
     assert lance.dataset(uri).count_rows() == 10
 
 
-def test_a_mixture_of_files_is_not_written_to(tmp_path: Path) -> None:
-    """What release 0.16 made of such a table by appending; only an older version helps."""
+def test_a_table_of_mixed_file_versions_is_not_written(tmp_path: Path) -> None:
+    """Release 0.16 appended files of another version to such a table; only an older version is usable."""
     uri, other = tmp_path / "t", tmp_path / "u"
     table_of(uri)
     lance.write_dataset(pa.table({"a": [1], "s": ["x"]}), other, data_storage_version="2.0")
@@ -156,8 +156,8 @@ def test_a_mixture_of_files_is_not_written_to(tmp_path: Path) -> None:
     assert lance.dataset(uri).count_rows() == 10
 
 
-def test_a_field_id_that_was_given_twice(tmp_path: Path) -> None:
-    """Releases before 0.11 gave the id of a dropped column to a new one; the newest file holds the column that is."""
+def test_a_reused_field_id_is_read_from_the_newest_file(tmp_path: Path) -> None:
+    """Releases before 0.11 reused the id of a dropped column; the newest file contains the current column."""
     uri = tmp_path / "t"
     lance.write_dataset(pa.table({"x": range(4)}), uri, data_storage_version="0.1", max_rows_per_file=2)
     lance.dataset(uri).add_columns({"y": "x * 2"})
@@ -182,8 +182,8 @@ def test_a_field_id_that_was_given_twice(tmp_path: Path) -> None:
     assert [len(each.files) for each in open_version(str(uri)).manifest.fragments] == [2, 2]
 
 
-def test_what_an_old_index_covers_is_not_believed(tmp_path: Path) -> None:
-    """Before 0.8.15 compaction left wrong coverage behind; without any, pylance works it out anew."""
+def test_the_coverage_of_an_old_index_is_ignored(tmp_path: Path) -> None:
+    """Compaction before 0.8.15 wrote wrong coverage; pylance recomputes missing coverage."""
     uri = tmp_path / "t"
     table_of(uri, "2.0")
     lance.dataset(uri).create_scalar_index("a", "BTREE")
@@ -200,8 +200,8 @@ def test_what_an_old_index_covers_is_not_believed(tmp_path: Path) -> None:
     assert lance.dataset(uri).to_table(filter="a = 8").num_rows == 1
 
 
-def test_v1_names_and_a_copy_of_the_newest_manifest(tmp_path: Path) -> None:
-    """As releases before 0.14 left them; `_latest.manifest` is nobody's concern."""
+def test_v1_names_with_a_latest_manifest_are_read(tmp_path: Path) -> None:
+    """Releases before 0.14 wrote V1 names and `_latest.manifest`, which is ignored."""
     uri = tmp_path / "t"
     lance.write_dataset(pa.table({"a": [1]}), uri, data_storage_version="0.1", enable_v2_manifest_paths=False)
     shutil.copy(uri / "_versions" / "1.manifest", uri / "_latest.manifest")
@@ -211,8 +211,8 @@ def test_v1_names_and_a_copy_of_the_newest_manifest(tmp_path: Path) -> None:
     assert lance.dataset(uri).version == 2
 
 
-def test_strings_as_lists_of_bytes(tmp_path: Path) -> None:
-    """How 0.13 stored strings in its first 2.0 files: ends in one column, bytes in the next."""
+def test_strings_stored_as_lists_of_bytes_are_read(tmp_path: Path) -> None:
+    """Release 0.13 stored strings in 2.0 files as two columns: ends and bytes."""
     from lancetable.file.reader import open_data_file, read_columns
     from lancetable.format.schema import Schema
     from lancetable.proto import encodings_v2_0_pb2 as pb
@@ -246,7 +246,7 @@ def old_tables() -> list[Any]:
 
 
 @pytest.mark.parametrize("uri", old_tables())
-def test_tables_of_old_releases_read_as_pylance_reads_them(uri: str, tmp_path: Path) -> None:
+def test_tables_of_old_releases_equal_pylance(uri: str, tmp_path: Path) -> None:
     ours, theirs = lancetable.dataset(uri), lance.dataset(uri)
     assert [each["version"] for each in ours.versions()] == [each["version"] for each in theirs.versions()]
     for each in theirs.versions():
@@ -272,8 +272,8 @@ def test_tables_of_old_releases_read_as_pylance_reads_them(uri: str, tmp_path: P
 
 
 @pytest.mark.parametrize("uri", old_tables())
-def test_tables_of_old_releases_go_on(uri: str, tmp_path: Path) -> None:
-    """A commit of ours on a copy: pylance reads what it shows."""
+def test_tables_of_old_releases_accept_commits(uri: str, tmp_path: Path) -> None:
+    """pylance reads the result of a commit on a copy of the table."""
     copy = tmp_path / "t"
     shutil.copytree(uri, copy)
     dataset = lancetable.dataset(copy)

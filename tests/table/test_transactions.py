@@ -1,4 +1,4 @@
-"""Transactions of a version: inline or in a file, missing or damaged, ours and pylance's."""
+"""Transactions of a version: inline, in a file, missing, damaged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read(version: TableVersion) -> Transaction | None:
     return transactions.read(version.store, version.base, version.file)
 
 
-def test_inline_and_file_say_the_same(three_fragments: TableVersion, table_dir: Path) -> None:
+def test_inline_transaction_equals_the_file(three_fragments: TableVersion, table_dir: Path) -> None:
     lance.dataset(str(table_dir)).delete("id = 3")
     version = open_version(str(table_dir))
     transaction = read(version)
@@ -43,14 +43,14 @@ def test_inline_and_file_say_the_same(three_fragments: TableVersion, table_dir: 
     assert lance.dataset(str(table_dir)).read_transaction(2).uuid == transaction.uuid
 
 
-def test_the_inline_form_needs_no_file(three_fragments: TableVersion, table_dir: Path) -> None:
+def test_an_inline_transaction_is_read_without_the_file(three_fragments: TableVersion, table_dir: Path) -> None:
     for path in (table_dir / "_transactions").iterdir():
         path.unlink()
     assert read(three_fragments) is not None
     assert read(without_inline(three_fragments)) is None
 
 
-def test_a_manifest_without_any_transaction(three_fragments: TableVersion) -> None:
+def test_a_manifest_without_a_transaction_returns_none(three_fragments: TableVersion) -> None:
     message = without_inline(three_fragments).manifest.to_proto()
     message.transaction_file = ""
     bare = replace(three_fragments, file=replace(three_fragments.file, manifest=Manifest.from_proto(message)))
@@ -58,7 +58,7 @@ def test_a_manifest_without_any_transaction(three_fragments: TableVersion) -> No
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a\0b"])
-def test_hostile_names_are_refused(three_fragments: TableVersion, name: str) -> None:
+def test_unsafe_file_names_are_rejected(three_fragments: TableVersion, name: str) -> None:
     message = without_inline(three_fragments).manifest.to_proto()
     message.transaction_file = name
     hostile = replace(three_fragments, file=replace(three_fragments.file, manifest=Manifest.from_proto(message)))
@@ -74,7 +74,7 @@ def test_write(three_fragments: TableVersion) -> None:
     assert Transaction.from_bytes(stored) == transaction
 
 
-def test_read_since_marks_what_cannot_be_read(three_fragments: TableVersion, table_dir: Path) -> None:
+def test_read_since_returns_none_for_unreadable_transactions(three_fragments: TableVersion, table_dir: Path) -> None:
     ds = lance.dataset(str(table_dir))
     ds.delete("id = 1")
     ds.delete("id = 2")
@@ -105,7 +105,7 @@ print(good, refused)
 
 
 @pytest.mark.parametrize("kind", ["flip", "truncate", "overwrite"])
-def test_damaged_transactions_give_a_typed_error_or_a_transaction(
+def test_damaged_transactions_raise_typed_errors_or_parse(
     tmp_path: Path, table_dir: Path, damage: Callable[[bytes, Any, str], bytes], kind: str, scale: int
 ) -> None:
     table = pa.table({"id": range(50), "st": [{"a": 1, "b": [1.5]}] * 50})

@@ -1,4 +1,4 @@
-"""Opening a table: newest, by number, tag, branch and time; what is refused; pickling; paths of files."""
+"""Opening of tables by number, tag, branch and time; errors; pickling; paths of files."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_open_reads_a_hint_and_one_manifest(history: Any) -> None:
     assert store.total_requests <= 2
 
 
-def test_latest_is_the_same_object_until_somebody_commits(history: Any) -> None:
+def test_latest_is_the_same_object_without_a_new_commit(history: Any) -> None:
     version = open_version(history.uri)
     assert latest(version) is version
     history.checkout_latest()
@@ -150,21 +150,21 @@ def test_detached_versions_open_by_number(history: Any) -> None:
         (True, InvalidInputError),
     ],
 )
-def test_references_that_lead_nowhere(history: Any, ref: Any, error: type[Exception]) -> None:
+def test_unknown_references_are_rejected(history: Any, ref: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         open_version(history.uri, ref)
-    with pytest.raises(ValueError):  # what pylance's callers catch
+    with pytest.raises(ValueError):  # the class that pylance raises
         open_version(history.uri, ref)
 
 
-def test_no_table(tmp_path: Path) -> None:
+def test_opening_a_missing_table_raises(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
         for ref in (None, 1, "tag"):
             with pytest.raises(DatasetNotFoundError, match="was not found"):
                 open_version(str(path), ref)
 
 
-def test_pickled_version_is_the_same_without_io(history: Any) -> None:
+def test_a_version_is_unpickled_without_io(history: Any) -> None:
     version = open_version(history.uri, 3)
     for manifest in (Path(history.uri) / "_versions").glob("*.manifest"):
         manifest.unlink()
@@ -180,13 +180,13 @@ def test_a_shared_cache_is_used(history: Any) -> None:
 
 
 def edited(version: TableVersion, edit: Any) -> TableVersion:
-    """The same version with an edited manifest message, not written anywhere."""
+    """Return the version with a modified manifest, which is not written."""
     message = version.manifest.to_proto()
     edit(message)
     return replace(version, file=replace(version.file, manifest=Manifest.from_proto(message)))
 
 
-def test_unknown_flags_are_refused_when_opening(history: Any) -> None:
+def test_unknown_flags_are_rejected_when_opening(history: Any) -> None:
     version = open_version(history.uri)
     for flag in (1 << 6, 1 << 12, 1 << 40):
         message = version.manifest.to_proto()
@@ -223,7 +223,7 @@ def test_base_paths(history: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../b", "file:///x", "a\\b", "", "a\0"])
-def test_hostile_data_paths_never_become_paths(history: Any, path: str) -> None:
+def test_unsafe_data_paths_are_rejected(history: Any, path: str) -> None:
     version = open_version(history.uri)
     for base_id in (None, 0):
         with pytest.raises(CorruptFileError):

@@ -31,7 +31,7 @@ def branches_from(version: TableVersion) -> list[ReferencedBranch]:
     Branches are found by the names of their parents and by lineage, because the ref of a parent may have been deleted.
     A branch with neither counts as created from a removed version.
     """
-    contents = refs.list_branches(version.store, version.main_base)
+    contents = refs.BRANCHES.list(version.store, version.main_base)
     referenced: dict[str, int] = {}
     while True:
         children = {}
@@ -131,7 +131,7 @@ class _Ancestor:
 
     @classmethod
     def of(cls, version: TableVersion) -> _Ancestor:
-        branches = refs.list_branches(version.store, version.main_base)
+        branches = refs.BRANCHES.list(version.store, version.main_base)
         others = frozenset(base_of_branch(version, name) for name in (None, *branches)) - {version.base}
         root = version.store.uri(version.base).rstrip("/")
         paths = {base_path.path for base_path in version.manifest.base_paths.values()}

@@ -202,7 +202,7 @@ def plan_cleanup(version: TableVersion, policy: Policy, *, before_version: int |
     needs, is_known = needs_of(version, branches, candidates, removed_parents, warnings)
     tags = {
         name: tag.version
-        for name, tag in refs.list_tags(store, version.main_base).items()
+        for name, tag in refs.TAGS.list(store, version.main_base).items()
         if tag.branch == version.branch
     }
     before = None if policy.older_than is None else _moment_before(policy.older_than)
@@ -448,7 +448,7 @@ def _referenced_since(version: TableVersion, plan: CleanupPlan) -> set[int]:
     """Return the versions of the plan that a tag or a branch has referenced since the plan was made."""
     if not plan.versions:
         return set()
-    tags = refs.list_tags(version.store, version.main_base).values()
+    tags = refs.TAGS.list(version.store, version.main_base).values()
     numbers = {tag.version for tag in tags if tag.branch == version.branch}
     versions = set(plan.versions)
     needs, _ = needs_of(version, branches_from(version), versions, (), [])

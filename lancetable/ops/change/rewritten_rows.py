@@ -31,6 +31,7 @@ from lancetable.ops.read.batch_sizer import note_allocated, with_memory_release
 from lancetable.ops.schema.column_files import discard_column_files
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.rowids import RowIdSequence
+from lancetable.table.base_paths import all_targets
 from lancetable.table.data_files import WriteLimits, remove_from
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.fragments import narrow, read_selection, select
@@ -38,7 +39,6 @@ from lancetable.table.row_count_index import Offsets, live_offsets, physical_row
 from lancetable.table.row_id_lookup import row_ids_at
 from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion
-from lancetable.table.write_targets import own_place, registered_places
 
 __all__ = [
     "Prepared",
@@ -221,8 +221,8 @@ def discard_prepared(version: TableVersion, prepared: Prepared) -> None:
     """Remove the files of an update that was prepared on `version` and will not be committed."""
     operation = prepared.operation
     base_ids = {file.base_id for fragment in operation.new_fragments for file in fragment.files}
-    places = (own_place(version.base), *registered_places(version, base_ids))
-    remove_from(version.store, places, operation.new_fragments)
+    bases = {base_id: base for base_id, base in version.manifest.base_paths.items() if base_id in base_ids}
+    remove_from(version.store, all_targets(version.store, version.base, bases), operation.new_fragments)
     if operation.mode is tx.UpdateMode.REWRITE_COLUMNS:
         discard_column_files(version, operation.updated_fragments)
     else:

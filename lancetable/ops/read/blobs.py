@@ -12,7 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -156,8 +156,7 @@ def blob_field_of(version: TableVersion, column: str) -> Field:
     """Return the blob field at a path.
 
     Raises TypeError for a path that is not a string, ColumnNotFoundError, and InvalidInputError for a column that is
-    not a
-    blob or is inside a list.
+    not a blob or is inside a list.
     """
     if not isinstance(column, str):
         raise TypeError(f"blob_column must be a string, not {type(column).__name__}")
@@ -186,10 +185,7 @@ def locate(
 ) -> Places:
     """Locate the blobs of the descriptions; `addresses` are the addresses of their rows."""
     if isinstance(descriptions, pa.ChunkedArray):
-        chunks = descriptions.chunks
-        descriptions = (
-            chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.nulls(0, descriptions.type)
-        )
+        descriptions = pa.concat_arrays(descriptions.chunks or [pa.nulls(0, descriptions.type)])
     fragments = row_count_index(version).fragments
     parts = []
     ids = (addresses >> np.uint64(32)).astype(np.int64)
@@ -258,9 +254,8 @@ def read_blob_ranges(
 
 def checked_selector(selector: str) -> Selector:
     """Return `selector` if it is valid. Raises InvalidInputError otherwise."""
-    for known in get_args(Selector):
-        if selector == known:
-            return known  # type: ignore[no-any-return]  # one of the literals
+    if selector in get_args(Selector):
+        return cast(Selector, selector)
     raise InvalidInputError(f"selector must be one of 'ids', 'addresses', or 'indices', got {selector!r}")
 
 
@@ -268,8 +263,7 @@ def checked_requests(requests: Any) -> tuple[list[int], list[int], list[int]]:
     """Return the rows, offsets and lengths of requests.
 
     Raises TypeError for a request that is not a tuple of integers, InvalidInputError for a wrong length,
-    OutOfRangeError
-    for negative numbers and ranges beyond 64 bits.
+    OutOfRangeError for negative numbers and ranges beyond 64 bits.
     """
     rows, offsets, lengths = [], [], []
     for number, request in enumerate(requests):

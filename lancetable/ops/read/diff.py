@@ -44,7 +44,7 @@ def updated_rows(version: TableVersion, begin: int, end: int) -> pa.RecordBatchR
 
 
 def _rows(version: TableVersion, condition: str) -> pa.RecordBatchReader:
-    plan = plan_scan(version, ScanOptions(columns=[*_all_columns(version), *LINEAGE], filter=condition))
+    plan = plan_scan(version, ScanOptions(columns=["*", *LINEAGE], filter=condition))
     return pa.RecordBatchReader.from_batches(plan.output_schema, execute_scan(version, plan))
 
 
@@ -77,12 +77,12 @@ def _live_ids(version: TableVersion, fragments: Iterable[Fragment]) -> npt.NDArr
 
 def _only_in(version: TableVersion, other: TableVersion) -> list[Fragment]:
     """Return the fragments of a version that the other lacks or has with different files."""
-    known = {fragment.id: fragment for fragment in other.manifest.fragments}
-    return [fragment for fragment in version.manifest.fragments if not _same_rows(fragment, known.get(fragment.id))]
-
-
-def _same_rows(one: Fragment, other: Fragment | None) -> bool:
-    return other is not None and (one.files, one.deletion_file) == (other.files, other.deletion_file)
+    known = {(fragment.id, fragment.files, fragment.deletion_file) for fragment in other.manifest.fragments}
+    return [
+        fragment
+        for fragment in version.manifest.fragments
+        if (fragment.id, fragment.files, fragment.deletion_file) not in known
+    ]
 
 
 # --- row by row -------------------------------------------------------------------------------------------------------
@@ -107,8 +107,7 @@ class Diff:
 def diff(older: TableVersion, newer: TableVersion, key: Sequence[str] | None = None) -> Diff:
     """Compare the rows of two versions, matched by stable row id if available, otherwise by the columns `key`.
 
-    Nulls in a key are equal. Raises InvalidInputError if a key is required or not unique, and ColumnNotFoundError for
-    an
+    Nulls in a key are equal. Raises InvalidInputError if a key is required or not unique, ColumnNotFoundError for an
     unknown key column.
     """
     stable = older.manifest.has_stable_row_ids and newer.manifest.has_stable_row_ids
@@ -138,13 +137,9 @@ def diff(older: TableVersion, newer: TableVersion, key: Sequence[str] | None = N
 
 
 def _read(version: TableVersion, other: TableVersion, with_ids: bool) -> pa.Table:
-    columns = [*_all_columns(version), *([ROW_ID] if with_ids else [])]
+    columns = ["*", *([ROW_ID] if with_ids else [])]
     ids = [fragment.id for fragment in _only_in(version, other)]
     return scan_table(version, plan_scan(version, ScanOptions(columns=columns, fragments=ids))).combine_chunks()
-
-
-def _all_columns(version: TableVersion) -> list[str]:
-    return [name if name.isidentifier() else "`" + name.replace("`", "``") + "`" for name in version.schema.names]
 
 
 def _numbered(table: pa.Table, names: Sequence[str], column: str) -> pa.Table:

@@ -19,9 +19,9 @@ _MAX_EXPLAINED = 1000  # fragments whose statistics are read to explain a plan
 
 
 def explain_plan(version: TableVersion, plan: ScanPlan, *, verbose: bool = False, took: str | None = None) -> str:
-    """Return the plan as text, with the rows that statistics rule out. Reads statistics and footers, but no data.
+    """Describe the plan and the rows that statistics rule out. Reads statistics and footers, but no data.
 
-    Covers the first fragments only if the table has very many; the text reports it.
+    The description of a table with very many fragments covers only the first ones, and states this.
     """
     if plan.predicate is None or not plan.use_stats:
         return plan.explain(verbose=verbose, took=took)
@@ -50,7 +50,7 @@ def explain_plan(version: TableVersion, plan: ScanPlan, *, verbose: bool = False
 
 
 def analyze_plan(version: TableVersion, plan: ScanPlan) -> str:
-    """Run the plan and return it as text with measured rows, bytes, requests and time."""
+    """Run the plan and describe it with measured rows, bytes, requests and time."""
     collected: list[ScanStatistics] = []
     start = time.perf_counter()
     num_rows = scan_table(version, replace(plan, stats_callback=collected.append)).num_rows

@@ -22,8 +22,7 @@ def null_free_columns(version: TableVersion, names: Iterable[str], *, most_files
     Returns an empty list if the store is not local, because each file would cost a request, if more than `most_files`
     files are involved, or if a footer cannot be read. Stops adding columns when `most_pages` pages have been inspected.
     The result follows the page encodings in the footers; the values are not read. A caller that depends on the absence
-    of
-    nulls must check the values.
+    of nulls must check the values.
     """
     fragments = version.manifest.fragments
     if not version.store.capabilities.local or len(fragments) > most_files:

@@ -23,6 +23,10 @@ Codes = npt.NDArray[np.int64]
 _SELECT_SHARE = 16
 _SAMPLE_PARTS, _SAMPLE_ROWS = 16, 4096
 
+_SELECTABLE = (
+    *(pa.types.is_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_temporal, pa.types.is_decimal),
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary),
+)
 _FLOAT_BITS = {16: np.int16, 32: np.int32, 64: np.int64}
 
 
@@ -55,18 +59,18 @@ def foremost(key: pa.ChunkedArray | pa.Array, ordering: ColumnOrdering, limit: i
     """
     kind = key.type
     nulls_before = key.null_count if ordering.nulls_first else 0
-    wanted = limit - nulls_before
+    num_first = limit - nulls_before
     if (
         not 0 < limit * _SELECT_SHARE < len(key)
-        or not 0 < wanted <= len(key) - key.null_count
+        or not 0 < num_first <= len(key) - key.null_count
         or not _is_selectable(kind)
     ):
         return None
     # Arrow selects from a chunked array much faster than from the same data in a table.
     chunks = key if isinstance(key, pa.ChunkedArray) else pa.chunked_array([key])
-    candidates = _within(chunks, ordering, wanted, _sample(chunks), bool(nulls_before))
+    candidates = _within(chunks, ordering, num_first, _sample(chunks), bool(nulls_before))
     if candidates is None or len(candidates) > len(key) // _SELECT_SHARE:
-        candidates = _within(chunks, ordering, wanted, chunks, bool(nulls_before))
+        candidates = _within(chunks, ordering, num_first, chunks, bool(nulls_before))
     return candidates
 
 
@@ -79,15 +83,13 @@ def _sample(key: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _within(
-    key: pa.ChunkedArray, ordering: ColumnOrdering, wanted: int, among: pa.ChunkedArray, nulls: bool
+    key: pa.ChunkedArray, ordering: ColumnOrdering, num_first: int, among: pa.ChunkedArray, nulls: bool
 ) -> pa.Array | None:
-    """Return the rows not after the `wanted`-th row of `among`, plus nulls if they sort first; None if there is no
-    bound.
-    """
-    if len(among) - among.null_count < wanted:
+    """Return the rows up to the `num_first`-th of `among`, plus nulls if they sort first; None without a bound."""
+    if len(among) - among.null_count < num_first:
         return None
-    best = pc.select_k_unstable(among, k=wanted, sort_keys=[("", _direction(ordering))])
-    last = among[best[wanted - 1].as_py()]
+    best = pc.select_k_unstable(among, k=num_first, sort_keys=[("", _direction(ordering))])
+    last = among[best[num_first - 1].as_py()]
     passing = (pc.less_equal if ordering.ascending else pc.greater_equal)(key, last)
     if pa.types.is_floating(key.type):
         # Arrow places NaN last in both directions. In this order NaN is at one end, depending on its sign.
@@ -100,18 +102,7 @@ def _within(
 
 def _is_selectable(kind: pa.DataType) -> bool:
     """Return whether Arrow can select the first values of a type, in an order that differs only in NaN."""
-    types = pa.types
-    return bool(
-        types.is_integer(kind)
-        or types.is_float32(kind)
-        or types.is_float64(kind)
-        or (types.is_temporal(kind) and not types.is_interval(kind))
-        or types.is_decimal(kind)
-        or types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-    )
+    return any(is_kind(kind) for is_kind in _SELECTABLE) and not pa.types.is_interval(kind)
 
 
 def _sort(keys: Sequence[pa.ChunkedArray | pa.Array], orderings: Sequence[ColumnOrdering]) -> pa.Array:

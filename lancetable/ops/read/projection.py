@@ -57,8 +57,7 @@ class Output:
     """One column of the result.
 
     It is a stored column (`column` is its index among the fields read, `steps` the path into a struct), a virtual
-    column
-    (`virtual` is its name), or the value of an `expression`.
+    column (`virtual` is its name), or the value of an `expression`.
     """
 
     field: pa.Field
@@ -93,21 +92,20 @@ def project_list(
 
     A nested column is named after the path in the request. `add` are virtual columns that are appended, even if `names`
     contains them. Raises ColumnNotFoundError, InvalidInputError for a duplicate column, TypeError for a name that is
-    not a
-    string.
+    not a string.
     """
-    wanted = _expand(schema, names)
-    wanted = [name for name in wanted if name not in add] + list(add)
-    if len(set(wanted)) != len(wanted):
-        twice = next(name for name in wanted if wanted.count(name) > 1)
+    requested = _expand(schema, names)
+    requested = [name for name in requested if name not in add] + list(add)
+    if len(set(requested)) != len(requested):
+        twice = next(name for name in requested if requested.count(name) > 1)
         raise InvalidInputError(f"Duplicate column name: {twice}")
     virtual = {*VIRTUAL, *add}
-    stored = [name for name in wanted if name not in virtual]
+    stored = [name for name in requested if name not in virtual]
     columns = read_set(schema, stored, blobs_as_bytes=blobs_as_bytes)
     indexes = _index_by_id(columns)
     outputs = [
         _virtual_output(name, name) if name in virtual else _stored_output(schema, columns, indexes, name, name)
-        for name in wanted
+        for name in requested
     ]
     return _projection(schema, outputs, columns)
 
@@ -141,12 +139,12 @@ def project_stored(schema: Schema, names: Sequence[str] | None, *, blobs_as_byte
 
     Repeated virtual columns are kept. Raises ColumnNotFoundError, TypeError for a name that is not a string.
     """
-    wanted = _expand(schema, names)
-    columns = read_set(schema, [name for name in wanted if name not in VIRTUAL], blobs_as_bytes=blobs_as_bytes)
+    requested = _expand(schema, names)
+    columns = read_set(schema, [name for name in requested if name not in VIRTUAL], blobs_as_bytes=blobs_as_bytes)
     indexes = _index_by_id(columns)
     outputs: list[Output] = []
     added: set[int] = set()
-    for name in wanted:
+    for name in requested:
         if name in VIRTUAL:
             outputs.append(_virtual_output(name, name))
             continue
@@ -218,9 +216,9 @@ def read_set(schema: Schema, paths: Sequence[str], *, blobs_as_bytes: bool = Fal
     for path in paths:
         if schema.field(path) is None:
             raise column_not_found(schema, path)
-    wanted = schema.project(_widest(schema, paths)).fields
+    requested = schema.project(_widest(schema, paths)).fields
     whole = {field.id: field for field in schema.fields}
-    fields = tuple(whole[field.id] if field == whole[field.id] else field for field in wanted)
+    fields = tuple(whole[field.id] if field == whole[field.id] else field for field in requested)
     return tuple(map(with_bytes if blobs_as_bytes else described, fields))
 
 

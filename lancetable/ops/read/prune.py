@@ -78,32 +78,33 @@ def file_statistics(version: TableVersion, data_file: DataFile) -> FileStatistic
         return None
     path = version.data_file_path(data_file)
     key = ("statistics", version.store.key(path))
-    found = version.cache.get(key)
-    if not isinstance(found, FileStatistics):
+    statistics = version.cache.get(key)
+    if not isinstance(statistics, FileStatistics):
         start, end = metadata.global_buffers[index]
         data = version.store.read(path, start, end)
-        found = parse_statistics(data, metadata.schema, metadata.num_rows) or _NONE
-        version.cache.put(key, found, 1024 + 4 * (end - start))
-    return None if found is _NONE else found
+        statistics = parse_statistics(data, metadata.schema, metadata.num_rows) or _NONE
+        version.cache.put(key, statistics, 1024 + 4 * (end - start))
+    return None if statistics is _NONE else statistics
 
 
 def _legacy_statistics(version: TableVersion, metadata: LegacyMetadata) -> FileStatistics | None:
     """Return the statistics of a 0.1 file: one zone per batch, for the current fields of the table."""
     if metadata.statistics is None:
         return None
-    key = ("statistics", version.store.key(metadata.path), id(version.manifest))
-    kept = version.cache.get(key)
-    # The entry references the manifest, so its id cannot be reused while the entry exists.
-    if kept is not None and kept[0] is version.manifest:
-        return kept[1]  # type: ignore[no-any-return]  # stored below with this key
-    try:
-        found = run(read_zones(metadata, version.schema), version.store, metadata.path)
-    except CorruptFileError as error:
-        warnings.warn(f"statistics of a data file are ignored: {error}", StatisticsWarning, stacklevel=2)
-        found = None
-    size = 1024 if found is None else 1024 + 64 * found.num_zones * len(found.columns)
-    version.cache.put(key, (version.manifest, found), size)
-    return found
+
+    def read() -> FileStatistics | None:
+        try:
+            return run(read_zones(metadata, version.schema), version.store, metadata.path)
+        except CorruptFileError as error:
+            warnings.warn(f"statistics of a data file are ignored: {error}", StatisticsWarning, stacklevel=2)
+            return None
+
+    return version.cache.derived(
+        f"statistics of {version.store.key(metadata.path)}",
+        version.manifest,
+        read,
+        lambda found: 1024 if found is None else 1024 + 64 * found.num_zones * len(found.columns),
+    )
 
 
 def zones_to_keep(statistics: FileStatistics, predicate: Expr, fields: dict[str, int]) -> Mask:

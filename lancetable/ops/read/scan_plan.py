@@ -82,8 +82,7 @@ class ScanPlan:
     """A scan that is ready to run.
 
     `fragments` and the keys of `row_ranges` are positions in the manifest. `shared[i]` is the index in `filter_columns`
-    of
-    the i-th field of `projection.columns` if it is read together with the filter columns, or None if it is fetched
+    of the i-th field of `projection.columns` if it is read together with the filter columns, or None if it is fetched
     late.
     `keys` projects the columns of `order` and the row addresses; None without an order.
     """
@@ -289,8 +288,7 @@ def _with_early(filter_columns: Sequence[Field], early: Sequence[Field]) -> tupl
     """Return the filter columns and the early columns.
 
     If the filter reads a part of a struct, an early column replaces it if it contains that part; otherwise the early
-    column
-    stays late.
+    column stays late.
     """
     columns = {field.id: field for field in filter_columns}
     for field in early:

@@ -70,7 +70,7 @@ _SAMPLE_ROWS = 256
 
 @dataclass
 class ScanStatistics:
-    """Counts of a scan, the argument of `scan_stats_callback`. There are no indices, so their counts are 0."""
+    """Counts of a scan, the argument of `scan_stats_callback`. Indices are not supported, so their counts are 0."""
 
     iops: int = 0
     requests: int = 0
@@ -100,19 +100,16 @@ class FilteredRows(NamedTuple):
 
     def counts(self) -> list[int]:
         """Return the number of matching rows of each selection."""
-        starts = list(itertools.accumulate([selection.num_rows for selection in self.selections], initial=0))[:-1]
-        counts: list[int] = np.add.reduceat(self.mask, starts, dtype=np.int64).tolist()
-        return counts
+        return [int(np.count_nonzero(mask)) for mask in self._masks()]
 
     def matches(self) -> list[Selection]:
         """Return the matching rows of each selection that has some."""
-        matches, start = [], 0
-        for selection, count in zip(self.selections, self.counts()):
-            mask = self.mask[start : start + selection.num_rows]
-            start += selection.num_rows
-            if count:
-                matches.append(narrow(selection, mask, count))
-        return matches
+        narrowed = zip(self.selections, self._masks(), self.counts())
+        return [narrow(selection, mask, count) for selection, mask, count in narrowed if count]
+
+    def _masks(self) -> list[Mask]:
+        ends = list(itertools.accumulate([selection.num_rows for selection in self.selections]))
+        return [self.mask[start:end] for start, end in zip([0, *ends], ends)]
 
 
 class ScanRun:
@@ -243,7 +240,7 @@ class ScanRun:
         return group_ranges(ranges, self.sizer.group_rows)
 
     def range_rows(self) -> RangeRows:
-        """Return the size of row ranges for a result that is not streamed: whole fragments if there is no filter."""
+        """Return the size of row ranges for a result that is not streamed: whole fragments without a filter."""
         plan = self.plan
         if plan.predicate is None:
             return lambda _: 1 << 62
@@ -322,7 +319,7 @@ class ScanRun:
             selections = self.select(group)
             if not selections:
                 return None
-            table = self._assemble(selections, self._read_columns(selections, plan.projection.columns))
+            table = self._assemble(selections, self._read_columns(selections, plan.projection.columns, self._cursors))
             if sizer is not None:
                 sizer.note_read(table.num_rows, table.nbytes)
             return table
@@ -351,7 +348,8 @@ class ScanRun:
             return None
         num_rows = sum([selection.num_rows for selection in selections])
         early = plan.filter_columns
-        columns = self._read_columns(selections, (*early, *plan.late_columns) if self._reads_all(selections) else early)
+        late = plan.late_columns if self._reads_all(selections) else ()
+        columns = self._read_columns(selections, (*early, *late), self._cursors)
         if self.sizer is not None:
             self.sizer.note_read(num_rows, sum([column.nbytes for column in columns]))
         virtual = [self._virtual_column(selections, name) for name in plan.filter_virtual]
@@ -382,9 +380,11 @@ class ScanRun:
         selections = [select(self.version, fragment, rows, keep_deleted=include_deleted) for fragment, rows in group]
         return [selection for selection in selections if selection.num_rows]
 
-    def _read_columns(self, selections: Sequence[Selection], columns: Sequence[Field]) -> list[ColumnLike]:
+    def _read_columns(
+        self, selections: Sequence[Selection], columns: Sequence[Field], cursors: Cursors | None = None
+    ) -> list[ColumnLike]:
         """Read columns of all selections, concatenated."""
-        parts = read_selections(self.version, selections, columns, self._cursors)
+        parts = read_selections(self.version, selections, columns, cursors)
         return parts[0] if len(parts) == 1 else [concat_columns(column, _MAX_COPIED_BYTES) for column in zip(*parts)]
 
     def _virtual_column(self, selections: Sequence[Selection], name: str) -> ColumnLike:

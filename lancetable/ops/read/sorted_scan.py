@@ -55,7 +55,9 @@ def _sorted_addresses(version: TableVersion, plan: ScanPlan) -> tuple[npt.NDArra
 def _read_keys(run: ScanRun, ordering: ColumnOrdering, stop: int | None, group: Sequence[RowRange]) -> pa.Table | None:
     """Read keys and addresses of a group, only of rows that can be among the first `stop`."""
     keys = run.read(group)
-    rows = None if keys is None or stop is None else foremost(keys.column(ordering.column_name), ordering, stop)
+    if keys is None or stop is None:
+        return keys
+    rows = foremost(keys.column(ordering.column_name), ordering, stop)
     return keys if rows is None else keys.take(rows)
 
 

@@ -11,19 +11,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from lancetable.format.fragment import Fragment
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.table.row_count_index import physical_rows
 from lancetable.table.row_sizes import memory_per_row
 from lancetable.table.version import TableVersion
 
-__all__ = ["Slice", "options_of", "plan_slices", "rows_of_each"]
+__all__ = ["Split", "scan_options_of", "plan_splits", "even_task_rows"]
 
 _ZONE_ROWS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class Split:
     """The physical rows of one fragment from `start` up to, but excluding, `stop`."""
 
     fragment_id: int
@@ -31,7 +30,7 @@ class Slice:
     stop: int
 
 
-def plan_slices(
+def plan_splits(
     version: TableVersion,
     *,
     columns: Sequence[str] | None = None,
@@ -39,7 +38,7 @@ def plan_slices(
     task_bytes: int,
     whole_fragments: bool = False,
     fragments: Collection[int] | None = None,
-) -> list[tuple[Slice, ...]]:
+) -> list[tuple[Split, ...]]:
     """Split the rows of a version into tasks, in table order.
 
     Parameters
@@ -57,72 +56,57 @@ def plan_slices(
 
     Returns
     -------
-    list[tuple[Slice, ...]]
-        The slices of each task.
+    list[tuple[Split, ...]]
+        The splits of each task.
     """
     chosen = [
-        fragment
+        (fragment, num_rows)
         for fragment in version.manifest.fragments
-        if (fragments is None or fragment.id in fragments) and physical_rows(version, fragment)
+        if (fragments is None or fragment.id in fragments) and (num_rows := physical_rows(version, fragment))
     ]
-    per_task = _rows_per_task(version, chosen, columns, task_rows, task_bytes)
-    tasks: list[tuple[Slice, ...]] = []
-    task: list[Slice] = []
-    filled = 0
-    for fragment in chosen:
-        for part in _split_fragment(
-            fragment.id, physical_rows(version, fragment), 1 << 62 if whole_fragments else per_task
-        ):
-            rows = part.stop - part.start
-            if task and filled + rows > per_task:
-                tasks.append(tuple(task))
-                task, filled = [], 0
-            task.append(part)
-            filled += rows
-    if task:
-        tasks.append(tuple(task))
-    return tasks
+    if not chosen:
+        return []
+    projection = plan_scan(version, ScanOptions(columns=columns)).projection
+    row_bytes = max(1.0, memory_per_row(version, chosen[0][0], projection.columns))
+    max_rows = max(1, min(task_rows, int(task_bytes / row_bytes)))
+    tasks: list[list[Split]] = [[]]
+    num_task_rows = 0
+    for fragment, num_rows in chosen:
+        for split in _split_fragment(fragment.id, num_rows, num_rows if whole_fragments else max_rows):
+            split_rows = split.stop - split.start
+            if tasks[-1] and num_task_rows + split_rows > max_rows:
+                tasks.append([])
+                num_task_rows = 0
+            tasks[-1].append(split)
+            num_task_rows += split_rows
+    return [tuple(task) for task in tasks]
 
 
-def rows_of_each(version: TableVersion, count: int) -> int:
-    """Return the number of rows per task if `count` tasks share the version."""
-    return -(-sum(physical_rows(version, each) for each in version.manifest.fragments) // count)
+def even_task_rows(version: TableVersion, num_tasks: int) -> int:
+    """Return the number of rows per task if `num_tasks` tasks share the version."""
+    return -(-sum(physical_rows(version, fragment) for fragment in version.manifest.fragments) // num_tasks)
 
 
-def options_of(slices: Iterable[Slice], options: ScanOptions) -> list[ScanOptions]:
-    """Return scans that read the rows of `slices` in order, with the other options unchanged.
+def scan_options_of(splits: Iterable[Split], options: ScanOptions) -> list[ScanOptions]:
+    """Return scans that read the rows of `splits` in order, with the other options unchanged.
 
-    Returns one scan, or several if a fragment occurs in more than one slice.
+    Returns one scan, or several if a fragment occurs in more than one split.
     """
     scans: list[dict[int, range]] = [{}]
-    for part in slices:
-        if part.fragment_id in scans[-1]:
+    for split in splits:
+        if split.fragment_id in scans[-1]:
             scans.append({})
-        scans[-1][part.fragment_id] = range(part.start, part.stop)
+        scans[-1][split.fragment_id] = range(split.start, split.stop)
     return [replace(options, fragments=list(ranges), row_ranges=ranges) for ranges in scans if ranges]
 
 
-def _rows_per_task(
-    version: TableVersion,
-    fragments: Sequence[Fragment],
-    columns: Sequence[str] | None,
-    task_rows: int,
-    task_bytes: int,
-) -> int:
-    if not fragments:
-        return task_rows
-    projection = plan_scan(version, ScanOptions(columns=columns)).projection
-    row_bytes = max(1.0, memory_per_row(version, fragments[0], projection.columns))
-    return max(1, min(task_rows, int(task_bytes / row_bytes)))
-
-
-def _split_fragment(fragment_id: int, num_rows: int, most: int) -> list[Slice]:
-    """Split a fragment into slices of about equal size, at zone bounds if a slice spans more than one zone."""
-    count = -(-num_rows // most)
+def _split_fragment(fragment_id: int, num_rows: int, max_rows: int) -> list[Split]:
+    """Split a fragment into splits of about equal size, at zone bounds if a split spans more than one zone."""
+    count = -(-num_rows // max_rows)
     step = -(-num_rows // count)
     if step > _ZONE_ROWS:
         step = round(step / _ZONE_ROWS) * _ZONE_ROWS
     starts = list(range(0, num_rows, step))
     if len(starts) > 1 and num_rows - starts[-1] < step // 2:
-        starts.pop()  # merge a short remainder into the previous slice
-    return [Slice(fragment_id, start, stop) for start, stop in zip(starts, [*starts[1:], num_rows], strict=True)]
+        starts.pop()  # merge a short remainder into the previous split
+    return [Split(fragment_id, start, stop) for start, stop in zip(starts, [*starts[1:], num_rows], strict=True)]

@@ -199,11 +199,11 @@ def _split_positions(
 
 
 def _fragment_ids(addresses: npt.NDArray[np.uint64]) -> Offsets:
-    return (addresses >> np.uint64(32)).astype(np.int64)
+    return np.asarray(addresses >> np.uint64(32), dtype=np.int64)
 
 
 def _row_offsets(addresses: npt.NDArray[np.uint64]) -> Offsets:
-    return (addresses & np.uint64(0xFFFF_FFFF)).astype(np.int64)
+    return np.asarray(addresses & np.uint64(0xFFFF_FFFF), dtype=np.int64)
 
 
 def _runs(keys: npt.NDArray[Any]) -> Iterator[tuple[int, int, int]]:

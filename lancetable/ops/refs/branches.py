@@ -47,15 +47,15 @@ def create_branch(version: TableVersion, name: str, reference: Reference | None 
     store, main = version.store, version.main_base
     source = version if reference is None else checkout(version, reference)
     taken = AlreadyExistsError(f"Ref conflict error: branch {name} already exists", path=version.uri)
-    if refs.find_branch(store, main, name) is not None:
+    if refs.BRANCHES.find(store, main, name) is not None:
         raise taken
-    lineage = () if source.branch is None else refs.read_branch(store, main, source.branch).lineage
+    lineage = () if source.branch is None else refs.BRANCHES.read(store, main, source.branch).lineage
     operation = tx.Clone(True, source.version, address_of(source), ref_name=source.branch, branch_name=name)
     uri = uri_of_branch(version, name)
     try:
         first = commit_clone(source, operation, store, branch_root(main, name), uri, version.handler)
     except AlreadyExistsError as error:
-        if refs.find_branch(store, main, name) is not None:
+        if refs.BRANCHES.find(store, main, name) is not None:
             raise taken from error
         raise AlreadyExistsError(
             f"{uri} contains leftover files of a branch whose creation or deletion was interrupted: "
@@ -71,7 +71,7 @@ def create_branch(version: TableVersion, name: str, reference: Reference | None 
         source.branch,
         (*lineage, (source.version, secrets.token_hex(16))),
     )
-    if not refs.create_branch(store, main, name, contents):
+    if not refs.BRANCHES.create(store, main, name, contents):
         raise taken
     # From here on other writers see the branch. A cleanup or delete that started earlier may have removed its source.
     try:
@@ -93,7 +93,7 @@ def create_branch(version: TableVersion, name: str, reference: Reference | None 
 def _source_removed(version: TableVersion, source: TableVersion) -> str | None:
     """Return how the source version of a new branch was removed, or None if it still exists."""
     store, main = version.store, version.main_base
-    if source.branch is not None and refs.find_branch(store, main, source.branch) is None:
+    if source.branch is not None and refs.BRANCHES.find(store, main, source.branch) is None:
         return f"branch {source.branch} was deleted"
     if version.handler.locate(store, source.base, source.version, source.location.naming) is None:
         return f"version {source.version} was cleaned up"
@@ -102,13 +102,13 @@ def _source_removed(version: TableVersion, source: TableVersion) -> str | None:
 
 def list_branches(version: TableVersion) -> dict[str, BranchContents]:
     """Return all branches of the table by name, excluding main."""
-    return refs.list_branches(version.store, version.main_base)
+    return refs.BRANCHES.list(version.store, version.main_base)
 
 
 def replace_branch_metadata(version: TableVersion, name: str, metadata: Mapping[str, str]) -> None:
     """Replace the metadata of a branch. Raises RefNotFoundError."""
     old = _read(version, name)
-    refs.write_branch(version.store, version.main_base, name, replace(old, metadata=dict(metadata)))
+    refs.BRANCHES.write(version.store, version.main_base, name, replace(old, metadata=dict(metadata)))
 
 
 def delete_branch(version: TableVersion, name: str) -> None:
@@ -119,18 +119,18 @@ def delete_branch(version: TableVersion, name: str) -> None:
     """
     store, main = version.store, version.main_base
     root = branch_root(main, check_branch_name(name))
-    contents = refs.find_branch(store, main, name)
+    contents = refs.BRANCHES.find(store, main, name)
     if contents is None and not _has_files(store, root):
         raise _missing(name)
     _check_no_children(version, name)
     if contents is not None:
-        refs.delete_branch(store, main, name)
+        refs.BRANCHES.delete(store, main, name)
         try:
             _check_no_children(version, name)
         except LanceError:
             # A child branch was created concurrently, before the ref was deleted. It needs the files, so restore the
             # ref.
-            refs.create_branch(store, main, name, contents)
+            refs.BRANCHES.create(store, main, name, contents)
             raise
     for folder in BRANCH_CONTENTS:
         store.delete_prefix(join(root, folder))
@@ -152,7 +152,7 @@ def _check_no_children(version: TableVersion, name: str) -> None:
 
 
 def _read(version: TableVersion, name: str) -> BranchContents:
-    found = refs.find_branch(version.store, version.main_base, check_branch_name(name))
+    found = refs.BRANCHES.find(version.store, version.main_base, check_branch_name(name))
     if found is None:
         raise _missing(name)
     return found

@@ -55,12 +55,12 @@ def restore(version: TableVersion, *, max_retries: int = 20, timeout_s: float = 
 
 def list_tags(version: TableVersion) -> dict[str, TagContents]:
     """Return all tags of the table by name."""
-    return refs.list_tags(version.store, version.main_base)
+    return refs.TAGS.list(version.store, version.main_base)
 
 
 def get_tag(version: TableVersion, name: str) -> TagContents:
     """Return one tag. Raises RefNotFoundError, InvalidRefError."""
-    return refs.read_tag(version.store, version.main_base, name)
+    return refs.TAGS.read(version.store, version.main_base, name)
 
 
 def create_tag(version: TableVersion, name: str, reference: Reference | None = None) -> None:
@@ -70,38 +70,38 @@ def create_tag(version: TableVersion, name: str, reference: Reference | None = N
     RefNotFoundError for the reference.
     """
     taken = AlreadyExistsError(f"Ref conflict error: tag {name} already exists", path=version.uri)
-    if refs.find_tag(version.store, version.main_base, name) is not None:
+    if refs.TAGS.find(version.store, version.main_base, name) is not None:
         raise taken
     now = format_time(time.time_ns())
     tag = replace(_contents(_target(version, reference)), created_at=now, updated_at=now)
-    if not refs.create_tag(version.store, version.main_base, name, tag):
+    if not refs.TAGS.create(version.store, version.main_base, name, tag):
         raise taken
 
 
 def update_tag(version: TableVersion, name: str, reference: Reference | None = None) -> None:
     """Move a tag to another version. Raises RefNotFoundError for an unknown tag, and the errors of `create_tag`."""
-    old = refs.read_tag(version.store, version.main_base, name)
+    old = refs.TAGS.read(version.store, version.main_base, name)
     moved = replace(
         _contents(_target(version, reference)),
         created_at=old.created_at,
         updated_at=format_time(time.time_ns()),
         metadata=old.metadata,
     )
-    refs.write_tag(version.store, version.main_base, name, moved)
+    refs.TAGS.write(version.store, version.main_base, name, moved)
 
 
 def replace_tag_metadata(version: TableVersion, name: str, metadata: Mapping[str, str]) -> None:
     """Replace the metadata of a tag. Raises RefNotFoundError."""
-    old = refs.read_tag(version.store, version.main_base, name)
+    old = refs.TAGS.read(version.store, version.main_base, name)
     changed = replace(old, metadata=dict(metadata), updated_at=format_time(time.time_ns()))
-    refs.write_tag(version.store, version.main_base, name, changed)
+    refs.TAGS.write(version.store, version.main_base, name, changed)
 
 
 def delete_tag(version: TableVersion, name: str) -> None:
     """Remove a tag; its version stays. Raises RefNotFoundError."""
-    if refs.find_tag(version.store, version.main_base, name) is None:
+    if refs.TAGS.find(version.store, version.main_base, name) is None:
         raise RefNotFoundError(f"Ref not found error: tag {name} does not exist", ref=name)
-    refs.delete_tag(version.store, version.main_base, name)
+    refs.TAGS.delete(version.store, version.main_base, name)
 
 
 def _target(version: TableVersion, reference: Reference | None) -> TableVersion:

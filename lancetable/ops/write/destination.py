@@ -19,10 +19,10 @@ from lancetable.format.version import DEFAULT_VERSION, FileVersion
 from lancetable.ops.tracker import Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.store.base import ObjectStore
+from lancetable.table.base_paths import WriteTarget, all_targets, resolve_targets, with_ids
 from lancetable.table.data_files import WriteLimits, WriteProgress, remove_from, write_data_files
 from lancetable.table.dictionaries import dictionaries_of
 from lancetable.table.version import TableVersion
-from lancetable.table.write_targets import Place, all_places, numbered, places_named
 
 __all__ = ["Destination", "WriteMode", "WriteOptions"]
 
@@ -63,7 +63,7 @@ class Destination:
     base: str
     uri: str
     file_version: FileVersion
-    places: tuple[Place, ...]
+    targets: tuple[WriteTarget, ...]
     bases: Mapping[int, BasePath]  # base paths of the table, which managed blobs may reference
     dictionaries: Mapping[int, pa.Array] | None = None  # values of the dictionary fields of a 0.1 table, by field id
 
@@ -84,7 +84,7 @@ class Destination:
             version.base,
             version.uri,
             options.file_version or manifest.file_version,
-            _places(version.store, version.base, version.uri, manifest.base_paths, options),
+            _resolve(version.store, version.base, version.uri, manifest.base_paths, options),
             manifest.base_paths,
             dictionaries_of(version) if mode == "append" else None,
         )
@@ -98,9 +98,9 @@ class Destination:
         Raises InvalidOperationError for a target that is not one of `initial_bases`.
         """
         address = os.fspath(uri)
-        bases = {path.id: path for path in numbered(options.initial_bases)}
-        places = _places(store, base, address, bases, options)
-        return cls(store, base, address, options.file_version or DEFAULT_VERSION, places, bases)
+        bases = {path.id: path for path in with_ids(options.initial_bases)}
+        targets = _resolve(store, base, address, bases, options)
+        return cls(store, base, address, options.file_version or DEFAULT_VERSION, targets, bases)
 
     def write(self, schema: Schema, batches: Iterable[pa.RecordBatch], options: WriteOptions) -> list[Fragment]:
         """Write data files of `schema` for the batches and return their fragments, which have id 0.
@@ -124,29 +124,29 @@ class Destination:
             self.file_version,
             options.progress,
             self.dictionaries,
-            places=self.places,
+            targets=self.targets,
             completed=None if tracker is None else tracker.wrote,
         )
 
     def sync_bases(self) -> None:
         """Sync files outside of the table's own directory; the commit syncs only those inside."""
-        for place in self.places:
+        for place in self.targets:
             if place.base_id is not None:
                 self.store.sync(place.directory)
 
     def discard(self, fragments: Iterable[Fragment]) -> None:
         """Remove the data files of fragments that will not be committed; log failures."""
-        remove_from(self.store, self.places, fragments)
+        remove_from(self.store, self.targets, fragments)
 
 
-def _places(
+def _resolve(
     store: ObjectStore, base: str, uri: str, bases: Mapping[int, BasePath], options: WriteOptions
-) -> tuple[Place, ...]:
+) -> tuple[WriteTarget, ...]:
     if not options.target_all_bases:
-        return places_named(store, base, uri, bases, options.target_bases)
+        return resolve_targets(store, base, uri, bases, options.target_bases)
     if options.target_bases:
         raise InvalidOperationError("Cannot specify target_all_bases together with target_bases")
-    return all_places(store, base, bases, include_own=options.include_primary)
+    return all_targets(store, base, bases, include_table=options.include_primary)
 
 
 def _coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lancetable.format.fragment import Fragment
 from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.ops.change.deletion_vectors import WrittenDeletions
-from lancetable.ops.read.splits import Slice, plan_slices, rows_of_each
+from lancetable.ops.read.splits import Split, even_task_rows, plan_splits
 from lancetable.spark.options import (
     DEFAULT_TASK_BYTES,
     DEFAULT_TASK_ROWS,
@@ -48,12 +48,12 @@ def schema_to_string(schema: pa.Schema) -> str:
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
-def slices_from_plan(plan: Json) -> list[tuple[Slice, ...]]:
+def slices_from_plan(plan: Json) -> list[tuple[Split, ...]]:
     """Return the slices of each task of a plan."""
-    return [tuple(Slice(*each) for each in task["slices"]) for task in plan["tasks"]]
+    return [tuple(Split(*each) for each in task["slices"]) for task in plan["tasks"]]
 
 
-def task_of_slices(slices: Iterable[Slice]) -> Json:
+def task_of_slices(slices: Iterable[Split]) -> Json:
     """Return the task that reads some slices."""
     return {"slices": [[each.fragment_id, each.start, each.stop] for each in slices]}
 
@@ -70,12 +70,12 @@ def rows_per_task(version: TableVersion, cores: int | None) -> int:
     """
     if cores is None:
         return DEFAULT_TASK_ROWS
-    return max(LEAST_TASK_ROWS, min(MOST_TASK_ROWS, rows_of_each(version, cores)))
+    return max(LEAST_TASK_ROWS, min(MOST_TASK_ROWS, even_task_rows(version, cores)))
 
 
 def plan_row_tasks(version: TableVersion, *, whole: bool) -> list[Json]:
     """Return tasks over all rows. With `whole` no fragment is split, so that each task writes its deletion files."""
-    tasks = plan_slices(version, task_rows=DEFAULT_TASK_ROWS, task_bytes=DEFAULT_TASK_BYTES, whole_fragments=whole)
+    tasks = plan_splits(version, task_rows=DEFAULT_TASK_ROWS, task_bytes=DEFAULT_TASK_BYTES, whole_fragments=whole)
     return [task_of_slices(task) for task in tasks]
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from lancetable.ops.read.null_free import null_free_columns
 from lancetable.ops.read.scan_plan import resolve_filter
-from lancetable.ops.read.splits import plan_slices
+from lancetable.ops.read.splits import plan_splits
 from lancetable.spark.jobs.plans import pin_to_json, rows_per_task, schema_to_string, task_of_slices
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import pinned
@@ -43,7 +43,7 @@ class PlanScan:
         if self.filter is not None:
             resolve_filter(version.schema, self.filter)  # raises here rather than in a task
         task_rows = self.task_rows or rows_per_task(version, self.cores)
-        tasks = plan_slices(version, columns=schema.names, task_rows=task_rows, task_bytes=self.task_bytes)
+        tasks = plan_splits(version, columns=schema.names, task_rows=task_rows, task_bytes=self.task_bytes)
         return {
             "pin": pin_to_json(version),
             "schema": schema_to_string(schema),

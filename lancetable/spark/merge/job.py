@@ -12,7 +12,7 @@ from lancetable.ops.change.merge.clauses import Clauses, Condition, Counts, chec
 from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
 from lancetable.ops.change.rewritten_rows import Prepared, commit_prepared
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.read.splits import plan_slices
+from lancetable.ops.read.splits import plan_splits
 from lancetable.spark.jobs.base import TableJob
 from lancetable.spark.jobs.plans import pin_to_json, rows_per_task, schema_to_string, task_of_slices
 from lancetable.spark.jobs.update import discard_update, update_from_results, update_to_json
@@ -54,10 +54,10 @@ class MergeJob(TableJob):
             Condition(condition, version.schema, set(incoming.names))  # refused here, not in every task
         columns = _key_columns(self.clauses, on)
         keys = plan_scan(version, ScanOptions(columns=columns)).output_schema.append(pa.field(ADDRESS, pa.int64()))
-        tasks = plan_slices(version, columns=on, task_rows=DEFAULT_TASK_ROWS, task_bytes=DEFAULT_TASK_BYTES)
+        tasks = plan_splits(version, columns=on, task_rows=DEFAULT_TASK_ROWS, task_bytes=DEFAULT_TASK_BYTES)
         # Each part indexes the source and writes a file of its own: no more of them than are of use.
         part_rows = rows_per_task(version, self.cores)
-        parts = plan_slices(
+        parts = plan_splits(
             version, columns=on, task_rows=part_rows, task_bytes=DEFAULT_TASK_BYTES, whole_fragments=True
         )
         return {

@@ -18,7 +18,7 @@ from lancetable.ops.change.merge.clauses import Clauses, check_source
 from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE, prepare_prejoined
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.read.splits import Slice, options_of
+from lancetable.ops.read.splits import Split, scan_options_of
 from lancetable.spark.merge.job import merge_to_json
 from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json, init_worker, run_task
@@ -34,10 +34,12 @@ class KeyScan:
     pin: Pin
     columns: Mapping[str, str]
 
-    def __call__(self, slices: tuple[Slice, ...], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def __call__(self, slices: tuple[Split, ...], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
         init_worker()
         version = self.pin.open()
-        for scan in options_of(slices, ScanOptions(columns=self.columns, with_row_address=True, batch_size=1 << 16)):
+        for scan in scan_options_of(
+            slices, ScanOptions(columns=self.columns, with_row_address=True, batch_size=1 << 16)
+        ):
             for batch in execute_scan(version, plan_scan(version, scan)):
                 names = [ADDRESS if name == "_rowaddr" else name for name in batch.schema.names]
                 yield convert_batch(pa.RecordBatch.from_arrays(batch.columns, names=names), wire)

@@ -214,7 +214,7 @@ def test_cleanup_keeps_versions_referenced_after_planning(table: Overwritten) ->
 def test_branch_from_a_version_being_removed(table: Overwritten, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
     """A cleanup does not see the branch before its ref is written. Then the branch creation fails."""
     old = lancetable.dataset(table.uri, 1)
-    table.clean_when(monkeypatch, branches.refs, "create_branch", after=after)
+    table.clean_when(monkeypatch, branches.refs.RefFiles, "create", after=after)
     if after:
         assert old.create_branch("b").to_table()["id"].to_pylist() == [1, 2]
         assert [each["version"] for each in lancetable.dataset(table.uri).versions()] == [1, 2]
@@ -233,13 +233,13 @@ def test_branch_with_unknown_outcome_is_not_reported_as_failed(
         raise StoreError("503 Slow Down")
 
     old = lancetable.dataset(table.uri, 1)
-    real = branches.refs.create_branch
+    real = branches.refs.RefFiles.create
 
     def then_deaf(*arguments: Any) -> bool:
         monkeypatch.setattr(type(old._table.handler), "locate", locate)
         return real(*arguments)
 
-    monkeypatch.setattr(branches.refs, "create_branch", then_deaf)
+    monkeypatch.setattr(branches.refs.RefFiles, "create", then_deaf)
     with pytest.raises(CommitStateUnknownError, match="branch b was created"):
         old.create_branch("b")
     monkeypatch.undo()
@@ -248,14 +248,14 @@ def test_branch_with_unknown_outcome_is_not_reported_as_failed(
 
 def test_branch_created_while_its_parent_is_deleted(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
     first = lancetable.dataset(table.uri, 1).create_branch("b")
-    real = branches.refs.delete_branch
+    real = branches.refs.RefFiles.delete
 
     def branch_first(*arguments: Any) -> None:
         monkeypatch.undo()
         first.create_branch("c")
         real(*arguments)
 
-    monkeypatch.setattr(branches.refs, "delete_branch", branch_first)
+    monkeypatch.setattr(branches.refs.RefFiles, "delete", branch_first)
     main = lancetable.dataset(table.uri)
     with pytest.raises(InvalidOperationError, match="is referenced by"):
         main.branches.delete("b")
@@ -266,14 +266,14 @@ def test_branch_created_while_its_parent_is_deleted(table: Overwritten, monkeypa
 
 def test_branch_whose_parent_is_deleted_during_creation(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
     main = lancetable.dataset(table.uri)
-    first, real = lancetable.dataset(table.uri, 1).create_branch("b"), branches.refs.create_branch
+    first, real = lancetable.dataset(table.uri, 1).create_branch("b"), branches.refs.RefFiles.create
 
     def delete_first(*arguments: Any) -> bool:
         monkeypatch.undo()
         main.branches.delete("b")
         return real(*arguments)
 
-    monkeypatch.setattr(branches.refs, "create_branch", delete_first)
+    monkeypatch.setattr(branches.refs.RefFiles, "create", delete_first)
     with pytest.raises(VersionNotFoundError, match="branch b was deleted while branch c was being created"):
         first.create_branch("c")
     assert not main.branches.list() and not list((Path(table.uri) / "tree").rglob("*.*"))

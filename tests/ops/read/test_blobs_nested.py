@@ -1,4 +1,4 @@
-"""Blobs inside of structs and lists, as descriptions, and as objects of the table: the same as with pylance."""
+"""Blobs in structs and lists, prepared descriptions and managed blobs, against pylance."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def blob_files(path: Path) -> list[tuple[str, int]]:
 
 
 def positions_of_empty(table: pa.Table) -> Any:
-    """The rows, without the position that a writer gives to an empty blob."""
+    """Return the rows without the positions of empty blobs, which depend on the writer."""
 
     def cut(value: Any) -> Any:
         if isinstance(value, dict):
@@ -69,7 +69,7 @@ def positions_of_empty(table: pa.Table) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_written_and_read_as_pylance(case: str, tmp_path: Path) -> None:
+def test_nested_blobs_equal_pylance(case: str, tmp_path: Path) -> None:
     made = table_of(CASES[case])
     for library in LIBRARIES:
         library.write_dataset(made, str(tmp_path / library.__name__), data_storage_version="2.2")
@@ -88,7 +88,7 @@ def test_written_and_read_as_pylance(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["struct", "list of struct", "list of list"])
-def test_they_live_through_the_verbs(case: str, tmp_path: Path) -> None:
+def test_nested_blobs_survive_table_operations(case: str, tmp_path: Path) -> None:
     path, made = str(tmp_path / "t"), table_of(CASES[case])
     made = made.append_column("id", pa.array(range(len(made))))
     ds = lt.write_dataset(made, path, data_storage_version="2.2")
@@ -105,7 +105,7 @@ def test_they_live_through_the_verbs(case: str, tmp_path: Path) -> None:
     assert sorted(map(str, found["c"].to_pylist())) == sorted(map(str, expected))
 
 
-def test_only_lists_and_structs(tmp_path: Path) -> None:
+def test_blobs_in_other_nested_types_are_rejected(tmp_path: Path) -> None:
     fixed = pa.FixedSizeListArray.from_arrays(BLOBS.slice(0, 4), type=pa.list_(FIELD.with_name("item"), 2))
     keyed = pa.MapArray.from_arrays(pa.array([0, 2, 5], pa.int32()), pa.array(list("abcde")), BLOBS)
     for number, array in enumerate((fixed, keyed)):
@@ -116,7 +116,7 @@ def test_only_lists_and_structs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["c", "c.item", "c.item.b"])
-def test_those_in_lists_are_not_opened_as_files(column: str, tmp_path: Path) -> None:
+def test_blobs_in_lists_are_not_opened_as_files(column: str, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     lance.write_dataset(table_of(CASES["list of struct"]), path, data_storage_version="2.2")
     with pytest.raises((ValueError, RuntimeError)):
@@ -125,7 +125,7 @@ def test_those_in_lists_are_not_opened_as_files(column: str, tmp_path: Path) -> 
         lt.dataset(path).take_blobs(column, indices=[0])
 
 
-def test_the_first_form_becomes_the_second_in_tables_of_2_2(tmp_path: Path) -> None:
+def test_nested_v1_blobs_become_v2_in_tables_of_2_2(tmp_path: Path) -> None:
     first = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     data = pa.array([b"a", None, b""], pa.large_binary())
     for name, array in (
@@ -147,7 +147,7 @@ def test_the_first_form_becomes_the_second_in_tables_of_2_2(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "data", [[b"a", b"", b"x"], [b"a", None, b"x"], [None, None, b"x"], [b"x", b"y", b"z"]], ids=str
 )
-def test_null_structs_above_the_first_form(data: list[Any], version: str, tmp_path: Path) -> None:
+def test_v1_blobs_below_null_structs(data: list[Any], version: str, tmp_path: Path) -> None:
     first = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     values = pa.array(data, pa.large_binary())
     struct = pa.StructArray.from_arrays([values], fields=[first], mask=pa.array([False, False, True]))
@@ -187,7 +187,7 @@ def test_prepared_columns_in_tables_as_pylance(place: str, tmp_path: Path) -> No
     theirs, ours = (lance.dataset(str(tmp_path / library.__name__)) for library in LIBRARIES)
     assert ours.schema.equals(theirs.schema, check_metadata=True)
     assert ours.to_table(blob_handling="all_binary").equals(theirs.to_table(blob_handling="all_binary"))
-    # Inline they are asked for, inline they are.
+    # Inline storage is requested and used.
     assert not blob_files(tmp_path / "lancetable") and positions_of_empty(ours.to_table()) == positions_of_empty(
         theirs.to_table()
     )
@@ -211,7 +211,7 @@ def test_prepared_columns_in_files(place: str, tmp_path: Path) -> None:
     assert positions_of_empty(ours) == positions_of_empty(theirs)
 
 
-def test_blob_files_of_another_name_are_refused(tmp_path: Path) -> None:
+def test_other_names_of_blob_files_are_rejected(tmp_path: Path) -> None:
     builder = lt.BlobDescriptorArrayBuilder("b")
     builder.extend_packed(1, [0, 3], [3, 2])
     array = builder.finish()
@@ -260,7 +260,7 @@ def test_managed_blobs(writer: Any, tmp_path: Path) -> None:
         made = getattr(lt.dataset(path), f"{clone}_clone")(str(tmp_path / clone), 1)
         assert made.to_table(blob_handling="all_binary")["b"].to_pylist() == expected
         assert lance.dataset(str(tmp_path / clone)).to_table(blob_handling="all_binary")["b"].to_pylist() == expected
-    # The table defines it; later rows need not repeat it, and the table keeps its definition.
+    # The schema of the table declares it, so later rows may omit it.
     writer.write_dataset(managed(lance, None), str(path), mode="append")
     ds = lt.dataset(path)
     assert ds.to_table(blob_handling="all_binary")["b"].to_pylist() == 2 * expected
@@ -269,7 +269,7 @@ def test_managed_blobs(writer: Any, tmp_path: Path) -> None:
     assert flags_of(path) == (MANAGED_BLOBS, MANAGED_BLOBS)
 
 
-def test_managed_blobs_need_a_table_that_says_so(tmp_path: Path) -> None:
+def test_managed_blobs_require_a_column_that_declares_them(tmp_path: Path) -> None:
     for library in LIBRARIES:
         with pytest.raises((OSError, ValueError), match=r"lance\.blob\.managed"):
             library.write_dataset(managed(library, None), str(tmp_path / "t"), data_storage_version="2.2")
@@ -307,8 +307,8 @@ def test_managed_blobs_below_a_base_path(writer: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cleaner", LIBRARIES)
-def test_objects_of_managed_blobs_belong_to_whoever_put_them_there(cleaner: Any, tmp_path: Path) -> None:
-    """No cleanup removes them, neither those that nothing names any more."""
+def test_cleanup_keeps_the_objects_of_managed_blobs(cleaner: Any, tmp_path: Path) -> None:
+    """Cleanup keeps all objects, even unreferenced ones."""
     path = tmp_path / "t"
     (path / "_blobs").mkdir(parents=True)
     for name in ("x", "stray"):
@@ -325,7 +325,7 @@ def test_names_of_managed_blobs(uri: str, tmp_path: Path) -> None:
     for library in LIBRARIES:
         with pytest.raises(ValueError):
             library.BlobDescriptorArrayBuilder("b").append_managed(uri, 0, 1)
-    # A file written by another writer that does so is not supported.
+    # Files with such names by other writers are not supported.
     row = {"kind": 4, "uri": uri, "blob_size": 1, "position": 0}
     made = pa.table([pa.array([row], PREPARED)], schema=pa.schema([lt.BlobDescriptorArrayBuilder("b").field], MANAGED))
     ds = lt.write_dataset(made, tmp_path / "t", data_storage_version="2.2")

@@ -41,7 +41,7 @@ def plain(rows: pa.Table) -> list[str]:
 
 
 @given(rows, rows)
-def test_a_diff_by_key_says_what_a_model_says(old: dict[Any, Any], new: dict[Any, Any]) -> None:
+def test_a_diff_by_key_equals_a_model(old: dict[Any, Any], new: dict[Any, Any]) -> None:
     uri = f"memory://diff-{uuid.uuid4().hex}"
     ds = lancetable.write_dataset(table(old), uri)
     lancetable.write_dataset(table(new), uri, mode="overwrite")
@@ -70,7 +70,7 @@ def changed_table(path: Path, library: Any) -> Any:
 
 
 @pytest.mark.parametrize("library", [lancetable, lance], ids=["ours", "theirs"])
-def test_a_delta_is_that_of_pylance(tmp_path: Path, library: Any) -> None:
+def test_a_delta_equals_pylance(tmp_path: Path, library: Any) -> None:
     last = changed_table(tmp_path / "t", library).version
     ours, theirs = (each.dataset(tmp_path / "t") for each in (lancetable, lance))
     for begin in range(1, last):
@@ -85,7 +85,7 @@ def test_a_delta_is_that_of_pylance(tmp_path: Path, library: Any) -> None:
     assert middle.get_inserted_rows().read_all()["a"].to_pylist() == [100]
 
 
-def test_a_diff_by_row_ids_reads_no_fragment_that_both_versions_have(tmp_path: Path) -> None:
+def test_a_diff_by_row_ids_does_not_read_shared_fragments(tmp_path: Path) -> None:
     ds = changed_table(tmp_path / "t", lancetable)
     found = ds.diff(1)
     assert sorted(found.inserted["a"].to_pylist()) == [101]
@@ -98,7 +98,7 @@ def test_a_diff_by_row_ids_reads_no_fragment_that_both_versions_have(tmp_path: P
     assert lancetable.bytes_read_counter() - before < 4096
 
 
-def test_what_a_diff_cannot_tell(tmp_path: Path) -> None:
+def test_invalid_diffs_are_rejected(tmp_path: Path) -> None:
     ds = lancetable.write_dataset(pa.table({"a": [1, 1, 2]}), tmp_path / "t")
     ds.insert(pa.table({"a": [3]}))
     with pytest.raises(lancetable.InvalidInputError, match="key"):

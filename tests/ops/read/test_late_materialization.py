@@ -1,4 +1,4 @@
-"""Few rows selected by one column must cost few bytes of another, whatever its type."""
+"""A filter with few matches reads few bytes of late columns of every type."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_few_rows_read_few_bytes_of_a_late_column(table: tuple[Path, pa.Table], 
     metadata = file_metadata(version, data_file)
     counting = CountingStore(version.store)
     version = replace(version, store=counting)
-    # Footer, statistics and the key are read before anything is counted.
+    # Footer, statistics and key are read before counting starts.
     scan_table(version, plan_scan(version, ScanOptions(columns=[], filter="key = 1")))
     counting.reset()
     scan_table(version, plan_scan(version, ScanOptions(columns=[], filter="key = 1")))

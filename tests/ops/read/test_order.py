@@ -1,4 +1,4 @@
-"""The order of `order_by`, against a plain comparison of Python values."""
+"""Sort order of `order_by` against a comparison of Python values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lancetable.ops.read.order import ColumnOrdering, sort_indices
 
 
 def compare(one: Any, other: Any) -> int:
-    """The order of non-null values: floats by IEEE total order, nested values part by part, nulls behind values."""
+    """Return a sort key: floats in IEEE total order, nested values by their parts, nulls last."""
     if one is None or other is None:
         return (one is None) - (other is None)
     if isinstance(one, dict):
@@ -81,7 +81,9 @@ def to_array(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 @pytest.mark.parametrize("name", VALUES)
 @given(data=st.data(), ordering=orderings)
-def test_one_key_sorts_as_its_values_compare(name: str, data: st.DataObject, ordering: ColumnOrdering) -> None:
+def test_sorting_by_one_key_equals_a_comparison_of_values(
+    name: str, data: st.DataObject, ordering: ColumnOrdering
+) -> None:
     kind, values_of = VALUES[name]
     values = data.draw(st.lists(st.none() | values_of, max_size=12))
     array = to_array(values, kind)
@@ -94,7 +96,7 @@ def test_one_key_sorts_as_its_values_compare(name: str, data: st.DataObject, ord
     rows=st.lists(st.tuples(st.none() | st.booleans(), st.none() | floats, st.integers(0, 1)), max_size=20),
     directions=st.lists(orderings, min_size=3, max_size=3),
 )
-def test_later_keys_decide_among_equals(rows: list[tuple[Any, ...]], directions: list[ColumnOrdering]) -> None:
+def test_later_keys_order_equal_rows(rows: list[tuple[Any, ...]], directions: list[ColumnOrdering]) -> None:
     columns = [list(column) for column in zip(*rows)] or [[], [], []]
     kinds = [pa.bool_(), pa.float64(), pa.int64()]
     arrays = [pa.array(values, kind) for values, kind in zip(columns, kinds)]
@@ -116,7 +118,7 @@ def test_ties_keep_their_order() -> None:
     ordering=orderings,
     limit=st.integers(0, 4),
 )
-def test_the_first_rows_alone_are_those_of_the_whole_order(
+def test_a_limited_sort_equals_the_full_sort(
     values: list[float | None], more: list[int], ordering: ColumnOrdering, limit: int
 ) -> None:
     keys = [pa.array(values, pa.float64()), pa.array(more[: len(values)])]

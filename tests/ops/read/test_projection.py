@@ -1,4 +1,4 @@
-"""Columns whose users see another type than files store: extension types at any depth, JSON, blobs."""
+"""Columns whose type differs from the stored type: extension types at any depth, JSON, blobs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def extensions(tmp_path_factory: pytest.TempPathFactory) -> tuple[TableVersion, 
         {"columns": ["k"], "filter": "j is null"},
     ],
 )
-def test_extension_types_come_back_as_pylance_gives_them(
+def test_extension_types_equal_pylance(
     extensions: tuple[TableVersion, lance.LanceDataset], options: dict[str, Any]
 ) -> None:
     version, dataset = extensions
@@ -71,7 +71,7 @@ def test_extension_types_come_back_as_pylance_gives_them(
 
 
 @pytest.mark.parametrize("columns", [None, ["st.u", "j"], ["tensor", "l"]])
-def test_takes_give_extension_types_too(
+def test_takes_return_extension_types(
     extensions: tuple[TableVersion, lance.LanceDataset], columns: list[str] | None
 ) -> None:
     version, dataset = extensions
@@ -91,7 +91,7 @@ def blobs(tmp_path_factory: pytest.TempPathFactory) -> tuple[TableVersion, lance
 
 @pytest.mark.parametrize("handling", [None, "all_binary", "blobs_descriptions", "all_descriptions"])
 @pytest.mark.parametrize("options", [{}, {"filter": "k > 5"}, {"columns": ["blob"], "limit": 5}])
-def test_blobs_come_as_places_or_as_bytes(
+def test_blobs_are_read_as_descriptions_or_bytes(
     blobs: tuple[TableVersion, lance.LanceDataset], handling: str | None, options: dict[str, Any]
 ) -> None:
     version, dataset = blobs

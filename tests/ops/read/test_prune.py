@@ -1,4 +1,4 @@
-"""Pruning by zone maps: never a row lost, and nothing read where nothing can match."""
+"""Pruning by zone maps: no match is lost, and zones without matches are not read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MASKS = st.lists(st.booleans(), min_size=1, max_size=8)
 
 
 @given(keep=MASKS, sizes=st.lists(st.integers(1, 5), min_size=8, max_size=8))
-def test_ranges_hold_exactly_the_kept_zones(keep: list[bool], sizes: list[int]) -> None:
+def test_ranges_contain_exactly_the_kept_zones(keep: list[bool], sizes: list[int]) -> None:
     zone_rows = np.array(sizes[: len(keep)], np.int64)
     expected = np.flatnonzero(np.repeat(keep, zone_rows)).tolist()
     ranges = ranges_of(zone_rows, np.array(keep))
@@ -35,7 +35,7 @@ def test_ranges_hold_exactly_the_kept_zones(keep: list[bool], sizes: list[int]) 
 
 
 @given(one=MASKS, other=MASKS)
-def test_an_intersection_holds_the_rows_of_both(one: list[bool], other: list[bool]) -> None:
+def test_an_intersection_contains_the_rows_of_both(one: list[bool], other: list[bool]) -> None:
     left = ranges_of(np.ones(len(one), np.int64), np.array(one))
     right = ranges_of(np.ones(len(other), np.int64), np.array(other))
     rows = {row for each in left for row in each} & {row for each in right for row in each}
@@ -119,7 +119,7 @@ def test_the_same_rows_with_and_without_statistics(sorted_table: TableVersion, p
         ("name = 'name 0123456'", 8192),
     ],
 )
-def test_zones_that_cannot_match_are_left_out(sorted_table: TableVersion, predicate: str, most: int) -> None:
+def test_zones_without_matches_are_skipped(sorted_table: TableVersion, predicate: str, most: int) -> None:
     expression = resolve_filter(sorted_table.schema, predicate)
     columns = prunable_columns(sorted_table.schema, expression)
     kept = sum(
@@ -131,7 +131,7 @@ def test_zones_that_cannot_match_are_left_out(sorted_table: TableVersion, predic
 
 
 def counted(version: TableVersion, **options: Any) -> tuple[pa.Table, int]:
-    """The result, and the bytes read from data files for it (footers and statistics are in the cache)."""
+    """Return the result and the bytes read from data files, with footers and statistics cached."""
     plan = plan_scan(version, ScanOptions(**options))
     scan_table(version, plan)
     seen: list[ScanStatistics] = []
@@ -176,6 +176,6 @@ def test_a_limit_stops_reading(sorted_table: TableVersion) -> None:
     assert size_bytes < 0.5 * column_bytes(sorted_table, "x")
 
 
-def test_the_plan_says_what_is_skipped(sorted_table: TableVersion) -> None:
+def test_the_plan_reports_skipped_rows(sorted_table: TableVersion) -> None:
     plan = plan_scan(sorted_table, ScanOptions(columns=["id"], filter="id > 419990"))
     assert "skip 2 of 3 fragments" in explain_plan(sorted_table, plan)

@@ -1,4 +1,4 @@
-"""Scans against pylance on tables it wrote, and what they promise beyond the rows: bytes read, memory, laziness."""
+"""Scans of tables of pylance against pylance; batch sizes, zero-copy results, statistics."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ VIRTUAL = ["_rowid", "_rowaddr", "_rowoffset"]
 
 
 def assert_equal(found: pa.Table, expected: pa.Table) -> None:
-    """The same schema and rows; NaN equals NaN. Dictionaries are compared by value."""
+    """Check that schema and rows are equal. NaN equals NaN; dictionaries are compared by value."""
     assert found.schema.equals(expected.schema, check_metadata=True)
     assert found.num_rows == expected.num_rows
     for name in expected.schema.names:
@@ -92,7 +92,7 @@ def scans(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def theirs_of(options: dict[str, Any]) -> dict[str, Any]:
-    # pylance does not know a position it has not scanned for: a known defect of `_rowoffset` behind a filter.
+    # pylance has a known defect: `_rowoffset` is wrong after a filter.
     return {name: value for name, value in options.items() if name != "use_stats"}
 
 
@@ -107,7 +107,7 @@ def test_any_scan_equals_pylance(busy: Any, options: dict[str, Any]) -> None:
 
 
 @given(options=scans(), ids=st.lists(st.integers(0, 5), unique=True, max_size=4))
-def test_chosen_fragments_in_their_order(busy: Any, options: dict[str, Any], ids: list[int]) -> None:
+def test_fragments_are_scanned_in_the_requested_order(busy: Any, options: dict[str, Any], ids: list[int]) -> None:
     known = {fragment.id for fragment in busy.ours.manifest.fragments}
     ids = [each for each in ids if each in known]
     scanner = busy.theirs.scanner(**theirs_of(options), fragments=fragments_of(busy, ids))
@@ -133,7 +133,7 @@ def test_order_by_equals_pylance(
 ) -> None:
     if offset is not None and limit is None:
         limit = 1000
-    # The second key makes the order total; without it pylance keeps ties in no particular order.
+    # The second key makes the order total; pylance returns ties in an arbitrary order.
     order = [ColumnOrdering(key, ascending, nulls_first), ColumnOrdering("k")]
     theirs = [_their_ordering(each) for each in order]
     expected = busy.theirs.to_table(
@@ -175,7 +175,7 @@ def test_projections_equal_pylance(busy: Any, columns: Any) -> None:
         assert repr(found.to_pylist()) == repr(expected.to_pylist())
 
 
-def test_without_columns_batches_still_count_rows(busy: Any) -> None:
+def test_batches_without_columns_keep_their_row_counts(busy: Any) -> None:
     assert sum(batch.num_rows for batch in batches(busy, columns=[])) == busy.theirs.count_rows()
 
 
@@ -214,7 +214,7 @@ def test_matching_offsets_are_the_addresses_of_live_matches(busy: Any, predicate
     assert found == expected
 
 
-def test_arrow_expressions_filter_as_their_sql(busy: Any) -> None:
+def test_arrow_expressions_filter_like_sql(busy: Any) -> None:
     expression = (pc.field("k") > 100) & (pc.field("low") == "red")
     assert_equal(scan(busy, filter=expression), scan(busy, filter="k > 100 and low = 'red'"))
 
@@ -225,7 +225,7 @@ def test_batches_are_full_when_strict(busy: Any) -> None:
     assert sizes == [100] * (total // 100) + ([total % 100] if total % 100 else [])
 
 
-def test_filtered_batches_of_wide_rows_end_at_some_mebibytes(tmp_path: Path) -> None:
+def test_filtered_batches_of_wide_rows_are_limited_in_size(tmp_path: Path) -> None:
     rows = 12_000
     wide = pa.table({"k": np.arange(rows), "wide": ["x" * 2000] * rows})
     dataset = lancetable.write_dataset(wide, tmp_path / "wide.lance")
@@ -239,7 +239,7 @@ def test_filtered_batches_of_wide_rows_end_at_some_mebibytes(tmp_path: Path) -> 
 
 
 def test_filtered_batches_share_their_dictionary(tmp_path: Path) -> None:
-    """It counts for none of them: batches of a few rows would follow."""
+    """The dictionary does not count towards the size of a batch, which would have few rows otherwise."""
     words = pa.array([f"{number:06} " * 100 for number in range(6_000)])
     indices = pa.array(np.arange(8_000, dtype=np.int32) % len(words))
     table = pa.table({"k": np.arange(8_000), "d": pa.DictionaryArray.from_arrays(indices, words)})
@@ -249,12 +249,12 @@ def test_filtered_batches_share_their_dictionary(tmp_path: Path) -> None:
     assert found[0].column("d").to_pylist() == [words[k % len(words)].as_py() for k in range(0, 8_000, 500)]
 
 
-def test_batches_keep_to_a_size_in_bytes(busy: Any) -> None:
+def test_batches_are_limited_in_bytes(busy: Any) -> None:
     found = batches(busy, columns=["k", "v"], batch_size_bytes=24 * 10)
     assert {batch.num_rows for batch in found[:5]} == {10}
 
 
-def test_whole_columns_are_handed_out_uncopied(busy: Any) -> None:
+def test_whole_columns_are_not_copied(busy: Any) -> None:
     before = pa.total_allocated_bytes()
     table = scan(busy, columns=["k", "v"], fragments=[busy.ours.manifest.fragments[-1].id], limit=5)
     assert table.num_rows == 5
@@ -290,17 +290,17 @@ def test_whole_columns_are_handed_out_uncopied(busy: Any) -> None:
         ({"blob_handling": "x"}, InvalidInputError),
     ],
 )
-def test_wrong_options_are_refused(busy: Any, options: dict[str, Any], error: type[Exception]) -> None:
+def test_invalid_options_are_rejected(busy: Any, options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         scan(busy, **options)
 
 
-def test_unknown_columns_are_answered_with_close_names(busy: Any) -> None:
+def test_errors_of_unknown_columns_suggest_similar_names(busy: Any) -> None:
     with pytest.raises(ColumnNotFoundError, match="twice"):
         scan(busy, columns=["twic"])
 
 
-def test_the_plan_names_what_it_does(busy: Any) -> None:
+def test_the_plan_lists_its_steps(busy: Any) -> None:
     plan = plan_scan(
         busy.ours, ScanOptions(columns=["s", "k"], filter="k > 3", limit=5, offset=1, order_by=["f"], with_row_id=True)
     )
@@ -310,7 +310,7 @@ def test_the_plan_names_what_it_does(busy: Any) -> None:
     assert "output_rows=5" in analyze_plan(busy.ours, plan)
 
 
-def test_the_callback_learns_what_was_read(busy: Any) -> None:
+def test_the_callback_receives_the_counts_of_the_scan(busy: Any) -> None:
     seen: list[ScanStatistics] = []
     scan(busy, columns=["k"], scan_stats_callback=seen.append)
     (statistics,) = seen
@@ -320,10 +320,8 @@ def test_the_callback_learns_what_was_read(busy: Any) -> None:
 
 
 @pytest.mark.parametrize("data_storage_version", ["2.0", "2.1", "2.2"])
-def test_nulls_of_a_column_that_the_schema_says_has_none_are_refused_by_name(
-    tmp_path: Path, data_storage_version: str
-) -> None:
-    """A file of a schema that allows them may be named under one that does not."""
+def test_nulls_in_a_non_nullable_column_are_rejected(tmp_path: Path, data_storage_version: str) -> None:
+    """A commit can register a file of a nullable column in a table where the column is not nullable."""
     rows = pa.table({"x": pa.array([1, None, 3, 4]), "y": [1, 2, 3, 4]})
     dataset = lancetable.write_dataset(rows, tmp_path / "t", data_storage_version=data_storage_version)
     files = dataset.get_fragments()[0].metadata
@@ -350,10 +348,8 @@ def test_nulls_of_a_column_that_the_schema_says_has_none_are_refused_by_name(
 @pytest.mark.parametrize("how", ["delete", "update"])
 @pytest.mark.parametrize("data_storage_version", ["legacy", "2.0", "2.1", "2.2"])
 @pytest.mark.parametrize("fragments", [1, 40])
-def test_nulls_of_deleted_rows_do_not_count(
-    tmp_path: Path, data_storage_version: str, how: str, fragments: int
-) -> None:
-    """A column may be made NOT NULL once its nulls are deleted; the files keep them."""
+def test_nulls_of_deleted_rows_are_allowed(tmp_path: Path, data_storage_version: str, how: str, fragments: int) -> None:
+    """A column can become non-nullable when its nulls are deleted, but the files still contain them."""
     count = 2000
     # Files of 0.1 store nulls only in string columns.
     values = pa.array([None if number % 100 == 0 else f"{number:05}" for number in range(count)])
@@ -386,7 +382,7 @@ def test_nulls_of_deleted_rows_do_not_count(
 
 
 @pytest.mark.parametrize("data_storage_version", ["2.0", "2.1"])
-def test_a_null_in_a_dictionary_is_refused_where_there_may_be_none(tmp_path: Path, data_storage_version: str) -> None:
+def test_a_null_in_a_non_nullable_dictionary_column_is_rejected(tmp_path: Path, data_storage_version: str) -> None:
     words = pa.DictionaryArray.from_arrays(pa.array([0, 1] * 50, pa.int32()), pa.array(["a", None]))
     rows = pa.table([words], schema=pa.schema([pa.field("d", words.type, nullable=False)]))
     with pytest.raises(SchemaMismatchError):

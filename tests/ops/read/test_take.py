@@ -48,15 +48,15 @@ def test_any_positions_equal_pylance(busy: Any, columns: Any, data: st.DataObjec
 
 
 @pytest.mark.parametrize("columns", COLUMNS, ids=str)
-def test_all_rows_backwards_are_the_scan_backwards(busy: Any, columns: Any) -> None:
+def test_a_reversed_take_equals_the_reversed_scan(busy: Any, columns: Any) -> None:
     total = busy.theirs.count_rows()
     backwards = np.arange(total)[::-1]
     assert_equal(take_offsets(busy.ours, backwards, columns), busy.theirs.take(backwards.tolist(), columns=columns))
 
 
 @pytest.mark.parametrize("kind", [pa.list_, pa.large_list])
-def test_long_lists_in_any_order(kind: Any) -> None:
-    """They are copied list by list, small ones by Arrow."""
+def test_long_lists_are_reordered(kind: Any) -> None:
+    """Long lists are copied as a whole, short ones by Arrow."""
     values = [[f"{row}-{item}" if item % 7 else None for item in range(row % 4 * 2000)] for row in range(12)]
     values[3] = None
     array = pa.array(values, kind(pa.string()))
@@ -76,7 +76,7 @@ def test_row_ids_equal_pylance(busy: Any, data: st.DataObject) -> None:
     assert_equal(take_addresses(busy.ours, addresses, ["k", "s", "st"]), expected)
 
 
-def test_rows_that_are_gone_are_left_out(busy: Any) -> None:
+def test_deleted_rows_are_left_out(busy: Any) -> None:
     live = busy.theirs.to_table(columns=["_rowid", "_rowaddr"]).to_pydict()
     dead_addresses = [address for address in range(ROWS) if address not in set(live["_rowaddr"])]
     assert dead_addresses
@@ -116,7 +116,7 @@ def test_positions_within_one_fragment(busy: Any) -> None:
 @pytest.mark.parametrize(
     "indices", [[3, 1], np.array([3, 1], np.uint8), pa.array([3, 1]), pa.chunked_array([[3], [1]]), range(3, 1, -1)]
 )
-def test_positions_come_in_many_forms(busy: Any, indices: Any) -> None:
+def test_positions_of_every_supported_type(busy: Any, indices: Any) -> None:
     expected = busy.theirs.take(list(indices) if isinstance(indices, range) else [3, 1], columns=["k"])
     assert_equal(take_offsets(busy.ours, indices, ["k"]), expected)
 
@@ -140,12 +140,12 @@ def test_no_positions_give_no_rows(busy: Any) -> None:
         ([0], "k", TypeError),
     ],
 )
-def test_wrong_arguments_are_refused(busy: Any, indices: Any, columns: Any, error: type[Exception]) -> None:
+def test_invalid_arguments_are_rejected(busy: Any, indices: Any, columns: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         take_offsets(busy.ours, indices, columns)
 
 
-def test_addresses_past_the_end_of_a_fragment_are_refused(busy: Any) -> None:
+def test_addresses_past_the_end_of_a_fragment_are_rejected(busy: Any) -> None:
     with pytest.raises(OutOfRangeError):
         take_addresses(busy.ours, [0, 5000], ["k"])
     with pytest.raises(OutOfRangeError):
@@ -173,6 +173,6 @@ def test_slices_equal_pylance(busy: Any) -> None:
             slice_rows(busy.ours, start, end)
 
 
-def test_positions_of_a_scan_are_those_of_a_take(busy: Any) -> None:
+def test_row_offsets_of_a_scan_are_positions_of_a_take(busy: Any) -> None:
     table = scan_table(busy.ours, plan_scan(busy.ours, ScanOptions(columns=["k", "_rowoffset"], filter="i is null")))
     assert_equal(take_offsets(busy.ours, table.column(1), ["k"]), table.select(["k"]))

@@ -99,7 +99,7 @@ def test_of_two_writers_of_one_name_one_is_told(
         version = replace(version, store=FsspecStore("file", {}))
     tag_ops.create_tag(version, "t", 1)
     # The other one looked before the first had written.
-    monkeypatch.setattr(table_refs, "find_tag", lambda *arguments: None)
+    monkeypatch.setattr(table_refs.RefFiles, "find", lambda *arguments: None)
     with pytest.raises(AlreadyExistsError):
         tag_ops.create_tag(version, "t", 2)
     monkeypatch.undo()

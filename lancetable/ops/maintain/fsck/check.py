@@ -338,7 +338,7 @@ class _Check:
         store, main = version.store, version.main_base
         for name in self._ref_names(join(main, TAGS_DIR)):
             try:
-                tag = refs.find_tag(store, main, name)
+                tag = refs.TAGS.find(store, main, name)
                 if tag is not None:
                     base = base_of_branch(version, tag.branch)
                     if self.handler.locate(store, base, tag.version) is None:
@@ -349,7 +349,7 @@ class _Check:
         for name in self._ref_names(join(main, BRANCHES_DIR)):
             name = name.replace("%2F", "/")
             try:
-                branch = refs.find_branch(store, main, name)
+                branch = refs.BRANCHES.find(store, main, name)
             except LanceError as error:
                 self._add(finding_of("branch", name, error), None)
                 continue

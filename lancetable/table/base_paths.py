@@ -1,0 +1,108 @@
+"""Base paths: directories of data files that are registered in the manifest, and the targets of new data files.
+
+    base path /x, is_dataset_root      /x/data/<file>
+    base path /x, otherwise            /x/<file>
+
+Several targets take new files in turn. Deletion files and manifests are always below the root of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lancetable.errors import CorruptFileError, InvalidOperationError, UnsupportedFeatureError
+from lancetable.format.manifest import BasePath
+from lancetable.format.paths import DATA_DIR, join
+
+if TYPE_CHECKING:
+    from lancetable.store.base import ObjectStore
+
+__all__ = ["WriteTarget", "all_targets", "path_in_store", "resolve_targets", "table_target", "with_ids"]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTarget:
+    """A directory for new data files; `base_id` is None for the table's own directory."""
+
+    directory: str
+    base_id: int | None = None
+
+
+def table_target(base: str) -> WriteTarget:
+    """Return the data directory of the table at `base`."""
+    return WriteTarget(join(base, DATA_DIR))
+
+
+def with_ids(bases: Iterable[BasePath]) -> tuple[BasePath, ...]:
+    """Return the bases of a new table with ids: a base without one (0) gets the next free id, from 1."""
+    result: list[BasePath] = []
+    for base in bases:
+        base_id = base.id or max((other.id for other in result), default=0) + 1
+        result.append(BasePath(base_id, base.path, base.is_dataset_root, base.name))
+    return tuple(result)
+
+
+def all_targets(
+    store: ObjectStore, base: str, bases: Mapping[int, BasePath], *, include_table: bool = True
+) -> tuple[WriteTarget, ...]:
+    """Return the table and `bases`, by id. Without `include_table`, the table is a target only without bases.
+
+    Raises UnsupportedFeatureError for a base in another store.
+    """
+    targets = tuple(base_target(store, bases[base_id]) for base_id in sorted(bases))
+    return (table_target(base), *targets) if include_table or not targets else targets
+
+
+def resolve_targets(
+    store: ObjectStore, base: str, uri: str, bases: Mapping[int, BasePath], references: Sequence[str]
+) -> tuple[WriteTarget, ...]:
+    """Return the targets of references: names or paths of bases, or the address of the table.
+
+    Returns the table without references. Raises InvalidOperationError for an unknown reference,
+    UnsupportedFeatureError for a base in another store.
+    """
+    targets = []
+    for reference in references:
+        matching = [known for known in bases.values() if reference in (known.name, known.path)]
+        if matching:
+            targets.append(base_target(store, matching[0]))
+        elif reference.rstrip("/") in (uri.rstrip("/"), store.uri(base).rstrip("/"), base):
+            targets.append(table_target(base))
+        else:
+            names = ", ".join(repr(known.name or known.path) for known in bases.values()) or "none"
+            raise InvalidOperationError(
+                f"Base reference {reference!r} not found in available bases; registered for this table: {names}"
+            )
+    return tuple(targets) or (table_target(base),)
+
+
+def base_target(store: ObjectStore, base: BasePath) -> WriteTarget:
+    """Return the directory of a base path. Raises UnsupportedFeatureError for a base in another store."""
+    root = path_in_store(store, base.path)
+    return WriteTarget(join(root, DATA_DIR) if base.is_dataset_root else root, base.id)
+
+
+def path_in_store(store: ObjectStore, address: str) -> str:
+    """Return the path of a base inside `store`.
+
+    Raises UnsupportedFeatureError for another store, whose credentials and guarantees are unknown, and CorruptFileError
+    for an unsafe path.
+    """
+    root = store.uri("")
+    root = root if root.endswith("/") else f"{root}/"
+    scheme, separator, path = address.partition("://")
+    if not separator:
+        path, known = address, store.capabilities.local
+    elif store.scheme == "file" and scheme in ("file", "file-object-store", "file+uring"):
+        known = True
+    else:
+        path, known = address[len(root) :], address.startswith(root)
+    if not known:
+        raise UnsupportedFeatureError(
+            f"base path {address[:100]!a} is in another store than the table", feature="base paths in other stores"
+        )
+    if ".." in path.split("/") or "\0" in path:
+        raise CorruptFileError(f"unsafe base path {address[:100]!a}", expected="a plain path", found=address[:100])
+    return path.rstrip("/")
