@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
@@ -35,7 +36,7 @@ from lancetable.format.paths import (
 )
 from lancetable.store.base import Durability, ObjectMeta, ObjectStore, OnExisting, PutOutcome
 
-__all__ = ["CommitHandler", "ManifestLocation", "VersionFinder", "outcome_by_content", "write_hint"]
+__all__ = ["BaseHandler", "CommitHandler", "ManifestLocation", "Publication", "outcome_by_content", "write_hint"]
 
 _MAX_PROBES = 64  # beyond this many versions, a listing is cheaper than single look-ups
 _FIRST_PAGE = 8
@@ -128,10 +129,53 @@ class CommitHandler(Protocol):
         """Remove records of a table outside the object store, before its objects are removed."""
 
 
-class VersionFinder:
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A manifest to publish. The attributes are the parameters of `CommitHandler.commit`."""
+
+    store: ObjectStore
+    base: str
+    version: int
+    naming: ManifestNaming
+    data: bytes
+    on_existing: OnExisting | None = None
+
+    @property
+    def path(self) -> str:
+        """Path of the manifest."""
+        return manifest_path(self.base, self.version, self.naming)
+
+    def finish(self, outcome: PutOutcome) -> PutOutcome:
+        """Return the outcome after reading the manifest back if it is unknown. A won version gets the hint."""
+        if outcome is PutOutcome.UNKNOWN:
+            outcome = outcome_by_content(self.store, self.base, self.path, self.data)
+        if outcome is PutOutcome.WON:
+            write_hint(self.store, self.base, self.version)
+        return outcome
+
+
+class BaseHandler(ABC):
     """Look-up of versions for handlers whose manifests are visible once the object exists."""
 
     __slots__ = ()
+
+    @abstractmethod
+    def publish(self, publication: Publication) -> PutOutcome:
+        """Publish a manifest after all files below the table's path were synced. See CommitHandler.commit."""
+
+    def commit(
+        self,
+        store: ObjectStore,
+        base: str,
+        version: int,
+        naming: ManifestNaming,
+        data: bytes,
+        *,
+        on_existing: OnExisting | None = None,
+    ) -> PutOutcome:
+        """See CommitHandler."""
+        store.sync(base)  # a manifest must never be durable before the files it refers to
+        return self.publish(Publication(store, base, version, naming, data, on_existing))
 
     def latest(self, store: ObjectStore, base: str) -> ManifestLocation | None:
         """See CommitHandler."""
@@ -192,7 +236,8 @@ class VersionFinder:
         return self.history(store, base, than.version)
 
     def forget(self, store: ObjectStore, base: str) -> None:
-        """See CommitHandler."""
+        """Do nothing: there are no records outside the object store."""
+        return
 
     def _fill_gaps(
         self, store: ObjectStore, base: str, found: list[ManifestLocation], after: int

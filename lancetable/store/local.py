@@ -201,38 +201,16 @@ class LocalStore:
 
         Small files are read, large ones are mapped.
         """
-        try:
-            descriptor = os.open(path, _READ_FLAGS)
-            try:
-                status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode):
-                    raise missing(path)
-                file_size = status.st_size
-                end = file_size if size is None else size
-                start = 0 if length is None else max(end - max(length, 0), 0)
-                if end <= _SMALL_BYTES or not self._mmap:
-                    return _read_at(descriptor, path, start, end), file_size
-            finally:
-                os.close(descriptor)
-        except (OSError, ValueError) as error:
-            if isinstance(error, LanceError):
-                raise
-            raise _failure(error, path) from error
+        with _opened(path) as (descriptor, file_size):
+            end = file_size if size is None else size
+            start = 0 if length is None else max(end - max(length, 0), 0)
+            if end <= _SMALL_BYTES or not self._mmap:
+                return _read_at(descriptor, path, start, end), file_size
         return self.read(path, start, end), file_size
 
     def _pread(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview]:
-        try:
-            descriptor = os.open(path, _READ_FLAGS)
-            try:
-                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise missing(path)
-                return [_read_at(descriptor, path, start, end) for start, end in requests]
-            finally:
-                os.close(descriptor)
-        except (OSError, ValueError) as error:
-            if isinstance(error, LanceError):
-                raise
-            raise _failure(error, path) from error
+        with _opened(path) as (descriptor, _):
+            return [_read_at(descriptor, path, start, end) for start, end in requests]
 
     # ---- writing ----------------------------------------------------------------------------------------------
 
@@ -525,6 +503,24 @@ class LocalWriter(ObjectWriter):
 
 def _rebuild(fsync: bool, mmap: bool) -> LocalStore:
     return LocalStore(fsync=fsync, mmap=mmap)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[tuple[int, int]]:
+    """Open a regular file for reading, and return its descriptor and size. Errors in the block become typed ones."""
+    try:
+        descriptor = os.open(path, _READ_FLAGS)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise missing(path)
+            yield descriptor, status.st_size
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        if isinstance(error, LanceError):
+            raise
+        raise _failure(error, path) from error
 
 
 def _read_at(descriptor: int, path: str, start: int, end: int) -> memoryview:
