@@ -27,8 +27,8 @@ class UnsafeHandler(BaseHandler):
         if not _warned:
             _warned = True
             warnings.warn(
-                f"{publication.store.scheme}:// cannot create an object only if it does not exist, so a second writer to"
-                " this table can silently overwrite commits (unsafe_single_writer=true is set)",
+                f"{publication.store.scheme}:// cannot create an object only if it does not exist, so a second writer"
+                " to this table can silently overwrite commits (unsafe_single_writer=true is set)",
                 UserWarning,
                 stacklevel=2,
             )
