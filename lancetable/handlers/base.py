@@ -62,17 +62,44 @@ class CommitHandler(Protocol):
     """Look-up of versions, and exactly-once publication of new versions."""
 
     def latest(self, store: ObjectStore, base: str) -> ManifestLocation | None:
-        """Return the newest version of a table, or None if the table does not exist.
+        """Look up the newest version of a table.
 
-        Raises CorruptFileError if both naming schemes are used.
+        Parameters
+        ----------
+        store, base
+            Object store and path of the table.
+
+        Returns
+        -------
+        ManifestLocation or None
+            None if the table does not exist.
+
+        Raises
+        ------
+        CorruptFileError
+            If both naming schemes are used.
+        StoreError
+            If the store fails.
         """
 
     def locate(
         self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
     ) -> ManifestLocation | None:
-        """Return one version, which may be detached, or None if it does not exist.
+        """Look up one version, which may be detached.
 
-        Both naming schemes are tried unless `naming` is given.
+        Parameters
+        ----------
+        store, base
+            Object store and path of the table.
+        version
+            Number of the version.
+        naming
+            Naming scheme of the table. Both schemes are tried by default.
+
+        Returns
+        -------
+        ManifestLocation or None
+            None if the version does not exist.
         """
 
     def candidates(
@@ -81,11 +108,27 @@ class CommitHandler(Protocol):
         """Return the possible locations of a version, the most likely first, without checking that they exist.
 
         For callers that read the manifest immediately: on remote stores, this saves the round trip of a look-up.
-        `naming` is the scheme of another version of the table.
+
+        Parameters
+        ----------
+        store, base
+            Object store and path of the table.
+        version
+            Number of the version.
+        naming
+            Naming scheme of another version of the table, which is tried first.
         """
 
     def history(self, store: ObjectStore, base: str, after: int = 0) -> list[ManifestLocation]:
-        """Return all versions greater than `after` in ascending order, without detached and cleaned-up versions."""
+        """Return all versions greater than `after` in ascending order, without detached and cleaned-up versions.
+
+        Raises
+        ------
+        CorruptFileError
+            If both naming schemes are used.
+        StoreError
+            If the store fails.
+        """
 
     def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
         """Return the versions after `than`, like `history`. Cheap if there are none."""
