@@ -60,4 +60,5 @@ class LockedHandler(BaseHandler):
                 raise StoreError(
                     f"the commit lock of version {version} failed: {error}; nothing was committed", path=path
                 ) from error
-        return publication.finish(outcome or PutOutcome.UNKNOWN)
+        # A lock may also suppress an exception of its block.
+        return publication.finish(outcome if outcome in (PutOutcome.WON, PutOutcome.LOST) else PutOutcome.UNKNOWN)
