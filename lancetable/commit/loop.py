@@ -8,7 +8,7 @@ One attempt:
     5. apply the transaction to the newest manifest (build) and serialize it (table.manifests)
     6. publish the manifest as the next version: won, lost or unknown (handlers)
 
-A lost race leads to another attempt after a backoff (backoff). An unknown outcome is looked up once. If it stays
+A lost race leads to another attempt after a backoff (contention). An unknown outcome is looked up once. If it stays
 unknown, the loop raises CommitStateUnknownError and removes no files, because the commit may still appear.
 """
 
