@@ -8,7 +8,7 @@ One attempt:
     5. apply the transaction to the newest manifest (build) and serialize it (table.manifests)
     6. publish the manifest as the next version: won, lost or unknown (handlers)
 
-A lost race leads to another attempt after a backoff (backoff). An unknown outcome is looked up once. If it stays
+A lost race leads to another attempt after a backoff (contention). An unknown outcome is looked up once. If it stays
 unknown, the loop raises CommitStateUnknownError and removes no files, because the commit may still appear.
 """
 
@@ -18,7 +18,6 @@ import logging
 import math
 import secrets
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from lancetable.commit import idempotency
 from lancetable.commit.build import Built, Restored, build_first_manifest, build_manifest, is_own_manifest
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
-from lancetable.commit.contention import Backoff, Contention, contention_of
+from lancetable.commit.contention import Backoff, Contention, RetryLock, contention_of
 from lancetable.commit.dictionaries import dictionary_head
 from lancetable.commit.gc.cleanup import clean_up_after_commit, keeps_young_versions
 from lancetable.commit.lineage import Lineage, is_in_grace_period, verify_lineage
@@ -56,7 +55,6 @@ from lancetable.format.paths import (
 from lancetable.format.transaction import Transaction
 from lancetable.handlers.base import ManifestLocation, outcome_by_content
 from lancetable.store.base import PutOutcome
-from lancetable.store.retry_lock import Turn
 from lancetable.table import manifests, transactions
 from lancetable.table.manifests import ManifestFile, read_manifest
 from lancetable.table.version import TableVersion, explained, open_location
@@ -80,7 +78,6 @@ _STRICT = Verdict(
 _FRESH_SECONDS = 2.0  # on remote stores, a younger listing is not repeated before the first attempt
 _MAX_UNLISTED = 1  # on remote stores, versions read between the last listing and the publication
 _READ_AT_ONCE = 16
-_REMEMBERED_LAGS = 64
 _MAX_KNOWN_CONFLICTS = 6  # lost attempts in a row before versions are listed again
 _SMALL_BYTES = 256 * 1024  # before a larger manifest is sent, versions are listed to see if its number is still free
 DEFAULT_MAX_RETRIES = 20
@@ -179,14 +176,9 @@ def _commit_on_branch(
     run = _CommitRun(base, transaction, affected_rows, context, file_version, beyond)
     strict = max_retries == 0 and isinstance(transaction.operation, tx.Overwrite)
     remote = not base.store.capabilities.local
-    contention = contention_of(base.store.key(base.base)) if remote else None
-    if contention is not None:
-        now = time.monotonic()
-        if contention.streak.finds_rivals(base.store, base.base, transaction.read_version, now):
-            contention.assume_contended(now)
-        run.contention = contention
-    turn = Turn(join(base.base, VERSIONS_DIR)) if base.store.scheme == "file" else None
-    backoff = Backoff(max_retries, timeout_s, contention=contention, turn=turn)
+    run.contention = contention_of(base.store.key(base.base)) if remote else None
+    lock = RetryLock(join(base.base, VERSIONS_DIR)) if base.store.scheme == "file" else None
+    backoff = Backoff(max_retries, timeout_s, contention=run.contention, lock=lock)
     refresh = strict or not remote or max_retries < 2 or backoff.is_contended or not run.is_fresh()
     try:
         while True:
@@ -194,12 +186,8 @@ def _commit_on_branch(
             if published is None:
                 published = run.publish() or (None if strict else run.check_existing())
             if published is not None:
-                backoff.won(published.version - run.transaction.read_version, run.other_lags)
-                if contention is not None and backoff.attempts == 1 and not backoff.is_contended:
-                    contention.streak.won(run.transaction, published.version, time.monotonic())
+                backoff.won()
                 return run.check_lineage(published)
-            if contention is not None:
-                contention.streak.reset()
             if strict or not backoff.next_attempt(conflict_known=run.conflict_known):
                 raise _exhausted_error(run, backoff, timeout_s)
             # A run that is many versions behind would otherwise lose against each of them in turn.
@@ -214,8 +202,8 @@ def _commit_on_branch(
         run.remove_own_files()
         raise
     finally:
-        if turn is not None:
-            turn.give_back()
+        if lock is not None:
+            lock.release()
 
 
 def create_table(
@@ -358,8 +346,7 @@ class _CommitRun:
         self._publishing_at = 0.0  # start of the last publication
         self._listed_at = base.newest_at if base.newest_at is not None else -math.inf
         self.conflict_known = False  # `_existing` was checked, so the next attempt need not list versions
-        # For recent transactions of other writers, the number of versions from read version to committed version.
-        self.other_lags: deque[int] = deque(maxlen=_REMEMBERED_LAGS)
+
         # Records versions of other libraries. The base is not recorded, because it may be old.
         self.contention: Contention | None = None
 
@@ -424,8 +411,6 @@ class _CommitRun:
         self._resolve_conflict(committed, version)
         if self.contention is not None and not is_own_manifest(file.manifest.message):
             self.contention.foreign_seen_at = time.monotonic()
-        if committed is not None:
-            self.other_lags.append(number - committed.read_version)
         if isinstance(self.transaction.operation, tx.Delete | tx.Update):
             # The fragment records now refer to this version, so it becomes the read version, as in other writers.
             self.transaction = replace(self.transaction, read_version=number)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
@@ -35,7 +36,7 @@ from lancetable.format.paths import (
 )
 from lancetable.store.base import Durability, ObjectMeta, ObjectStore, OnExisting, PutOutcome
 
-__all__ = ["CommitHandler", "ManifestLocation", "VersionFinder", "outcome_by_content", "write_hint"]
+__all__ = ["BaseHandler", "CommitHandler", "ManifestLocation", "Publication", "outcome_by_content", "write_hint"]
 
 _MAX_PROBES = 64  # beyond this many versions, a listing is cheaper than single look-ups
 _FIRST_PAGE = 8
@@ -61,17 +62,44 @@ class CommitHandler(Protocol):
     """Look-up of versions, and exactly-once publication of new versions."""
 
     def latest(self, store: ObjectStore, base: str) -> ManifestLocation | None:
-        """Return the newest version of a table, or None if the table does not exist.
+        """Look up the newest version of a table.
 
-        Raises CorruptFileError if both naming schemes are used.
+        Parameters
+        ----------
+        store, base
+            Object store and path of the table.
+
+        Returns
+        -------
+        ManifestLocation or None
+            None if the table does not exist.
+
+        Raises
+        ------
+        CorruptFileError
+            If both naming schemes are used.
+        StoreError
+            If the store fails.
         """
 
     def locate(
         self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
     ) -> ManifestLocation | None:
-        """Return one version, which may be detached, or None if it does not exist.
+        """Look up one version, which may be detached.
 
-        Both naming schemes are tried unless `naming` is given.
+        Parameters
+        ----------
+        store, base
+            Object store and path of the table.
+        version
+            Number of the version.
+        naming
+            Naming scheme of the table. Both schemes are tried by default.
+
+        Returns
+        -------
+        ManifestLocation or None
+            None if the version does not exist.
         """
 
     def candidates(
@@ -80,11 +108,27 @@ class CommitHandler(Protocol):
         """Return the possible locations of a version, the most likely first, without checking that they exist.
 
         For callers that read the manifest immediately: on remote stores, this saves the round trip of a look-up.
-        `naming` is the scheme of another version of the table.
+
+        Parameters
+        ----------
+        store, base
+            Object store and path of the table.
+        version
+            Number of the version.
+        naming
+            Naming scheme of another version of the table, which is tried first.
         """
 
     def history(self, store: ObjectStore, base: str, after: int = 0) -> list[ManifestLocation]:
-        """Return all versions greater than `after` in ascending order, without detached and cleaned-up versions."""
+        """Return all versions greater than `after` in ascending order, without detached and cleaned-up versions.
+
+        Raises
+        ------
+        CorruptFileError
+            If both naming schemes are used.
+        StoreError
+            If the store fails.
+        """
 
     def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
         """Return the versions after `than`, like `history`. Cheap if there are none."""
@@ -128,10 +172,53 @@ class CommitHandler(Protocol):
         """Remove records of a table outside the object store, before its objects are removed."""
 
 
-class VersionFinder:
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A manifest to publish. The attributes are the parameters of `CommitHandler.commit`."""
+
+    store: ObjectStore
+    base: str
+    version: int
+    naming: ManifestNaming
+    data: bytes
+    on_existing: OnExisting | None = None
+
+    @property
+    def path(self) -> str:
+        """Path of the manifest."""
+        return manifest_path(self.base, self.version, self.naming)
+
+    def finish(self, outcome: PutOutcome) -> PutOutcome:
+        """Return the outcome after reading the manifest back if it is unknown. A won version gets the hint."""
+        if outcome is PutOutcome.UNKNOWN:
+            outcome = outcome_by_content(self.store, self.base, self.path, self.data)
+        if outcome is PutOutcome.WON:
+            write_hint(self.store, self.base, self.version)
+        return outcome
+
+
+class BaseHandler(ABC):
     """Look-up of versions for handlers whose manifests are visible once the object exists."""
 
     __slots__ = ()
+
+    @abstractmethod
+    def publish(self, publication: Publication) -> PutOutcome:
+        """Publish a manifest after all files below the table's path were synced. See CommitHandler.commit."""
+
+    def commit(
+        self,
+        store: ObjectStore,
+        base: str,
+        version: int,
+        naming: ManifestNaming,
+        data: bytes,
+        *,
+        on_existing: OnExisting | None = None,
+    ) -> PutOutcome:
+        """See CommitHandler."""
+        store.sync(base)  # a manifest must never be durable before the files it refers to
+        return self.publish(Publication(store, base, version, naming, data, on_existing))
 
     def latest(self, store: ObjectStore, base: str) -> ManifestLocation | None:
         """See CommitHandler."""
@@ -192,7 +279,8 @@ class VersionFinder:
         return self.history(store, base, than.version)
 
     def forget(self, store: ObjectStore, base: str) -> None:
-        """See CommitHandler."""
+        """Do nothing: there are no records outside the object store."""
+        return
 
     def _fill_gaps(
         self, store: ObjectStore, base: str, found: list[ManifestLocation], after: int

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError
-from lancetable.format.paths import ManifestNaming
-from lancetable.handlers.base import CommitHandler, VersionFinder
+from lancetable.handlers.base import BaseHandler, CommitHandler, Publication
 from lancetable.handlers.conditional_put import ConditionalPutHandler
 from lancetable.handlers.external import ExternalHandler, ExternalManifestStore
 from lancetable.handlers.locked import CommitLock, LockedHandler
 from lancetable.handlers.probe import ProbingHandler
 from lancetable.handlers.unsafe import UnsafeHandler
-from lancetable.store.base import ObjectStore, OnExisting, PutOutcome
+from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import external_table, option
 
 __all__ = ["ReadOnlyHandler", "choose_handler"]
@@ -82,7 +81,7 @@ def _external_store(uri: str, storage_options: Mapping[str, Any] | None) -> Exte
     return SqliteManifestStore(path if path.startswith("/") else f"/{path}")
 
 
-class ReadOnlyHandler(VersionFinder):
+class ReadOnlyHandler(BaseHandler):
     """Handler for stores without a safe way to commit. It finds versions and raises on commit."""
 
     __slots__ = ("_uri",)
@@ -93,16 +92,7 @@ class ReadOnlyHandler(VersionFinder):
     def __repr__(self) -> str:
         return f"ReadOnlyHandler({self._uri!r})"
 
-    def commit(
-        self,
-        store: ObjectStore,
-        base: str,
-        version: int,
-        naming: ManifestNaming,
-        data: bytes,
-        *,
-        on_existing: OnExisting | None = None,
-    ) -> PutOutcome:
+    def publish(self, publication: Publication) -> PutOutcome:
         """Raise UnsupportedFeatureError, because two writers could both publish this version."""
         raise UnsupportedFeatureError(
             f"{self._uri}: this store cannot create an object only if it does not exist, so two writers could commit "

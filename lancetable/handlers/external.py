@@ -33,8 +33,8 @@ from lancetable.format.paths import (
     manifest_path,
     parse_manifest_name,
 )
-from lancetable.handlers.base import ManifestLocation, VersionFinder, outcome_by_content
-from lancetable.store.base import ObjectStore, OnExisting, PutOutcome
+from lancetable.handlers.base import BaseHandler, ManifestLocation, Publication, outcome_by_content
+from lancetable.store.base import ObjectStore, PutOutcome
 
 __all__ = ["ExternalHandler", "ExternalManifestStore", "ManifestRow"]
 
@@ -81,7 +81,7 @@ class ExternalManifestStore(Protocol):
         """Remove the row of a version unless its path has changed. Raises StoreError."""
 
 
-class ExternalHandler(VersionFinder):
+class ExternalHandler(BaseHandler):
     """Handler that commits through an external manifest store."""
 
     __slots__ = ("_incomplete", "_sleep", "external")
@@ -204,19 +204,10 @@ class ExternalHandler(VersionFinder):
 
     # ---- committing -------------------------------------------------------------------------------------------
 
-    def commit(
-        self,
-        store: ObjectStore,
-        base: str,
-        version: int,
-        naming: ManifestNaming,
-        data: bytes,
-        *,
-        on_existing: OnExisting | None = None,
-    ) -> PutOutcome:
-        """See CommitHandler."""
-        final = manifest_path(base, version, naming)
-        store.sync(base)
+    def publish(self, publication: Publication) -> PutOutcome:
+        """See BaseHandler."""
+        store, base, version, data = publication.store, publication.base, publication.version, publication.data
+        final = publication.path
         if is_detached(version):  # a random number without competing writers; a row would look like the newest version
             return self._put_final(store, base, final, data)
         table = self.external.key(store, base)
@@ -232,10 +223,10 @@ class ExternalHandler(VersionFinder):
             outcome = outcome_by_content(store, base, final, data)  # a reader may have completed it
         if outcome is PutOutcome.LOST:
             _remove_quietly(store, staged.path)
-            if existing_row is not None and on_existing is not None:
+            if existing_row is not None and publication.on_existing is not None:
                 existing = self._read_existing(store, base, existing_row)
                 if existing is not None:
-                    on_existing(existing)
+                    publication.on_existing(existing)
         if outcome is not PutOutcome.WON:
             return outcome
         try:

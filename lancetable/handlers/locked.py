@@ -7,16 +7,15 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from lancetable.errors import CommitConflictError, CommitStateUnknownError, LanceError, StoreError
-from lancetable.format.paths import ManifestNaming, manifest_path
-from lancetable.handlers.base import VersionFinder, outcome_by_content, write_hint
-from lancetable.store.base import ObjectStore, OnExisting, PutOutcome
+from lancetable.handlers.base import BaseHandler, Publication
+from lancetable.store.base import PutOutcome
 
 __all__ = ["CommitLock", "LockedHandler"]
 
 CommitLock = Callable[[int], AbstractContextManager[Any]]
 
 
-class LockedHandler(VersionFinder):
+class LockedHandler(BaseHandler):
     """Handler that commits inside `with lock(version)`.
 
     A CommitConflictError raised by the lock is passed on. Other exceptions of the lock are raised as StoreError.
@@ -32,29 +31,19 @@ class LockedHandler(VersionFinder):
     def __repr__(self) -> str:
         return "LockedHandler()"
 
-    def commit(
-        self,
-        store: ObjectStore,
-        base: str,
-        version: int,
-        naming: ManifestNaming,
-        data: bytes,
-        *,
-        on_existing: OnExisting | None = None,
-    ) -> PutOutcome:
-        """See CommitHandler."""
-        path = manifest_path(base, version, naming)
-        store.sync(base)
+    def publish(self, publication: Publication) -> PutOutcome:
+        """See BaseHandler."""
+        store, path, version = publication.store, publication.path, publication.version
         outcome: PutOutcome | None = None
         try:
             with self.lock(version):
                 if store.capabilities.conditional_create == "native" and not store.capabilities.unproven:
-                    outcome = store.put_if_absent(path, data, on_existing=on_existing)
+                    outcome = store.put_if_absent(path, publication.data, on_existing=publication.on_existing)
                 elif store.find(path) is not None:
                     outcome = PutOutcome.LOST
                 else:
                     outcome = PutOutcome.UNKNOWN
-                    store.put(path, data)
+                    store.put(path, publication.data)
                     outcome = PutOutcome.WON
         except Exception as error:
             if outcome is PutOutcome.WON:
@@ -71,8 +60,5 @@ class LockedHandler(VersionFinder):
                 raise StoreError(
                     f"the commit lock of version {version} failed: {error}; nothing was committed", path=path
                 ) from error
-        if outcome is PutOutcome.UNKNOWN or outcome is None:
-            outcome = outcome_by_content(store, base, path, data)
-        if outcome is PutOutcome.WON:
-            write_hint(store, base, version)
-        return outcome
+        # A lock may also suppress an exception of its block.
+        return publication.finish(outcome if outcome in (PutOutcome.WON, PutOutcome.LOST) else PutOutcome.UNKNOWN)

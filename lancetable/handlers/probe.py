@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from lancetable.errors import LanceError, StoreError, UnsupportedFeatureError
-from lancetable.format.paths import VERSIONS_DIR, ManifestNaming, join
-from lancetable.handlers.base import CommitHandler
+from lancetable.format.paths import VERSIONS_DIR, join
+from lancetable.handlers.base import BaseHandler, Publication
 from lancetable.handlers.conditional_put import ConditionalPutHandler
-from lancetable.store.base import ObjectStore, OnExisting, PutOutcome
+from lancetable.store.base import ObjectStore, PutOutcome
 
 __all__ = ["ProbingHandler", "RaceResult", "supports_conditional_put", "require_conditional_put", "race"]
 
@@ -34,27 +34,19 @@ class ProbingHandler(ConditionalPutHandler):
 
     __slots__ = ("_fallback",)
 
-    def __init__(self, fallback: CommitHandler | None = None) -> None:
+    def __init__(self, fallback: BaseHandler | None = None) -> None:
         self._fallback = fallback
 
     def __repr__(self) -> str:
         return f"ProbingHandler({self._fallback!r})"
 
-    def commit(
-        self,
-        store: ObjectStore,
-        base: str,
-        version: int,
-        naming: ManifestNaming,
-        data: bytes,
-        *,
-        on_existing: OnExisting | None = None,
-    ) -> PutOutcome:
-        """See CommitHandler. Raises UnsupportedFeatureError if the server overwrites and there is no fallback."""
+    def publish(self, publication: Publication) -> PutOutcome:
+        """See BaseHandler. Raises UnsupportedFeatureError if the server overwrites and there is no fallback."""
+        store, base = publication.store, publication.base
         if self._fallback is not None and not supports_conditional_put(store, base):
-            return self._fallback.commit(store, base, version, naming, data, on_existing=on_existing)
+            return self._fallback.publish(publication)
         require_conditional_put(store, base)
-        return super().commit(store, base, version, naming, data, on_existing=on_existing)
+        return super().publish(publication)
 
 
 def supports_conditional_put(store: ObjectStore, base: str) -> bool:

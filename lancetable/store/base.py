@@ -137,33 +137,121 @@ class ObjectStore(Protocol):
     def read(self, path: str, start: int, end: int) -> memoryview:
         """Return exactly `end - start` bytes, read-only. An empty range costs no request.
 
-        Raises NotFoundError, CorruptFileError for an invalid or short range, StoreError.
+        Parameters
+        ----------
+        path
+            Path of the object.
+        start, end
+            First byte, and the byte after the last one.
+
+        Raises
+        ------
+        NotFoundError
+            If the object does not exist.
+        CorruptFileError
+            If the range is invalid or exceeds the object.
+        StoreError
+            If the store fails.
         """
 
     def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
-        """Return one buffer for each range, in the caller's order. Ranges close to each other share a request."""
+        """Read several ranges of one object. Ranges close to each other share a request.
+
+        Returns
+        -------
+        list of memoryview
+            One buffer for each range, in the caller's order.
+
+        Raises
+        ------
+        NotFoundError, CorruptFileError, StoreError
+            As `read`.
+        """
 
     def read_all(self, path: str, size: int | None = None) -> memoryview:
         """Return the whole object.
 
-        `size`, if given, must be exact: CorruptFileError is raised if the object is shorter.
+        Parameters
+        ----------
+        path
+            Path of the object.
+        size
+            Exact size of the object, or None if it is unknown.
+
+        Raises
+        ------
+        NotFoundError, CorruptFileError, StoreError
+            As `read`. CorruptFileError also if the object is shorter than `size`.
         """
 
     def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
-        """Return the last `min(length, size)` bytes and the size of the object. `size` may be None if it is unknown."""
+        """Read the end of an object.
+
+        Parameters
+        ----------
+        path
+            Path of the object.
+        size
+            Size of the object, or None if it is unknown.
+        length
+            Number of bytes to read.
+
+        Returns
+        -------
+        tuple of memoryview and int
+            The last `min(length, size)` bytes, and the size of the object.
+
+        Raises
+        ------
+        NotFoundError, CorruptFileError, StoreError
+            As `read`.
+        """
 
     def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
         """Write a whole object, replacing any old one. A reader sees either the old bytes or the new ones.
 
-        AT_SYNC is for objects under new names that nothing refers to yet: until the call returns, a listing may show
-        an incomplete object.
+        Parameters
+        ----------
+        path
+            Path of the object.
+        data
+            Bytes of the object.
+        durability
+            AT_SYNC is for objects under new names that nothing refers to yet: until the call returns, a listing may
+            show an incomplete object.
+
+        Raises
+        ------
+        StoreError
+            If the store fails.
         """
 
     def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
-        """Create an object unless the path exists: WON, LOST or UNKNOWN. At most one caller ever wins a path.
+        """Create an object unless the path exists. At most one caller ever wins a path.
 
-        Implementations never check and then write. If the store has to read the existing object to decide that the
-        outcome is LOST, it calls `on_existing` with the bytes, so that the caller need not read them again.
+        Implementations never check and then write.
+
+        Parameters
+        ----------
+        path
+            Path of the object.
+        data
+            Bytes of the object.
+        on_existing
+            Called with the bytes of the existing object if the outcome is LOST and the store had to read it to decide
+            that. The caller then need not read it again.
+
+        Returns
+        -------
+        PutOutcome
+            WON, LOST or UNKNOWN.
+
+        Raises
+        ------
+        UnsupportedFeatureError
+            If `capabilities.conditional_create` is "none".
+        StoreError
+            If the store fails and nothing was stored.
         """
 
     def open_writer(self, path: str) -> ObjectWriter:
@@ -175,29 +263,50 @@ class ObjectStore(Protocol):
     def list_names(
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
     ) -> list[ObjectMeta]:
-        """Return the objects directly under a prefix in lexicographic order; [] if there are none. Never cached.
+        """List the objects directly under a prefix. Never cached.
 
-        `start_after` is a name relative to the prefix; only greater names are listed, at most `limit` of them.
-        Sizes and times are guaranteed only with `detail`.
+        Parameters
+        ----------
+        prefix
+            Path without a slash at the end.
+        start_after
+            Name relative to the prefix. Only greater names are listed.
+        limit
+            Maximum number of objects. All by default.
+        detail
+            Guarantee sizes and times. Otherwise they may be None.
+
+        Returns
+        -------
+        list of ObjectMeta
+            Objects in lexicographic order; [] if there are none.
+
+        Raises
+        ------
+        StoreError
+            If the store fails.
         """
 
     def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
-        """Yield every object below a prefix with its size and time; names are relative to the prefix."""
+        """Yield every object below a prefix with its size and time. Raises StoreError.
+
+        Names are relative to the prefix.
+        """
 
     def size(self, path: str) -> int:
         """Return the size of the object in bytes. Never cached. Raises NotFoundError."""
 
     def find(self, path: str) -> int | None:
-        """Return the size of the object in bytes, or None if it does not exist."""
+        """Return the size of the object in bytes, or None if it does not exist. Never cached. Raises StoreError."""
 
     def modified_ns(self, path: str) -> int | None:
         """Return when an object, or the names in a directory, last changed; None if the store does not record it."""
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete objects. Missing objects are ignored."""
+        """Delete objects. Missing objects are ignored. Raises StoreError if one cannot be deleted."""
 
     def delete_prefix(self, prefix: str) -> None:
-        """Delete every object below a prefix, and its directories if the store has directories."""
+        """Delete every object below a prefix, and its directories if the store has directories. Raises StoreError."""
 
 
 class BufferedWriter(ObjectWriter):

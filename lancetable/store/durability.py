@@ -141,27 +141,15 @@ def _covers(prefix: str, path: str) -> bool:
     return not prefix or path == prefix or path.startswith(prefix if prefix.endswith("/") else prefix + "/")
 
 
-if sys.platform == "darwin":
-    import fcntl
+def sync_file(descriptor: int) -> None:
+    """Flush a file's bytes and size to the device. Raises OSError."""
+    if sys.platform == "darwin":
+        import fcntl
 
-    def sync_file(descriptor: int) -> None:
-        """Flush a file's bytes and size to the device. Raises OSError."""
-        try:
+        with contextlib.suppress(OSError):  # not supported by every file system
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-        except OSError:  # not supported by every file system
-            os.fsync(descriptor)
-
-elif hasattr(os, "fdatasync"):
-
-    def sync_file(descriptor: int) -> None:
-        """Flush a file's bytes and size to the device. Raises OSError."""
-        os.fdatasync(descriptor)
-
-else:
-
-    def sync_file(descriptor: int) -> None:
-        """Flush a file's bytes and size to the device. Raises OSError."""
-        os.fsync(descriptor)
+            return
+    getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
 def sync_directory(path: str) -> None:

@@ -17,10 +17,10 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lancetable.errors import (
     CorruptFileError,
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = ["LocalStore", "LocalWriter"]
+
+T = TypeVar("T")
 
 _SMALL_BYTES = 64 * 1024
 _WRITE_BUFFER_BYTES = 1 << 20
@@ -201,38 +203,21 @@ class LocalStore:
 
         Small files are read, large ones are mapped.
         """
-        try:
-            descriptor = os.open(path, _READ_FLAGS)
-            try:
-                status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode):
-                    raise missing(path)
-                file_size = status.st_size
-                end = file_size if size is None else size
-                start = 0 if length is None else max(end - max(length, 0), 0)
-                if end <= _SMALL_BYTES or not self._mmap:
-                    return _read_at(descriptor, path, start, end), file_size
-            finally:
-                os.close(descriptor)
-        except (OSError, ValueError) as error:
-            if isinstance(error, LanceError):
-                raise
-            raise _failure(error, path) from error
-        return self.read(path, start, end), file_size
+
+        def read(descriptor: int, file_size: int) -> tuple[int, int, int, memoryview | None]:
+            end = file_size if size is None else size
+            start = 0 if length is None else max(end - max(length, 0), 0)
+            is_read = end <= _SMALL_BYTES or not self._mmap
+            return file_size, start, end, _read_at(descriptor, path, start, end) if is_read else None
+
+        file_size, start, end, data = _with_open_file(path, read)
+        return self.read(path, start, end) if data is None else data, file_size
 
     def _pread(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview]:
-        try:
-            descriptor = os.open(path, _READ_FLAGS)
-            try:
-                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise missing(path)
-                return [_read_at(descriptor, path, start, end) for start, end in requests]
-            finally:
-                os.close(descriptor)
-        except (OSError, ValueError) as error:
-            if isinstance(error, LanceError):
-                raise
-            raise _failure(error, path) from error
+        def read(descriptor: int, _: int) -> list[memoryview]:
+            return [_read_at(descriptor, path, start, end) for start, end in requests]
+
+        return _with_open_file(path, read)
 
     # ---- writing ----------------------------------------------------------------------------------------------
 
@@ -525,6 +510,23 @@ class LocalWriter(ObjectWriter):
 
 def _rebuild(fsync: bool, mmap: bool) -> LocalStore:
     return LocalStore(fsync=fsync, mmap=mmap)
+
+
+def _with_open_file(path: str, read: Callable[[int, int], T]) -> T:
+    """Return what `read` returns for the descriptor and the size of a regular file. Errors become typed ones."""
+    try:
+        descriptor = os.open(path, _READ_FLAGS)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise missing(path)
+            return read(descriptor, status.st_size)
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        if isinstance(error, LanceError):
+            raise
+        raise _failure(error, path) from error
 
 
 def _read_at(descriptor: int, path: str, start: int, end: int) -> memoryview:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import TracebackType
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from lancetable.errors import LanceError, StoreError
@@ -21,7 +21,7 @@ from lancetable.store.base import (
 )
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Buffer
 
 __all__ = ["CountingStore", "FaultyStore", "MirrorStore", "WrappingStore"]
 
@@ -65,11 +65,14 @@ class WrappingStore:
 
     def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
         self._call("put", path, (), lambda store, at: store.put(at, data, durability=durability))
+        self._written("put", data)
 
     def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
-        return self._call(
+        outcome = self._call(
             "put_if_absent", path, (), lambda store, at: store.put_if_absent(at, data, on_existing=on_existing)
         )
+        self._written("put_if_absent", data)
+        return outcome
 
     def open_writer(self, path: str) -> ObjectWriter:
         return _WrappingWriter(self, path, self._call("open_writer", path, (), lambda store, at: store.open_writer(at)))
@@ -103,11 +106,11 @@ class WrappingStore:
     def delete_prefix(self, prefix: str) -> None:
         self._call("delete_prefix", prefix, (), lambda store, at: store.delete_prefix(at))
 
-    def _written(self, path: str, size_bytes: int) -> None:
-        """Record a streamed write of this many bytes."""
+    def _written(self, method: str, data: Buffer) -> None:
+        """Record the bytes of a write."""
 
 
-class _WrappingWriter:
+class _WrappingWriter(ObjectWriter):
     def __init__(self, store: WrappingStore, path: str, inner: ObjectWriter) -> None:
         self._store = store
         self._path = path
@@ -115,7 +118,7 @@ class _WrappingWriter:
 
     def write(self, data: Buffer) -> None:
         self._store._call("writer.write", self._path, (), lambda store, at: self._inner.write(data))
-        self._store._written(self._path, memoryview(data).nbytes)
+        self._store._written("writer.write", data)
 
     def tell(self) -> int:
         return self._inner.tell()
@@ -125,17 +128,6 @@ class _WrappingWriter:
 
     def abort(self) -> None:
         self._inner.abort()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
 
 
 class CountingStore(WrappingStore):
@@ -176,20 +168,9 @@ class CountingStore(WrappingStore):
             self.bytes[method] += _bytes_in(result)
         return result
 
-    def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
-        super().put(path, data, durability=durability)
+    def _written(self, method: str, data: Buffer) -> None:
         with self._lock:
-            self.bytes["put"] += memoryview(data).nbytes
-
-    def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
-        outcome = super().put_if_absent(path, data, on_existing=on_existing)
-        with self._lock:
-            self.bytes["put_if_absent"] += memoryview(data).nbytes
-        return outcome
-
-    def _written(self, path: str, size_bytes: int) -> None:
-        with self._lock:
-            self.bytes["writer.write"] += size_bytes
+            self.bytes[method] += memoryview(data).nbytes
 
 
 class FaultyStore(WrappingStore):
@@ -263,14 +244,14 @@ class FaultyStore(WrappingStore):
         return due
 
 
+@dataclass
 class _Fault:
-    def __init__(self, method: str, call: int, how: str, error: Exception, forever: bool, path_part: str) -> None:
-        self.method = method
-        self.remaining = call
-        self.how = how
-        self.error = error
-        self.forever = forever
-        self.path_part = path_part
+    method: str
+    remaining: int  # calls until the fault
+    how: str
+    error: Exception
+    forever: bool
+    path_part: str
 
 
 class MirrorStore(WrappingStore):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import cast
 
 import pytest
 
-from lancetable.commit.contention import Backoff, Contention, contention_of
-
-if TYPE_CHECKING:
-    from lancetable.store.retry_lock import Turn
+from lancetable.commit.contention import Backoff, Contention, RetryLock, contention_of
 
 
 class Clock:
@@ -46,10 +48,10 @@ def test_number_of_attempts_is_limited(given: int, made: int) -> None:
     assert (waiting.attempts, len(clock.waits)) == (made, made - 1)
 
 
-def test_window_starts_at_four_attempts_and_grows_by_thirty_percent() -> None:
+def test_window_starts_at_three_attempts_and_grows_by_a_quarter() -> None:
     clock = Clock()
     run(clock, backoff(clock, 30, 1000.0), 0.01)
-    assert clock.waits[:3] == pytest.approx([0.04, 0.052, 0.0676])
+    assert clock.waits[:3] == pytest.approx([0.03, 0.0375, 0.046875])
     assert max(clock.waits) == pytest.approx(0.64)
     assert clock.waits == sorted(clock.waits)
 
@@ -60,14 +62,7 @@ def test_wait_is_drawn_from_the_window() -> None:
     assert clock.waits == [0.0] * 4
 
 
-def test_quickest_attempt_is_the_unit_and_waits_are_bounded() -> None:
-    clock = Clock()
-    waiting = backoff(clock, 50, 10_000.0)
-    clock.now += 0.01
-    assert waiting.next_attempt()
-    clock.now += 50.0  # an attempt that hung
-    assert waiting.next_attempt()
-    assert clock.waits[1] == pytest.approx(0.052)
+def test_waits_are_bounded() -> None:
     clock = Clock()
     run(clock, backoff(clock, 30, 10_000.0), 30.0)
     assert max(clock.waits) == 2.0
@@ -99,6 +94,7 @@ def test_contention_is_remembered_and_expires() -> None:
     clock.now += 0.1
     loser.won()
     assert contention.window == pytest.approx(3.75 / (1 + 0.07 * 3.75))
+    assert contention.seen_at == clock.now
     begun = len(clock.waits)
     following = begin()
     assert clock.waits[begun:] == [pytest.approx(1.5 * contention.window * 0.1)]
@@ -143,18 +139,6 @@ def test_contention_is_tracked_per_table() -> None:
     assert contention_of("s3://a/t") is not contention_of("s3://b/t")
 
 
-def test_each_loss_shrinks_the_part_of_the_window_used() -> None:
-    clock, contention = Clock(), Contention()
-    waiting = Backoff(20, 1000.0, contention=contention, clock=clock, sleep=clock.sleep, draw=lambda: 1.0)
-    for _ in range(3):
-        clock.now += 0.1
-        assert waiting.next_attempt()
-    assert clock.waits == pytest.approx([0.3, 0.3 * 1.25 * 0.95, 0.3 * (1.25 * 0.95) ** 2])
-    clock.waits.clear()
-    Backoff(20, 1000.0, contention=contention, clock=clock, sleep=clock.sleep, draw=lambda: 0.0)
-    assert clock.waits == pytest.approx([0.5 * 0.3 * 1.25**3])  # the next commit waits
-
-
 def test_retry_with_known_conflict_does_not_wait() -> None:
     """Six such attempts count as one. Only the wait before the next commit grows."""
     clock, contention = Clock(), Contention()
@@ -169,50 +153,19 @@ def test_retry_with_known_conflict_does_not_wait() -> None:
     assert clock.waits == pytest.approx([0.5 * contention.window * contention.unit_seconds])
     once = Backoff(1, 1000.0, contention=Contention(), clock=clock, sleep=clock.sleep)
     assert not once.next_attempt(conflict_known=True)  # a limit of one attempt
-    near = backoff(clock, 3, 1000.0)
-    assert near.next_attempt(conflict_known=True) and near.has_waited  # local stores always wait
 
 
-@pytest.mark.parametrize(
-    ("passed", "of_others", "longer"),
-    [
-        (2, [6, 8, 2], 2**0.5),
-        (4, [6, 6], 1.5**0.5),
-        (8, [2, 3, 2], 1.0),
-        (3, [-5, 0], 1.0),
-        (1, [], 1.0),
-        (0, [1], 1.0),
-    ],
-)
-def test_writer_with_smaller_lag_enlarges_its_window(passed: int, of_others: list[int], longer: float) -> None:
-    clock, contention = Clock(), Contention()
-    waiting = Backoff(20, 1000.0, contention=contention, clock=clock, sleep=clock.sleep)
-    for _ in range(8):
-        clock.now += 0.1
-        assert waiting.next_attempt(conflict_known=True)
-    window = contention.window
-    waiting.won(passed, of_others)
-    assert contention.window == pytest.approx(window / (1 + 0.07 * window) * longer)
-
-
-def test_writer_that_finds_rivals_waits_before_its_next_commit() -> None:
-    """The unit is estimated from shorter attempts that won, and corrected by the first attempt that loses."""
-    clock, contention = Clock(), Contention()
-
-    def begin() -> Backoff:
-        return Backoff(20, 1000.0, contention=contention, clock=clock, sleep=clock.sleep, draw=lambda: 0.0)
-
-    alone = begin()
-    clock.now += 0.01
-    alone.won()
-    contention.assume_contended(clock.now)
-    waiting = begin()
-    assert (waiting.is_contended, clock.waits) == (True, [pytest.approx(0.5 * 16 * 0.01)])
-    clock.now += 0.04
-    assert waiting.next_attempt(conflict_known=True)
-    assert (contention.unit_seconds, contention.window) == (pytest.approx(0.04), pytest.approx(16 / 4 * 1.1)), (
-        "the wait in seconds is unchanged"
-    )
+def test_larger_windows_shrink_more_with_a_win() -> None:
+    clock, contentions = Clock(), (Contention(), Contention())
+    for contention, losses in zip(contentions, (2, 12)):
+        waiting = Backoff(20, 1000.0, contention=contention, clock=clock, sleep=clock.sleep)
+        for _ in range(losses):
+            clock.now += 0.1
+            assert waiting.next_attempt(conflict_known=True)
+        window = contention.window
+        waiting.won()
+        assert contention.window == pytest.approx(window / (1 + 0.07 * window))
+    assert contentions[0].window < contentions[1].window
 
 
 def test_unit_under_contention_is_the_median_attempt_length() -> None:
@@ -224,18 +177,18 @@ def test_unit_under_contention_is_the_median_attempt_length() -> None:
     assert 0.04 <= contention.unit_seconds <= 0.06 * 1.26
 
 
-class Turns:
-    """Lock whose `take` returns the given results in order, and the last one repeatedly."""
+class ScriptedLock:
+    """Lock whose `try_acquire` returns the given results in order, and the last one repeatedly."""
 
-    def __init__(self, *told: bool | None) -> None:
-        self.told = list(told)
+    def __init__(self, *results: bool | None) -> None:
+        self.results = list(results)
 
-    def take(self) -> bool | None:
-        return self.told.pop(0) if len(self.told) > 1 else self.told[0]
+    def try_acquire(self) -> bool | None:
+        return self.results.pop(0) if len(self.results) > 1 else self.results[0]
 
 
-def in_turn(clock: Clock, turns: Turns, budget: float = 1000.0) -> Backoff:
-    waiting = Backoff(50, budget, turn=cast("Turn", turns), clock=clock, sleep=clock.sleep, draw=lambda: 1.0)
+def lose_once(clock: Clock, lock: ScriptedLock, budget: float = 1000.0) -> Backoff:
+    waiting = Backoff(50, budget, lock=cast("RetryLock", lock), clock=clock, sleep=clock.sleep, draw=lambda: 1.0)
     clock.now += 0.01
     assert waiting.next_attempt()
     return waiting
@@ -243,7 +196,7 @@ def in_turn(clock: Clock, turns: Turns, budget: float = 1000.0) -> Backoff:
 
 def test_lock_owner_retries_without_waiting() -> None:
     clock = Clock()
-    waiting = in_turn(clock, Turns(False, False, True))
+    waiting = lose_once(clock, ScriptedLock(False, False, True))
     assert clock.waits == pytest.approx([0.0015, 0.0015])
     clock.now += 0.01
     assert waiting.next_attempt()
@@ -252,15 +205,78 @@ def test_lock_owner_retries_without_waiting() -> None:
 
 def test_wait_for_a_stopped_lock_owner_is_bounded() -> None:
     clock = Clock()
-    in_turn(clock, Turns(False))
+    lose_once(clock, ScriptedLock(False))
     assert 64 * 0.01 <= sum(clock.waits[:-1]) <= 64 * 0.01 + 0.002, "the largest window"
-    assert clock.waits[-1] == pytest.approx(4 * 0.01), "then a random wait"
+    assert clock.waits[-1] == pytest.approx(3 * 0.01), "then a random wait"
     clock = Clock()
-    in_turn(clock, Turns(False), budget=0.1)
+    lose_once(clock, ScriptedLock(False), budget=0.1)
     assert clock.now <= 100.1 + 0.002, "within the budget"
 
 
 def test_wait_is_random_if_locks_are_unsupported() -> None:
     clock = Clock()
-    in_turn(clock, Turns(None))
-    assert clock.waits == pytest.approx([0.04])
+    lose_once(clock, ScriptedLock(None))
+    assert clock.waits == pytest.approx([0.03])
+
+
+# ---- the lock on a directory
+
+
+def test_only_one_writer_holds_the_lock(tmp_path: Path) -> None:
+    first, second = RetryLock(str(tmp_path)), RetryLock(str(tmp_path))
+    assert [first.try_acquire(), first.try_acquire(), second.try_acquire()] == [True, True, False]
+    assert (first.is_held, second.is_held) == (True, False)
+    first.release()
+    assert second.try_acquire() is True
+    assert first.try_acquire() is False
+    for lock in (first, second, second):
+        lock.release()
+    assert [lock._descriptor for lock in (first, second)] == [-1, -1]
+    assert os.listdir(tmp_path) == []
+
+
+def test_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+    script = """
+import os, sys
+from lancetable.commit.contention import RetryLock
+
+lock, other = RetryLock(sys.argv[1]), RetryLock(sys.argv[1])
+assert lock.try_acquire()
+reading, writing = os.pipe()
+child = os.fork()
+if child == 0:
+    os.close(writing)
+    os.read(reading, 1)
+    os._exit(0)
+lock.release()
+print(other.try_acquire())
+os.close(writing)
+os.waitpid(child, 0)
+"""
+    assert run_in_new_process(script, tmp_path) == "True"
+
+
+def test_lock_is_released_when_its_process_ends(tmp_path: Path) -> None:
+    imports = "import sys; from lancetable.commit.contention import RetryLock"
+    script = f"{imports}; lock = RetryLock(sys.argv[1]); print(lock.try_acquire())"
+    assert run_in_new_process(script, tmp_path) == "True"
+    lock = RetryLock(str(tmp_path))
+    assert lock.try_acquire() is True
+    lock.release()
+
+
+def run_in_new_process(script: str, directory: Path) -> str:
+    """Return the output of a new process, without threads or libraries that are not fork-safe."""
+    command = [sys.executable, "-c", script, str(directory)]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout.strip()
+
+
+def test_try_acquire_returns_none_without_lock_support(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert RetryLock(str(tmp_path / "absent")).try_acquire() is None
+
+    def fail(*_: object) -> None:
+        raise OSError(9, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    lock = RetryLock(str(tmp_path))
+    assert (lock.try_acquire(), lock.is_held, lock._descriptor) == (None, False, -1)

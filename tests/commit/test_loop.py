@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from lancetable.commit import contention, loop
+from lancetable.commit.contention import RetryLock
 from lancetable.commit.lineage import Lineage, verify_lineage
 from lancetable.commit.loop import commit_transaction, create_table
 from lancetable.errors import (
@@ -38,7 +39,6 @@ from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
 from lancetable.store.base import Capabilities, ObjectMeta, PutOutcome
 from lancetable.store.local import LocalStore
-from lancetable.store.retry_lock import Turn
 from lancetable.table import deletions, transactions
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.version import TableVersion, checkout, latest, open_version
@@ -102,18 +102,6 @@ def test_three_concurrent_deletes_are_merged(base: TableVersion, maker: Any) -> 
         newest = commit(base, operation, affected_rows=rows)
     assert newest.version == 4
     assert deleted(newest, 0) == [0, 1, 2]
-
-
-def test_lags_of_other_writers_are_recorded(base: TableVersion, maker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The read version of a rebased delete is the version that it was rebased onto."""
-    seen = []
-    monkeypatch.setattr(contention.Backoff, "won", lambda _, passed, others: seen.append((passed, list(others))))
-    prepared = [delete_rows(maker, 0, row) for row in range(2)]
-    for row in range(2):
-        commit(base, maker.make_append(0, row))
-    for operation, rows in prepared:
-        commit(base, operation, affected_rows=rows)
-    assert seen == [(1, []), (2, [1]), (1, [1, 2]), (1, [1, 2, 1])]
 
 
 def test_merged_delete_of_all_rows_removes_the_fragment(base: TableVersion, maker: Any) -> None:
@@ -437,20 +425,20 @@ def test_lost_races_are_retried(base: TableVersion, maker: Any) -> None:
 
 @pytest.mark.parametrize("retries", [3, 20])
 def test_lock_is_released_after_success_and_failure(base: TableVersion, maker: Any, retries: int) -> None:
-    turn, version = Turn(f"{base.base}/_versions"), replace(base, handler=Snatcher(base.handler, 3))
+    lock, version = RetryLock(f"{base.base}/_versions"), replace(base, handler=Snatcher(base.handler, 3))
     with nullcontext() if retries > 3 else pytest.raises(RetryableCommitConflictError):
         commit(version, maker.make("Append"), max_retries=retries)
-    assert turn.take() is True
-    turn.give_back()
+    assert lock.try_acquire() is True
+    lock.release()
 
 
 def test_stopped_lock_owner_does_not_block_commits(base: TableVersion, maker: Any) -> None:
-    turn = Turn(f"{base.base}/_versions")
-    assert turn.take()
+    lock = RetryLock(f"{base.base}/_versions")
+    assert lock.try_acquire()
     try:
         assert commit(replace(base, handler=Snatcher(base.handler, 2)), maker.make("Append")).version == 4
     finally:
-        turn.give_back()
+        lock.release()
 
 
 @pytest.mark.parametrize(("retries", "attempts"), [(0, 1), (1, 1), (3, 3)])

@@ -19,6 +19,8 @@ from integration.servers.moto_locked import Moto
 from lancetable.format.paths import ManifestNaming, manifest_path
 from lancetable.handlers.choose import choose_handler
 from lancetable.store.base import PutOutcome
+from lancetable.store.clouds.fsspec_client import make_file_system
+from lancetable.store.clouds.options import CloudOptions
 from lancetable.store.open import open_store
 
 PROCESSES, THREADS = 4, 8
@@ -36,7 +38,11 @@ pytestmark = [
 
 def creator(uri: str, options: dict[str, str], by_version: bool) -> tuple[Create, Callable[[int], bytes]]:
     """How one process creates a key, and how to read what is there."""
-    store, base = open_store(uri, options)
+    client, options = options.get("client"), {name: value for name, value in options.items() if name != "client"}
+    if client == "fsspec":
+        store, base = open_store((make_file_system(CloudOptions.parse("s3", options)), uri[len("s3://") :]))
+    else:
+        store, base = open_store(uri, options)
     if not by_version:
         return (lambda key, data: store.put_if_absent(f"{base}/{key}", data)), (
             lambda key: bytes(store.read_all(f"{base}/{key}"))

@@ -21,6 +21,8 @@ import pyarrow as pa
 import pytest
 
 import lancetable
+from lancetable.store.clouds.fsspec_client import make_file_system
+from lancetable.store.clouds.options import CloudOptions
 
 ROWS = 3000
 HANGS_SECONDS = 120  # far beyond what a busy machine needs
@@ -46,14 +48,17 @@ LOCAL_FIRST = ["local", *(pytest.param(name, marks=pytest.mark.slow) for name in
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> lancetable.LanceDataset:
     """A table of three fragments that this process has read and written already."""
     options = None
-    uri = str(tmp_path / "t.lance")
+    uri: Any = str(tmp_path / "t.lance")
     if request.param == "dynamodb":
         server = request.getfixturevalue("s3")
         options = {**server.options, "dynamodb_endpoint": server.endpoint}
         uri = f"s3+ddb://lab/{uuid4()}?ddbTableName=lab"
     elif request.param != "local":
-        options = {**request.getfixturevalue("s3").options, "client": request.param}
+        options = request.getfixturevalue("s3").options
         uri = f"s3://lab/{uuid4()}"
+        if request.param == "fsspec":
+            file_system = make_file_system(CloudOptions.parse("s3", options))
+            uri, options = (file_system, uri[len("s3://") :]), None
     made = lancetable.write_dataset(rows(0, ROWS), uri, max_rows_per_file=1000, storage_options=options)
     check(made)
     return made

@@ -13,6 +13,7 @@ from lancetable.commit import build, loop, rebase
 from lancetable.commit.conflicts import Severity, Verdict, check
 from lancetable.commit.gc import cleanup
 from lancetable.format.paths import is_detached, manifest_path
+from lancetable.handlers import base as handlers_base
 from lancetable.handlers import conditional_put, external
 from lancetable.handlers.base import ManifestLocation
 from lancetable.store.base import PutOutcome
@@ -167,7 +168,7 @@ def return_staged_paths(real: Any) -> Any:
 PLANTED: dict[str, Patch] = {
     "create by exists and put": replacing(conditional_put.ConditionalPutHandler, "commit", check_then_put),
     "every taken version counts as lost": combined(
-        replacing(conditional_put, "outcome_by_content", lambda real: lambda *_: PutOutcome.LOST),
+        replacing(handlers_base, "outcome_by_content", lambda real: lambda *_: PutOutcome.LOST),
         replacing(loop, "outcome_by_content", lambda real: lambda *_: PutOutcome.LOST),
         replacing(loop, "_outcome_by_transaction", lambda real: lambda *_: PutOutcome.LOST),
         replacing(transactions, "read_since", ignore_own_transaction),

@@ -143,26 +143,19 @@ class CloudStore:
             ) from None
         return CloudFsspecStore(file_system, self.scheme, self._bucket, self.capabilities, options.config)
 
-    read = _forward("read")
-    read_many = _forward("read_many")
-    read_all = _forward("read_all")
-    read_tail = _forward("read_tail")
-    put = _forward("put")
-    put_if_absent = _forward("put_if_absent")
-    open_writer = _forward("open_writer")
-    list_names = _forward("list_names")
-    list_recursive = _forward("list_recursive")
-    size = _forward("size")
-    find = _forward("find")
-    delete = _forward("delete")
-    delete_prefix = _forward("delete_prefix")
-
     def sync(self, prefix: str = "") -> None:
         """Return at once: writes are durable when they return."""
 
     def modified_ns(self, path: str) -> int | None:
         """Return None: buckets have no directories."""
         return None
+
+
+for _name in (
+    *("read", "read_many", "read_all", "read_tail", "put", "put_if_absent", "open_writer"),
+    *("list_names", "list_recursive", "size", "find", "delete", "delete_prefix"),
+):
+    setattr(CloudStore, _name, _forward(_name))
 
 
 def open_cloud(url: str, scheme: str, storage_options: Mapping[str, Any] | None) -> tuple[ObjectStore, str]:
