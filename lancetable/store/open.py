@@ -47,12 +47,14 @@ class FileSystemUri(str):
 
     file_system: Any
     path: str
+    location: tuple[ObjectStore, str]
 
     def __new__(cls, file_system: Any, path: str) -> Self:
         """Create the address. Raises InvalidInputError if the object is not an fsspec file system."""
         store, path_in_store = _open_file_system((file_system, path))
         uri = super().__new__(cls, store.uri(path_in_store))
         uri.file_system, uri.path = file_system, path
+        uri.location = store, path_in_store  # the store renews its connections after a fork
         return uri
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -87,7 +89,7 @@ def open_store(
         If this release does not support the store, or a package that it needs is not installed.
     """
     if isinstance(uri, FileSystemUri):
-        return _open_file_system((uri.file_system, uri.path))
+        return uri.location
     if isinstance(uri, tuple):
         return _open_file_system(_check_pair(uri))
     uri_text = os.fspath(uri)
