@@ -82,7 +82,7 @@ class IndexMetadata(ProtoMessage):
         """Convert to protobuf."""
         message = table_pb2.IndexMetadata.FromString(self.raw)
         for _, name, _, _ in stored_fields(IndexMetadata):
-            message.ClearField(name)  # type: ignore[arg-type]  # the stub lists the names
+            message.ClearField(name)
         message.MergeFrom(ProtoMessage.to_proto(self))
         if self.type_url:
             message.index_details.type_url = self.type_url

@@ -50,14 +50,15 @@ class ProtoMessage:
     def to_proto(self) -> Any:
         """Convert to protobuf."""
         values = {}
-        for name, proto_name, _, to_proto in stored_fields(type(self)):
+        message_type: Any = type(self)
+        for name, proto_name, _, to_proto in stored_fields(message_type):
             value = getattr(self, name)
             if value is not None:
                 values[proto_name] = to_proto(value)
         return self.message_class(**values)
 
 
-def field_values(cls: type[ProtoMessage], message: Any) -> dict[str, Any]:
+def field_values(cls: Any, message: Any) -> dict[str, Any]:
     """Return the converted values of a message by the names of the fields of `cls`."""
     return {name: from_proto(message) for name, _, from_proto, _ in stored_fields(cls)}
 

@@ -90,7 +90,7 @@ class TypeCase:
 _MS_PER_DAY: Final = 86_400_000
 _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _WORDS: Final = ("", "a", "lance", "grüße", "日本語", "🦀", "x" * 40, "a\0b", "row ", "'quoted'")
-_JSON_VALUES: Final = ({"a": 1, "b": [1, 2]}, [], {}, "text", 1.5, True, None, {"a": {"b": "c"}})
+_JSON_VALUES: Final[Sequence[Any]] = ({"a": 1, "b": [1, 2]}, [], {}, "text", 1.5, True, None, {"a": {"b": "c"}})
 
 
 def random_values(rng: np.random.Generator, data_type: pa.DataType, n: int, null_fraction: float = 0.0) -> pa.Array:
@@ -347,11 +347,11 @@ def _special_cases() -> list[TypeCase]:
     return [
         TypeCase("int64 small", pa.int64(), lambda rng, *rest: _integers(rng, pa.int64(), (0, 100), *rest)),
         TypeCase("string few", pa.utf8(), _few_strings),
-        TypeCase("list always empty", lists, lambda rng, *rest: _lists(rng, lists, *rest, max_length=0)),
+        TypeCase("list always empty", lists, lambda rng, n, nulls: _lists(rng, lists, n, nulls, max_length=0)),
         TypeCase("struct packed", packed, None, {"packed": "true"}, allows_nulls=False),
         TypeCase("unknown extension", pa.int32(), None, unknown),
         TypeCase(
-            "blob", bytes_, lambda rng, *rest: _binaries(rng, bytes_, *rest, 100), {"lance-encoding:blob": "true"}
+            "blob", bytes_, lambda rng, n, nulls: _binaries(rng, bytes_, n, nulls, 100), {"lance-encoding:blob": "true"}
         ),
         TypeCase("binary zstd", pa.binary(), None, {"lance-encoding:compression": "zstd"}),
     ]

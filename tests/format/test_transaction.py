@@ -50,7 +50,7 @@ def test_transactions_of_the_corpus_survive(corpus):
 
 
 def test_pylance_reads_what_we_write(write_with_pylance):
-    """The operations pylance shows, read back through its own decoder."""
+    """Transactions of pylance are read, written again, and read by pylance."""
     from pathlib import Path
 
     dataset, _ = write_with_pylance(pa.table({"a": [1, 2]}))
@@ -71,7 +71,7 @@ def test_empty_operations_keep_their_arm():
 
 
 def test_an_operation_from_the_future_is_carried():
-    # Field 116, a message nobody here knows.
+    # Field 116, an unknown message.
     data = Transaction(5, "u", tx.Append(), properties={"a": "b"}).to_proto()
     data.ClearField("append")
     raw = data.SerializeToString() + bytes([0xA2, 0x07, 0x02, 0x08, 0x01])
