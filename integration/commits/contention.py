@@ -1,18 +1,22 @@
-"""Many processes append to one table at the same time: commits a second, who waits how long, and what was lost.
+"""Benchmark of concurrent appends to one table: commits per second, waiting times, and lost rows.
 
     python -m integration.commits.contention [--servers local moto ceph moto-ddb dynalite] [--writers 8]
         [--appends 25] [--rounds 2] [--kinds ours pylance mixed synced weather] [--json]
 
-Each round runs all kinds one after the other, each on a fresh table: `ours` and `pylance` with all writers of one
-library, `mixed` with half of each, `synced` (local only) ours as it is by default, since `ours` and `pylance` sync
-nothing there, `weather` (moto only) ours while 5 % of all requests are refused with 503, 1 % of the connections break
-and 1 % of the requests stall for five seconds (wanted: at most 1.3 times the requests of `ours`). `moto-ddb` and
-`dynalite` are s3+ddb:// tables: objects in moto, rows in moto or dynalite.
+Each round runs all kinds one after the other, each on a new table:
 
-At the end the medians of each server stand beside each other: ours to pylance in commits a second (wanted: at least 1)
-and in p99 (wanted: at most a third on servers), and the slowest writer to the fastest (wanted: at most 2). The exit
-code says whether a row was lost or doubled, or one of our appends failed; the ratios are for the reader, since servers
-and writers share the processors of one machine.
+    ours, pylance   all writers use one library (`ours` is lancetable)
+    mixed           half of the writers use each library
+    synced          local only: lancetable with its default syncs; `ours` and `pylance` sync nothing there
+    weather         moto only: lancetable while 5 % of all requests are refused with 503, 1 % of the connections break
+                    and 1 % of the requests stall for five seconds (target: at most 1.3 times the requests of `ours`)
+
+`moto-ddb` and `dynalite` are s3+ddb:// tables: objects in moto, rows in moto or dynalite.
+
+At the end it prints the medians of each server, and the ratios of lancetable to pylance in commits per second (target:
+at least 1) and in p99 (target: at most a third on servers), and of the slowest writer to the fastest (target: at most
+2). The exit code is 1 if a row was lost or duplicated, or an append of lancetable failed. It does not depend on the
+ratios, because servers and writers share the processors of one machine.
 """
 
 from __future__ import annotations
@@ -42,10 +46,10 @@ WEATHER = {"503": 0.05, "dropped": 0.01, "stalled": 0.01}
 
 @dataclass(frozen=True)
 class Place:
-    """Where tables are made. `make` gives a new address and the storage options for it."""
+    """Location of the tables. `make` returns a new address and its storage options."""
 
     make: Callable[[], tuple[str, dict[str, str]]]
-    server: Moto | None = None  # where requests can be counted and made to fail
+    server: Moto | None = None  # a server that counts requests and injects failures
 
 
 @contextmanager
@@ -97,12 +101,12 @@ SERVERS = {"local": local, "moto": moto, "ceph": real_s3, "moto-ddb": moto_rows,
 
 
 def is_installed(server: str) -> bool:
-    """Whether a server can be started here."""
+    """Return True if a server can be started on this machine."""
     return {"ceph": ceph.is_installed, "dynalite": lambda: npm.is_installed("dynalite")}.get(server, lambda: True)()
 
 
 def race(place: Place, kind: str, writers: int, appends: int) -> dict[str, Any]:
-    """A fresh table, the race, and its check."""
+    """Create a table, run the race and check the result."""
     uri, options = place.make()
     half = writers // 2
     libraries = {"pylance": ["pylance"] * writers, "mixed": ["ours"] * half + ["pylance"] * (writers - half)}
@@ -127,7 +131,7 @@ def race(place: Place, kind: str, writers: int, appends: int) -> dict[str, Any]:
 
 
 def summary(server: str, results: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
-    """The medians of all rounds, and ours beside pylance's."""
+    """Return the medians of all rounds, and the ratio of lancetable to pylance."""
     medians = {}
     names = ("commits_per_second", "p50_ms", "p99_ms", "cpu_seconds", "slowest_to_fastest_writer")
     for kind, found in results.items():
@@ -166,7 +170,7 @@ def _counts(found: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def main() -> int:
-    """Returns 1 if a row was lost or doubled, or one of our appends failed."""
+    """Return 1 if a row was lost or duplicated, or an append of lancetable failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--servers", nargs="*", choices=list(SERVERS), default=list(SERVERS))
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
@@ -188,7 +192,7 @@ def main() -> int:
                         continue
                     found = race(place, kind, arguments.writers, arguments.appends)
                     results.setdefault(kind, []).append(found)
-                    # What pylance itself gives up is its own affair; in a mixed run it is counted, too.
+                    # An append that pylance gives up is not an error; in a mixed run it is counted, too.
                     bad += bool(found["wrong"]) or (bool(found["errors"]) and kind != "pylance")
                     if arguments.json:
                         print(json.dumps({"server": server, "kind": kind, **found}), flush=True)

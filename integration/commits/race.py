@@ -1,4 +1,4 @@
-"""Writers in processes of their own append to one table at the same time, and a check that every row is there once."""
+"""Concurrent appends of several processes to one table, and a check that every row is stored once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def append_in_processes(
     by_address: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """One process for each entry of `libraries` ("ours" or "pylance"); they start together.
+    """Run one process for each entry of `libraries` ("ours" is lancetable, or "pylance"); all start together.
 
     They append to a dataset that is open, or open it for each append.
     """
@@ -101,7 +101,7 @@ def append_in_processes(
 
 
 def check_rows(uri: str, options: Mapping[str, str], libraries: Sequence[str], appends: int, failed: int) -> list[str]:
-    """What is wrong with the table, seen by both libraries: rows that are missing or doubled."""
+    """Return the errors of the table as both libraries read it: missing and duplicate rows."""
     found = []
     wanted = {
         (number * 1000 + i) * ROWS + row

@@ -1,4 +1,4 @@
-"""Servers for tests: real ones, honest stand-ins, and some that lie. Each listens on a free port of the loopback.
+"""Servers for tests: real ones, correct emulators, and some that ignore conditions, each on a free loopback port.
 
 Every module has a context manager that starts its server and stops it by its own handle.
 """

@@ -26,7 +26,7 @@ class Azurite:
 
     @property
     def options(self) -> dict[str, str]:
-        """Storage options by pylance's names."""
+        """Storage options with the names of pylance."""
         return {
             "azure_storage_account_name": ACCOUNT,
             "azure_storage_account_key": KEY,
@@ -43,13 +43,13 @@ class Azurite:
 
 
 def is_installed() -> bool:
-    """Whether it can be started here."""
+    """Return True if the server can be started on this machine."""
     return _SCRIPT.exists() and shutil.which("node") is not None
 
 
 @contextlib.contextmanager
 def azurite(directory: Path) -> Iterator[Azurite]:
-    """Start it; it ends with the block. Nothing is kept, and nobody is told about it."""
+    """Run the server until the block ends, without persistence and telemetry."""
     port = free_port()
     log = directory / f"azurite-{port}.log"
     command = ["node", str(_SCRIPT), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]

@@ -24,13 +24,13 @@ _SECONDS = 240  # for each step; some twenty-five for all of them where nothing 
 
 
 def is_installed() -> bool:
-    """Whether it can be started here."""
+    """Return True if the server can be started on this machine."""
     return all(shutil.which(name) for name in _PROGRAMS)
 
 
 @contextlib.contextmanager
 def ceph() -> Iterator[dict[str, str]]:
-    """Start it; yields storage options. The caller makes buckets. Everything lies in a directory that goes.
+    """Run the server in a temporary directory and yield its storage options. The caller creates the buckets.
 
     On a busy machine its parts may miss each other, so that it is started a second time where it did not come up.
     Raises ServerError with the logs of all parts.
@@ -93,7 +93,7 @@ def _start(root: Path, stack: contextlib.ExitStack) -> dict[str, str]:
 
 
 def _logs(root: Path) -> str:
-    """How the log of each part ends."""
+    """Return the end of the log of each part."""
     paths = sorted([*root.glob("*.log"), *root.glob("*.out")])
     return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-1500:]}" for path in paths)
 

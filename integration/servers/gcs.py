@@ -1,7 +1,7 @@
-"""A Google Cloud Storage that keeps its preconditions: objects in a dictionary behind one lock.
+"""Emulator of Google Cloud Storage that checks preconditions: objects in a dictionary behind one lock.
 
-No emulator that can be had honours `ifGenerationMatch` and takes the uploads of gcsfs, so this speaks as much of both
-interfaces as the two clients need: JSON for gcsfs, XML for obstore. It is a stand-in, not a judge of Google.
+No available emulator supports both `ifGenerationMatch` and the uploads of gcsfs, so this one implements the parts of
+both interfaces that the two clients need: JSON for gcsfs, XML for obstore. It does not verify the behaviour of Google.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Bucket:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def put(self, key: str, data: bytes, condition: str | None) -> _Object | None:
-        """None: the condition does not hold."""
+        """Return None if the condition does not hold."""
         with self.lock:
             if condition == "0" and key in self.objects:
                 return None
@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
     replies: list[int]
 
     def log_message(self, *arguments: Any) -> None:
-        """Quiet."""
+        """Do not log requests."""
 
     def _answer(self, status: int, body: bytes | str = b"", headers: dict[str, str] | None = None) -> None:
         data = body.encode() if isinstance(body, str) else body
@@ -315,7 +315,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away in the middle is nobody's concern."""
+        """Ignore clients that close the connection early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +327,7 @@ class Gcs:
 
     @property
     def options(self) -> dict[str, str]:
-        """Storage options by pylance's names."""
+        """Storage options with the names of pylance."""
         return {
             "google_base_url": f"http://127.0.0.1:{self.port}",
             "google_skip_signature": "true",

@@ -8,7 +8,7 @@ drops the condition of conditional PUTs, as some real servers do.
     POST /_lab/faults    [{"match": "PUT .*_versions", "times": 1, "how": "stored_then_dropped"}]
          how: dropped, stored_then_dropped, stored_then_500, 409, 412, 503, 500, 403, stalled
     POST /_lab/weather   {"503": 0.05, "dropped": 0.01, "stalled": 0.01}: the share of all requests that fails so,
-                         drawn from a fixed seed; a stall takes five seconds and holds nobody else up
+                         drawn from a fixed seed; a stall takes five seconds and blocks no other request
     POST /_lab/objects   {"bucket": "lab", "objects": {key: bytes in base64}}: stored without a request for each
 """
 
@@ -83,7 +83,7 @@ class Moto:
         self._call("weather", dict(shares))
 
     def store(self, bucket: str, objects: Mapping[str, bytes]) -> None:
-        """Put thousands of objects at once."""
+        """Store thousands of objects with one request."""
         told = {key: base64.b64encode(data).decode() for key, data in objects.items()}
         self._call("objects", {"bucket": bucket, "objects": told})
 
@@ -103,7 +103,7 @@ class Moto:
         )
 
     def make_table(self, name: str) -> None:
-        """A DynamoDB table as commits through it need."""
+        """Create a DynamoDB table for commits."""
         self.client("dynamodb").create_table(
             TableName=name,
             KeySchema=[
@@ -125,7 +125,7 @@ class Moto:
 
 @contextlib.contextmanager
 def moto(directory: Path, *, lying: bool = False) -> Iterator[Moto]:
-    """Start the server; it ends with the block."""
+    """Run the server until the block ends."""
     port = free_port()
     log = directory / f"moto-{port}.log"
     command = [sys.executable, "-m", "integration.servers.moto_locked", "--port", str(port)]
@@ -237,7 +237,7 @@ def _store(bucket: str, objects: dict[str, str]) -> None:
 
 
 def _dropped(environ: dict[str, Any]) -> Exception:
-    """Ends the connection without an answer."""
+    """Close the connection without a reply."""
     with contextlib.suppress(OSError):
         environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
     return ConnectionAbortedError("planned")

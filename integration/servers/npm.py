@@ -1,4 +1,4 @@
-"""dynalite, an honest DynamoDB, and s3rver, an S3 that overwrites. Installed by scripts/ensure_servers."""
+"""dynalite, a correct DynamoDB, and s3rver, an S3 server that overwrites. Installed by scripts/ensure_servers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MODULES = ROOT / ".venv-servers" / "node_modules"
 
 
 def is_installed(name: str) -> bool:
-    """Whether a package can be started here."""
+    """Return True if a package can be started on this machine."""
     return (_MODULES / name).exists() and shutil.which("node") is not None
 
 
 @contextlib.contextmanager
 def dynalite(directory: Path) -> Iterator[Moto]:
-    """Start it; it ends with the block."""
+    """Run a server until the block ends."""
     port = free_port()
     log = directory / f"dynalite-{port}.log"
     script = _MODULES / "dynalite" / "cli.js"
@@ -34,7 +34,7 @@ def dynalite(directory: Path) -> Iterator[Moto]:
 
 @contextlib.contextmanager
 def s3rver(directory: Path) -> Iterator[dict[str, str]]:
-    """Start it with the bucket `lab`; yields storage options."""
+    """Run the server with the bucket `lab` and yield its storage options."""
     port = free_port()
     log = directory / f"s3rver-{port}.log"
     script = _MODULES / "s3rver" / "bin" / "s3rver.js"

@@ -19,11 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class ServerError(RuntimeError):
-    """A server that did not come up; its output is the message."""
+    """A server that did not start; its output is the message."""
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
+    """Return a free port of the loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -58,17 +58,17 @@ def running(
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:
-    """Return once somebody listens. Raises ServerError if the process ends or the time does."""
+    """Return as soon as a process listens on the port. Raises ServerError if the process ends or the time does."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return
         time.sleep(0.1)
-    raise ServerError(f"nobody listens on port {port}: {log.read_text(errors='replace')[-2000:]}")
+    raise ServerError(f"no process listens on port {port}: {log.read_text(errors='replace')[-2000:]}")
 
 
 def wait_for_http(port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:
-    """Return once any HTTP answer comes. Raises ServerError if the process ends or the time does."""
+    """Return as soon as the server sends any HTTP response. Raises ServerError if the process ends or the time does."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         try:

@@ -1,4 +1,4 @@
-"""A proxy that loses requests and answers, before a server that has no such faults itself.
+"""Proxy that drops requests and replies, for servers without fault injection.
 
 The planned faults are those of moto_locked.py: dropped, stored_then_dropped, stored_then_500, 409, 412, 500, 503, 403.
 Requests are handed on as they are, the name of the host too, since signatures may cover it.
@@ -37,11 +37,11 @@ class Proxy:
 
     @property
     def left(self) -> int:
-        """How many of the planned faults were not met."""
+        """Return the number of planned faults that did not occur."""
         return sum(int(fault["times"]) for fault in self._faults)
 
     def due(self, request: str) -> str | None:
-        """The fault of a request."""
+        """Return the fault of a request."""
         with self._lock:
             for fault in self._faults:
                 if fault["times"] > 0 and re.search(fault["match"], request):
@@ -52,7 +52,7 @@ class Proxy:
 
 @contextlib.contextmanager
 def proxy(target: int) -> Iterator[Proxy]:
-    """Hand requests on to a port of the loopback, until the block ends."""
+    """Forward requests to a port of the loopback until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -108,7 +108,7 @@ def proxy(target: int) -> Iterator[Proxy]:
                 self.connection.shutdown(socket.SHUT_RDWR)
 
         def log_message(self, format: str, *arguments: Any) -> None:
-            """Say nothing."""
+            """Do not log requests."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

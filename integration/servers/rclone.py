@@ -1,4 +1,4 @@
-"""rclone as an S3 server: real software that takes the condition of a conditional PUT and overwrites."""
+"""rclone as an S3 server: a real server that accepts the condition of a conditional PUT and overwrites anyway."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _PROGRAM = ROOT / ".venv-servers" / "rclone" / "bin" / "rclone"
 
 
 def is_installed() -> bool:
-    """Whether it can be started here."""
+    """Return True if the server can be started on this machine."""
     return _PROGRAM.exists()
 
 
 @contextlib.contextmanager
 def rclone(directory: Path) -> Iterator[dict[str, str]]:
-    """Start it with the bucket `lab`; yields storage options."""
+    """Run the server with the bucket `lab` and yield its storage options."""
     port = free_port()
     log = directory / f"rclone-{port}.log"
     root = directory / "rclone"

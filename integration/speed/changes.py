@@ -1,4 +1,4 @@
-"""What the benchmark does to a table that exists: change rows, add columns, compact fragments, clean up versions.
+"""Benchmark cases that change an existing table: change rows, add columns, compact fragments, clean up versions.
 
 A case changes a table for good, so every run gets a copy of the prepared one (of hard links; making it is not timed).
 """
@@ -31,7 +31,7 @@ class Case:
 
 
 def rows_of(ids: np.ndarray, seed: int) -> pa.Table:
-    """Rows with a number and a text that are keys, and six more columns."""
+    """Return rows with a number and a string that are keys, and six more columns."""
     rng = np.random.default_rng(seed)
     n = len(ids)
     numbers = pa.array(ids)

@@ -1,8 +1,8 @@
 """Peak anonymous memory of a streamed scan and a streamed write: neither may grow with the table.
 
 A scan is compared with the same scan of ten times the rows, for tables of several shapes. Every case runs in a process
-of its own, which samples RssAnon of /proc/self/status; pages of mapped files do not count. Beside it stands the most
-that Arrow's allocator had given out at a time ("held"), which is what the scan itself keeps in memory.
+of its own, which samples RssAnon of /proc/self/status; pages of mapped files do not count. It also prints the
+peak of Arrow's allocator ("held"), which is the memory of the scan itself.
 
 Of the two, RssAnon is the larger by far where rows are filtered, and not the same in two runs. Arrow's allocator
 (mimalloc) asks for huge pages, and keeps a page of 4 MiB for each thread and class of sizes: whatever is touched counts
@@ -37,7 +37,7 @@ import pyarrow as pa
 
 import lancetable
 
-# What a scan of ten times the rows may take more. Where one run of each says that it takes more than that, the medians
+# Limit of the additional memory of a scan of ten times the rows. If one run of each exceeds it, the medians
 # of RUNS further ones decide.
 MAX_GROWTH_MB = 12
 RUNS = 5
@@ -45,7 +45,7 @@ MAX_WRITE_MB = 1024
 BATCH_ROWS = 64 * 1024
 DIMENSIONS = 64
 WORDS = pa.array([f"word-{number:02d}" for number in range(40)])
-# A long text that many rows share: one byte a row in the file, a kilobyte in memory.
+# A long string that many rows share: one byte a row in the file, a kilobyte in memory.
 PARAGRAPHS = pa.array([f"{number} " * 500 for number in range(40)])
 
 Rng = np.random.Generator
@@ -68,7 +68,7 @@ def structs(rng: Rng, rows: int) -> pa.Array:
     return pa.StructArray.from_arrays([pa.array(rng.normal(size=rows)), texts(rng, rows)], names=["x", "s"])
 
 
-# What the column `v` holds besides `id` and `x`, and the rows of the smaller table.
+# Type of the column `v` besides `id` and `x`, and the number of rows of the smaller table.
 SHAPES: dict[str, tuple[Callable[[Rng, int], pa.Array], int]] = {
     "numbers": (lambda rng, rows: pa.array(rng.integers(0, 1000, rows), mask=rng.random(rows) < 0.2), 2_000_000),
     "texts": (texts, 1_000_000),
@@ -162,7 +162,7 @@ def run_job(job: str, uri: str, shape: str, rows: int, version: str) -> None:
 
 
 def check_scans(root: Path, shape: str, version: str, scale: float) -> bool:
-    """Whether the scans of a table take as much memory when it has ten times the rows."""
+    """Return True if the scans of a table take the same memory when it has ten times the rows."""
     rows = [int(SHAPES[shape][1] * scale), int(SHAPES[shape][1] * scale) * 10]
     uris = [str(root / f"{count}.lance") for count in rows]
     for uri, count in zip(uris, rows, strict=True):

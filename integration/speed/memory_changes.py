@@ -22,14 +22,14 @@ import pyarrow as pa
 import lancetable
 
 MAX_MB = 1024
-# What a change of ten times the rows may take more, where it streams: the larger of the two.
+# Limit of the additional memory of a streamed change of ten times the rows: the larger of the two.
 MAX_GROWTH_MB = 16
 MAX_GROWTH_SHARE = 0.4
 BATCH_ROWS = 32 * 1024
 FRAGMENT_ROWS = 20_000
-# A row of the tables here: a number, a text of 18 letters, one of 200, and 64 floats.
+# A row of these tables: a number, a string of 18 letters, one of 200, and 64 floats.
 ROW_BYTES = 8 + 22 + 204 + 256
-# Whether a change of ten times the rows may take no more memory; all stay below MAX_MB.
+# True if a change of ten times the rows must not take more memory; all stay below MAX_MB.
 JOBS = {
     "compact": True,
     "compact, stable ids": True,

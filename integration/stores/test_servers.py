@@ -1,4 +1,4 @@
-"""Real and lying servers that take time to install and to start: run by scripts/nightly.
+"""Tests against servers that take long to install and to start, correct and incorrect ones: run by scripts/nightly.
 
 Each class is skipped, with the reason, where its server is not installed (scripts/ensure_servers).
 """
@@ -36,7 +36,7 @@ from lancetable.testing.conformance import HandlerSuite, Place, StoreSuite
 
 CLIENTS = ["obstore", "fsspec"]
 
-# aiohttp says this of every upload of adlfs beyond a megabyte.
+# aiohttp emits this warning for every upload of adlfs beyond a megabyte.
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 
 

@@ -782,7 +782,7 @@ def _finish(draft: _Draft, newest: table_pb2.Manifest, transaction: Transaction,
     message.ClearField("transaction_section_deprecated")
     covering = message.reader_feature_flags & flags.COVERING_INDICES and draft.index_section is not None
     mixed = flags.MIXED_FILE_VERSIONS if draft.mixed_versions else 0
-    message.reader_feature_flags, message.writer_feature_flags = flags.compute_for(
+    message.reader_feature_flags, message.writer_feature_flags = flags.compute(
         message,
         has_deletions=draft.has_deletions,
         stable_row_ids=draft.stable_row_ids,

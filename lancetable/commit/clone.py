@@ -81,7 +81,7 @@ def commit_clone(
     message.timestamp.seconds, message.timestamp.nanos = divmod(time.time_ns(), 1_000_000_000)
     message.writer_version.CopyFrom(writer_version())
     message.transaction_file = transaction_name(transaction.read_version, transaction.uuid)
-    message.reader_feature_flags, message.writer_feature_flags = flags.compute_for(
+    message.reader_feature_flags, message.writer_feature_flags = flags.compute(
         message,
         stable_row_ids=bool(message.reader_feature_flags & flags.STABLE_ROW_IDS),
         indices=indices,

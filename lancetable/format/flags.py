@@ -8,7 +8,6 @@ previous version.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
@@ -32,7 +31,6 @@ __all__ = [
     "check_readable",
     "check_writable",
     "compute",
-    "compute_for",
     "describe",
 ]
 
@@ -57,61 +55,46 @@ MANAGED_BLOBS_KEY: Final = "lance.blob.managed"
 """Schema metadata key; "true" if blobs may be objects that the table manages itself."""
 
 # Indices are preserved but never used to find rows, so flags that concern only indices do not stop a reader.
-READER_KNOWN: Final = (
-    DELETIONS
-    | STABLE_ROW_IDS
-    | V2_FORMAT
-    | TABLE_CONFIG
-    | BASE_PATHS
-    | NO_TRANSACTION_FILE
-    | COVERING_INDICES
-    | MIXED_FILE_VERSIONS
-    | SPILLED_LINEAGE
-    | MANAGED_BLOBS
-)
+_BASIC: Final = DELETIONS | STABLE_ROW_IDS | V2_FORMAT | TABLE_CONFIG | BASE_PATHS | NO_TRANSACTION_FILE
+READER_KNOWN: Final = _BASIC | COVERING_INDICES | MIXED_FILE_VERSIONS | SPILLED_LINEAGE | MANAGED_BLOBS
 # Row ids in hidden columns can be read; a commit would have to move row ids and versions out of these columns.
 WRITER_KNOWN: Final = READER_KNOWN & ~SPILLED_LINEAGE
 
 STICKY: Final = MIXED_FILE_VERSIONS | MANAGED_BLOBS
 PAIRED: Final = MIXED_FILE_VERSIONS | TAGGED_REUSE_INDEX | MANAGED_BLOBS | ZONE_WRITE_SEEDS
 
-_UPGRADE: Final = "use a newer release of lancetable"
-
-
-@dataclass(frozen=True, slots=True)
-class _Feature:
-    meaning: str
-    advice: str = _UPGRADE
-
-
-_FEATURES: Final = {
-    DELETIONS: _Feature("deletion files"),
-    STABLE_ROW_IDS: _Feature("stable row ids"),
-    V2_FORMAT: _Feature("v2 data files"),
-    TABLE_CONFIG: _Feature("table config"),
-    BASE_PATHS: _Feature("base paths"),
-    NO_TRANSACTION_FILE: _Feature("no transaction files"),
-    DATA_OVERLAYS: _Feature("data overlay files", "rewrite the overlaid fragments with the library that made them"),
-    COVERING_INDICES: _Feature("covering indices"),
-    MIXED_FILE_VERSIONS: _Feature("mixed data file versions"),
-    TRACKED_REUSE_INDEX: _Feature("a fragment reuse index beside stable row ids", "drop that index"),
-    TAGGED_REUSE_INDEX: _Feature("a tagged fragment reuse index", "remap the indices and drop it"),
-    SPILLED_LINEAGE: _Feature(
-        "row ids in hidden columns", "turn lance.row_lineage.spill off and compact with the library that made them"
-    ),
-    FRAGMENT_TREE: _Feature("a fragment tree"),
-    MANAGED_BLOBS: _Feature("managed blobs"),
-    NO_FIELD_ID_REUSE: _Feature("field ids that are never reused"),
-    ZONE_WRITE_SEEDS: _Feature("zone write seeds"),
+_MEANINGS: Final = {
+    DELETIONS: "deletion files",
+    STABLE_ROW_IDS: "stable row ids",
+    V2_FORMAT: "v2 data files",
+    TABLE_CONFIG: "table config",
+    BASE_PATHS: "base paths",
+    NO_TRANSACTION_FILE: "no transaction files",
+    DATA_OVERLAYS: "data overlay files",
+    COVERING_INDICES: "covering indices",
+    MIXED_FILE_VERSIONS: "mixed data file versions",
+    TRACKED_REUSE_INDEX: "a fragment reuse index beside stable row ids",
+    TAGGED_REUSE_INDEX: "a tagged fragment reuse index",
+    SPILLED_LINEAGE: "row ids in hidden columns",
+    FRAGMENT_TREE: "a fragment tree",
+    MANAGED_BLOBS: "managed blobs",
+    NO_FIELD_ID_REUSE: "field ids that are never reused",
+    ZONE_WRITE_SEEDS: "zone write seeds",
+}
+_REMEDIES: Final = {
+    DATA_OVERLAYS: "rewrite the overlaid fragments with the library that made them",
+    TRACKED_REUSE_INDEX: "drop that index",
+    TAGGED_REUSE_INDEX: "remap the indices and drop it",
+    SPILLED_LINEAGE: "turn lance.row_lineage.spill off and compact with the library that made them",
 }
 
 
 def describe(flags: int) -> list[str]:
     """Return one phrase for each set bit, lowest bit first."""
-    bits = [1 << position for position in range(flags.bit_length()) if flags >> position & 1]
+    positions = [position for position in range(flags.bit_length()) if flags >> position & 1]
     return [
-        f"bit {bit.bit_length() - 1} ({_FEATURES[bit].meaning})" if bit in _FEATURES else f"bit {bit.bit_length() - 1}"
-        for bit in bits
+        f"bit {position}" + (f" ({_MEANINGS[1 << position]})" if 1 << position in _MEANINGS else "")
+        for position in positions
     ]
 
 
@@ -149,53 +132,41 @@ def check_writable(writer_flags: int, where: str, *, reader_flags: int | None = 
 
 
 def compute(
-    *,
-    has_deletions: bool,
-    stable_row_ids: bool = False,
-    has_config: bool = False,
-    has_base_paths: bool = False,
-    has_covering_indices: bool = False,
-    has_managed_blobs: bool = False,
-    transaction_file: bool = True,
-    previous: tuple[int, int] = (0, 0),
-) -> tuple[int, int]:
-    """Return (reader word, writer word) of a version with these properties, plus the sticky bits of `previous`."""
-    both = (
-        (DELETIONS if has_deletions else 0)
-        | (STABLE_ROW_IDS if stable_row_ids else 0)
-        | (BASE_PATHS if has_base_paths else 0)
-        | (COVERING_INDICES if has_covering_indices else 0)
-        | (MANAGED_BLOBS if has_managed_blobs else 0)
-    )
-    writer_only = (TABLE_CONFIG if has_config else 0) | (0 if transaction_file else NO_TRANSACTION_FILE)
-    reader, writer = previous
-    return both | reader & STICKY, both | writer_only | writer & STICKY
-
-
-def compute_for(
     manifest: table_pb2.Manifest,
     *,
-    stable_row_ids: bool,
+    stable_row_ids: bool = False,
     has_deletions: bool | None = None,
     indices: Iterable[table_pb2.IndexMetadata] = (),
     previous: tuple[int, int] = (0, 0),
 ) -> tuple[int, int]:
-    """Return (reader word, writer word) for a manifest that is about to be written, and its indices.
+    """Return (reader word, writer word) for a manifest that is about to be written.
 
-    If `has_deletions` is None, all fragments are searched for deletion files.
+    Parameters
+    ----------
+    manifest
+        The manifest, complete except for its feature words.
+    stable_row_ids
+        True if rows keep their ids when they are moved.
+    has_deletions
+        True if a fragment has a deletion file; None to search all fragments.
+    indices
+        The index entries of the version.
+    previous
+        Both words of the previous version, from which the sticky bits are copied.
     """
     if has_deletions is None:
         has_deletions = any(fragment.HasField("deletion_file") for fragment in manifest.fragments)
-    return compute(
-        has_deletions=has_deletions,
-        stable_row_ids=stable_row_ids,
-        has_config=len(manifest.config) > 0,
-        has_base_paths=len(manifest.base_paths) > 0,
-        has_covering_indices=any(index.covering_fields for index in indices),
-        has_managed_blobs=manifest.schema_metadata.get(MANAGED_BLOBS_KEY) == b"true",
-        transaction_file=bool(manifest.transaction_file),
-        previous=previous,
-    )
+    features = {
+        DELETIONS: has_deletions,
+        STABLE_ROW_IDS: stable_row_ids,
+        BASE_PATHS: len(manifest.base_paths) > 0,
+        COVERING_INDICES: any(index.covering_fields for index in indices),
+        MANAGED_BLOBS: manifest.schema_metadata.get(MANAGED_BLOBS_KEY) == b"true",
+    }
+    writer_features = {TABLE_CONFIG: len(manifest.config) > 0, NO_TRANSACTION_FILE: not manifest.transaction_file}
+    reader = sum(flag for flag, is_used in features.items() if is_used)
+    writer = reader + sum(flag for flag, is_used in writer_features.items() if is_used)
+    return reader | previous[0] & STICKY, writer | previous[1] & STICKY
 
 
 def _check_pairs(reader_flags: int, writer_flags: int, where: str) -> None:
@@ -217,10 +188,10 @@ def _check_pairs(reader_flags: int, writer_flags: int, where: str) -> None:
 
 def _refusal(verb: str, unknown: int, where: str) -> UnsupportedFeatureError:
     lowest = unknown & -unknown
-    feature = _FEATURES.get(lowest, _Feature("unknown feature"))
+    remedy = _REMEDIES.get(lowest, "use a newer release of lancetable")
     return UnsupportedFeatureError(
-        f"cannot {verb} {where}: it uses {', '.join(describe(unknown))}; {feature.advice}",
-        feature=feature.meaning,
+        f"cannot {verb} {where}: it uses {', '.join(describe(unknown))}; {remedy}",
+        feature=_MEANINGS.get(lowest, "unknown feature"),
         flags=unknown,
         path=where,
     )

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, Final
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.format.messages import register
 from lancetable.format.paths import check_relative, deletion_name
 from lancetable.format.version import FileVersion
 from lancetable.proto import table_pb2
@@ -148,19 +149,11 @@ class DataFile:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> DataFile:
         """Parse the result of `to_json`. Raises CorruptFileError for missing keys or values of the wrong type."""
-        path = _json_str(value, "path")
-        return cls.from_proto(
-            _json_message(
-                table_pb2.DataFile,
-                path=path,
-                fields=value.get("fields", ()),
-                column_indices=value.get("column_indices", ()),
-                file_major_version=value.get("file_major_version", 0),
-                file_minor_version=value.get("file_minor_version", 0),
-                file_size_bytes=value.get("file_size_bytes") or 0,
-                base_id=value.get("base_id"),
-            )
-        )
+        _json_str(value, "path")
+        return cls.from_proto(_json_message(table_pb2.DataFile, value))
+
+
+register(table_pb2.DataFile.DESCRIPTOR, DataFile.from_proto, DataFile.to_proto)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,16 +213,7 @@ class DeletionFile:
         kinds = {kind.label: kind.value for kind in DeletionKind}
         if label not in kinds:
             raise CorruptFileError(f"unknown kind of deletion file: {label[:20]!r}", expected=list(kinds), found=label)
-        return cls.from_proto(
-            _json_message(
-                table_pb2.DeletionFile,
-                file_type=kinds[label],
-                read_version=value.get("read_version", 0),
-                id=value.get("id", 0),
-                num_deleted_rows=value.get("num_deleted_rows") or 0,
-                base_id=value.get("base_id"),
-            )
-        )
+        return cls.from_proto(_json_message(table_pb2.DeletionFile, {**value, "file_type": kinds[label]}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +304,8 @@ class Fragment:
 
         Raises CorruptFileError for missing keys, values of the wrong type and paths that leave the data directory.
         """
-        message = _json_message(table_pb2.DataFragment, id=value.get("id"), physical_rows=value.get("physical_rows"))
+        counts = {key: value.get(key) for key in ("id", "physical_rows")}
+        message = _json_message(table_pb2.DataFragment, counts)
         files = value.get("files")
         if not isinstance(files, list) or value.get("id") is None:
             raise CorruptFileError("fragment JSON lacks id or files", expected="id and files", found=sorted(value))
@@ -337,6 +322,9 @@ class Fragment:
             _lineage_from_json(value.get("last_updated_at_version_meta"), "inline"),
             tuple(_json_bytes(overlay) for overlay in value.get("overlays") or ()),
         )
+
+
+register(table_pb2.DataFragment.DESCRIPTOR, Fragment.from_proto, Fragment.to_proto)
 
 
 def _check_counts(fragment_id: int, physical_rows: int, deletion_file: DeletionFile | None) -> None:
@@ -401,11 +389,12 @@ def _lineage_from_json(value: Any, key: str) -> bytes | LineagePlace | None:
     raise CorruptFileError(f"malformed sequence in fragment JSON: {str(value)[:50]}", expected=key)
 
 
-def _json_message(kind: Any, **values: Any) -> Any:
+def _json_message(message_class: Any, value: Mapping[str, Any]) -> Any:
+    """Return a message with the values of a dict whose keys are names of fields; other keys are ignored."""
     try:
-        return kind(**values)
+        return message_class(**{name: value.get(name) for name in message_class.DESCRIPTOR.fields_by_name})
     except (TypeError, ValueError) as error:
-        raise CorruptFileError(f"malformed {kind.DESCRIPTOR.name} JSON: {error}") from error
+        raise CorruptFileError(f"malformed {message_class.DESCRIPTOR.name} JSON: {error}") from error
 
 
 def _json_str(value: Any, key: str) -> str:

@@ -4,31 +4,51 @@ from __future__ import annotations
 
 import uuid as uuid_module
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from google.protobuf.message import DecodeError
 
 from lancetable.errors import CorruptFileError
+from lancetable.format.messages import ProtoMessage, field_values, register, stored_fields
 from lancetable.proto import table_pb2
 
-__all__ = ["IndexFile", "IndexMetadata", "IndexSection", "index_messages", "uuid_text"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["IndexFile", "IndexMetadata", "index_messages", "parse_indices", "uuid_text"]
+
+
+def parse_uuid(message: table_pb2.UUID) -> uuid_module.UUID:
+    """Convert a uuid from protobuf. Raises CorruptFileError unless it has 16 bytes."""
+    if len(message.uuid) != 16:
+        raise CorruptFileError(
+            f"expected a uuid of 16 bytes, got {len(message.uuid)}", expected=16, found=len(message.uuid)
+        )
+    return uuid_module.UUID(bytes=message.uuid)
+
+
+register(table_pb2.UUID.DESCRIPTOR, parse_uuid, lambda uuid: table_pb2.UUID(uuid=uuid.bytes))
 
 
 @dataclass(frozen=True, slots=True)
-class IndexFile:
+class IndexFile(ProtoMessage):
     """One file of an index segment, relative to the segment's directory."""
 
+    message_class: ClassVar = table_pb2.IndexFile
     path: str
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class IndexMetadata:
+class IndexMetadata(ProtoMessage):
     """One index segment. Source: protos/table.proto, IndexMetadata.
 
     `fragment_bitmap` is a portable roaring bitmap of the ids of the indexed fragments; None if absent. `raw` is the
     message as it was read; `to_proto` starts from it, so that fields unknown to this library are preserved.
     """
 
+    message_class: ClassVar = table_pb2.IndexMetadata
+    renamed: ClassVar = {"created_at_ms": "created_at"}
     uuid: uuid_module.UUID
     name: str
     fields: tuple[int, ...] = ()
@@ -53,70 +73,28 @@ class IndexMetadata:
         return self.name.startswith("__lance_")
 
     @classmethod
-    def from_proto(cls, message: table_pb2.IndexMetadata) -> IndexMetadata:
+    def from_proto(cls, message: Any) -> Self:
         """Convert from protobuf. Raises CorruptFileError if the uuid does not have 16 bytes."""
-        return cls(
-            parse_uuid(message.uuid),
-            message.name,
-            tuple(message.fields),
-            message.dataset_version,
-            message.fragment_bitmap or None,
-            message.index_version if message.HasField("index_version") else None,
-            message.created_at if message.HasField("created_at") else None,
-            message.base_id if message.HasField("base_id") else None,
-            tuple(IndexFile(file.path, file.size_bytes) for file in message.files),
-            tuple(message.covering_fields),
-            message.index_details.type_url,
-            message.SerializeToString(),
-        )
+        raw = message.SerializeToString()
+        return cls(type_url=message.index_details.type_url, raw=raw, **field_values(cls, message))
 
-    def to_proto(self) -> table_pb2.IndexMetadata:
+    def to_proto(self) -> Any:
         """Convert to protobuf."""
         message = table_pb2.IndexMetadata.FromString(self.raw)
-        for name in ("fields", "files", "covering_fields", "fragment_bitmap", "index_version", "created_at", "base_id"):
+        for _, name, _, _ in stored_fields(IndexMetadata):
             message.ClearField(name)
-        message.MergeFrom(
-            table_pb2.IndexMetadata(
-                uuid=table_pb2.UUID(uuid=self.uuid.bytes),
-                fields=self.fields,
-                fragment_bitmap=self.fragment_bitmap or b"",
-                index_version=self.index_version,
-                created_at=self.created_at_ms,
-                base_id=self.base_id,
-                files=[table_pb2.IndexFile(path=file.path, size_bytes=file.size_bytes) for file in self.files],
-                covering_fields=self.covering_fields,
-            )
-        )
-        message.name = self.name
-        message.dataset_version = self.dataset_version
+        message.MergeFrom(ProtoMessage.to_proto(self))
         if self.type_url:
             message.index_details.type_url = self.type_url
         return message
 
 
-@dataclass(frozen=True, slots=True)
-class IndexSection:
-    """All index segments of one version."""
+def parse_indices(section: bytes | memoryview | None, path: str | None = None) -> tuple[IndexMetadata, ...]:
+    """Parse the index section of a version; None has no indices.
 
-    indices: tuple[IndexMetadata, ...] = ()
-
-    @classmethod
-    def from_proto(cls, message: table_pb2.IndexSection) -> IndexSection:
-        """Convert from protobuf. Raises CorruptFileError if a uuid does not have 16 bytes."""
-        return cls(tuple(IndexMetadata.from_proto(index) for index in message.indices))
-
-    @classmethod
-    def from_bytes(cls, data: bytes | memoryview, path: str | None = None) -> IndexSection:
-        """Parse an index section. Raises CorruptFileError, with `path`, if the bytes are malformed."""
-        return cls(tuple(map(IndexMetadata.from_proto, index_messages(data, path))))
-
-    def to_proto(self) -> table_pb2.IndexSection:
-        """Convert to protobuf."""
-        return table_pb2.IndexSection(indices=[index.to_proto() for index in self.indices])
-
-    def to_bytes(self) -> bytes:
-        """Serialize the section."""
-        return self.to_proto().SerializeToString()
+    Raises CorruptFileError, with `path`, if the bytes are malformed or a uuid does not have 16 bytes.
+    """
+    return tuple(map(IndexMetadata.from_proto, index_messages(section, path)))
 
 
 def index_messages(section: bytes | memoryview | None, path: str | None = None) -> list[table_pb2.IndexMetadata]:
@@ -130,15 +108,6 @@ def index_messages(section: bytes | memoryview | None, path: str | None = None) 
         return list(table_pb2.IndexSection.FromString(bytes(section)).indices)
     except DecodeError as error:
         raise CorruptFileError(f"malformed index section: {path or 'unknown path'}", path=path) from error
-
-
-def parse_uuid(message: table_pb2.UUID) -> uuid_module.UUID:
-    """Convert a uuid from protobuf. Raises CorruptFileError unless it has 16 bytes."""
-    if len(message.uuid) != 16:
-        raise CorruptFileError(
-            f"expected a uuid of 16 bytes, got {len(message.uuid)}", expected=16, found=len(message.uuid)
-        )
-    return uuid_module.UUID(bytes=message.uuid)
 
 
 def uuid_text(data: bytes) -> str:

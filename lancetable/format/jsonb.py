@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
@@ -57,14 +58,7 @@ _INTEGER_BYTES: Final = (1, 2, 4, 8)
 
 def to_text(array: pa.Array) -> pa.Array:
     """Decode JSONB values (large binary) to compact JSON strings; nulls stay null. Raises CorruptFileError."""
-    decoded: dict[bytes | None, str | None] = {None: None}
-    strings = []
-    for value in array.to_pylist():
-        string = decoded.get(value)
-        if string is None and value is not None:
-            string = decoded[value] = _Reader(value).text()
-        strings.append(string)
-    return pa.array(strings, pa.string())
+    return _convert_distinct(array, lambda value: _Reader(value).text(), pa.string())
 
 
 def from_text(array: pa.Array, name: str) -> pa.Array:
@@ -72,14 +66,14 @@ def from_text(array: pa.Array, name: str) -> pa.Array:
 
     Raises SchemaMismatchError, with the column `name`, if a string is not valid JSON.
     """
-    encoded: dict[str | None, bytes | None] = {None: None}
-    values = []
-    for string in array.to_pylist():
-        value = encoded.get(string)
-        if value is None and string is not None:
-            value = encoded[string] = _encode(string, name)
-        values.append(value)
-    return pa.array(values, pa.large_binary())
+    return _convert_distinct(array, lambda string: _encode(string, name), pa.large_binary())
+
+
+def _convert_distinct(array: pa.Array, convert: Callable[[Any], Any], data_type: pa.DataType) -> pa.Array:
+    """Return the converted values, each distinct value converted once; nulls stay null."""
+    values = array.to_pylist()
+    converted = {value: convert(value) for value in dict.fromkeys(values) if value is not None}
+    return pa.array([converted.get(value) for value in values], data_type)
 
 
 def open_value(value: bytes) -> Item:
@@ -238,12 +232,9 @@ def _format_float(value: float) -> str:
 def _encode(string: str, name: str) -> bytes:
     try:
         value = json.loads(string, object_pairs_hook=_unique_members, parse_constant=_reject_constant)
-        kind, payload = _payload(value)
+        return close_item(_payload(value))
     except (ValueError, RecursionError) as error:
         raise SchemaMismatchError(f"column {name!r}: invalid JSON: {error}", column=name) from None
-    if kind == _CONTAINER:
-        return payload
-    return _U32.pack(_SCALAR) + _U32.pack(kind << 28 | len(payload)) + payload
 
 
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -257,7 +248,7 @@ def _reject_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a JSON number")
 
 
-def _payload(value: Any) -> tuple[int, bytes]:
+def _payload(value: Any) -> Item:
     """Return (kind, payload) of a value, as an entry of a container stores it."""
     if value is None:
         return _NULL, b""

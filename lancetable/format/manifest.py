@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import Any, Final, overload
+from typing import Any, ClassVar, Final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,12 @@ from google.protobuf.message import DecodeError
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import MAX_ROWS, Fragment
+from lancetable.format.messages import ProtoMessage
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.proto import table_pb2
 
-__all__ = ["BasePath", "DataStorageFormat", "FragmentList", "Manifest", "WriterVersion"]
+__all__ = ["BasePath", "FragmentList", "Manifest", "WriterVersion"]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _STABLE_ROW_IDS: Final = 2
@@ -33,74 +34,29 @@ _MAX_CACHED_FRAGMENTS: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class BasePath:
+class BasePath(ProtoMessage):
     """An additional location for files of the table. Source: protos/table.proto, BasePath.
 
     If `is_dataset_root` is set, the files are in the directories `data`, `_deletions` and `_indices` below `path`;
     otherwise they are directly in `path`.
     """
 
+    message_class: ClassVar = table_pb2.BasePath
     id: int
     path: str
     is_dataset_root: bool = False
     name: str | None = None
 
-    @classmethod
-    def from_proto(cls, message: table_pb2.BasePath) -> BasePath:
-        """Convert from protobuf."""
-        return cls(
-            message.id, message.path, message.is_dataset_root, message.name if message.HasField("name") else None
-        )
-
-    def to_proto(self) -> table_pb2.BasePath:
-        """Convert to protobuf."""
-        return table_pb2.BasePath(id=self.id, path=self.path, is_dataset_root=self.is_dataset_root, name=self.name)
-
 
 @dataclass(frozen=True, slots=True)
-class WriterVersion:
+class WriterVersion(ProtoMessage):
     """The library that wrote a version."""
 
+    message_class: ClassVar = table_pb2.Manifest.WriterVersion
     library: str
     version: str
     prerelease: str | None = None
     build_metadata: str | None = None
-
-    @classmethod
-    def from_proto(cls, message: table_pb2.Manifest.WriterVersion) -> WriterVersion:
-        """Convert from protobuf."""
-        return cls(
-            message.library,
-            message.version,
-            message.prerelease if message.HasField("prerelease") else None,
-            message.build_metadata if message.HasField("build_metadata") else None,
-        )
-
-    def to_proto(self) -> table_pb2.Manifest.WriterVersion:
-        """Convert to protobuf."""
-        return table_pb2.Manifest.WriterVersion(
-            library=self.library,
-            version=self.version,
-            prerelease=self.prerelease,
-            build_metadata=self.build_metadata,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class DataStorageFormat:
-    """The format of new data files."""
-
-    version: str
-    file_format: str = "lance"
-
-    @classmethod
-    def from_proto(cls, message: table_pb2.Manifest.DataStorageFormat) -> DataStorageFormat:
-        """Convert from protobuf."""
-        return cls(message.version, message.file_format)
-
-    def to_proto(self) -> table_pb2.Manifest.DataStorageFormat:
-        """Convert to protobuf."""
-        return table_pb2.Manifest.DataStorageFormat(file_format=self.file_format, version=self.version)
 
 
 class FragmentList(Sequence[Fragment]):

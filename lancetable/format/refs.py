@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from lancetable.errors import CorruptFileError, InvalidRefError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["MAIN", "BranchContents", "TagContents", "check_branch_name", "check_tag_name", "format_time", "parse_time"]
 
@@ -20,13 +23,47 @@ MAX_U64: Final = 2**64 - 1
 _SEGMENT: Final = re.compile(r"[\w.\-]+")
 
 
+class _RefFile:
+    """Base of the contents of a JSON file, whose keys are written in the order of `keys`."""
+
+    __slots__ = ()
+    keys: ClassVar[Mapping[str, tuple[str, type, bool]]]  # key -> (attribute, type, whether the key is required)
+
+    def to_json(self) -> bytes:
+        """Serialize the file, with the keys in the order of other writers."""
+        values = {key: getattr(self, name) for key, (name, _, _) in self.keys.items()}
+        if "identifier" in values:
+            values["identifier"] = {"version_mapping": values["identifier"]}
+        return json.dumps(values, indent=2, ensure_ascii=False).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes | memoryview, path: str | None = None) -> Self:
+        """Parse a file. Raises CorruptFileError, with `path`, if it is malformed."""
+        items = _load(data, path)
+        values = {}
+        for key, (name, kind, is_required) in cls.keys.items():
+            value = _get(items, key, kind, path)
+            if value is None and is_required:
+                raise CorruptFileError(f"missing field `{key}`: {path or 'unknown path'}", path=path, expected=key)
+            values[name] = _CONVERSIONS[name](value, path) if name in _CONVERSIONS else value
+        return cls(**values)
+
+
 @dataclass(frozen=True, slots=True)
-class TagContents:
+class TagContents(_RefFile):
     """A tag: a name for one version.
 
     Times are strings (RFC 3339, nanoseconds, UTC); older writers omit them.
     """
 
+    keys: ClassVar = {
+        "branch": ("branch", str, False),
+        "version": ("version", int, True),
+        "createdAt": ("created_at", str, False),
+        "updatedAt": ("updated_at", str, False),
+        "manifestSize": ("manifest_size_bytes", int, True),
+        "metadata": ("metadata", dict, False),
+    }
     version: int
     manifest_size_bytes: int
     branch: str | None = None  # None: main
@@ -34,37 +71,19 @@ class TagContents:
     updated_at: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
 
-    def to_json(self) -> bytes:
-        """Serialize the tag, with the keys in the order of other writers."""
-        return _dump(
-            {
-                "branch": self.branch,
-                "version": self.version,
-                "createdAt": self.created_at,
-                "updatedAt": self.updated_at,
-                "manifestSize": self.manifest_size_bytes,
-                "metadata": dict(self.metadata),
-            }
-        )
-
-    @classmethod
-    def from_json(cls, data: bytes | memoryview, path: str | None = None) -> TagContents:
-        """Parse a tag file. Raises CorruptFileError, with `path`, if it is malformed."""
-        value = _load(data, path)
-        return cls(
-            _get(value, "version", int, path),
-            _get(value, "manifestSize", int, path),
-            _branch(value, "branch", path),
-            _get_optional(value, "createdAt", str, path),
-            _get_optional(value, "updatedAt", str, path),
-            _metadata(value, path),
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class BranchContents:
+class BranchContents(_RefFile):
     """A branch and its origin. `lineage` lists (parent version, 32 hex digits), starting at the main branch."""
 
+    keys: ClassVar = {
+        "parentBranch": ("parent_branch", str, False),
+        "identifier": ("lineage", dict, False),
+        "parentVersion": ("parent_version", int, True),
+        "createAt": ("create_at_seconds", int, True),
+        "manifestSize": ("manifest_size_bytes", int, True),
+        "metadata": ("metadata", dict, False),
+    }
     parent_version: int
     create_at_seconds: int
     manifest_size_bytes: int
@@ -72,37 +91,32 @@ class BranchContents:
     lineage: tuple[tuple[int, str], ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
 
-    def to_json(self) -> bytes:
-        """Serialize the branch, with the keys in the order of other writers."""
-        return _dump(
-            {
-                "parentBranch": self.parent_branch,
-                "identifier": {"version_mapping": [list(step) for step in self.lineage]},
-                "parentVersion": self.parent_version,
-                "createAt": self.create_at_seconds,
-                "manifestSize": self.manifest_size_bytes,
-                "metadata": dict(self.metadata),
-            }
-        )
 
-    @classmethod
-    def from_json(cls, data: bytes | memoryview, path: str | None = None) -> BranchContents:
-        """Parse a branch file. Raises CorruptFileError, with `path`, if it is malformed."""
-        value = _load(data, path)
-        identifier = _get_optional(value, "identifier", dict, path) or {}
-        steps = identifier.get("version_mapping") or []
-        try:
-            lineage = tuple((int(version), str(step_id)) for version, step_id in steps)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise CorruptFileError(f"malformed branch lineage: {path or 'unknown path'}", path=path) from error
-        return cls(
-            _get(value, "parentVersion", int, path),
-            _get(value, "createAt", int, path),
-            _get(value, "manifestSize", int, path),
-            _branch(value, "parentBranch", path),
-            lineage,
-            _metadata(value, path),
-        )
+def _branch(name: str | None, path: str | None) -> str | None:
+    """Return the name of a branch; None for the main branch, which writers omit or name "main"."""
+    return None if name == MAIN else name
+
+
+def _lineage(identifier: Mapping[str, Any] | None, path: str | None) -> tuple[tuple[int, str], ...]:
+    steps = (identifier or {}).get("version_mapping") or []
+    try:
+        return tuple((int(version), str(step_id)) for version, step_id in steps)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise CorruptFileError(f"malformed branch lineage: {path or 'unknown path'}", path=path) from error
+
+
+def _metadata(metadata: Mapping[str, Any] | None, path: str | None) -> Mapping[str, str]:
+    if not all(isinstance(string, str) for string in (metadata or {}).values()):
+        raise CorruptFileError(f"field `metadata` has values that are not strings: {path or 'unknown path'}", path=path)
+    return metadata or {}
+
+
+_CONVERSIONS: Final[Mapping[str, Callable[[Any, str | None], Any]]] = {
+    "branch": _branch,
+    "parent_branch": _branch,
+    "lineage": _lineage,
+    "metadata": _metadata,
+}
 
 
 # ------------------------------------------------------------------------------------------------------------ names
@@ -184,10 +198,6 @@ _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?
 # ------------------------------------------------------------------------------------------------------------- JSON
 
 
-def _dump(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, indent=2, ensure_ascii=False).encode()
-
-
 def _load(data: bytes | memoryview, path: str | None) -> dict[str, Any]:
     try:
         value = json.loads(bytes(data))
@@ -199,19 +209,7 @@ def _load(data: bytes | memoryview, path: str | None) -> dict[str, Any]:
 
 
 def _get(value: Mapping[str, Any], key: str, kind: type, path: str | None) -> Any:
-    item = _get_optional(value, key, kind, path)
-    if item is None:
-        raise CorruptFileError(f"missing field `{key}`: {path or 'unknown path'}", path=path, expected=key)
-    return item
-
-
-def _branch(value: Mapping[str, Any], key: str, path: str | None) -> str | None:
-    """Return the name of a branch; None for the main branch, which writers omit or name "main"."""
-    name = _get_optional(value, key, str, path)
-    return None if name == MAIN else name
-
-
-def _get_optional(value: Mapping[str, Any], key: str, kind: type, path: str | None) -> Any:
+    """Return the value of a key; None if it is absent or null."""
     item: Any = value.get(key)
     if item is None:
         return None
@@ -223,10 +221,3 @@ def _get_optional(value: Mapping[str, Any], key: str, kind: type, path: str | No
             expected=kind.__name__,
         )
     return item
-
-
-def _metadata(value: Mapping[str, Any], path: str | None) -> dict[str, str]:
-    metadata = _get_optional(value, "metadata", dict, path) or {}
-    if not all(isinstance(string, str) for string in metadata.values()):
-        raise CorruptFileError(f"field `metadata` has values that are not strings: {path or 'unknown path'}", path=path)
-    return metadata

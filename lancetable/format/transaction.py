@@ -10,20 +10,24 @@ Source: protos/transaction.proto.
 from __future__ import annotations
 
 import uuid as uuid_module
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, get_args
 
 from google.protobuf.message import DecodeError
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import DataFile, Fragment
-from lancetable.format.index import IndexFile, IndexMetadata, parse_uuid
+from lancetable.format.index import IndexFile, IndexMetadata
 from lancetable.format.manifest import BasePath
+from lancetable.format.messages import ProtoMessage, field_values, register
 from lancetable.format.schema import Schema
-from lancetable.proto import table_pb2, transaction_pb2
+from lancetable.proto import transaction_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "COMMIT_MESSAGE_KEY",
@@ -61,268 +65,146 @@ _Proto: TypeAlias = transaction_pb2.Transaction
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
-def _fragments(messages: Iterable[table_pb2.DataFragment]) -> tuple[Fragment, ...]:
-    return tuple([Fragment.from_proto(message) for message in messages])
-
-
-def _fragment_protos(fragments: Iterable[Fragment]) -> list[table_pb2.DataFragment]:
-    return [fragment.to_proto() for fragment in fragments]
-
-
 # ------------------------------------------------------------------------------------------------------- operations
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
-    """New fragments."""
+class _SchemaOperation(ProtoMessage):
+    """Base of the operations with a schema, which is stored as a list of fields and, except by `Project`, metadata."""
 
-    oneof_case: ClassVar[str] = "append"
-    fragments: tuple[Fragment, ...] = ()
+    __slots__ = ()
+    renamed: ClassVar[Mapping[str, str]] = {"schema": "", "config_upsert": "config_upsert_values"}
+    schema: Schema
 
     @classmethod
-    def from_proto(cls, message: _Proto.Append) -> Append:
-        """Convert from protobuf."""
-        return cls(_fragments(message.fragments))
+    def from_proto(cls, message: Any) -> Self:
+        """Convert from protobuf. Raises CorruptFileError if the schema or a fragment violates the format."""
+        schema = Schema.from_protos(message.schema, getattr(message, "schema_metadata", {}))
+        return cls(schema=schema, **field_values(cls, message))  # type: ignore[call-arg]  # subclasses are dataclasses
 
-    def to_proto(self) -> _Proto.Append:
+    def to_proto(self) -> Any:
         """Convert to protobuf."""
-        return transaction_pb2.Transaction.Append(fragments=_fragment_protos(self.fragments))
+        message = super().to_proto()
+        message.schema.extend(self.schema.to_protos())
+        if hasattr(message, "schema_metadata"):
+            message.schema_metadata.update(self.schema.metadata)
+        return message
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class Append(ProtoMessage):
+    """New fragments."""
+
+    message_class: ClassVar = _Proto.Append
+    fragments: tuple[Fragment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delete(ProtoMessage):
     """Fragments with new deletion files, and ids of fragments that are removed because no live row is left."""
 
-    oneof_case: ClassVar[str] = "delete"
+    message_class: ClassVar = _Proto.Delete
     updated_fragments: tuple[Fragment, ...] = ()
     deleted_fragment_ids: tuple[int, ...] = ()
     predicate: str = ""  # as the user passed it; informational
 
-    @classmethod
-    def from_proto(cls, message: _Proto.Delete) -> Delete:
-        """Convert from protobuf."""
-        return cls(_fragments(message.updated_fragments), tuple(message.deleted_fragment_ids), message.predicate)
-
-    def to_proto(self) -> _Proto.Delete:
-        """Convert to protobuf."""
-        return transaction_pb2.Transaction.Delete(
-            updated_fragments=_fragment_protos(self.updated_fragments),
-            deleted_fragment_ids=self.deleted_fragment_ids,
-            predicate=self.predicate,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Overwrite:
+class Overwrite(_SchemaOperation):
     """Replacement of schema and fragments; with read version 0, creation of the table."""
 
-    oneof_case: ClassVar[str] = "overwrite"
+    message_class: ClassVar = _Proto.Overwrite
     fragments: tuple[Fragment, ...]
     schema: Schema
     config_upsert: Mapping[str, str] = field(default_factory=dict, hash=False)
     initial_bases: tuple[BasePath, ...] = ()
 
-    @classmethod
-    def from_proto(cls, message: _Proto.Overwrite) -> Overwrite:
-        """Convert from protobuf."""
-        return cls(
-            _fragments(message.fragments),
-            Schema.from_protos(message.schema, message.schema_metadata),
-            dict(message.config_upsert_values),
-            tuple(BasePath.from_proto(base) for base in message.initial_bases),
-        )
-
-    def to_proto(self) -> _Proto.Overwrite:
-        """Convert to protobuf."""
-        return transaction_pb2.Transaction.Overwrite(
-            fragments=_fragment_protos(self.fragments),
-            schema=self.schema.to_protos(),
-            schema_metadata=self.schema.metadata,
-            config_upsert_values=self.config_upsert,
-            initial_bases=[base.to_proto() for base in self.initial_bases],
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class CreateIndex:
+class CreateIndex(ProtoMessage):
     """Replacement of index entries; without new entries, removal of an index."""
 
-    oneof_case: ClassVar[str] = "create_index"
+    message_class: ClassVar = _Proto.CreateIndex
     new_indices: tuple[IndexMetadata, ...] = ()
     removed_indices: tuple[IndexMetadata, ...] = ()
 
-    @classmethod
-    def from_proto(cls, message: _Proto.CreateIndex) -> CreateIndex:
-        """Convert from protobuf."""
-        return cls(
-            tuple(IndexMetadata.from_proto(index) for index in message.new_indices),
-            tuple(IndexMetadata.from_proto(index) for index in message.removed_indices),
-        )
-
-    def to_proto(self) -> _Proto.CreateIndex:
-        """Convert to protobuf."""
-        return transaction_pb2.Transaction.CreateIndex(
-            new_indices=[index.to_proto() for index in self.new_indices],
-            removed_indices=[index.to_proto() for index in self.removed_indices],
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class RewriteGroup:
+class RewriteGroup(ProtoMessage):
     """Old fragments and the new fragments that contain their live rows in the same order."""
 
+    message_class: ClassVar = _Proto.Rewrite.RewriteGroup
     old_fragments: tuple[Fragment, ...]
     new_fragments: tuple[Fragment, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RewrittenIndex:
+class RewrittenIndex(ProtoMessage):
     """An index segment that was rewritten because its rows moved. `details` is a serialized Any message."""
 
+    message_class: ClassVar = _Proto.Rewrite.RewrittenIndex
+    renamed: ClassVar = {
+        "details": "new_index_details",
+        "index_version": "new_index_version",
+        "files": "new_index_files",
+    }
     old_id: uuid_module.UUID
     new_id: uuid_module.UUID
     details: bytes | None = None
     index_version: int = 0
     files: tuple[IndexFile, ...] = ()
 
-    @classmethod
-    def from_proto(cls, message: _Proto.Rewrite.RewrittenIndex) -> RewrittenIndex:
-        """Convert from protobuf. Raises CorruptFileError if a uuid does not have 16 bytes."""
-        return cls(
-            parse_uuid(message.old_id),
-            parse_uuid(message.new_id),
-            message.new_index_details.SerializeToString() if message.HasField("new_index_details") else None,
-            message.new_index_version,
-            tuple(IndexFile(file.path, file.size_bytes) for file in message.new_index_files),
-        )
-
-    def to_proto(self) -> _Proto.Rewrite.RewrittenIndex:
-        """Convert to protobuf."""
-        message = transaction_pb2.Transaction.Rewrite.RewrittenIndex(
-            old_id=table_pb2.UUID(uuid=self.old_id.bytes),
-            new_id=table_pb2.UUID(uuid=self.new_id.bytes),
-            new_index_version=self.index_version,
-            new_index_files=[table_pb2.IndexFile(path=file.path, size_bytes=file.size_bytes) for file in self.files],
-        )
-        if self.details is not None:
-            message.new_index_details.SetInParent()
-            message.new_index_details.ParseFromString(self.details)
-        return message
-
 
 @dataclass(frozen=True, slots=True)
-class Rewrite:
+class Rewrite(ProtoMessage):
     """Compaction: the same rows in other fragments."""
 
-    oneof_case: ClassVar[str] = "rewrite"
+    message_class: ClassVar = _Proto.Rewrite
     groups: tuple[RewriteGroup, ...] = ()
     rewritten_indices: tuple[RewrittenIndex, ...] = ()
 
     @classmethod
-    def from_proto(cls, message: _Proto.Rewrite) -> Rewrite:
-        """Convert from protobuf."""
-        groups = [
-            RewriteGroup(_fragments(group.old_fragments), _fragments(group.new_fragments)) for group in message.groups
-        ]
-        if not groups and (message.old_fragments or message.new_fragments):
-            # Early writers stored a single group directly in the operation.
-            groups = [RewriteGroup(_fragments(message.old_fragments), _fragments(message.new_fragments))]
-        return cls(tuple(groups), tuple(RewrittenIndex.from_proto(index) for index in message.rewritten_indices))
-
-    def to_proto(self) -> _Proto.Rewrite:
-        """Convert to protobuf."""
-        return transaction_pb2.Transaction.Rewrite(
-            groups=[
-                transaction_pb2.Transaction.Rewrite.RewriteGroup(
-                    old_fragments=_fragment_protos(group.old_fragments),
-                    new_fragments=_fragment_protos(group.new_fragments),
-                )
-                for group in self.groups
-            ],
-            rewritten_indices=[index.to_proto() for index in self.rewritten_indices],
-        )
+    def from_proto(cls, message: Any) -> Self:
+        """Convert from protobuf. Raises CorruptFileError if a fragment or uuid violates the format."""
+        values = field_values(cls, message)
+        if not message.groups and (message.old_fragments or message.new_fragments):
+            # Early writers stored a single group directly in the operation, in fields of the same names.
+            values["groups"] = (RewriteGroup.from_proto(message),)
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class Merge(_SchemaOperation):
     """Change of the schema, with the complete list of resulting fragments."""
 
-    oneof_case: ClassVar[str] = "merge"
+    message_class: ClassVar = _Proto.Merge
     fragments: tuple[Fragment, ...]
     schema: Schema
     preserves_nullability: bool = False
 
-    @classmethod
-    def from_proto(cls, message: _Proto.Merge) -> Merge:
-        """Convert from protobuf."""
-        return cls(
-            _fragments(message.fragments),
-            Schema.from_protos(message.schema, message.schema_metadata),
-            message.preserves_nullability,
-        )
-
-    def to_proto(self) -> _Proto.Merge:
-        """Convert to protobuf."""
-        return transaction_pb2.Transaction.Merge(
-            fragments=_fragment_protos(self.fragments),
-            schema=self.schema.to_protos(),
-            schema_metadata=self.schema.metadata,
-            preserves_nullability=self.preserves_nullability,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Project:
+class Project(_SchemaOperation):
     """Change of the schema without change of data: dropped or renamed columns. The schema has no metadata here."""
 
-    oneof_case: ClassVar[str] = "project"
+    message_class: ClassVar = _Proto.Project
     schema: Schema
     preserves_nullability: bool = False
 
-    @classmethod
-    def from_proto(cls, message: _Proto.Project) -> Project:
-        """Convert from protobuf."""
-        return cls(Schema.from_protos(message.schema), message.preserves_nullability)
-
-    def to_proto(self) -> _Proto.Project:
-        """Convert to protobuf."""
-        return transaction_pb2.Transaction.Project(
-            schema=self.schema.to_protos(), preserves_nullability=self.preserves_nullability
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Restore:
+class Restore(ProtoMessage):
     """A new version with the contents of an old one."""
 
-    oneof_case: ClassVar[str] = "restore"
+    message_class: ClassVar = _Proto.Restore
     version: int
-
-    @classmethod
-    def from_proto(cls, message: _Proto.Restore) -> Restore:
-        """Convert from protobuf."""
-        return cls(message.version)
-
-    def to_proto(self) -> _Proto.Restore:
-        """Convert to protobuf."""
-        return transaction_pb2.Transaction.Restore(version=self.version)
 
 
 @dataclass(frozen=True, slots=True)
-class ReserveFragments:
+class ReserveFragments(ProtoMessage):
     """Reservation of fragment ids for a later `Rewrite`."""
 
-    oneof_case: ClassVar[str] = "reserve_fragments"
+    message_class: ClassVar = _Proto.ReserveFragments
     num_fragments: int
-
-    @classmethod
-    def from_proto(cls, message: _Proto.ReserveFragments) -> ReserveFragments:
-        """Convert from protobuf."""
-        return cls(message.num_fragments)
-
-    def to_proto(self) -> _Proto.ReserveFragments:
-        """Convert to protobuf."""
-        return transaction_pb2.Transaction.ReserveFragments(num_fragments=self.num_fragments)
 
 
 class UpdateMode(Enum):
@@ -332,8 +214,20 @@ class UpdateMode(Enum):
     REWRITE_COLUMNS = 1
 
 
+def _parse_update_mode(number: int) -> UpdateMode:
+    if number not in (0, 1):
+        raise CorruptFileError(f"unknown update mode {number}", found=number)
+    return UpdateMode(number)
+
+
+register(_Proto.UpdateMode.DESCRIPTOR, _parse_update_mode, lambda mode: mode.value)
+register(
+    _Proto.U32Values.DESCRIPTOR, lambda message: tuple(message.values), lambda values: _Proto.U32Values(values=values)
+)
+
+
 @dataclass(frozen=True, slots=True)
-class Update:
+class Update(ProtoMessage):
     """Changed rows, written by update and merge-insert.
 
     `compacted_sstables` and `inserted_rows` are serialized messages, preserved as they are. `updated_offset_bitmaps`
@@ -341,7 +235,12 @@ class Update:
     its older form, with plain lists.
     """
 
-    oneof_case: ClassVar[str] = "update"
+    message_class: ClassVar = _Proto.Update
+    renamed: ClassVar = {
+        "mode": "update_mode",
+        "updated_offsets": "updated_fragment_offsets",
+        "updated_offset_bitmaps": "updated_fragment_offset_bitmaps",
+    }
     removed_fragment_ids: tuple[int, ...] = ()
     updated_fragments: tuple[Fragment, ...] = ()
     new_fragments: tuple[Fragment, ...] = ()
@@ -353,269 +252,137 @@ class Update:
     updated_offsets: Mapping[int, tuple[int, ...]] = field(default_factory=dict, hash=False)
     updated_offset_bitmaps: Mapping[int, bytes] = field(default_factory=dict, hash=False)
 
-    @classmethod
-    def from_proto(cls, message: _Proto.Update) -> Update:
-        """Convert from protobuf. Raises CorruptFileError if the update mode is unknown."""
-        if message.update_mode not in (0, 1):
-            raise CorruptFileError(f"unknown update mode {message.update_mode}", found=message.update_mode)
-        return cls(
-            tuple(message.removed_fragment_ids),
-            _fragments(message.updated_fragments),
-            _fragments(message.new_fragments),
-            tuple(message.fields_modified),
-            tuple(table.SerializeToString() for table in message.compacted_sstables),
-            tuple(message.fields_for_preserving_frag_bitmap),
-            UpdateMode(message.update_mode),
-            message.inserted_rows.SerializeToString() if message.HasField("inserted_rows") else None,
-            {key: tuple(offsets.values) for key, offsets in message.updated_fragment_offsets.items()},
-            dict(message.updated_fragment_offset_bitmaps),
-        )
-
-    def to_proto(self) -> _Proto.Update:
-        """Convert to protobuf."""
-        kind = transaction_pb2.Transaction
-        message = kind.Update(
-            removed_fragment_ids=self.removed_fragment_ids,
-            updated_fragments=_fragment_protos(self.updated_fragments),
-            new_fragments=_fragment_protos(self.new_fragments),
-            fields_modified=self.fields_modified,
-            compacted_sstables=[kind.CompactedSsTable.FromString(table) for table in self.compacted_sstables],
-            fields_for_preserving_frag_bitmap=self.fields_for_preserving_frag_bitmap,
-            update_mode=kind.UpdateMode.Name(self.mode.value),
-            updated_fragment_offset_bitmaps=self.updated_offset_bitmaps,
-        )
-        if self.inserted_rows is not None:
-            message.inserted_rows.SetInParent()
-            message.inserted_rows.ParseFromString(self.inserted_rows)
-        for fragment_id, offsets in self.updated_offsets.items():
-            message.updated_fragment_offsets[fragment_id].values.extend(offsets)
-        return message
-
 
 @dataclass(frozen=True, slots=True)
-class UpdateMap:
+class UpdateMap(ProtoMessage):
     """Changes to a map of strings. The value None deletes a key; `replace` removes all existing entries first."""
 
+    message_class: ClassVar = _Proto.UpdateMap
     entries: Mapping[str, str | None] = field(default_factory=dict, hash=False)
     replace: bool = False
 
     @classmethod
-    def from_proto(cls, message: _Proto.UpdateMap) -> UpdateMap:
+    def from_proto(cls, message: Any) -> Self:
         """Convert from protobuf."""
         entries = {entry.key: entry.value if entry.HasField("value") else None for entry in message.update_entries}
         return cls(entries, message.replace)
 
-    def to_proto(self) -> _Proto.UpdateMap:
+    def to_proto(self) -> Any:
         """Convert to protobuf."""
-        return transaction_pb2.Transaction.UpdateMap(
-            update_entries=[
-                transaction_pb2.Transaction.UpdateMapEntry(key=key, value=value) for key, value in self.entries.items()
-            ],
-            replace=self.replace,
-        )
+        entries = [_Proto.UpdateMapEntry(key=key, value=value) for key, value in self.entries.items()]
+        return _Proto.UpdateMap(update_entries=entries, replace=self.replace)
 
     def apply(self, old: Mapping[str, str]) -> dict[str, str]:
         """Return the changed map."""
-        new = {} if self.replace else dict(old)
-        for key, value in self.entries.items():
-            if value is None:
-                new.pop(key, None)
-            else:
-                new[key] = value
-        return new
+        changed = {**({} if self.replace else old), **self.entries}
+        return {key: value for key, value in changed.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateConfig:
+class UpdateConfig(ProtoMessage):
     """Changes to the config and the metadata maps; None leaves a map unchanged.
 
     Keys of `field_metadata` are field ids.
     """
 
-    oneof_case: ClassVar[str] = "update_config"
+    message_class: ClassVar = _Proto.UpdateConfig
+    renamed: ClassVar = {
+        name: f"{name}_updates" for name in ("config", "table_metadata", "schema_metadata", "field_metadata")
+    }
     config: UpdateMap | None = None
     table_metadata: UpdateMap | None = None
     schema_metadata: UpdateMap | None = None
     field_metadata: Mapping[int, UpdateMap] = field(default_factory=dict, hash=False)
 
     @classmethod
-    def from_proto(cls, message: _Proto.UpdateConfig) -> UpdateConfig:
+    def from_proto(cls, message: Any) -> Self:
         """Convert from protobuf."""
-        config = _update_map(message, "config_updates")
-        schema_metadata = _update_map(message, "schema_metadata_updates")
-        field_metadata = {key: UpdateMap.from_proto(value) for key, value in message.field_metadata_updates.items()}
+        values = field_values(cls, message)
         # The older form stores upserts and deletions for the config, and complete new maps for the others.
-        if config is None and (message.upsert_values or message.delete_keys):
-            config = UpdateMap({**message.upsert_values, **dict.fromkeys(message.delete_keys)})
-        if schema_metadata is None and message.schema_metadata:
-            schema_metadata = UpdateMap(dict(message.schema_metadata), replace=True)
+        if values["config"] is None and (message.upsert_values or message.delete_keys):
+            values["config"] = UpdateMap({**message.upsert_values, **dict.fromkeys(message.delete_keys)})
+        if values["schema_metadata"] is None and message.schema_metadata:
+            values["schema_metadata"] = UpdateMap(dict(message.schema_metadata), replace=True)
         for key, update in message.field_metadata.items():
-            field_metadata.setdefault(key, UpdateMap(dict(update.metadata), replace=True))
-        return cls(config, _update_map(message, "table_metadata_updates"), schema_metadata, field_metadata)
-
-    def to_proto(self) -> _Proto.UpdateConfig:
-        """Convert to protobuf."""
-        message = transaction_pb2.Transaction.UpdateConfig(
-            config_updates=None if self.config is None else self.config.to_proto(),
-            table_metadata_updates=None if self.table_metadata is None else self.table_metadata.to_proto(),
-            schema_metadata_updates=None if self.schema_metadata is None else self.schema_metadata.to_proto(),
-        )
-        for key, update in self.field_metadata.items():
-            message.field_metadata_updates[key].CopyFrom(update.to_proto())
-        return message
-
-
-def _update_map(message: _Proto.UpdateConfig, name: Any) -> UpdateMap | None:
-    return UpdateMap.from_proto(getattr(message, name)) if message.HasField(name) else None
+            values["field_metadata"].setdefault(key, UpdateMap(dict(update.metadata), replace=True))
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
-class DataReplacementGroup:
+class DataReplacementGroup(ProtoMessage):
     """The new data file of one fragment."""
 
+    message_class: ClassVar = _Proto.DataReplacementGroup
     fragment_id: int
     new_file: DataFile
 
 
 @dataclass(frozen=True, slots=True)
-class DataReplacement:
+class DataReplacement(ProtoMessage):
     """Replacement of data files by files with the same columns."""
 
-    oneof_case: ClassVar[str] = "data_replacement"
+    message_class: ClassVar = _Proto.DataReplacement
     replacements: tuple[DataReplacementGroup, ...] = ()
-
-    @classmethod
-    def from_proto(cls, message: _Proto.DataReplacement) -> DataReplacement:
-        """Convert from protobuf."""
-        return cls(
-            tuple(
-                DataReplacementGroup(group.fragment_id, DataFile.from_proto(group.new_file))
-                for group in message.replacements
-            )
-        )
-
-    def to_proto(self) -> _Proto.DataReplacement:
-        """Convert to protobuf."""
-        return transaction_pb2.Transaction.DataReplacement(
-            replacements=[
-                transaction_pb2.Transaction.DataReplacementGroup(
-                    fragment_id=group.fragment_id, new_file=group.new_file.to_proto()
-                )
-                for group in self.replacements
-            ]
-        )
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateMemWalState:
+class UpdateMemWalState(ProtoMessage):
     """State of a write-ahead log that is stored elsewhere, preserved as it is."""
 
-    oneof_case: ClassVar[str] = "update_mem_wal_state"
+    message_class: ClassVar = _Proto.UpdateMemWalState
     raw: bytes = b""
 
     @classmethod
-    def from_proto(cls, message: _Proto.UpdateMemWalState) -> UpdateMemWalState:
+    def from_proto(cls, message: Any) -> Self:
         """Convert from protobuf."""
         return cls(message.SerializeToString())
 
-    def to_proto(self) -> _Proto.UpdateMemWalState:
+    def to_proto(self) -> Any:
         """Convert to protobuf."""
-        return transaction_pb2.Transaction.UpdateMemWalState.FromString(self.raw)
+        return _Proto.UpdateMemWalState.FromString(self.raw)
 
 
 @dataclass(frozen=True, slots=True)
-class Clone:
+class Clone(ProtoMessage):
     """The first version of a clone or branch."""
 
-    oneof_case: ClassVar[str] = "clone"
+    message_class: ClassVar = _Proto.Clone
     is_shallow: bool
     ref_version: int
     ref_path: str
     ref_name: str | None = None
     branch_name: str | None = None
 
-    @classmethod
-    def from_proto(cls, message: _Proto.Clone) -> Clone:
-        """Convert from protobuf."""
-        return cls(
-            message.is_shallow,
-            message.ref_version,
-            message.ref_path,
-            message.ref_name if message.HasField("ref_name") else None,
-            message.branch_name if message.HasField("branch_name") else None,
-        )
-
-    def to_proto(self) -> _Proto.Clone:
-        """Convert to protobuf."""
-        return transaction_pb2.Transaction.Clone(
-            is_shallow=self.is_shallow,
-            ref_version=self.ref_version,
-            ref_path=self.ref_path,
-            ref_name=self.ref_name,
-            branch_name=self.branch_name,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class UpdateBases:
+class UpdateBases(ProtoMessage):
     """New base paths; id 0 means that the commit assigns an id."""
 
-    oneof_case: ClassVar[str] = "update_bases"
+    message_class: ClassVar = _Proto.UpdateBases
     new_bases: tuple[BasePath, ...] = ()
-
-    @classmethod
-    def from_proto(cls, message: _Proto.UpdateBases) -> UpdateBases:
-        """Convert from protobuf."""
-        return cls(tuple(BasePath.from_proto(base) for base in message.new_bases))
-
-    def to_proto(self) -> _Proto.UpdateBases:
-        """Convert to protobuf."""
-        return transaction_pb2.Transaction.UpdateBases(new_bases=[base.to_proto() for base in self.new_bases])
 
 
 @dataclass(frozen=True, slots=True)
-class OverlayGroup:
+class OverlayGroup(ProtoMessage):
     """Overlays of one fragment, as serialized DataOverlayFile messages."""
 
+    message_class: ClassVar = _Proto.DataOverlayGroup
     fragment_id: int
     overlays: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DataOverlay:
+class DataOverlay(ProtoMessage):
     """Overlay files with single values for fragments. They are preserved, but not applied."""
 
-    oneof_case: ClassVar[str] = "data_overlay"
+    message_class: ClassVar = _Proto.DataOverlay
     groups: tuple[OverlayGroup, ...] = ()
-
-    @classmethod
-    def from_proto(cls, message: _Proto.DataOverlay) -> DataOverlay:
-        """Convert from protobuf."""
-        return cls(
-            tuple(
-                OverlayGroup(group.fragment_id, tuple(overlay.SerializeToString() for overlay in group.overlays))
-                for group in message.groups
-            )
-        )
-
-    def to_proto(self) -> _Proto.DataOverlay:
-        """Convert to protobuf."""
-        return transaction_pb2.Transaction.DataOverlay(
-            groups=[
-                transaction_pb2.Transaction.DataOverlayGroup(
-                    fragment_id=group.fragment_id,
-                    overlays=[table_pb2.DataOverlayFile.FromString(overlay) for overlay in group.overlays],
-                )
-                for group in self.groups
-            ]
-        )
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownOperation:
     """An operation that this library does not support. `raw` is the serialized transaction."""
 
-    oneof_case: ClassVar[str] = ""
     raw: bytes = field(default=b"", repr=False)
 
 
@@ -639,28 +406,14 @@ Operation: TypeAlias = (
     | UpdateMemWalState
 )
 
-# Case of the oneof `operation` -> class.
+# Case of the oneof `operation` -> class, and the reverse.
 OPERATIONS: Final[Mapping[str, Any]] = {
-    kind.oneof_case: kind
-    for kind in (
-        Append,
-        Clone,
-        CreateIndex,
-        DataOverlay,
-        DataReplacement,
-        Delete,
-        Merge,
-        Overwrite,
-        Project,
-        ReserveFragments,
-        Restore,
-        Rewrite,
-        Update,
-        UpdateBases,
-        UpdateConfig,
-        UpdateMemWalState,
-    )
+    arm.name: operation
+    for arm in _Proto.DESCRIPTOR.oneofs_by_name["operation"].fields
+    for operation in get_args(Operation)
+    if operation is not UnknownOperation and operation.message_class.DESCRIPTOR is arm.message_type
 }
+_ONEOF_CASES: Final[Mapping[Any, str]] = {operation: oneof_case for oneof_case, operation in OPERATIONS.items()}
 
 
 # ------------------------------------------------------------------------------------------------------ transaction
@@ -723,8 +476,7 @@ class Transaction:
             message = transaction_pb2.Transaction.FromString(operation.raw)
             message.ClearField("transaction_properties")
         else:
-            message = transaction_pb2.Transaction(**{operation.oneof_case: operation.to_proto()})  # type: ignore[arg-type]
-            getattr(message, operation.oneof_case).SetInParent()
+            message = transaction_pb2.Transaction(**{_ONEOF_CASES[type(operation)]: operation.to_proto()})
         message.read_version = self.read_version
         message.uuid = self.uuid
         message.tag = self.tag

@@ -43,8 +43,6 @@ __all__ = [
     "to_proto",
 ]
 
-_NO_VALUES: Final = np.zeros(0, np.uint64)
-
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -63,11 +61,9 @@ class Range:
         """Return the (n,) values."""
         return np.arange(self.start, self.end, dtype=np.uint64)
 
-    def fill(self, message: rowids_pb2.U64Segment) -> None:
-        """Store this segment in `message`."""
-        message.range.SetInParent()
-        message.range.start = self.start
-        message.range.end = self.end
+    def stored(self) -> Any:
+        """Return the fields of the protobuf message."""
+        return {"start": self.start, "end": self.end}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,11 +86,9 @@ class RangeWithHoles:
         present[(self.holes - np.uint64(self.start)).astype(np.int64)] = False
         return _present(self.start, present)
 
-    def fill(self, message: rowids_pb2.U64Segment) -> None:
-        """Store this segment in `message`."""
-        message.range_with_holes.start = self.start
-        message.range_with_holes.end = self.end
-        message.range_with_holes.holes.CopyFrom(encoded_array.encode(self.holes))
+    def stored(self) -> Any:
+        """Return the fields of the protobuf message."""
+        return {"start": self.start, "end": self.end, "holes": encoded_array.encode(self.holes)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,32 +110,9 @@ class RangeWithBitmap:
         bits = np.frombuffer(self.bitmap, np.uint8)
         return _present(self.start, np.unpackbits(bits, count=self.end - self.start, bitorder="little").view(bool))
 
-    def fill(self, message: rowids_pb2.U64Segment) -> None:
-        """Store this segment in `message`."""
-        message.range_with_bitmap.start = self.start
-        message.range_with_bitmap.end = self.end
-        message.range_with_bitmap.bitmap = self.bitmap
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SortedArray:
-    """Ascending values."""
-
-    oneof_case: ClassVar[str] = "sorted_array"
-    array: U64Array
-
-    @property
-    def num_values(self) -> int:
-        """Number of values."""
-        return len(self.array)
-
-    def values(self) -> U64Array:
-        """Return the (n,) values."""
-        return self.array
-
-    def fill(self, message: rowids_pb2.U64Segment) -> None:
-        """Store this segment in `message`."""
-        message.sorted_array.CopyFrom(encoded_array.encode(self.array))
+    def stored(self) -> Any:
+        """Return the fields of the protobuf message."""
+        return {"start": self.start, "end": self.end, "bitmap": self.bitmap}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,9 +131,16 @@ class Array:
         """Return the (n,) values."""
         return self.array
 
-    def fill(self, message: rowids_pb2.U64Segment) -> None:
-        """Store this segment in `message`."""
-        message.array.CopyFrom(encoded_array.encode(self.array))
+    def stored(self) -> Any:
+        """Return the protobuf message of the values."""
+        return encoded_array.encode(self.array)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SortedArray(Array):
+    """Ascending values."""
+
+    oneof_case: ClassVar[str] = "sorted_array"
 
 
 class SortedArrays:
@@ -215,9 +193,9 @@ class SortedArrays:
         at = start + int(offsets[start:end].searchsorted(offsets.dtype.type(distance)))
         return at if int(offsets[at]) == distance else -1
 
-    def fill(self, message: rowids_pb2.U64Segment) -> None:
-        """Store this segment in `message`."""
-        SortedArray(self.values()).fill(message)
+    def stored(self) -> Any:
+        """Return the protobuf message of the values."""
+        return encoded_array.encode(self.values())
 
 
 Segment: TypeAlias = Range | RangeWithHoles | RangeWithBitmap | SortedArray | SortedArrays | Array
@@ -237,26 +215,27 @@ def from_proto(message: rowids_pb2.U64Segment, path: str | None = None) -> Segme
     and values that are not ascending where they must be.
     """
     oneof_case = message.WhichOneof("segment")
-    if oneof_case == "range":
-        start, end = message.range.start, message.range.end
-        return Range(*_bounds(start, end, path))
-    if oneof_case == "range_with_holes":
-        start, end = _bounds(message.range_with_holes.start, message.range_with_holes.end, path)
-        holes = encoded_array.decode(message.range_with_holes.holes, path)
-        _check_ascending(holes, path)
-        if len(holes) and not start <= int(holes[0]) <= int(holes[-1]) < end:
-            raise CorruptFileError(f"holes outside the range {start}..{end}", path=path, found=int(holes[-1]))
-        return RangeWithHoles(start, end, holes)
-    if oneof_case == "range_with_bitmap":
-        start, end = _bounds(message.range_with_bitmap.start, message.range_with_bitmap.end, path)
-        return RangeWithBitmap(start, end, _check_bitmap(end - start, message.range_with_bitmap.bitmap, path))
-    if oneof_case == "sorted_array":
-        values = encoded_array.decode(message.sorted_array, path)
+    if oneof_case is None:
+        raise CorruptFileError("a segment has no known form", path=path, expected=sorted(SEGMENTS))
+    stored: Any = getattr(message, oneof_case)
+    if oneof_case in _ARRAYS:
+        values = encoded_array.decode(stored, path)
+        if oneof_case == Array.oneof_case:
+            return Array(values)
         _check_ascending(values, path)
         return SortedArray(values)
-    if oneof_case == "array":
-        return Array(encoded_array.decode(message.array, path))
-    raise CorruptFileError("a segment has no known form", path=path, expected=sorted(SEGMENTS))
+    start, end = stored.start, stored.end
+    if start > end:
+        raise CorruptFileError(f"range {start}..{end} ends before its start", path=path, expected=start, found=end)
+    if oneof_case == Range.oneof_case:
+        return Range(start, end)
+    if oneof_case == RangeWithBitmap.oneof_case:
+        return RangeWithBitmap(start, end, _check_bitmap(end - start, stored.bitmap, path))
+    holes = encoded_array.decode(stored.holes, path)
+    _check_ascending(holes, path)
+    if len(holes) and not start <= int(holes[0]) <= int(holes[-1]) < end:
+        raise CorruptFileError(f"holes outside the range {start}..{end}", path=path, found=int(holes[-1]))
+    return RangeWithHoles(start, end, holes)
 
 
 def from_protos(messages: Sequence[rowids_pb2.U64Segment], path: str | None = None) -> tuple[Segment, ...]:
@@ -317,9 +296,7 @@ def _merge_arrays(arrays: encoded_array.Arrays, must_ascend: npt.NDArray[np.bool
 
 def to_proto(segment: Segment) -> rowids_pb2.U64Segment:
     """Convert to protobuf."""
-    message = rowids_pb2.U64Segment()
-    segment.fill(message)
-    return message
+    return rowids_pb2.U64Segment(**{segment.oneof_case: segment.stored()})
 
 
 def build(values: U64Array) -> Segment:
@@ -345,17 +322,11 @@ def build(values: U64Array) -> Segment:
     return RangeWithBitmap(first, last + 1, np.packbits(present, bitorder="little").tobytes())
 
 
-def _present(start: int, present: np.typing.NDArray[np.bool_]) -> U64Array:
+def _present(start: int, present: npt.NDArray[np.bool_]) -> U64Array:
     """Return the ascending values start + i for all i that are present."""
     values: U64Array = np.flatnonzero(present).astype(np.uint64)
     values += np.uint64(start)
     return values
-
-
-def _bounds(start: int, end: int, path: str | None) -> tuple[int, int]:
-    if start > end:
-        raise CorruptFileError(f"range {start}..{end} ends before its start", path=path, expected=start, found=end)
-    return start, end
 
 
 def _check_ascending(values: U64Array, path: str | None) -> None:

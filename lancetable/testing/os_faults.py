@@ -14,7 +14,6 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from typing import Any
 from unittest import mock
 
@@ -22,6 +21,7 @@ from lancetable.file import pool
 from lancetable.store import durability, local, maps
 from lancetable.store.durability import SyncQueue
 from lancetable.store.maps import MapCache
+from lancetable.testing.executor import InlineExecutor
 
 __all__ = ["FAULTS", "FaultyOs", "failing", "may_meet"]
 
@@ -97,16 +97,6 @@ def _short(real: Callable[..., Any], descriptor: int, data_or_size: Any, *rest: 
     return real(descriptor, data_or_size[: max(len(data_or_size) // 2, 1)])
 
 
-class _InlineExecutor:
-    """Executor that runs work in `submit`."""
-
-    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Run the work and return a finished future."""
-        future: Future[Any] = Future()
-        future.set_result(work(*arguments))
-        return future
-
-
 # Shared by all blocks, because fork handlers cannot be unregistered.
 _queue, _maps = SyncQueue(), MapCache()
 
@@ -127,7 +117,7 @@ def failing(fail_at: int, fault: str = "EIO", *, forever: bool = False) -> Itera
     faulty = FaultyOs(fail_at, fault, forever=forever, syncs=False)
     _queue._reset()
     _maps.clear()
-    _queue._pool = _InlineExecutor()  # type: ignore[assignment]  # replaces the pool
+    _queue._pool = InlineExecutor()  # type: ignore[assignment]  # replaces the pool
     with contextlib.ExitStack() as stack:
         for module in (local, durability, maps):
             stack.enter_context(mock.patch.object(module, "os", faulty))

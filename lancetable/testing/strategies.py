@@ -24,7 +24,6 @@ from lancetable.format.fragment import DataFile, DeletionFile, DeletionKind, Fra
 from lancetable.format.manifest import BasePath
 from lancetable.format.paths import new_data_file_name
 from lancetable.format.schema import Schema
-from lancetable.format.version import FileVersion
 
 __all__ = [
     "DRAWN",
@@ -38,6 +37,7 @@ __all__ = [
     "deletion_files",
     "fragments",
     "operations",
+    "random_values",
     "row_slices",
     "schemas",
     "sorted_offsets",
@@ -63,13 +63,16 @@ class TypeCase:
 
     name: str
     data_type: pa.DataType
-    build: Builder = field(repr=False)
+    build: Builder | None = field(default=None, repr=False)  # for values other than those of `random_values`
     metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
     allows_nulls: bool = True
-    first_version: FileVersion = FileVersion.V2_0
 
     def __call__(self, rng: np.random.Generator, n: int, null_fraction: float = 0.0) -> pa.Array:
-        array = self.build(rng, n, null_fraction if self.allows_nulls else 0.0)
+        null_fraction = null_fraction if self.allows_nulls else 0.0
+        if self.build is None:
+            array = random_values(rng, self.data_type, n, null_fraction)
+        else:
+            array = self.build(rng, n, null_fraction)
         assert len(array) == n and array.type == self.data_type, (self.name, array.type)
         return array
 
@@ -82,7 +85,83 @@ class TypeCase:
         return pa.table([self(rng, n, null_fraction)], schema=pa.schema([self.field(name)]))
 
 
-# --------------------------------------------------------------------------------------------------------- builders
+# ----------------------------------------------------------------------------------------------------------- values
+
+_MS_PER_DAY: Final = 86_400_000
+_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_WORDS: Final = ("", "a", "lance", "grüße", "日本語", "🦀", "x" * 40, "a\0b", "row ", "'quoted'")
+_JSON_VALUES: Final[Sequence[Any]] = ({"a": 1, "b": [1, 2]}, [], {}, "text", 1.5, True, None, {"a": {"b": "c"}})
+
+
+def random_values(rng: np.random.Generator, data_type: pa.DataType, n: int, null_fraction: float = 0.0) -> pa.Array:
+    """Return random values of a type, among them extreme values such as NaN, the largest integer and empty strings.
+
+    Parameters
+    ----------
+    rng
+        The random generator.
+    data_type
+        The type of the values.
+    n
+        The number of values.
+    null_fraction
+        Fraction of nulls at every nesting level; structs have the nulls in their children.
+
+    Returns
+    -------
+    pyarrow.Array
+        (n,) values.
+    """
+    types = pa.types
+    if types.is_null(data_type):
+        return pa.nulls(n)
+    if data_type == pa.json_():
+        strings = [json.dumps(_JSON_VALUES[i], separators=(",", ":")) for i in rng.integers(0, len(_JSON_VALUES), n)]
+        array = pa.array(strings, pa.utf8(), mask=_mask(rng, n, null_fraction))
+        return pa.ExtensionArray.from_storage(data_type, array)
+    if data_type == pa.bool8():
+        return pa.ExtensionArray.from_storage(data_type, _integers(rng, pa.int8(), (0, 1), n, null_fraction))
+    if isinstance(data_type, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(data_type, random_values(rng, data_type.storage_type, n, null_fraction))
+    if types.is_struct(data_type):
+        if not data_type.num_fields:
+            return pa.Array.from_buffers(data_type, n, [None])
+        children = [_items(rng, child, n, null_fraction) for child in data_type]
+        return pa.StructArray.from_arrays(children, fields=list(data_type))
+    if types.is_fixed_size_list(data_type):
+        items = _items(rng, data_type.value_field, n * data_type.list_size, null_fraction)
+        mask = _mask(rng, n, null_fraction)
+        return pa.FixedSizeListArray.from_arrays(items, type=data_type, mask=pa.array(mask) if mask.any() else None)
+    if types.is_list(data_type) or types.is_large_list(data_type):
+        return _lists(rng, data_type, n, null_fraction)
+    if types.is_dictionary(data_type):
+        return _dictionary(rng, data_type, n, null_fraction)
+    return _leaf_values(rng, data_type, n, null_fraction)
+
+
+def _leaf_values(rng: np.random.Generator, data_type: pa.DataType, n: int, null_fraction: float) -> pa.Array:
+    """Return random values of a type without children."""
+    types = pa.types
+    if types.is_boolean(data_type):
+        return pa.array(rng.random(n) < 0.5, mask=_mask(rng, n, null_fraction))
+    if types.is_string(data_type) or types.is_large_string(data_type):
+        return _strings(rng, data_type, n, null_fraction)
+    if types.is_binary(data_type) or types.is_large_binary(data_type):
+        return _binaries(rng, data_type, n, null_fraction)
+    if types.is_floating(data_type):
+        values = rng.standard_normal(n).astype(f"f{data_type.bit_width // 8}")
+        info = np.finfo(values.dtype)
+        special = [np.nan, np.inf, -np.inf, 0.0, -0.0, float(info.max), float(info.smallest_subnormal)]
+        _sprinkle(rng, values, np.array(special, values.dtype))
+    elif types.is_decimal(data_type):
+        values = _decimal_words(rng, data_type, n)
+    elif types.is_fixed_size_binary(data_type):
+        values = np.frombuffer(rng.bytes(n * data_type.byte_width), np.uint8)
+    elif types.is_date64(data_type):
+        values = rng.integers(-40_000, 40_000, n) * _MS_PER_DAY
+    else:
+        return _integers(rng, data_type, _integer_bounds(data_type), n, null_fraction)
+    return _fixed(data_type, values, _mask(rng, n, null_fraction))
 
 
 def _mask(rng: np.random.Generator, n: int, null_fraction: float) -> BoolArray:
@@ -107,68 +186,47 @@ def _sprinkle(rng: np.random.Generator, values: npt.NDArray[Any], extremes: npt.
     values[chosen] = rng.choice(extremes, int(chosen.sum()))
 
 
-def _integers(data_type: pa.DataType, dtype: str, low: int | None = None, high: int | None = None) -> Builder:
-    info = np.iinfo(dtype)
-    smallest, largest = info.min if low is None else low, info.max if high is None else high
-
-    def build(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
-        values = rng.integers(smallest, largest, n, dtype=dtype, endpoint=True)
-        _sprinkle(rng, values, np.array([smallest, 0, largest], dtype))
-        return _fixed(data_type, values, _mask(rng, n, null_fraction))
-
-    return build
-
-
-def _floats(data_type: pa.DataType, dtype: str) -> Builder:
-    def build(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
-        values = rng.standard_normal(n).astype(dtype)
-        info = np.finfo(np.dtype(dtype))
-        special = [np.nan, np.inf, -np.inf, 0.0, -0.0, float(info.max), float(info.smallest_subnormal)]
-        _sprinkle(rng, values, np.array(special, dtype))
-        return _fixed(data_type, values, _mask(rng, n, null_fraction))
-
-    return build
+def _integer_bounds(data_type: pa.DataType) -> tuple[int, int]:
+    """Return the least and the greatest value of an integer or temporal type."""
+    if pa.types.is_date(data_type):
+        return -40_000, 40_000
+    if pa.types.is_time(data_type):
+        return 0, 86_400 * _PER_SECOND[data_type.unit] - 1
+    if pa.types.is_temporal(data_type):  # timestamps and durations
+        return -4_000_000_000 * _PER_SECOND[data_type.unit], 4_000_000_000 * _PER_SECOND[data_type.unit]
+    info = np.iinfo(data_type.to_pandas_dtype())
+    return int(info.min), int(info.max)
 
 
-def _booleans(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
-    return pa.array(rng.random(n) < 0.5, mask=_mask(rng, n, null_fraction))
+def _integers(
+    rng: np.random.Generator, data_type: pa.DataType, bounds: tuple[int, int], n: int, null_fraction: float
+) -> pa.Array:
+    low, high = bounds
+    dtype = np.dtype(f"{'u' if pa.types.is_unsigned_integer(data_type) else 'i'}{data_type.bit_width // 8}")
+    values = rng.integers(low, high, n, dtype=dtype, endpoint=True)
+    _sprinkle(rng, values, np.array([low, 0, high], dtype))
+    return _fixed(data_type, values, _mask(rng, n, null_fraction))
 
 
-def _decimals(data_type: pa.DataType) -> Builder:
-    def build(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
-        width = data_type.byte_width
-        limit = 10 ** min(data_type.precision, 18) - 1
-        words = np.zeros((n, width // 8), np.int64)
-        words[:, 0] = rng.integers(-limit, limit, n, endpoint=True)
-        words[:, 1:] = words[:, :1] >> 63
-        largest = 10**data_type.precision - 1
-        extremes = b"".join(value.to_bytes(width, "little", signed=True) for value in (largest, -largest))
-        _sprinkle(rng, words, np.frombuffer(extremes, np.int64).reshape(2, -1))
-        return _fixed(data_type, words, _mask(rng, n, null_fraction))
-
-    return build
+def _decimal_words(rng: np.random.Generator, data_type: pa.DataType, n: int) -> npt.NDArray[np.int64]:
+    """Return the (n, w) 64-bit words of n decimals."""
+    width = data_type.byte_width
+    limit = 10 ** min(data_type.precision, 18) - 1
+    words = np.zeros((n, width // 8), np.int64)
+    words[:, 0] = rng.integers(-limit, limit, n, endpoint=True)
+    words[:, 1:] = words[:, :1] >> 63
+    largest = 10**data_type.precision - 1
+    extremes = b"".join(value.to_bytes(width, "little", signed=True) for value in (largest, -largest))
+    _sprinkle(rng, words, np.frombuffer(extremes, np.int64).reshape(2, -1))
+    return words
 
 
-def _fixed_bytes(data_type: pa.DataType) -> Builder:
-    def build(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
-        values = np.frombuffer(rng.bytes(n * data_type.byte_width), np.uint8)
-        return _fixed(data_type, values, _mask(rng, n, null_fraction))
-
-    return build
-
-
-_WORDS: Final = ("", "a", "lance", "grüße", "日本語", "🦀", "x" * 40, "a\0b", "row ", "'quoted'")
-
-
-def _strings(data_type: pa.DataType) -> Builder:
-    def build(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
-        heads = rng.choice(_WORDS, n)
-        tails = rng.integers(0, 1 << 40, n)
-        kept = rng.random(n) < 0.3
-        values = [str(head) if keep else f"{head}{tail:x}" for head, tail, keep in zip(heads, tails, kept, strict=True)]
-        return pa.array(values, data_type, mask=_mask(rng, n, null_fraction))
-
-    return build
+def _strings(rng: np.random.Generator, data_type: pa.DataType, n: int, null_fraction: float) -> pa.Array:
+    heads = rng.choice(_WORDS, n)
+    tails = rng.integers(0, 1 << 40, n)
+    kept = rng.random(n) < 0.3
+    values = [str(head) if keep else f"{head}{tail:x}" for head, tail, keep in zip(heads, tails, kept, strict=True)]
+    return pa.array(values, data_type, mask=_mask(rng, n, null_fraction))
 
 
 def _few_strings(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
@@ -176,235 +234,141 @@ def _few_strings(rng: np.random.Generator, n: int, null_fraction: float) -> pa.A
     return pa.array(values, pa.utf8(), mask=_mask(rng, n, null_fraction))
 
 
-def _binaries(data_type: pa.DataType, mean_size: int = 8) -> Builder:
-    offset_type = "<i8" if pa.types.is_large_binary(data_type) else "<i4"
-
-    def build(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
-        mask = _mask(rng, n, null_fraction)
-        sizes = rng.integers(0, 2 * mean_size, n, endpoint=True)
-        sizes[mask] = 0
-        ends = np.concatenate([[0], np.cumsum(sizes)]).astype(offset_type)
-        data = rng.bytes(int(ends[-1]))
-        return pa.Array.from_buffers(data_type, n, [_validity(mask), pa.py_buffer(ends.tobytes()), pa.py_buffer(data)])
-
-    return build
+def _binaries(
+    rng: np.random.Generator, data_type: pa.DataType, n: int, null_fraction: float, mean_size: int = 8
+) -> pa.Array:
+    mask = _mask(rng, n, null_fraction)
+    sizes = rng.integers(0, 2 * mean_size, n, endpoint=True)
+    sizes[mask] = 0
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    buffers = [pa.py_buffer(ends.astype(_offset_type(data_type)).tobytes()), pa.py_buffer(rng.bytes(int(ends[-1])))]
+    return pa.Array.from_buffers(data_type, n, [_validity(mask), *buffers])
 
 
-def _json_strings(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
-    kinds = [{"a": 1, "b": [1, 2]}, [], {}, "text", 1.5, True, None, {"a": {"b": "c"}}]
-    strings = [json.dumps(kinds[kind], separators=(",", ":")) for kind in rng.integers(0, len(kinds), n)]
-    return pa.ExtensionArray.from_storage(pa.json_(), pa.array(strings, pa.utf8(), mask=_mask(rng, n, null_fraction)))
+def _offset_type(data_type: pa.DataType) -> str:
+    return "<i8" if pa.types.is_large_binary(data_type) or pa.types.is_large_list(data_type) else "<i4"
 
 
-def _extension(data_type: pa.BaseExtensionType, storage: Builder) -> Builder:
-    def build(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
-        return pa.ExtensionArray.from_storage(data_type, storage(rng, n, null_fraction))
-
-    return build
+def _items(rng: np.random.Generator, child: pa.Field, n: int, null_fraction: float) -> pa.Array:
+    return random_values(rng, child.type, n, null_fraction if child.nullable else 0.0)
 
 
-def _fixed_size_lists(item: Builder, size: int) -> Builder:
-    def build(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
-        items = item(rng, n * size, null_fraction)
-        mask = _mask(rng, n, null_fraction)
-        return pa.FixedSizeListArray.from_arrays(items, size, mask=pa.array(mask) if mask.any() else None)
-
-    return build
-
-
-def _lists(data_type: pa.DataType, item: Builder, max_length: int = 4) -> Builder:
-    large = pa.types.is_large_list(data_type)
-    kind = pa.LargeListArray if large else pa.ListArray
-
-    def build(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
-        mask = _mask(rng, n, null_fraction)
-        lengths = rng.integers(0, max_length, n, endpoint=True)
-        lengths[mask] = 0
-        ends = np.concatenate([[0], np.cumsum(lengths)]).astype("<i8" if large else "<i4")
-        items = item(rng, int(ends[-1]), null_fraction)
-        return kind.from_arrays(pa.array(ends), items, type=data_type, mask=pa.array(mask) if mask.any() else None)
-
-    return build
+def _lists(
+    rng: np.random.Generator, data_type: pa.DataType, n: int, null_fraction: float, max_length: int = 4
+) -> pa.Array:
+    mask = _mask(rng, n, null_fraction)
+    lengths = rng.integers(0, max_length, n, endpoint=True)
+    lengths[mask] = 0
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(_offset_type(data_type))
+    items = _items(rng, data_type.value_field, int(ends[-1]), null_fraction)
+    list_class = pa.LargeListArray if pa.types.is_large_list(data_type) else pa.ListArray
+    return list_class.from_arrays(pa.array(ends), items, type=data_type, mask=pa.array(mask) if mask.any() else None)
 
 
-def _structs(data_type: pa.DataType, children: Sequence[Builder]) -> Builder:
-    def build(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
-        arrays = [child(rng, n, null_fraction) for child in children]
-        return pa.StructArray.from_arrays(arrays, fields=list(data_type))
-
-    return build
-
-
-def _empty_structs(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
-    return pa.Array.from_buffers(pa.struct([]), n, [None])
-
-
-def _dictionaries(data_type: pa.DataType, values: Builder, num_values: int) -> Builder:
-    def build(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
-        indices = pa.array(rng.integers(0, num_values, n), data_type.index_type, mask=_mask(rng, n, null_fraction))
-        unique = values(rng, 4 * num_values, 0.0).unique()
-        while len(unique) < num_values:
-            unique = pa.concat_arrays([unique, values(rng, 4 * num_values, 0.0)]).unique()
-            if pa.types.is_boolean(unique.type):
-                break
-        return pa.DictionaryArray.from_arrays(indices, unique.slice(0, num_values))
-
-    return build
-
-
-def _nulls(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
-    return pa.nulls(n)
+def _dictionary(rng: np.random.Generator, data_type: pa.DataType, n: int, null_fraction: float) -> pa.Array:
+    count = 2 if pa.types.is_boolean(data_type.value_type) else 20
+    if pa.types.is_floating(data_type.value_type):  # without NaN, which is not equal to itself
+        unique = pa.array(np.arange(count) - 5, data_type.value_type)
+    else:
+        unique = random_values(rng, data_type.value_type, 20 * count).unique().slice(0, count)
+    indices = pa.array(rng.integers(0, len(unique), n), data_type.index_type, mask=_mask(rng, n, null_fraction))
+    return pa.DictionaryArray.from_arrays(indices, unique)
 
 
 # ------------------------------------------------------------------------------------------------------------ cases
 
-_MS_PER_DAY: Final = 86_400_000
-_INT32: Final = _integers(pa.int32(), "int32")
-_FLOAT32: Final = _floats(pa.float32(), "float32")
-_UTF8: Final = _strings(pa.utf8())
+
+def _simple_types() -> dict[str, pa.DataType]:
+    """Return the types without children and parameters, and temporal, decimal and binary types, by name."""
+    types = [pa.bool_(), pa.null(), pa.float16(), pa.float32(), pa.float64(), pa.utf8(), pa.large_utf8()]
+    types += [pa.type_for_alias(f"{sign}int{width}") for width in (8, 16, 32, 64) for sign in ("", "u")]
+    types += [pa.decimal128(9, 2), pa.decimal128(38, 10), pa.decimal128(5, -2), pa.decimal256(76, 20)]
+    types += [*(pa.binary(size) for size in (1, 3, 7, 16)), pa.binary(), pa.large_binary()]
+    types += [pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")]
+    zones = (None, "UTC", "America/New_York", "+05:30")
+    types += [pa.timestamp(unit, zone) for unit in _PER_SECOND for zone in zones]
+    types += [pa.duration(unit) for unit in _PER_SECOND]
+    return {"date32": pa.date32(), "date64": pa.date64(), **{str(data_type): data_type for data_type in types}}
 
 
-def _whole_days(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
-    days = rng.integers(-40_000, 40_000, n) * _MS_PER_DAY
-    return _fixed(pa.date64(), days, _mask(rng, n, null_fraction))
-
-
-def _simple_cases() -> list[TypeCase]:
-    cases = [TypeCase("bool", pa.bool_(), _booleans), TypeCase("null", pa.null(), _nulls)]
-    for width in (8, 16, 32, 64):
-        for dtype in (f"int{width}", f"uint{width}"):
-            integer = pa.type_for_alias(dtype)
-            cases.append(TypeCase(dtype, integer, _integers(integer, dtype)))
-    cases.append(TypeCase("int64 small", pa.int64(), _integers(pa.int64(), "int64", 0, 100)))
-    for name, dtype in (("halffloat", "float16"), ("float", "float32"), ("double", "float64")):
-        cases.append(TypeCase(name, pa.type_for_alias(dtype), _floats(pa.type_for_alias(dtype), dtype)))
-    decimals = (pa.decimal128(9, 2), pa.decimal128(38, 10), pa.decimal128(5, -2), pa.decimal256(76, 20))
-    cases.extend(TypeCase(str(decimal), decimal, _decimals(decimal)) for decimal in decimals)
-    cases.extend(TypeCase(f"fixed_size_binary[{n}]", pa.binary(n), _fixed_bytes(pa.binary(n))) for n in (1, 3, 7, 16))
-    cases.extend(TypeCase(str(string), string, _strings(string)) for string in (pa.utf8(), pa.large_utf8()))
-    cases.append(TypeCase("string few", pa.utf8(), _few_strings))
-    cases.extend(TypeCase(str(binary), binary, _binaries(binary)) for binary in (pa.binary(), pa.large_binary()))
-    return cases
-
-
-def _temporal_cases() -> list[TypeCase]:
-    cases = [
-        TypeCase("date32", pa.date32(), _integers(pa.date32(), "int32", -40_000, 40_000)),
-        TypeCase("date64", pa.date64(), _whole_days),
-        TypeCase("time32[s]", pa.time32("s"), _integers(pa.time32("s"), "int32", 0, 86_399)),
-        TypeCase("time32[ms]", pa.time32("ms"), _integers(pa.time32("ms"), "int32", 0, 86_399_999)),
-        TypeCase("time64[us]", pa.time64("us"), _integers(pa.time64("us"), "int64", 0, 86_399_999_999)),
-        TypeCase("time64[ns]", pa.time64("ns"), _integers(pa.time64("ns"), "int64", 0, 86_399_999_999_999)),
-    ]
-    for unit, per_second in (("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)):
-        bound = 4_000_000_000 * per_second
-        for zone in (None, "UTC", "America/New_York", "+05:30"):
-            data_type = pa.timestamp(unit, zone)
-            cases.append(TypeCase(str(data_type), data_type, _integers(data_type, "int64", -bound, bound)))
-        duration = pa.duration(unit)
-        cases.append(TypeCase(str(duration), duration, _integers(duration, "int64", -bound, bound)))
-    return cases
-
-
-def _nested_cases() -> list[TypeCase]:
+def _nested_types() -> dict[str, pa.DataType]:
     point = pa.struct([("x", pa.float64()), ("y", pa.int32()), ("label", pa.utf8())])
-    points = _structs(point, [_floats(pa.float64(), "float64"), _INT32, _UTF8])
     line = pa.struct([("start", point), ("weights", pa.list_(pa.float32())), ("code", pa.binary(3))])
-    lines = _structs(line, [points, _lists(pa.list_(pa.float32()), _FLOAT32), _fixed_bytes(pa.binary(3))])
-    fixed_items: list[tuple[str, pa.DataType, Builder, int]] = [
-        ("int32", pa.int32(), _INT32, 3),
-        ("float", pa.float32(), _FLOAT32, 8),
-        ("halffloat", pa.float16(), _floats(pa.float16(), "float16"), 4),
-        ("bool", pa.bool_(), _booleans, 3),
-        ("uint8", pa.uint8(), _integers(pa.uint8(), "uint8"), 1),
-        ("fixed_size_binary[3]", pa.binary(3), _fixed_bytes(pa.binary(3)), 2),
-        ("timestamp[us]", pa.timestamp("us"), _integers(pa.timestamp("us"), "int64", 0, 2**50), 2),
-        ("decimal128(9, 2)", pa.decimal128(9, 2), _decimals(pa.decimal128(9, 2)), 2),
-        ("fixed_size_list<int32>[2]", pa.list_(pa.int32(), 2), _fixed_size_lists(_INT32, 2), 3),
+    vector_items = [
+        (pa.int32(), 3),
+        (pa.float32(), 8),
+        (pa.float16(), 4),
+        (pa.bool_(), 3),
+        (pa.uint8(), 1),
+        (pa.binary(3), 2),
+        (pa.timestamp("us"), 2),
+        (pa.decimal128(9, 2), 2),
     ]
-    cases = [
-        TypeCase(f"fixed_size_list<{name}>[{size}]", pa.list_(item, size), _fixed_size_lists(build, size))
-        for name, item, build, size in fixed_items
-    ]
-    vectors = pa.list_(pa.float32(), 8)
-    labels = pa.dictionary(pa.int8(), pa.utf8())
-    list_items: list[tuple[str, pa.DataType, Builder]] = [
-        ("int32", pa.int32(), _INT32),
-        ("string", pa.utf8(), _UTF8),
-        ("bool", pa.bool_(), _booleans),
-        ("struct", point, points),
-        ("list<int32>", pa.list_(pa.int32()), _lists(pa.list_(pa.int32()), _INT32)),
-        ("fixed_size_list<float>[8]", vectors, _fixed_size_lists(_FLOAT32, 8)),
-        ("large_binary", pa.large_binary(), _binaries(pa.large_binary())),
-        ("dictionary", labels, _dictionaries(labels, _UTF8, 5)),
-    ]
-    for name, item, build in list_items:
-        cases.append(TypeCase(f"list<{name}>", pa.list_(item), _lists(pa.list_(item), build)))
-        cases.append(TypeCase(f"large_list<{name}>", pa.large_list(item), _lists(pa.large_list(item), build)))
-    renamed = pa.list_(pa.field("element", pa.int32(), nullable=False))
-
-    def full(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
-        return _INT32(rng, n, 0.0)
-
-    cases.append(TypeCase("list<element not null>", renamed, _lists(renamed, full)))
-    cases.append(TypeCase("list always empty", pa.list_(pa.int32()), _lists(pa.list_(pa.int32()), _INT32, 0)))
-    cases.append(TypeCase("struct", point, points))
-    cases.append(TypeCase("struct nested", line, lines))
-    cases.append(TypeCase("struct empty", pa.struct([]), _empty_structs))
-    packed = pa.struct([("a", pa.int64()), ("b", pa.float32()), ("c", pa.uint8()), ("v", pa.list_(pa.float32(), 8))])
-    packed_children = [
-        _integers(pa.int64(), "int64"),
-        _FLOAT32,
-        _integers(pa.uint8(), "uint8"),
-        _fixed_size_lists(_FLOAT32, 8),
-    ]
-    cases.append(
-        TypeCase("struct packed", packed, _structs(packed, packed_children), {"packed": "true"}, allows_nulls=False)
-    )
-    return cases
+    list_items = {
+        "int32": pa.int32(),
+        "string": pa.utf8(),
+        "bool": pa.bool_(),
+        "struct": point,
+        "list<int32>": pa.list_(pa.int32()),
+        "fixed_size_list<float>[8]": pa.list_(pa.float32(), 8),
+        "large_binary": pa.large_binary(),
+        "dictionary": pa.dictionary(pa.int8(), pa.utf8()),
+    }
+    return {
+        **{f"fixed_size_list<{item}>[{size}]": pa.list_(item, size) for item, size in vector_items},
+        "fixed_size_list<fixed_size_list<int32>[2]>[3]": pa.list_(pa.list_(pa.int32(), 2), 3),
+        **{f"list<{name}>": pa.list_(item) for name, item in list_items.items()},
+        **{f"large_list<{name}>": pa.large_list(item) for name, item in list_items.items()},
+        "list<element not null>": pa.list_(pa.field("element", pa.int32(), nullable=False)),
+        "struct": point,
+        "struct nested": line,
+        "struct empty": pa.struct([]),
+    }
 
 
-def _dictionary_cases() -> list[TypeCase]:
-    values: list[tuple[pa.DataType, Builder, int]] = [
-        (pa.utf8(), _UTF8, 20),
-        (pa.large_utf8(), _strings(pa.large_utf8()), 20),
-        (pa.binary(), _binaries(pa.binary()), 20),
-        (pa.large_binary(), _binaries(pa.large_binary()), 20),
-        (pa.int64(), _integers(pa.int64(), "int64"), 20),
-        (pa.float64(), _integers_as_floats, 20),
-        (pa.bool_(), _booleans, 2),
-    ]
-    indices = [pa.int32(), pa.uint16(), pa.int8(), pa.int64(), pa.uint8(), pa.uint64(), pa.int16()]
-    cases = []
-    for index_type, (value_type, build, count) in zip(indices, values, strict=True):
-        data_type = pa.dictionary(index_type, value_type)
-        name = f"dictionary<{index_type}, {value_type}>"
-        cases.append(TypeCase(name, data_type, _dictionaries(data_type, build, count)))
-    return cases
-
-
-def _integers_as_floats(rng: np.random.Generator, n: int, null_fraction: float) -> pa.Array:
-    return pa.array(rng.integers(-1000, 1000, n).astype("float64"), mask=_mask(rng, n, null_fraction))
+def _dictionary_types() -> dict[str, pa.DataType]:
+    values = {
+        pa.int32(): pa.utf8(),
+        pa.uint16(): pa.large_utf8(),
+        pa.int8(): pa.binary(),
+        pa.int64(): pa.large_binary(),
+        pa.uint8(): pa.int64(),
+        pa.uint64(): pa.float64(),
+        pa.int16(): pa.bool_(),
+    }
+    return {f"dictionary<{index}, {value}>": pa.dictionary(index, value) for index, value in values.items()}
 
 
 def _special_cases() -> list[TypeCase]:
-    tensor = pa.fixed_shape_tensor(pa.float32(), [2, 2])
-    tensors = _extension(tensor, _fixed_size_lists(_FLOAT32, 4))
+    """Return the cases with metadata or with values other than those of `random_values`."""
+    packed = pa.struct([("a", pa.int64()), ("b", pa.float32()), ("c", pa.uint8()), ("v", pa.list_(pa.float32(), 8))])
     unknown = {"ARROW:extension:name": "example.celsius", "ARROW:extension:metadata": '{"scale":1}'}
+    bytes_, lists = pa.large_binary(), pa.list_(pa.int32())
     return [
-        TypeCase("uuid", pa.uuid(), _extension(pa.uuid(), _fixed_bytes(pa.binary(16)))),
-        TypeCase("bool8", pa.bool8(), _extension(pa.bool8(), _integers(pa.int8(), "int8", 0, 1))),
-        TypeCase("json", pa.json_(), _json_strings),
-        TypeCase("fixed_shape_tensor", tensor, tensors),
-        TypeCase("unknown extension", pa.int32(), _INT32, unknown),
-        TypeCase("blob", pa.large_binary(), _binaries(pa.large_binary(), 100), {"lance-encoding:blob": "true"}),
-        TypeCase("binary zstd", pa.binary(), _binaries(pa.binary()), {"lance-encoding:compression": "zstd"}),
+        TypeCase("int64 small", pa.int64(), lambda rng, *rest: _integers(rng, pa.int64(), (0, 100), *rest)),
+        TypeCase("string few", pa.utf8(), _few_strings),
+        TypeCase("list always empty", lists, lambda rng, n, nulls: _lists(rng, lists, n, nulls, max_length=0)),
+        TypeCase("struct packed", packed, None, {"packed": "true"}, allows_nulls=False),
+        TypeCase("unknown extension", pa.int32(), None, unknown),
+        TypeCase(
+            "blob", bytes_, lambda rng, n, nulls: _binaries(rng, bytes_, n, nulls, 100), {"lance-encoding:blob": "true"}
+        ),
+        TypeCase("binary zstd", pa.binary(), None, {"lance-encoding:compression": "zstd"}),
     ]
 
 
+_TYPES: Final[Mapping[str, pa.DataType]] = {
+    **_simple_types(),
+    **_nested_types(),
+    **_dictionary_types(),
+    "uuid": pa.uuid(),
+    "bool8": pa.bool8(),
+    "json": pa.json_(),
+    "fixed_shape_tensor": pa.fixed_shape_tensor(pa.float32(), [2, 2]),
+}
 TYPE_CASES: Final[Mapping[str, TypeCase]] = {
-    case.name: case
-    for case in [*_simple_cases(), *_temporal_cases(), *_nested_cases(), *_dictionary_cases(), *_special_cases()]
+    **{name: TypeCase(name, data_type) for name, data_type in _TYPES.items()},
+    **{case.name: case for case in _special_cases()},
 }
 
 

@@ -25,7 +25,7 @@ from lancetable.errors import (
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import TOMBSTONE, DataFile, DeletionFile, DeletionKind, Fragment
-from lancetable.format.index import IndexFile, IndexMetadata, IndexSection
+from lancetable.format.index import IndexFile, IndexMetadata, parse_indices
 from lancetable.format.manifest import BasePath, Manifest
 from lancetable.format.schema import Field, Schema
 from lancetable.format.transaction import Transaction
@@ -51,6 +51,10 @@ def index(name: str, fields: tuple[int, ...], covered: list[int] | None) -> Inde
     return IndexMetadata(uuid.uuid4(), name, fields, 1, bitmap, 0, type_url="/lance.table.BTreeIndexDetails")
 
 
+def index_section(*indices: IndexMetadata) -> bytes:
+    return table_pb2.IndexSection(indices=[index.to_proto() for index in indices]).SerializeToString()
+
+
 def manifest(*fragments: Fragment, **changes: Any) -> table_pb2.Manifest:
     message = table_pb2.Manifest(
         version=7,
@@ -72,7 +76,7 @@ def build(
     before: table_pb2.Manifest, operation: tx.Operation, indices: tuple[IndexMetadata, ...] = (), **options: Any
 ) -> Built:
     untouched = before.SerializeToString(deterministic=True)
-    section = IndexSection(indices).to_bytes() if indices else None
+    section = index_section(*indices) if indices else None
     transaction = Transaction.create(7, operation, tag="a tag")
     built = build_manifest(before, section, transaction, version=8, timestamp_ns=1_500_000_000, **options)
     assert before.SerializeToString(deterministic=True) == untouched
@@ -93,7 +97,7 @@ def ids(built: Built) -> list[int]:
 def indices_of(built: Built) -> dict[str, list[int] | None]:
     if built.index_section is None:
         return {}
-    found = IndexSection.from_bytes(built.index_section).indices
+    found = parse_indices(built.index_section)
     return {
         each.name: None if (covered := covered_fragments(each.fragment_bitmap, each.name)) is None else list(covered)
         for each in found
@@ -218,7 +222,7 @@ def test_overwrite() -> None:
 def test_restore() -> None:
     old = manifest(fragment(1), next_row_id=5)
     old.config.clear()
-    old_section = IndexSection((index("old", (0,), [1]),)).to_bytes()
+    old_section = index_section(index("old", (0,), [1]))
     newest = manifest(fragment(6), max_fragment_id=9, next_row_id=50)
     built = build(newest, tx.Restore(3), (index("new", (0,), [6]),), restored=Restored(old, old_section))
     assert (ids(built), built.message.max_fragment_id, built.message.next_row_id) == ([1], 9, 50)
@@ -309,7 +313,7 @@ def test_rewrite() -> None:
     assert ids(built) == [3, 8, 9]
     assert indices_of(built) == {"swapped": [9], "kept": [3], "none": None, "__lance_frag_reuse": [0]}
     assert built.index_section is not None
-    after = IndexSection.from_bytes(built.index_section).indices[0]
+    after = parse_indices(built.index_section)[0]
     assert (after.uuid, after.index_version, after.files) == (new_id, 1, (IndexFile("f", 3),))
 
 
@@ -358,7 +362,7 @@ def test_create_and_drop_index() -> None:
 
 def test_unchanged_index_section_keeps_its_bytes() -> None:
     # An unknown protobuf field must survive a commit that does not change indices.
-    section = IndexSection((index("i", (0,), [0]),)).to_bytes() + b"\xfa\x01\x03abc"
+    section = index_section(index("i", (0,), [0])) + b"\xfa\x01\x03abc"
     for operation in (tx.Append(), tx.ReserveFragments(1), tx.Project(SCHEMA), tx.UpdateConfig()):
         built = build_manifest(
             manifest(fragment(0)), section, Transaction.create(7, operation), version=8, timestamp_ns=1

@@ -7,23 +7,30 @@ from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.format import flags
 from lancetable.proto import table_pb2
 
-# properties -> (reader word, writer word)
+DELETED = table_pb2.DataFragment(deletion_file=table_pb2.DeletionFile())
+BASE = table_pb2.BasePath(path="/base")
+
+# (fields of the manifest, other arguments, (reader word, writer word)); all but one have a transaction file
 WORDS = [
-    ({"has_deletions": False}, (0, 0)),
-    ({"has_deletions": True}, (1, 1)),
-    ({"has_deletions": False, "stable_row_ids": True}, (2, 2)),
-    ({"has_deletions": False, "has_config": True}, (0, 8)),
-    ({"has_deletions": False, "has_base_paths": True}, (16, 16)),
-    ({"has_deletions": False, "transaction_file": False}, (0, 32)),
-    ({"has_deletions": False, "has_covering_indices": True}, (128, 128)),
-    ({"has_deletions": True, "stable_row_ids": True, "has_config": True, "has_base_paths": True}, (19, 27)),
-    ({"has_deletions": False, "previous": (256 | 16384 | 1 | 2, 256 | 16384 | 8 | 32)}, (16640, 16640)),
+    ({}, {}, (0, 0)),
+    ({"fragments": [DELETED]}, {}, (1, 1)),
+    ({"fragments": [DELETED]}, {"has_deletions": False}, (0, 0)),
+    ({}, {"has_deletions": True}, (1, 1)),
+    ({}, {"stable_row_ids": True}, (2, 2)),
+    ({"config": {"a": "b"}}, {}, (0, 8)),
+    ({"base_paths": [BASE]}, {}, (16, 16)),
+    ({"transaction_file": ""}, {}, (0, 32)),
+    ({}, {"indices": [table_pb2.IndexMetadata(covering_fields=[1])]}, (128, 128)),
+    ({"schema_metadata": {flags.MANAGED_BLOBS_KEY: b"true"}}, {}, (16384, 16384)),
+    ({"config": {"a": "b"}, "base_paths": [BASE]}, {"has_deletions": True, "stable_row_ids": True}, (19, 27)),
+    ({}, {"previous": (256 | 16384 | 1 | 2, 256 | 16384 | 8 | 32)}, (16640, 16640)),
 ]
 
 
-@pytest.mark.parametrize(("properties", "words"), WORDS)
-def test_words(properties, words):
-    assert flags.compute(**properties) == words
+@pytest.mark.parametrize(("fields", "arguments", "words"), WORDS)
+def test_feature_words_of_a_manifest(fields, arguments, words):
+    manifest = table_pb2.Manifest(**{"transaction_file": "t", **fields})
+    assert flags.compute(manifest, **arguments) == words
 
 
 @pytest.mark.parametrize("bit", [0, 1, 2, 3, 4, 5, 7, 8, 14])
@@ -73,12 +80,12 @@ def test_words_are_those_of_pylance(write_with_pylance, latest_manifest):
     dataset.delete("true")
     seen.append(latest_manifest(dataset))
     for manifest in seen:
-        words = flags.compute_for(manifest.message, stable_row_ids=True)
+        words = flags.compute(manifest.message, stable_row_ids=True)
         assert words == (manifest.reader_flags, manifest.writer_flags)
     assert [(m.reader_flags, m.writer_flags) for m in seen] == [(2, 2), (3, 3), (3, 11), (2, 10)]
 
 
 def test_manifest_without_transaction_file():
     covering = table_pb2.IndexMetadata(covering_fields=[1])
-    words = flags.compute_for(table_pb2.Manifest(), stable_row_ids=False, indices=[covering])
+    words = flags.compute(table_pb2.Manifest(), stable_row_ids=False, indices=[covering])
     assert words == (flags.COVERING_INDICES, flags.COVERING_INDICES | flags.NO_TRANSACTION_FILE)

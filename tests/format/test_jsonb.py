@@ -1,4 +1,4 @@
-"""JSON columns: the text that pylance shows and the bytes that it stores."""
+"""JSON columns: the strings that pylance returns and the bytes that it stores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], list[Any]]:
-    """(what pylance stores, what it shows) for `TEXTS`."""
+    """(bytes that pylance stores, strings that it returns) for `TEXTS`."""
     path = tmp_path_factory.mktemp("json") / "t"
     table = pa.table({"j": pa.array(TEXTS, pa.json_())})
     dataset = lance.write_dataset(table, str(path), data_storage_version="2.0")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.format.fragment import Fragment
-from lancetable.format.manifest import BasePath, DataStorageFormat, FragmentList, Manifest, WriterVersion
+from lancetable.format.manifest import BasePath, FragmentList, Manifest, WriterVersion
 from lancetable.format.schema import Schema
 from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.proto import table_pb2
@@ -194,18 +194,21 @@ def test_file_version():
     def version(**values: object) -> FileVersion:
         return Manifest(table_pb2.Manifest(**values), "m").file_version
 
+    def data_format(number: str) -> table_pb2.Manifest.DataStorageFormat:
+        return table_pb2.Manifest.DataStorageFormat(file_format="lance", version=number)
+
     file = table_pb2.DataFile(path="a", file_major_version=2, file_minor_version=1)
-    assert version(data_format=DataStorageFormat("2.1").to_proto()) is FileVersion.V2_1
+    assert version(data_format=data_format("2.1")) is FileVersion.V2_1
     assert version(fragments=[table_pb2.DataFragment(files=[file])]) is FileVersion.V2_1
     assert version(writer_feature_flags=4) is STABLE_VERSION
     assert version() is FileVersion.LEGACY
-    legacy = DataStorageFormat("0.1").to_proto()
+    legacy = data_format("0.1")
     assert version(data_format=legacy, writer_feature_flags=4) is FileVersion.LEGACY
     assert version(data_format=legacy, fragments=[table_pb2.DataFragment(files=[file])]) is FileVersion.V2_1
     with pytest.raises(CorruptFileError, match="stable"):
-        version(data_format=DataStorageFormat("stable").to_proto())
+        version(data_format=data_format("stable"))
     with pytest.raises(UnsupportedFeatureError, match=r"2\.3"):
-        version(data_format=DataStorageFormat("2.3").to_proto())
+        version(data_format=data_format("2.3"))
 
 
 def test_times():

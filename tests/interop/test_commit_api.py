@@ -42,7 +42,7 @@ def fragments(module: Any, uri: str) -> list[Any]:
 
 
 def told(dataset: Any) -> tuple[Any, ...]:
-    """What the newest transaction says, and what it led to."""
+    """Return the version, its transaction and the number of rows."""
     transaction = dataset.read_transaction(dataset.version)
     properties = transaction.transaction_properties
     operation = type(transaction.operation).__name__

@@ -102,7 +102,7 @@ def make_table(uri: str, writer: str) -> None:
 
 
 def damaged(damage: str, data: bytes, rng: random.Random) -> bytes:
-    """Anywhere, or (half of the time) within the last 2,000 bytes, where footers and metadata lie."""
+    """Return damaged data; in half of the cases, the damage is in the last 2,000 bytes, the footer and the metadata."""
     out = bytearray(data)
     at = rng.randrange(max(0, len(out) - 2000), len(out)) if rng.random() < 0.5 else rng.randrange(len(out))
     if damage == "flip":
@@ -201,7 +201,7 @@ def run_trials(table: str, kind: str, seed: int, count: int) -> None:
     shutil.rmtree(place)
 
 
-# What lies around the data files does not depend on their version.
+# The other files of a table do not depend on the version of its data files.
 WRITERS = ["ours 2.0", "theirs 2.0", "ours 0.1", "ours 2.1", "theirs 2.1", "ours 2.2", "theirs 2.2"]
 CELLS = [(writer, kind) for writer in WRITERS for kind in FILES if kind == "data" or writer in WRITERS[:3]]
 

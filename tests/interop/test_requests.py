@@ -1,4 +1,4 @@
-"""What each operation asks of S3 and of DynamoDB: requests and bytes, the same at one version and at ten thousand."""
+"""Number of requests and bytes of each operation on S3 and DynamoDB, equal at one version and at ten thousand."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Table:
             self._add_row(name, naming)
 
     def _add_versions(self, first: Any, naming: ManifestNaming) -> None:
-        """Versions that all say the same, stored without a commit for each."""
+        """Store versions of equal contents without a commit for each."""
         made = transactions.read(first.store, first.base, first.file)
         assert made is not None
         message, data = first.manifest.message, made.to_bytes()
@@ -72,7 +72,7 @@ class Table:
         return lancetable.write_dataset(rows, self.uri, mode=mode, storage_options=self.options, **options)
 
     def count(self, act: Callable[[], Any]) -> tuple[int, int]:
-        """How many requests a call makes, and the bytes that come down."""
+        """Return the number of requests of a call and the bytes that it received."""
         self.s3.reset()
         act()
         log = self.s3.log()
@@ -109,7 +109,7 @@ def test_requests_do_not_grow_with_the_history(s3: Moto, client: str, versions: 
     assert (requests, down <= 10_000) == (5, True)
     assert dataset.checkout_version((None, None)).count_rows() == 1020
     if versions == 100:
-        # What all versions say is read version by version, once; the newest one is at hand.
+        # Each version is read once, except for the newest, which is already in memory.
         assert table.count(table.open().versions)[0] <= versions + 4
     stale = table.open()
     table.write(_rows(4000))
@@ -134,7 +134,7 @@ def test_names_of_the_first_scheme_are_listed_once(s3: Moto, client: str, versio
     pages = -(-versions // 1000)
     dataset = table.open()
     assert dataset.version == versions
-    # What scheme a table has is not known before the first names are seen; they are all there are in a young table.
+    # The naming scheme of a table is unknown until the first names are listed, which are all names of a new table.
     look = 1 if versions < 8 else 1 + pages
     assert table.count(table.open)[0] == look + 1
     assert table.count(dataset.checkout_latest)[0] == pages

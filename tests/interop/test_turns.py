@@ -1,4 +1,4 @@
-"""pylance and lancetable change one table in turns; after every step both show the same, down to the JSON of fragments.
+"""pylance and lancetable change one table in turns; after every step both return equal results, including fragments.
 
 Sequences are drawn from a seed, which a failure names. `Story.step` does one change with one of the two libraries and
 `Story.check` compares everything that either tells about the newest version; `check_history` all older ones.
@@ -60,7 +60,7 @@ class Story:
 
     storage = "2.0"
     known = COLUMNS
-    parts = True  # whether rows may lack columns
+    parts = True  # True if rows may lack columns
 
     def __init__(self, uri: str, seed: int, *, stable: bool = False, v1: bool = False) -> None:
         self.rng = random.Random(seed)
@@ -169,7 +169,7 @@ class Story:
         builder = library.dataset(self.uri).merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
         builder.execute(rows)
 
-    # What only pylance does to a table, before lancetable goes on with it.
+    # Changes that only pylance makes, before lancetable continues with the table.
 
     def compact(self, library: Any) -> None:
         lance.dataset(self.uri).optimize.compact_files(target_rows_per_fragment=self.rng.choice([10, 100]))
@@ -200,7 +200,7 @@ class Story:
     # ------------------------------------------------------------------------------------------------------ comparing
 
     def check(self) -> None:
-        """Whatever either tells about the newest version and about the table."""
+        """Return all properties of the newest version and of the table, as one library reports them."""
         compare(self.ours, self.theirs, list(QUESTIONS), self.told)
         compare(lancetable.dataset(self.uri), lance.dataset(self.uri), ["rows", "fragments", "facts"], self.told)
         self.ours.validate()

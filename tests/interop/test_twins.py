@@ -61,7 +61,7 @@ class Twins:
         self.stable, self.storage = stable, storage
         self.told: list[str] = [f"seed {seed}, {storage}, stable {stable}"]
         self.next_id, self.names = 0, 0
-        self.exact = True  # whether the order of rows is fixed
+        self.exact = True  # True if the order of rows is fixed
         columns = {name: KINDS[name][0] for name in self.rng.sample(sorted(KINDS), self.rng.randrange(1, 5))}
         table = self.rows({"id": pa.int64(), **columns}, 12)
         creator = self.rng.choice([lance, lancetable])
@@ -423,7 +423,7 @@ class Twins:
                 side.tags.create(other, (name, version))
             else:
                 side.create_branch(other, version)
-            # What is left of each branch, and their rows.
+            # The remaining branches and their rows.
             branches = {}
             for each in sorted(module.dataset(uri).branches.list()):
                 branch = module.dataset(uri).checkout_version((each, None))
@@ -539,7 +539,7 @@ class Twins:
             shutil.move(self.twin, self.uri)
 
     def done(self, act: Act, module: Any) -> tuple[Any, dict[str, Any]]:
-        """What a step came to, and what the table is then; both libraries must see the same."""
+        """Return the result of a step and the state of the table; both libraries must agree."""
         outcome = self.outcome(act, module, self.uri)
         read = [facts(each.dataset(self.uri), self.stable) for each in (lancetable, lance)]
         same(read[0], read[1], True, self.told)
@@ -548,7 +548,7 @@ class Twins:
         return outcome, read[0]
 
     def outcome(self, act: Act, module: Any, uri: str) -> Any:
-        """What a step came to; of an error, only that there was one."""
+        """Return the result of a step; all errors are equal."""
         try:
             found = act(module, uri)
         except Exception as error:
@@ -578,7 +578,7 @@ STEPS_KNOWN = [
 
 
 def facts(dataset: Any, stable: bool) -> dict[str, Any]:
-    """What the format fixes about a version."""
+    """Return the properties of a version that the format determines."""
     columns = [*dataset.schema.names, "_rowid", "_rowaddr"]
     if stable:
         columns += ["_row_created_at_version", "_row_last_updated_at_version"]
@@ -609,7 +609,7 @@ def fragment_facts(fragment: Any) -> Any:
 
 
 def loose(made: dict[str, Any]) -> dict[str, Any]:
-    """The same where rows come in any order: ids of new ones go to any of them."""
+    """Compare rows in any order: ids of new rows may be assigned to any of them."""
     rows = [{k: v for k, v in row.items() if k not in ("_rowid", "_rowaddr")} for row in made["rows"]]
     ids = sorted(row["_rowid"] for row in made["rows"])
     return {**made, "rows": sorted(rows, key=lambda row: row["id"]), "row ids": ids}

@@ -20,7 +20,7 @@ TIMEOUT_S = 120
 
 
 class PeerError(Exception):
-    """What the peer said, or that it ended."""
+    """Error that the peer reported, or its unexpected end."""
 
 
 class Peer:

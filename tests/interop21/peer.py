@@ -40,6 +40,6 @@ for line in sys.stdin:
     error = None
     try:
         {"write": write, "read": read}[asked["do"]](asked)
-    except BaseException as problem:  # a panic is no Exception
+    except BaseException as problem:  # a panic is not an Exception
         error = f"{type(problem).__name__}: {problem}"
     print(json.dumps(error), flush=True)

@@ -1,4 +1,4 @@
-"""Files of version 2.1 and 2.2 with random nested columns: ours to ours, ours to pylance, pylance to ours.
+"""Files of version 2.1 and 2.2 with random nested columns, written and read by lancetable, pylance or one of each.
 
 One example is a file of one to three columns, written in several batches with pages of any size by both sides, and
 read by both sides whole, by ranges and by rows. Bits are compared, except that one NaN is as good as another. pylance
@@ -69,7 +69,7 @@ def compact_array(array: pa.Array) -> pa.Array:
 
 
 def fixed_twice(kind: pa.DataType, inside: bool = False) -> bool:
-    """Whether a fixed-size list lies in another one, here or below."""
+    """Return True if a fixed-size list contains another one, at any depth."""
     if isinstance(kind, pa.BaseExtensionType) or not pa.types.is_nested(kind):
         return False
     fixed = pa.types.is_fixed_size_list(kind)
@@ -150,7 +150,7 @@ class Sides:
         self.misread: list[str] = []
 
     def peer_finds(self, path: Path, queries: Sequence[Any], expected: Sequence[list[pa.Array]]) -> str | None:
-        """What is wrong with what the peer reads; it is not asked for nothing."""
+        """Return the errors in the values that the peer reads; empty selections are not requested."""
         chosen = [k for k, query in enumerate(queries) if not is_empty(query)]
         try:
             tables = self.peer.read(path, [queries[k] for k in chosen])
@@ -202,10 +202,10 @@ class Sides:
             proofs = [self.proof(column, queries, rows, options, cuts) for column, rows in columns]
             own = next((proof for proof in proofs if proof), None) or refusal
             own = own or self.peer_finds(theirs, queries, expected)
-            if own is None:  # pages as ours, of all columns
+            if own is None:  # the pages of lancetable, of all columns
                 again, how = self.directory / "again.lance", {**options, "data_cache_bytes": 1}
                 own = self.peer_writes(again, pages_of(ours, table), how) or self.peer_finds(again, queries, expected)
-            assert own is not None, f"ours to pylance {self.peer.release}, only together: {wrong}"
+            assert own is not None, f"lancetable to pylance {self.peer.release}, only together: {wrong}"
             note(f"its own file: {own}")
             self.seen["misread"] += 1
             self.misread.append(f"{[str(field.type) for field in fields]}: {wrong}; its own: {own}"[:400])
@@ -232,9 +232,10 @@ class Sides:
         options: dict[str, Any],
         cuts: Sequence[float],
     ) -> str | None:
-        """What the peer finds wrong in its own file of a column if it misreads ours, None if it reads ours.
+        """Return the peer's errors in its own file of a column if it misreads that of lancetable; None if it does not.
 
-        Fails if it reads its own, cut its way and ours.
+        Raises AssertionError if the peer misreads only the file of lancetable, with its own pages and with those of
+        lancetable.
         """
         ours, theirs = self.directory / "our column.lance", self.directory / "their column.lance"
         batches = batches_of(table, cuts)
@@ -248,10 +249,10 @@ class Sides:
             own = self.peer_writes(theirs, pages, how) or self.peer_finds(theirs, queries, expected)
             if own is not None:
                 return own
-        raise AssertionError(f"ours to pylance {self.peer.release}: {wrong}")
+        raise AssertionError(f"lancetable to pylance {self.peer.release}: {wrong}")
 
     def peer_writes(self, path: Path, batches: Sequence[pa.RecordBatch], options: dict[str, Any]) -> str | None:
-        """Why the peer does not write a file."""
+        """Return the reason why the peer does not write a file."""
         try:
             self.peer.write(path, batches, **options)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""A commit through an external manifest store, disturbed at each of its four steps, and whoever comes next.
+"""A commit through an external manifest store, disturbed at each of its four steps, and the next process.
 
 The commit is there if and only if its row was written; whoever comes next, reader, writer or cleaner, of either
 library, puts the manifest in place and says so in the row.
@@ -54,7 +54,7 @@ class Disturbed:
         self.step, self.fate = step, fate
         self.decided = False
         self.staged = b""
-        self.times = 0  # how often the step was come to
+        self.times = 0  # number of executions of the step
         self._patch = monkeypatch
         for owner, name, steps in (
             (type(store), "put", (1, 3)),
@@ -240,7 +240,7 @@ def test_a_manifest_that_somebody_else_put_in_place_is_still_ours(deaf: bool) ->
 
 
 def test_whose_manifest_is_there_may_stay_unknown() -> None:
-    """The row is ours, an object is in its place, and it cannot be read: no error that says nothing was committed."""
+    """The row belongs to this commit but its object cannot be read: the error must not report a failed commit."""
     store = FaultyStore(MemoryStore.private())
 
     class Overtaken(MemoryManifestStore):
@@ -315,7 +315,7 @@ def test_a_cleanup_keeps_the_staged_manifest_of_a_decided_version(tmp_path: Path
     handler = open_version(str(uri), storage_options=options).handler
     assert isinstance(handler, ExternalHandler)
     store, base = open_store(str(uri), options)
-    # Below a version that is gone, where nobody looks for more.
+    # Below a removed version, which no process searches.
     final, staged = manifest_path(base, 2, V2), f"{manifest_path(base, 2, V2)}-{uuid4()}"
     Path(final).rename(staged)
     handler.external.put_final(handler.external.key(store, base), ManifestRow(2, staged, None))

@@ -37,7 +37,7 @@ pytestmark = [
 
 
 def creator(uri: str, options: dict[str, str], by_version: bool) -> tuple[Create, Callable[[int], bytes]]:
-    """How one process creates a key, and how to read what is there."""
+    """Return functions of one process that create a key and read its value."""
     client, options = options.get("client"), {name: value for name, value in options.items() if name != "client"}
     if client == "fsspec":
         store, base = open_store((make_file_system(CloudOptions.parse("s3", options)), uri[len("s3://") :]))

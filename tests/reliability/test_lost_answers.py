@@ -1,4 +1,4 @@
-"""The one request that decides a commit is lost, refused or answered wrongly, for every kind of operation.
+"""Lost, refused and wrongly answered requests that decide a commit, for every kind of operation.
 
 One version more and every row exactly once, or none and an error that says so.
 """
@@ -80,7 +80,7 @@ def check(name: str, uri: str, options: dict[str, str] | None, error: Exception 
 # ---- local files
 
 WON, LOST, UNKNOWN = PutOutcome.WON, PutOutcome.LOST, PutOutcome.UNKNOWN
-# Whether the manifest is stored, what the store says of it, and the error that follows.
+# True if the manifest is stored, the reply of the store, and the resulting error.
 LOCAL_FAULTS: dict[str, tuple[bool, PutOutcome | None, type[LanceError] | None]] = {
     "refused": (False, None, StoreError),
     "request lost": (False, UNKNOWN, CommitStateUnknownError),

@@ -133,7 +133,7 @@ def seen(uri: str) -> Any:
 
 @dataclass
 class Ran:
-    """What came of one run."""
+    """Result of one run."""
 
     error: Exception | None
     made: list[str]
@@ -184,7 +184,7 @@ NOT_AS_ONE = {"tag", "move a tag", "remove a tag", "branch", "clean up", "clone"
 
 
 def faults_of(call: str, number: int, every: bool) -> list[str]:
-    """The faults that this call shall meet: all, or one after the other."""
+    """Return the faults to inject into this call: all, or one after the other."""
     possible = [fault for fault in FAULTS if may_meet(call, fault)]
     return possible if every else [possible[number % len(possible)]]
 

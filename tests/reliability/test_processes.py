@@ -1,7 +1,7 @@
 """One table from forked, spawned and served processes, many threads, unpickled copies and inside of an event loop.
 
-Everybody sees the same rows, may commit, and goes on afterwards; nobody waits for a lock or a thread that stayed behind
-in another process.
+All of them read the same rows, can commit, and continue afterwards; none waits for a lock or a thread of another
+process.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> lancetable.LanceDat
 
 
 def check(dataset: Any) -> None:
-    """A scan on many threads, a filter, a take; other processes may have appended rows meanwhile."""
+    """A scan on many threads, a filter, a take; other processes may append rows at the same time."""
     ids = dataset.to_table(columns=["id"])["id"].to_pylist()
     assert sorted(ids)[:ROWS] == list(range(ROWS))
     assert dataset.count_rows(f"s = 'text 3' AND id < {ROWS}") == len(range(3, ROWS, 7))
@@ -73,7 +73,7 @@ def check(dataset: Any) -> None:
 
 
 def use(pickled: bytes | None, handle: Any, number: int) -> str:
-    """What a process does with a table; "" if all went well. It appends three rows."""
+    """Use a table in a process and append three rows; return the error, or "" if there is none."""
     try:
         dataset = handle if pickled is None else pickle.loads(pickled)
         check(dataset)

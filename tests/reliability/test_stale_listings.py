@@ -59,7 +59,7 @@ class LaggingStore(WrappingStore):
 
 
 class KeepingFileSystem(MemoryFileSystem):
-    """Lists a directory once, and again only when it is told to forget."""
+    """Store that lists a directory once, and again only after its cache is cleared."""
 
     cachable = False
     served = 0

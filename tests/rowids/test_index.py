@@ -27,7 +27,7 @@ def tables(draw: st.DrawFn) -> list[tuple[int, list[int], list[int], list[int]]]
     for fragment_id in draw(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=4, unique=True)):
         taken = draw(st.integers(0, len(ids)))
         mine, ids = ids[:taken], ids[taken:]
-        # Rows that were updated: their ids stand here too, deleted.
+        # Rows that were updated: their ids are also listed here, as deleted rows.
         old = draw(st.lists(st.sampled_from(sorted(live)), max_size=3, unique=True)) if live else []
         deleted = draw(st.lists(st.sampled_from(range(len(mine))), unique=True)) if mine else []
         live |= {each for offset, each in enumerate(mine) if offset not in deleted}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from lancetable.format.index import IndexSection
+from lancetable.format.index import parse_indices
 from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import num_live_rows, physical_rows
 from lancetable.table.version import TableVersion
@@ -63,6 +63,4 @@ def data_stats(version: TableVersion) -> DataStatistics:
 def has_user_index(version: TableVersion) -> bool:
     """Return whether the version has an index other than system indices."""
     data = version.file.index_section(version.store)
-    if data is None:
-        return False
-    return any(not index.is_system for index in IndexSection.from_bytes(data, version.location.path).indices)
+    return any(not index.is_system for index in parse_indices(data, version.location.path))

@@ -28,7 +28,7 @@ from lancetable.errors import (
 from lancetable.expr.arrow_types import is_list
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
-from lancetable.format.index import IndexSection
+from lancetable.format.index import parse_indices
 from lancetable.format.schema import Field, Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
@@ -126,7 +126,7 @@ def _check_no_index(version: TableVersion, field: Field, path: str) -> None:
     if section is None:
         return
     ids = {nested.id for nested in field.walk()}
-    indices = IndexSection.from_bytes(section, version.location.path).indices
+    indices = parse_indices(section, version.location.path)
     names = sorted({index.name for index in indices if ids.intersection(index.fields)})
     if names:
         raise InvalidOperationError(

@@ -14,7 +14,7 @@ other at most once; versions have no gaps; the manifest of an external row can b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -163,14 +163,19 @@ class Create:
     def broken(self, state: tuple[Any, ...]) -> str | None:
         """Return the violated invariant, or None."""
         objects, writers, _, _ = state
-        for index, (_, _, _, results, _) in enumerate(writers):
-            for number in range(self.commits):
-                times = objects.count((index, number))
-                if times > 1:
-                    return f"commit {number} of writer {index} is in the history {times} times"
-                if number < len(results) and results[number] == ACKNOWLEDGED and times == 0:
-                    return f"commit {number} of writer {index} was acknowledged but is not in the history"
-        return None
+        return _wrong_history(objects, writers, self.commits)
+
+
+def _wrong_history(history: Sequence[Any], writers: Iterable[Any], commits: int) -> str | None:
+    """Return the first commit that was repeated, or lost after its acknowledgement."""
+    for index, (_, _, _, results, _) in enumerate(writers):
+        for number in range(commits):
+            times = history.count((index, number))
+            if times > 1:
+                return f"commit {number} of writer {index} is in the history {times} times"
+            if number < len(results) and results[number] == ACKNOWLEDGED and times == 0:
+                return f"commit {number} of writer {index} was acknowledged but is not in the history"
+    return None
 
 
 STAGE, DECIDE, COPY, MARK, CLEAN = range(10, 15)
@@ -327,13 +332,9 @@ class External:
                 return f"version {version} is marked as final but has no manifest"
             if not marked and not has_manifest and owner not in staged:
                 return f"version {version} was decided but has neither a manifest nor a staged object"
-        for index, (_, _, _, results, _) in enumerate(writers):
-            for number in range(self.commits):
-                times = owners.count((index, number))
-                if times > 1:
-                    return f"commit {number} of writer {index} is in the history {times} times"
-                if number < len(results) and results[number] == ACKNOWLEDGED and times == 0:
-                    return f"commit {number} of writer {index} was acknowledged but is not in the history"
+        wrong_history = _wrong_history(owners, writers, self.commits)
+        if wrong_history is not None:
+            return wrong_history
         for stage, version, owner, _ in readers:
             if stage == DONE and (len(finals) < version or finals[version - 1] != owner) and not self.finishes:
                 return f"a reader used the row of version {version - 1} and a staged object that will be deleted"

@@ -15,7 +15,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -33,11 +33,12 @@ from lancetable.ops.maintain import compact
 from lancetable.store import memory
 from lancetable.store.base import ByteRange, Capabilities, ObjectMeta, ObjectStore, OnExisting, PutOutcome
 from lancetable.store.memory import MemoryStore
+from lancetable.testing.executor import InlineExecutor
 from lancetable.testing.simulator.scheduler import Crash, Scheduler, Task
 from lancetable.testing.stores import WrappingStore
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Buffer
 
 __all__ = ["FaultAt", "Faults", "SimulatedStore", "World", "virtual"]
 
@@ -347,7 +348,7 @@ def virtual(world: World) -> Iterator[None]:
         (os, "urandom", choose(os.urandom, rng.randbytes)),
         (memory, "MemoryStore", _StoreFactory(memory.MemoryStore, open_memory)),
         (external, "uuid4", choose(uuid.uuid4, uuid4)),
-        (compact, "ThreadPoolExecutor", choose(ThreadPoolExecutor, _InlineExecutor)),
+        (compact, "ThreadPoolExecutor", choose(ThreadPoolExecutor, InlineExecutor)),
         (contention, "_contentions", OrderedDict()),  # process-wide state of other runs
         (choose_module, "_external_store", choose(choose_module._external_store, lambda *_: world.rows)),
     ]
@@ -359,31 +360,6 @@ def virtual(world: World) -> Iterator[None]:
         stack.enter_context(mock.patch.object(external.ExternalHandler.__init__, "__defaults__", (sleep,)))
         stack.enter_context(mock.patch.object(pool._here, "worker", True, create=True))
         yield
-
-
-class _InlineExecutor:
-    """Executor that runs work in `submit`, because a task of the simulation is one thread."""
-
-    def __init__(self, max_workers: int | None = None) -> None:
-        del max_workers
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Do nothing: all work is finished."""
-
-    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Run the work. An exception is stored in the future; a Crash is raised."""
-        future: Future[Any] = Future()
-        try:
-            future.set_result(work(*arguments))
-        except Exception as error:
-            future.set_exception(error)
-        return future
 
 
 class _StoreFactory:

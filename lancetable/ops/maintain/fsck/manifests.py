@@ -275,7 +275,7 @@ def _check_flags(version: TableVersion, data: bytes) -> Iterator[Finding]:
     except LanceError:
         indices = []  # reported as damage of the section
     stable = any(fragment.WhichOneof("row_id_sequence") for fragment in message.fragments)
-    reader, writer = flags.compute_for(message, stable_row_ids=stable, indices=indices)
+    reader, writer = flags.compute(message, stable_row_ids=stable, indices=indices)
     for word, required, found in (
         ("reader", reader, manifest.reader_flags),
         ("writer", writer & ~flags.NO_TRANSACTION_FILE, manifest.writer_flags),
