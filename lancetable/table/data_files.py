@@ -19,7 +19,7 @@ import pyarrow as pa
 from lancetable.errors import InvalidInputError, LanceError, UnsupportedFeatureError
 from lancetable.file import pool
 from lancetable.file.blobs.descriptor import blob_directory, stored_schema
-from lancetable.file.blobs.writer import BlobColumns, check_places
+from lancetable.file.blobs.writer import BlobColumnsWriter, check_blob_nesting
 from lancetable.file.legacy_writer import DEFAULT_GROUP_ROWS, LegacyFileWriter
 from lancetable.file.writer import FileWriter, WrittenFile
 from lancetable.format.fragment import DataFile, Fragment
@@ -143,13 +143,13 @@ class _Run:
             self._group_rows: int | Sequence[int] = batch_rows or min(
                 limits.max_rows_per_group, limits.max_rows_per_file
             )
-        self._blobs: BlobColumns | None = None
+        self._blobs: BlobColumnsWriter | None = None
         self._stored = stored_schema(schema)
         if self._stored is not schema and file_version not in _BLOB_FILE_VERSIONS:
             raise UnsupportedFeatureError(
                 f"Blob v2 requires file version >= 2.2, not {file_version}", feature=f"blob files in {file_version}"
             )
-        check_places(schema)
+        check_blob_nesting(schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
         start, num_rows = 0, batch.num_rows
@@ -187,7 +187,7 @@ class _Run:
         if self._stored is not self._schema:
             assert isinstance(self._writer, FileWriter)
             sink, limits = self._writer.write_blob, self._limits
-            self._blobs = BlobColumns(
+            self._blobs = BlobColumnsWriter(
                 self._store, path, self._schema, sink, limits.blob_pack_bytes, base_ids=limits.base_ids
             )
         if self._progress is not None:

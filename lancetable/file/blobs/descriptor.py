@@ -23,6 +23,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.format.logical_types import EXTENSION_NAME_KEY
@@ -36,6 +37,7 @@ __all__ = [
     "BlobKind",
     "blob_directory",
     "blob_file_path",
+    "build_descriptions",
     "described",
     "holds_blobs",
     "replace_blobs",
@@ -177,12 +179,25 @@ def replace_blobs(
 def _list_buffers(array: pa.Array) -> list[pa.Buffer | None]:
     """Return the validity and offset buffers that match the result of `array.flatten()`."""
     valid = None
-    lengths = np.asarray(array.value_lengths().fill_null(0))
+    lengths = array.value_lengths().fill_null(0)
     offsets: Any = np.zeros(len(array) + 1, np.int64 if pa.types.is_large_list(array.type) else np.int32)
     np.cumsum(lengths, out=offsets[1:])
     if array.null_count:
         valid = pa.py_buffer(np.packbits(array.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
     return [valid, pa.py_buffer(offsets)]
+
+
+def build_descriptions(
+    kinds: Any, positions: Any, sizes: Any, blob_ids: Any, valid: npt.NDArray[np.bool_], uris: pa.Array | None = None
+) -> pa.StructArray:
+    """Return the descriptions of version 2 blobs. Rows that are not `valid` become null."""
+    numbers = [pa.array(values.astype(dtype)) for values, dtype in zip((kinds, positions, sizes, blob_ids), _DTYPES)]
+    uris = pa.array(np.full(len(valid), ""), pa.string()) if uris is None else uris
+    mask = None if valid.all() else pa.array(~valid)
+    return pa.StructArray.from_arrays([*numbers, uris], fields=list(DESCRIPTION_V2), mask=mask)
+
+
+_DTYPES: Final = (np.uint8, np.uint64, np.uint64, np.uint32)
 
 
 def blob_directory(data_file: str) -> str:

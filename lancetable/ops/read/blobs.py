@@ -1,6 +1,6 @@
 """Blobs of selected rows: located by their descriptions, then read whole, by range, or through a handle.
 
-    ids | addresses | indices   --find_blobs-->   FoundBlobs: row addresses, Places   --read_blobs-->   bytes
+    ids | addresses | indices   --find_blobs-->   FoundBlobs: row addresses, BlobLocations   --read_blobs-->   bytes
                                                                                       --handles---->   BlobHandle
 
 Locating blobs reads only the descriptions. Blobs in one file are read by one call of the store, which coalesces
@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, OutOfRangeError, UnsupportedFeatureError
-from lancetable.file.blobs.storage import Places, join_places, locate_blobs, read_places
+from lancetable.file.blobs.storage import BlobLocations, join_locations, locate_blobs, read_located
 from lancetable.format.field_paths import parse_path
 from lancetable.format.schema import Field
 from lancetable.ops.read.projection import column_not_found, nested_value
@@ -52,7 +52,7 @@ class FoundBlobs:
     """Locations of the blobs of some rows, in the requested order with repeats. `addresses` is uint64."""
 
     addresses: npt.NDArray[np.uint64]
-    places: Places
+    locations: BlobLocations
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ def locate(
     field: Field,
     descriptions: pa.Array | pa.ChunkedArray,
     addresses: npt.NDArray[np.uint64],
-) -> Places:
+) -> BlobLocations:
     """Locate the blobs of the descriptions; `addresses` are the addresses of their rows."""
     if isinstance(descriptions, pa.ChunkedArray):
         chunks = descriptions.chunks
@@ -200,27 +200,27 @@ def locate(
         chosen = np.flatnonzero(ids == fragment_id)
         here = descriptions if len(chosen) == len(ids) else descriptions.take(pa.array(chosen))
         parts.append((chosen, locate_blobs(version, data_file, here)))
-    return parts[0][1] if len(parts) == 1 else join_places(parts, len(ids))
+    return parts[0][1] if len(parts) == 1 else join_locations(parts, len(ids))
 
 
-def handles(version: TableVersion, places: Places) -> list[BlobHandle | None]:
+def handles(version: TableVersion, locations: BlobLocations) -> list[BlobHandle | None]:
     """Return a handle for each row, None for a null. Reads nothing."""
-    store, paths = version.store, places.paths
+    store, paths = version.store, locations.paths
     return [
         BlobHandle(store, paths[number], position, size) if valid else None
         for number, position, size, valid in zip(
-            places.files.tolist(), places.positions.tolist(), places.sizes.tolist(), places.valid.tolist()
+            locations.files.tolist(), locations.positions.tolist(), locations.sizes.tolist(), locations.valid.tolist()
         )
     ]
 
 
 def read_blobs(version: TableVersion, found: FoundBlobs) -> list[tuple[int, bytes | None]]:
     """Return (row address, bytes) of each row, None for a null. Rows that share a blob share the bytes object."""
-    places = found.places
+    locations = found.locations
     kept: dict[tuple[int, int, int], bytes] = {}
     result: list[tuple[int, bytes | None]] = []
-    keys = zip(places.files.tolist(), places.positions.tolist(), places.sizes.tolist())
-    for address, key, data in zip(found.addresses.tolist(), keys, read_places(version.store, places)):
+    keys = zip(locations.files.tolist(), locations.positions.tolist(), locations.sizes.tolist())
+    for address, key, data in zip(found.addresses.tolist(), keys, read_located(version.store, locations)):
         if data is None:
             result.append((address, None))
             continue
@@ -240,19 +240,19 @@ def read_blob_ranges(
     """
     rows, offsets, lengths = checked_requests(requests)
     found = find_blobs(version, column, selector, rows)
-    places = found.places
-    starts, sizes = places.positions.copy(), np.zeros(len(places), np.int64)
+    locations = found.locations
+    starts, sizes = locations.positions.copy(), np.zeros(len(locations), np.int64)
     for number, (offset, length, size, valid) in enumerate(
-        zip(offsets, lengths, places.sizes.tolist(), places.valid.tolist())
+        zip(offsets, lengths, locations.sizes.tolist(), locations.valid.tolist())
     ):
         if valid:
             check_range(offset, length, size)
             starts[number] += offset
             sizes[number] = length
-    wanted = Places(places.paths, places.files, starts, sizes, places.valid)
+    wanted = BlobLocations(locations.paths, locations.files, starts, sizes, locations.valid)
     return [
         (number, address, None if data is None else bytes(data))
-        for number, (address, data) in enumerate(zip(found.addresses.tolist(), read_places(version.store, wanted)))
+        for number, (address, data) in enumerate(zip(found.addresses.tolist(), read_located(version.store, wanted)))
     ]
 
 

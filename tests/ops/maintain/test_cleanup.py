@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import lancetable
-from lancetable.commit.gc import cleanup
-from lancetable.commit.gc.cleanup import parse_duration
+from lancetable.commit.gc import automatic
+from lancetable.commit.gc.durations import parse_duration
 from lancetable.errors import CorruptFileError, StoreError
 from lancetable.store.local import LocalStore
 
@@ -254,7 +254,7 @@ def test_a_commit_has_landed_whatever_becomes_of_its_cleanup(
         with pytest.raises(CorruptFileError, match="index section"):
             ds.cleanup_old_versions(older_than=timedelta(0))
     else:
-        monkeypatch.setattr(cleanup, "plan_cleanup", lambda *_, **__: 1 / 0)
+        monkeypatch.setattr(automatic, "plan_cleanup", lambda *_, **__: 1 / 0)
     ds.insert(pa.table({"a": [7]}))
     assert "automatic cleanup" in caplog.text
     assert lancetable.dataset(path).to_table()["a"].to_pylist() == [0, 1, 2, 7]

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, LanceError
 from lancetable.file.blobs.descriptor import described, replace_blobs, with_bytes
-from lancetable.file.blobs.storage import Places, locate_blobs
+from lancetable.file.blobs.storage import BlobLocations, locate_blobs
 from lancetable.file.column import holds_null
 from lancetable.file.encodings_v0_1.statistics import read_zones
 from lancetable.file.extension import user_array
@@ -32,7 +32,7 @@ from lancetable.file.reader import FileMetadata, read_columns
 from lancetable.file.statistics import METADATA_KEY, FileStatistics, parse_statistics
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import BLOB_KEY, Field
-from lancetable.ops.maintain.fsck.manifests import Finding, finding_of
+from lancetable.ops.maintain.fsck.report import Finding, finding_of
 from lancetable.ops.maintain.fsck.zones import ZoneCheck
 from lancetable.store.base import ByteRange
 from lancetable.table.file_layouts import Part, file_layouts, files_of
@@ -380,18 +380,18 @@ def _read_blobs(version: TableVersion, fragment: Fragment, field: Field, array: 
     """Read the bytes of all blobs that an array describes, a bounded amount at a time."""
 
     def read(blob: Field, descriptions: pa.Array) -> pa.Array:
-        places = locate_blobs(version, blob_data_file(version, fragment, blob.id), descriptions)
-        for row in np.flatnonzero(places.valid & (places.sizes > 0)).tolist():
-            _read_blob(version, places, row)
+        locations = locate_blobs(version, blob_data_file(version, fragment, blob.id), descriptions)
+        for row in np.flatnonzero(locations.valid & (locations.sizes > 0)).tolist():
+            _read_blob(version, locations, row)
         return pa.nulls(len(descriptions), pa.large_binary())
 
     replace_blobs(array, field, with_bytes(field).data_type, read)
 
 
-def _read_blob(version: TableVersion, places: Places, row: int) -> None:
-    path = places.paths[int(places.files[row])]
-    start = int(places.positions[row])
-    end = start + int(places.sizes[row])
+def _read_blob(version: TableVersion, locations: BlobLocations, row: int) -> None:
+    path = locations.paths[int(locations.files[row])]
+    start = int(locations.positions[row])
+    end = start + int(locations.sizes[row])
     for first in range(start, end, BATCH_BYTES):
         part: Any = version.store.read_many(path, [ByteRange(first, min(first + BATCH_BYTES, end))])
         bytes(part[0][::4096])  # a mapped file is read by touching its pages
