@@ -308,7 +308,7 @@ CONTRADICTIONS = {
     "no flag for deletions": Contradiction(lambda m: setattr(m, "reader_feature_flags", 2), "flags", "deletion files"),
     "no flag for config": Contradiction(lambda m: m.config.update({"a": "b"}), "flags", "table config"),
     "a row id to come": Contradiction(
-        lambda m: setattr(m, "next_row_id", 2), "ids", "the next one to be given out is 2"
+        lambda m: setattr(m, "next_row_id", 2), "ids", "the next one to be assigned is 2"
     ),
     "a time that is no date": Contradiction(
         lambda m: setattr(m.timestamp, "seconds", 1 << 60), "facts", "not a valid date"

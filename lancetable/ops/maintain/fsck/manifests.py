@@ -1,9 +1,9 @@
-"""Check everything that a manifest file states: its sections, schema, fragments, row ids, indices, flags and config.
+"""Checks of a manifest file: its sections, transaction, schema, facts, flags, fragments and indices.
 
     [dictionary values]  [IndexSection]  [Transaction]  [Manifest]  [footer]      every byte belongs to one of them
 
-Reads the manifest, the transaction file and the sizes of index files, nothing else. A statement that contradicts
-another one is damage; bytes that this release does not understand are reported as not checked.
+Only the manifest, the transaction file and the sizes of index files are read. Parts that contradict each other are
+damage; bytes that this release does not understand are reported as not checked.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _check_sections(version: TableVersion, data: bytes) -> Iterator[Finding]:
             yield Finding("section", path, f"the {name} at byte {start} begins inside the section before it")
         end = max(end, stop)
     manifest = table_pb2.Manifest()
-    start, stop, _ = next(each for each in sections if each[2] == "Manifest message")
+    start, stop = next((start, stop) for start, stop, name in sections if name == "Manifest message")
     manifest.ParseFromString(data[start + 4 : stop])
     yield from _unread(manifest, data[start + 4 : stop], "Manifest message", path)
     section = version.file.index_section(version.store)
@@ -104,7 +104,7 @@ def _sections(version: TableVersion, data: bytes) -> Iterator[tuple[int, int, st
 
 
 def _unread(message: Message, data: bytes, name: str, path: str) -> Iterator[Finding]:
-    """Return the bytes of a message that this release does not understand or cannot reproduce."""
+    """Yield a finding for bytes of a message that this release does not understand or cannot reproduce."""
     known = type(message)()
     known.CopyFrom(message)
     known.DiscardUnknownFields()
@@ -113,14 +113,13 @@ def _unread(message: Message, data: bytes, name: str, path: str) -> Iterator[Fin
         yield Finding("not understood", path, f"{unknown} in the {name}", is_damage=False)
         return
     written = message.SerializeToString()
-    # Other writers leave out empty keys and values of maps, and order the entries of a map in their own way.
+    # Other writers leave out empty keys and values of maps, and order map entries differently.
     missing = len(data) - len(written)
     reordered = missing == 0 and not np.array_equal(_histogram(written), _histogram(data))
     if missing > 0 or reordered:
-        what = f"{missing} bytes" if missing > 0 else "some bytes"
-        yield Finding(
-            "not understood", path, f"{what} of the {name} that writing it again does not reproduce", is_damage=False
-        )
+        amount = f"{missing} bytes" if missing > 0 else "some bytes"
+        detail = f"{amount} of the {name} that are not reproduced when it is written again"
+        yield Finding("not understood", path, detail, is_damage=False)
 
 
 def _histogram(data: bytes) -> Any:
@@ -128,21 +127,18 @@ def _histogram(data: bytes) -> Any:
 
 
 def _unknown_fields(message: Message, name: str) -> list[str]:
-    found: list[str] = []
-    waiting: list[tuple[Message, str]] = [(message, name)]
-    while waiting and len(found) < _MAX_UNKNOWN:
-        each, owner = waiting.pop()
-        found += [f"field {field.field_number} of {owner}" for field in cast("Iterable[Any]", UnknownFieldSet(each))]
-        for descriptor, value in each.ListFields():
-            if descriptor.message_type is None:
-                continue
-            if descriptor.message_type.GetOptions().map_entry:
-                of_messages = descriptor.message_type.fields_by_name["value"].message_type is not None
-                children = list(value.values()) if of_messages else []
-            else:
-                children = [value] if isinstance(value, Message) else list(value)
-            waiting += [(child, descriptor.message_type.name) for child in children]
-    return found[:_MAX_UNKNOWN]
+    fields = [f"field {field.field_number} of {name}" for field in cast("Iterable[Any]", UnknownFieldSet(message))]
+    for descriptor, value in message.ListFields():
+        kind = descriptor.message_type
+        if kind is None or len(fields) >= _MAX_UNKNOWN:
+            continue
+        if kind.GetOptions().map_entry:
+            children = list(value.values()) if kind.fields_by_name["value"].message_type is not None else []
+        else:
+            children = [value] if isinstance(value, Message) else list(value)
+        for child in children:
+            fields += _unknown_fields(child, kind.name)
+    return fields[:_MAX_UNKNOWN]
 
 
 # --- transaction ------------------------------------------------------------------------------------------------------
@@ -161,23 +157,22 @@ def _check_transaction(version: TableVersion, data: bytes) -> Iterator[Finding]:
             if inline is None:
                 yield Finding("transaction", file_path, "the transaction file is missing, and none is inline")
     parsed = []
-    for place, content in ((path, inline), (file_path, stored)):
-        if content is None or place is None:
+    for source, content in ((path, inline), (file_path, stored)):
+        if content is None or source is None:
             continue
         try:
-            transaction = Transaction.from_bytes(content, place)
+            transaction = Transaction.from_bytes(content, source)
         except LanceError as error:
-            yield finding_of("transaction", place, error)
+            yield finding_of("transaction", source, error)
             continue
         parsed.append(transaction)
         if isinstance(transaction.operation, UnknownOperation):
-            yield Finding("not understood", place, "the operation of the transaction", is_damage=False)
+            yield Finding("not understood", source, "the operation of the transaction", is_damage=False)
         else:
-            yield from _unread(transaction_pb2.Transaction.FromString(content), content, "Transaction", place)
-    if inline is not None and stored is not None and inline != stored and len(parsed) == 2:
-        one, other = (transaction_pb2.Transaction.FromString(each) for each in (inline, stored))
-        if one != other:
-            assert file_path is not None
+            yield from _unread(transaction_pb2.Transaction.FromString(content), content, "Transaction", source)
+    if inline is not None and stored is not None and file_path is not None and len(parsed) == 2:
+        messages = map(transaction_pb2.Transaction.FromString, (inline, stored))
+        if inline != stored and next(messages) != next(messages):
             yield Finding("transaction", file_path, f"it differs from the transaction in {path}")
     named = None if name is None else parse_transaction_name(name)
     if named is not None and parsed and parsed[0].uuid != named[1]:
