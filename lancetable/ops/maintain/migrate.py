@@ -77,8 +77,7 @@ def migrate(version: TableVersion, target: FileVersion) -> Migrated:
     """Rewrite all fragments of the newest version that are not in `target`, and make it the format of the table.
 
     Commits nothing if all fragments are in `target` already. Raises InvalidInputError for a target that is older than
-    the
-    table, UnsupportedFeatureError for columns that cannot be converted, and CommitConflictError if the table keeps
+    the table, UnsupportedFeatureError for columns that cannot be converted, and CommitConflictError if the table keeps
     changing; running it again reuses the written files.
     """
     if target not in FAMILIES or target.is_legacy:

@@ -61,7 +61,7 @@ def data_stats(version: TableVersion) -> DataStatistics:
 
 
 def has_user_index(version: TableVersion) -> bool:
-    """Return whether the version has an index other than system indices."""
+    """Return True if the version has an index other than system indices."""
     data = version.file.index_section(version.store)
     if data is None:
         return False

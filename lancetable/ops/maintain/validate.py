@@ -15,8 +15,7 @@ def validate(version: TableVersion) -> None:
     """Check every fragment, and that fragment ids are unique.
 
     Reads footers and deletion files, but no pages. Raises CorruptFileError, NotFoundError or UnsupportedFeatureError
-    for
-    the first problem.
+    for the first problem.
     """
     version.manifest.fragments.ids()
     for fragment in version.manifest.fragments:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -74,10 +74,10 @@ class BlobHandle:
 
         Raises OutOfRangeError for a range outside the blob.
         """
-        wanted = [self._range(offset, length) for offset, length in ranges]
-        filled = [part for part in wanted if part.start < part.end]
-        chunks = iter(self.store.read_many(self.path, filled) if filled else ())
-        return [next(chunks) if part.start < part.end else memoryview(b"") for part in wanted]
+        byte_ranges = [self._range(offset, length) for offset, length in ranges]
+        not_empty = [part for part in byte_ranges if part.start < part.end]
+        chunks = iter(self.store.read_many(self.path, not_empty) if not_empty else ())
+        return [next(chunks) if part.start < part.end else memoryview(b"") for part in byte_ranges]
 
     def _range(self, offset: int, length: int) -> ByteRange:
         check_range(offset, length, self.size)
@@ -144,10 +144,10 @@ def find_blobs(version: TableVersion, column: str, selector: Selector, values: I
     top, address = rows.columns
     names = parse_path(column) if version.schema.field(column) not in version.schema.fields else [column]
     steps = []
-    kind = top.type
+    data_type = top.type
     for name in names[1:]:
-        steps.append(kind.get_field_index(name))
-        kind = kind.field(steps[-1]).type
+        steps.append(data_type.get_field_index(name))
+        data_type = data_type.field(steps[-1]).type
     addresses = address.to_numpy()
     return FoundBlobs(addresses, locate(version, field, nested_value(top, steps), addresses))
 
@@ -156,8 +156,7 @@ def blob_field_of(version: TableVersion, column: str) -> Field:
     """Return the blob field at a path.
 
     Raises TypeError for a path that is not a string, ColumnNotFoundError, and InvalidInputError for a column that is
-    not a
-    blob or is inside a list.
+    not a blob or is inside a list.
     """
     if not isinstance(column, str):
         raise TypeError(f"blob_column must be a string, not {type(column).__name__}")
@@ -186,10 +185,7 @@ def locate(
 ) -> BlobLocations:
     """Locate the blobs of the descriptions; `addresses` are the addresses of their rows."""
     if isinstance(descriptions, pa.ChunkedArray):
-        chunks = descriptions.chunks
-        descriptions = (
-            chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.nulls(0, descriptions.type)
-        )
+        descriptions = descriptions.combine_chunks() if descriptions.num_chunks != 1 else descriptions.chunk(0)
     fragments = row_count_index(version).fragments
     parts = []
     ids = (addresses >> np.uint64(32)).astype(np.int64)
@@ -214,20 +210,16 @@ def handles(version: TableVersion, locations: BlobLocations) -> list[BlobHandle 
     ]
 
 
-def read_blobs(version: TableVersion, found: FoundBlobs) -> list[tuple[int, bytes | None]]:
+def read_blobs(version: TableVersion, blobs: FoundBlobs) -> list[tuple[int, bytes | None]]:
     """Return (row address, bytes) of each row, None for a null. Rows that share a blob share the bytes object."""
-    locations = found.locations
-    kept: dict[tuple[int, int, int], bytes] = {}
+    locations = blobs.locations
+    payloads: dict[tuple[int, int, int], bytes] = {}
     result: list[tuple[int, bytes | None]] = []
     keys = zip(locations.files.tolist(), locations.positions.tolist(), locations.sizes.tolist())
-    for address, key, data in zip(found.addresses.tolist(), keys, read_located(version.store, locations)):
-        if data is None:
-            result.append((address, None))
-            continue
-        whole = kept.get(key)
-        if whole is None:
-            whole = kept[key] = bytes(data)
-        result.append((address, whole))
+    for address, key, data in zip(blobs.addresses.tolist(), keys, read_located(version.store, locations)):
+        if data is not None and key not in payloads:
+            payloads[key] = bytes(data)
+        result.append((address, None if data is None else payloads[key]))
     return result
 
 
@@ -239,8 +231,8 @@ def read_blob_ranges(
     Raises the errors of `find_blobs` and `checked_requests`, and OutOfRangeError for a range outside its blob.
     """
     rows, offsets, lengths = checked_requests(requests)
-    found = find_blobs(version, column, selector, rows)
-    locations = found.locations
+    blobs = find_blobs(version, column, selector, rows)
+    locations = blobs.locations
     starts, sizes = locations.positions.copy(), np.zeros(len(locations), np.int64)
     for number, (offset, length, size, valid) in enumerate(
         zip(offsets, lengths, locations.sizes.tolist(), locations.valid.tolist())
@@ -249,27 +241,25 @@ def read_blob_ranges(
             check_range(offset, length, size)
             starts[number] += offset
             sizes[number] = length
-    wanted = BlobLocations(locations.paths, locations.files, starts, sizes, locations.valid)
+    ranges = BlobLocations(locations.paths, locations.files, starts, sizes, locations.valid)
     return [
         (number, address, None if data is None else bytes(data))
-        for number, (address, data) in enumerate(zip(found.addresses.tolist(), read_located(version.store, wanted)))
+        for number, (address, data) in enumerate(zip(blobs.addresses.tolist(), read_located(version.store, ranges)))
     ]
 
 
 def checked_selector(selector: str) -> Selector:
     """Return `selector` if it is valid. Raises InvalidInputError otherwise."""
-    for known in get_args(Selector):
-        if selector == known:
-            return known  # type: ignore[no-any-return]  # one of the literals
+    if selector in get_args(Selector):
+        return cast("Selector", selector)
     raise InvalidInputError(f"selector must be one of 'ids', 'addresses', or 'indices', got {selector!r}")
 
 
 def checked_requests(requests: Any) -> tuple[list[int], list[int], list[int]]:
     """Return the rows, offsets and lengths of requests.
 
-    Raises TypeError for a request that is not a tuple of integers, InvalidInputError for a wrong length,
-    OutOfRangeError
-    for negative numbers and ranges beyond 64 bits.
+    Raises TypeError for a request that is not a tuple of integers, InvalidInputError for a wrong length, and
+    OutOfRangeError for negative numbers and ranges beyond 64 bits.
     """
     rows, offsets, lengths = [], [], []
     for number, request in enumerate(requests):

@@ -35,8 +35,7 @@ def restore(version: TableVersion, *, max_retries: int = 20, timeout_s: float = 
     """Commit `version` as the newest one; newer versions stay in the history.
 
     If the newest manifest is damaged, the new version gets the number above it. Raises CommitConflictError if a
-    concurrent
-    commit prevents the restore, CorruptFileError if no manifest can be read.
+    concurrent commit prevents the restore, CorruptFileError if no manifest can be read.
     """
     restored = tx.Restore(version.version)
     try:

@@ -1,4 +1,4 @@
-"""Blobs of chosen rows: the same as pylance gives, from as few requests as their places allow, and nothing on trust."""
+"""Blobs of selected rows: same results as pylance, few requests, and checks of untrusted descriptions."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ SELECTIONS: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     "selection", SELECTIONS, ids=lambda case: f"{next(iter(case))} {type(next(iter(case.values()))).__name__}"
 )
-def test_as_pylance(table: tuple[Any, lt.LanceDataset], selection: dict[str, Any]) -> None:
+def test_blobs_match_pylance(table: tuple[Any, lt.LanceDataset], selection: dict[str, Any]) -> None:
     theirs, ours = table
     assert ours.read_blobs("b", **selection) == theirs.read_blobs("b", **selection)
     expected = [None if file is None else (file.size(), file.read()) for file in theirs.take_blobs("b", **selection)]
@@ -83,7 +83,7 @@ def test_as_pylance(table: tuple[Any, lt.LanceDataset], selection: dict[str, Any
 
 
 @pytest.mark.parametrize("selector", ["ids", "addresses", "indices"])
-def test_ranges_as_pylance(table: tuple[Any, lt.LanceDataset], selector: str) -> None:
+def test_blob_ranges_match_pylance(table: tuple[Any, lt.LanceDataset], selector: str) -> None:
     theirs, ours = table
     rows = range(9) if selector == "indices" else ADDRESSES
     requests = [(rows[3], 5, 3), (rows[0], 1, 2), (rows[0], 3, 0), (rows[1], 5, 3), (rows[2], 0, 0), (rows[3], 0, 100)]
@@ -94,7 +94,7 @@ def test_ranges_as_pylance(table: tuple[Any, lt.LanceDataset], selector: str) ->
 
 @pytest.mark.parametrize("handling", ["all_binary", "blobs_descriptions", "all_descriptions", None])
 @pytest.mark.parametrize("columns", [None, ["b"], ["id", "b"], {"x": "b", "i": "id"}], ids=lambda case: str(case)[:40])
-def test_scans_as_pylance(table: tuple[Any, lt.LanceDataset], handling: str | None, columns: Any) -> None:
+def test_scans_of_blobs_match_pylance(table: tuple[Any, lt.LanceDataset], handling: str | None, columns: Any) -> None:
     theirs, ours = table
     expected = theirs.to_table(columns=columns, blob_handling=handling)
     found = ours.to_table(columns=columns, blob_handling=handling)
@@ -102,7 +102,7 @@ def test_scans_as_pylance(table: tuple[Any, lt.LanceDataset], handling: str | No
     assert found.schema.equals(expected.schema, check_metadata=True)
 
 
-def test_bytes_in_scans(table: tuple[Any, lt.LanceDataset]) -> None:
+def test_scans_return_bytes(table: tuple[Any, lt.LanceDataset]) -> None:
     _, ours = table
     assert ours.to_table(blob_handling="all_binary").column("b").to_pylist() == LIVE
     some = ours.to_table(columns=["b"], filter="id >= 6", blob_handling="all_binary", limit=2, offset=1)
@@ -114,7 +114,7 @@ def test_bytes_in_scans(table: tuple[Any, lt.LanceDataset]) -> None:
     assert with_dead.column("b").to_pylist() == VALUES
 
 
-def test_takes_describe(table: tuple[Any, lt.LanceDataset]) -> None:
+def test_takes_return_descriptions(table: tuple[Any, lt.LanceDataset]) -> None:
     theirs, ours = table
     assert ours.take([5, 0, 1]).to_pylist() == theirs.take([5, 0, 1]).to_pylist()
 
@@ -167,7 +167,7 @@ def test_deleted_rows_and_unknown_columns(table: tuple[Any, lt.LanceDataset]) ->
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_ours_are_read_by_pylance(version: str, tmp_path: Path) -> None:
+def test_blobs_are_readable_by_pylance(version: str, tmp_path: Path) -> None:
     write(tmp_path / "t", version, lt)
     theirs, ours = lance.dataset(str(tmp_path / "t")), lt.dataset(tmp_path / "t")
     assert [data for _, data in theirs.read_blobs("b", indices=list(range(9)))] == LIVE
@@ -178,7 +178,7 @@ def test_ours_are_read_by_pylance(version: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1"])
-def test_inside_of_structs(version: str, tmp_path: Path) -> None:
+def test_blobs_inside_structs(version: str, tmp_path: Path) -> None:
     kind = pa.struct([V1, pa.field("k", pa.int32())])
     values = [{"b": b"aa", "k": 1}, {"b": None, "k": 2}, {"b": b"", "k": 3}]
     data = pa.table([pa.array(values, kind)], schema=pa.schema([pa.field("s", kind)]))
@@ -190,7 +190,7 @@ def test_inside_of_structs(version: str, tmp_path: Path) -> None:
         ours.take_blobs("s", indices=[0])
 
 
-def test_inside_of_structs_in_2_2(tmp_path: Path) -> None:
+def test_blobs_inside_structs_in_2_2(tmp_path: Path) -> None:
     kind = pa.struct([lt.blob_field("b"), pa.field("k", pa.int32())])
     data = [b"aa", None, b"", RNG.bytes(80_000)]
     array = pa.StructArray.from_arrays([lt.blob_array(data), pa.array(range(4), pa.int32())], fields=list(kind))
@@ -201,7 +201,7 @@ def test_inside_of_structs_in_2_2(tmp_path: Path) -> None:
     assert read == [{"b": value, "k": number} for number, value in enumerate(data)]
 
 
-def test_inside_of_lists_they_are_refused(tmp_path: Path) -> None:
+def test_blobs_inside_lists_raise(tmp_path: Path) -> None:
     kind = pa.list_(V1)
     data = pa.table([pa.array([[b"a", b""], None], kind)], schema=pa.schema([pa.field("l", kind)]))
     lance.write_dataset(data, str(tmp_path / "t"), data_storage_version="2.0")
@@ -227,7 +227,7 @@ SETTINGS: list[tuple[dict[str, int], dict[str, int], list[int]]] = [
 
 
 @pytest.mark.parametrize("thresholds, options, sizes", SETTINGS, ids=range(len(SETTINGS)))
-def test_places_as_pylance_chooses_them(
+def test_storage_locations_match_pylance(
     thresholds: dict[str, int], options: dict[str, int], sizes: list[int], tmp_path: Path
 ) -> None:
     values = [os.urandom(size) for size in sizes]
@@ -246,7 +246,7 @@ def test_places_as_pylance_chooses_them(
     assert [found for _, found in lance.dataset(ours.uri).read_blobs("b", indices=list(range(len(sizes))))] == values
 
 
-def test_two_columns_share_no_file(tmp_path: Path) -> None:
+def test_columns_do_not_share_blob_files(tmp_path: Path) -> None:
     data = {name: [RNG.bytes(70_000), RNG.bytes(5 << 20), None, RNG.bytes(90_000)] for name in "ab"}
     made = pa.table(
         [lt.blob_array(values) for values in data.values()], schema=pa.schema([lt.blob_field(name) for name in data])
@@ -257,7 +257,7 @@ def test_two_columns_share_no_file(tmp_path: Path) -> None:
         assert [found for _, found in lance.dataset(ds.uri).read_blobs(name, indices=[0, 1, 2, 3])] == values
 
 
-def test_blobs_of_the_first_form_become_those_of_the_second_in_new_tables_of_2_2(tmp_path: Path) -> None:
+def test_version_1_blobs_become_version_2_in_new_2_2_tables(tmp_path: Path) -> None:
     data = blob_table("2.1", VALUES)
     theirs = lance.write_dataset(data, str(tmp_path / "p"), data_storage_version="2.2")
     ours = lt.write_dataset(data, tmp_path / "o", data_storage_version="2.2")
@@ -268,7 +268,7 @@ def test_blobs_of_the_first_form_become_those_of_the_second_in_new_tables_of_2_2
     assert [found for _, found in ours.read_blobs("b", indices=list(range(22)))] == [*VALUES, *VALUES, *VALUES[:2]]
 
 
-def test_the_second_form_needs_2_2(tmp_path: Path) -> None:
+def test_version_2_blobs_require_2_2(tmp_path: Path) -> None:
     data = blob_table("2.2", VALUES)
     for version in ("2.0", "2.1"):
         with pytest.raises(UnsupportedFeatureError, match=r"2\.2"):
@@ -288,7 +288,7 @@ def test_a_failed_write_leaves_no_blob_file(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.blob")) and not list(tmp_path.rglob("*.lance"))
 
 
-def test_blobs_elsewhere_are_not_written(tmp_path: Path) -> None:
+def test_external_blobs_are_not_written(tmp_path: Path) -> None:
     data = pa.table([lt.blob_array(["file:///etc/passwd"])], schema=pa.schema([lt.blob_field("b")]))
     with pytest.raises(UnsupportedFeatureError, match="uri"):
         lt.write_dataset(data, tmp_path / "t", data_storage_version="2.2")
@@ -296,7 +296,7 @@ def test_blobs_elsewhere_are_not_written(tmp_path: Path) -> None:
         lt.write_dataset(data, tmp_path / "t", external_blob_mode="zz")
 
 
-def test_blobs_elsewhere_are_read_below_a_base_path_only(tmp_path: Path) -> None:
+def test_external_blobs_are_read_only_below_a_base_path(tmp_path: Path) -> None:
     base = tmp_path / "base"
     (base / "sub").mkdir(parents=True)
     (base / "sub" / "x.bin").write_bytes(b"0123456789")
@@ -349,7 +349,7 @@ def test_descriptions_are_not_trusted(array: pa.Array, expected: type[Exception]
         locate_blobs(version_of(tmp_path / "t"), BlobDataFile("data/d.lance", 100), array)
 
 
-def test_paths_that_climb_out_of_a_base_are_refused(tmp_path: Path) -> None:
+def test_paths_outside_a_base_path_raise(tmp_path: Path) -> None:
     (tmp_path / "base").mkdir()
     data = pa.table([lance.blob_array([b"x"])], schema=pa.schema([lance.blob_field("b")]))
     base = lance.DatasetBasePath(str(tmp_path / "base"), name="ext")
@@ -367,7 +367,7 @@ def test_names_of_blob_files() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_truncated_or_missing_file_is_told(version: str, tmp_path: Path) -> None:
+def test_truncated_or_missing_blob_file_raises(version: str, tmp_path: Path) -> None:
     write(tmp_path / "t", version)
     files = sorted((tmp_path / "t").glob("data/*/*.blob")) or sorted((tmp_path / "t").glob("data/*.lance"))
     ds = lt.dataset(tmp_path / "t")
@@ -385,7 +385,7 @@ def test_a_truncated_or_missing_file_is_told(version: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_requests(version: str, tmp_path: Path) -> None:
+def test_one_request_for_each_blob_file(version: str, tmp_path: Path) -> None:
     small = [os.urandom(1000) for _ in range(50)]
     write(tmp_path / "t", version, values=[*small[:4], b"gone", *small[4:], None, b""], max_rows_per_file=1000)
     opened = version_of(tmp_path / "t")

@@ -69,7 +69,7 @@ def positions_of_empty(table: pa.Table) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_written_and_read_as_pylance(case: str, tmp_path: Path) -> None:
+def test_nested_blobs_match_pylance(case: str, tmp_path: Path) -> None:
     made = table_of(CASES[case])
     for library in LIBRARIES:
         library.write_dataset(made, str(tmp_path / library.__name__), data_storage_version="2.2")
@@ -88,7 +88,7 @@ def test_written_and_read_as_pylance(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["struct", "list of struct", "list of list"])
-def test_they_live_through_the_verbs(case: str, tmp_path: Path) -> None:
+def test_nested_blobs_survive_table_changes(case: str, tmp_path: Path) -> None:
     path, made = str(tmp_path / "t"), table_of(CASES[case])
     made = made.append_column("id", pa.array(range(len(made))))
     ds = lt.write_dataset(made, path, data_storage_version="2.2")
@@ -105,7 +105,7 @@ def test_they_live_through_the_verbs(case: str, tmp_path: Path) -> None:
     assert sorted(map(str, found["c"].to_pylist())) == sorted(map(str, expected))
 
 
-def test_only_lists_and_structs(tmp_path: Path) -> None:
+def test_blobs_inside_other_types_raise(tmp_path: Path) -> None:
     fixed = pa.FixedSizeListArray.from_arrays(BLOBS.slice(0, 4), type=pa.list_(FIELD.with_name("item"), 2))
     keyed = pa.MapArray.from_arrays(pa.array([0, 2, 5], pa.int32()), pa.array(list("abcde")), BLOBS)
     for number, array in enumerate((fixed, keyed)):
@@ -116,7 +116,7 @@ def test_only_lists_and_structs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["c", "c.item", "c.item.b"])
-def test_those_in_lists_are_not_opened_as_files(column: str, tmp_path: Path) -> None:
+def test_blobs_in_lists_cannot_be_opened_as_files(column: str, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     lance.write_dataset(table_of(CASES["list of struct"]), path, data_storage_version="2.2")
     with pytest.raises((ValueError, RuntimeError)):
@@ -125,7 +125,7 @@ def test_those_in_lists_are_not_opened_as_files(column: str, tmp_path: Path) -> 
         lt.dataset(path).take_blobs(column, indices=[0])
 
 
-def test_the_first_form_becomes_the_second_in_tables_of_2_2(tmp_path: Path) -> None:
+def test_nested_version_1_blobs_become_version_2_in_2_2_tables(tmp_path: Path) -> None:
     first = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     data = pa.array([b"a", None, b""], pa.large_binary())
     for name, array in (
@@ -147,7 +147,7 @@ def test_the_first_form_becomes_the_second_in_tables_of_2_2(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "data", [[b"a", b"", b"x"], [b"a", None, b"x"], [None, None, b"x"], [b"x", b"y", b"z"]], ids=str
 )
-def test_null_structs_above_the_first_form(data: list[Any], version: str, tmp_path: Path) -> None:
+def test_null_structs_above_version_1_blobs(data: list[Any], version: str, tmp_path: Path) -> None:
     first = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     values = pa.array(data, pa.large_binary())
     struct = pa.StructArray.from_arrays([values], fields=[first], mask=pa.array([False, False, True]))
@@ -179,7 +179,7 @@ PLACES: dict[str, Callable[[pa.Array, pa.Field], pa.Table]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_prepared_columns_in_tables_as_pylance(place: str, tmp_path: Path) -> None:
+def test_prepared_columns_in_tables_match_pylance(place: str, tmp_path: Path) -> None:
     for library in LIBRARIES:
         made = PLACES[place](*inline_blobs(library))
         library.write_dataset(made, str(tmp_path / library.__name__), data_storage_version="2.2")
@@ -211,7 +211,7 @@ def test_prepared_columns_in_files(place: str, tmp_path: Path) -> None:
     assert positions_of_empty(ours) == positions_of_empty(theirs)
 
 
-def test_blob_files_of_another_name_are_refused(tmp_path: Path) -> None:
+def test_prepared_blob_files_of_another_data_file_raise(tmp_path: Path) -> None:
     builder = lt.BlobDescriptorArrayBuilder("b")
     builder.extend_packed(1, [0, 3], [3, 2])
     array = builder.finish()
@@ -269,7 +269,7 @@ def test_managed_blobs(writer: Any, tmp_path: Path) -> None:
     assert flags_of(path) == (MANAGED_BLOBS, MANAGED_BLOBS)
 
 
-def test_managed_blobs_need_a_table_that_says_so(tmp_path: Path) -> None:
+def test_managed_blobs_require_the_schema_metadata(tmp_path: Path) -> None:
     for library in LIBRARIES:
         with pytest.raises((OSError, ValueError), match=r"lance\.blob\.managed"):
             library.write_dataset(managed(library, None), str(tmp_path / "t"), data_storage_version="2.2")
@@ -307,7 +307,7 @@ def test_managed_blobs_below_a_base_path(writer: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cleaner", LIBRARIES)
-def test_objects_of_managed_blobs_belong_to_whoever_put_them_there(cleaner: Any, tmp_path: Path) -> None:
+def test_objects_of_managed_blobs_are_never_removed(cleaner: Any, tmp_path: Path) -> None:
     """No cleanup removes them, neither those that nothing names any more."""
     path = tmp_path / "t"
     (path / "_blobs").mkdir(parents=True)

@@ -33,7 +33,7 @@ def pylance_tags(version: TableVersion) -> Any:
     return lance.dataset(version.uri).tags
 
 
-def test_create_list_and_read(version: TableVersion) -> None:
+def test_tags_are_created_listed_and_read(version: TableVersion) -> None:
     tag_ops.create_tag(version, "newest")
     tag_ops.create_tag(version, "first-1_a.b", 1)
     tag_ops.create_tag(version, "same", "first-1_a.b")
@@ -53,7 +53,7 @@ def test_create_list_and_read(version: TableVersion) -> None:
     assert checkout(version, "main").version == 2
 
 
-def test_the_file_is_laid_out_as_by_pylance(version: TableVersion) -> None:
+def test_tag_file_equals_that_of_pylance(version: TableVersion) -> None:
     tag_ops.create_tag(version, "ours", 2)
     pylance_tags(version).create("theirs", 2)
     ours, theirs = (
@@ -72,7 +72,7 @@ def test_tags_of_pylance_are_read(version: TableVersion) -> None:
     assert pylance_tags(version).get_version("theirs") == 2
 
 
-def test_update_keeps_when_it_was_created(version: TableVersion) -> None:
+def test_update_keeps_the_creation_time(version: TableVersion) -> None:
     tag_ops.create_tag(version, "t", 1)
     before = tag_ops.get_tag(version, "t")
     tag_ops.replace_tag_metadata(version, "t", {"k": "v"})
@@ -84,7 +84,7 @@ def test_update_keeps_when_it_was_created(version: TableVersion) -> None:
     assert after.updated_at > before.updated_at
 
 
-def test_delete_tag(version: TableVersion) -> None:
+def test_deleted_tag_is_missing(version: TableVersion) -> None:
     tag_ops.create_tag(version, "t")
     tag_ops.delete_tag(version, "t")
     assert tag_ops.list_tags(version) == {}
@@ -92,7 +92,7 @@ def test_delete_tag(version: TableVersion) -> None:
 
 
 @pytest.mark.parametrize("exclusive", [True, False])
-def test_of_two_writers_of_one_name_one_is_told(
+def test_concurrent_creation_of_a_tag_raises_for_one_writer(
     version: TableVersion, monkeypatch: pytest.MonkeyPatch, exclusive: bool
 ) -> None:
     if not exclusive:
@@ -106,7 +106,7 @@ def test_of_two_writers_of_one_name_one_is_told(
     assert tag_ops.get_tag(version, "t").version == 1
 
 
-def test_errors(version: TableVersion) -> None:
+def test_tag_errors_match_pylance(version: TableVersion) -> None:
     tag_ops.create_tag(version, "t", 1)
     with pytest.raises(AlreadyExistsError):
         tag_ops.create_tag(version, "t", 2)
@@ -126,7 +126,7 @@ def test_errors(version: TableVersion) -> None:
     assert list(tag_ops.list_tags(version)) == ["t"]
 
 
-def test_stray_files_are_no_tags(version: TableVersion) -> None:
+def test_stray_files_are_not_listed_as_tags(version: TableVersion) -> None:
     tag_ops.create_tag(version, "t")
     directory = Path(version.base) / "_refs" / "tags"
     (directory / "note.txt").write_text("x")
@@ -161,7 +161,7 @@ def test_restore_brings_back_the_schema(version: TableVersion) -> None:
     assert lance.dataset(version.uri).schema.names == ["id"]
 
 
-def test_tags_of_branches_lie_at_the_main_root(version: TableVersion) -> None:
+def test_tags_of_branches_are_stored_at_the_main_root(version: TableVersion) -> None:
     branch = lance.dataset(version.uri).create_branch("dev", 2)
     on_branch = checkout(version, ("dev", None))
     tag_ops.create_tag(on_branch, "b")
