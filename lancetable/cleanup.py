@@ -5,17 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lancetable.commit.gc.branch_references import CleanupReferencedBranch
-from lancetable.commit.gc.durations import parse_duration
 from lancetable.commit.gc.plan import CleanupCandidateFile, CleanupPlan
-from lancetable.commit.gc.run import CleanupStats
+from lancetable.commit.gc.run import CleanupStats, count_file
 
-__all__ = [
-    "CleanupCandidateFile",
-    "CleanupExplanation",
-    "CleanupReferencedBranch",
-    "CleanupStats",
-    "parse_duration",
-]
+__all__ = ["CleanupCandidateFile", "CleanupExplanation", "CleanupReferencedBranch", "CleanupStats"]
 
 
 @dataclass
@@ -35,7 +28,7 @@ def explanation_of(plan: CleanupPlan, *, include_files: bool, max_files: int) ->
     """Return a cleanup plan in public form."""
     stats = CleanupStats()
     for file in plan.files:
-        stats.count(file)
+        count_file(stats, file)
     files = list(plan.files[:max_files]) if include_files else []
     is_truncated = include_files and len(files) < len(plan.files)
     branches, warnings = list(plan.branches), list(plan.warnings)

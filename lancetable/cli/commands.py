@@ -13,11 +13,11 @@ import click
 
 import lancetable
 from lancetable import checks
-from lancetable.cleanup import parse_duration
 from lancetable.cli import compression, inspect
 from lancetable.cli.output import Output
 from lancetable.dataset import LanceDataset
 from lancetable.errors import LanceError
+from lancetable.ops.maintain.cleanup import parse_duration
 from lancetable.ops.maintain.commit_probe import probe as run_probe
 from lancetable.ops.maintain.migrate import rename_manifests
 from lancetable.optimize import Compaction

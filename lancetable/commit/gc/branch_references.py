@@ -16,9 +16,12 @@ from lancetable.table.version import TableVersion, base_of_branch, checkout, ope
 __all__ = ["CleanupReferencedBranch", "branches_from", "versions_needed_by"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class CleanupReferencedBranch:
-    """A branch, and the version of the current branch from which it or one of its parents was created."""
+    """A branch that was created, directly or through other branches, from a version of the current branch.
+
+    The version `referenced_version` is kept while the branch uses its files.
+    """
 
     name: str
     referenced_version: int
@@ -125,18 +128,18 @@ class _Ancestor:
     """Parent of branches, with the roots of other branches and the base paths that certainly point elsewhere."""
 
     version: TableVersion
-    others: frozenset[str]
-    elsewhere: frozenset[str]
+    other_roots: frozenset[str]
+    foreign_paths: frozenset[str]
     branches: Mapping[str, BranchContents]
 
     @classmethod
     def of(cls, version: TableVersion) -> _Ancestor:
         branches = refs.list_branches(version.store, version.main_base)
-        others = frozenset(base_of_branch(version, name) for name in (None, *branches)) - {version.base}
+        other_roots = frozenset(base_of_branch(version, name) for name in (None, *branches)) - {version.base}
         root = version.store.uri(version.base).rstrip("/")
         paths = {base_path.path for base_path in version.manifest.base_paths.values()}
-        elsewhere = frozenset(path for path in paths if path.rstrip("/") not in (root, f"file://{root}"))
-        return cls(version, others, elsewhere, branches)
+        foreign_paths = frozenset(path for path in paths if path.rstrip("/") not in (root, f"file://{root}"))
+        return cls(version, other_roots, foreign_paths, branches)
 
     def referenced_paths(self, branch: TableVersion) -> Iterator[str]:
         """Yield the files below this root that any version of a branch may use.
@@ -150,27 +153,28 @@ class _Ancestor:
             # Every cleanup reads all versions of a branch whose parent was removed, and most of them never change. The
             # lineage is part of the key, because another branch of the same name may have equal names and sizes.
             key = (
-                "files used of an ancestor",
+                "files of an ancestor",
                 branch.store.key(location.path),
                 identity_of(branch.store, location),
                 lineage,
-                self.others,
-                self.elsewhere,
+                self.other_roots,
+                self.foreign_paths,
             )
             files: frozenset[str] | None = branch.cache.get(key) if lineage else None
             if files is None:
-                files = frozenset(self._referenced_paths_of_one(open_location(branch, location)))
+                files = frozenset(self._paths_of_version(open_location(branch, location)))
                 if lineage:
                     branch.cache.put(key, files, 200 * (1 + len(files)))
             yield from files
         for detached in detached_versions(branch):
-            yield from self._referenced_paths_of_one(detached)
+            yield from self._paths_of_version(detached)
 
-    def _referenced_paths_of_one(self, version: TableVersion) -> Iterator[str]:
+    def _paths_of_version(self, version: TableVersion) -> Iterator[str]:
         foreign = {
             base_id
             for base_id, base_path in version.manifest.base_paths.items()
-            if base_path.path in self.elsewhere or any(version.is_base_at(base_id, other) for other in self.others)
+            if base_path.path in self.foreign_paths
+            or any(version.is_base_at(base_id, root) for root in self.other_roots)
         }
         yield from (
             path for base_id, path in referenced_paths(version) if base_id is not None and base_id not in foreign

@@ -17,7 +17,7 @@ from lancetable.format.transaction import Restore, Transaction, UnknownOperation
 from lancetable.table import refs
 from lancetable.table.version import TableVersion, open_location
 
-__all__ = ["CleanupStats", "run_cleanup"]
+__all__ = ["CleanupStats", "count_file", "run_cleanup"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +34,13 @@ class CleanupStats:
     deletion_files_removed: int = 0
     failed_deletes: int = 0
 
-    def count(self, file: CleanupCandidateFile) -> None:
-        """Count a removed file."""
-        self.bytes_removed += file.size_bytes
-        name = "old_versions" if file.kind == "manifest" else f"{file.kind}_files_removed"
-        if file.kind != "temporary":
-            setattr(self, name, getattr(self, name) + 1)
+
+def count_file(stats: CleanupStats, file: CleanupCandidateFile) -> None:
+    """Count a removed file."""
+    stats.bytes_removed += file.size_bytes
+    name = "old_versions" if file.kind == "manifest" else f"{file.kind}_files_removed"
+    if file.kind != "temporary":
+        setattr(stats, name, getattr(stats, name) + 1)
 
 
 def run_cleanup(
@@ -176,7 +177,7 @@ def _remove(
         limiter.wait(len(batch))
         removed_files = _remove_batch(version, batch)
         for file in removed_files:
-            stats.count(file)
+            count_file(stats, file)
         stats.failed_deletes += len(batch) - len(removed_files)
         if removed_files:
             removed(removed_files)

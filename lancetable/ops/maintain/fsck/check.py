@@ -39,7 +39,6 @@ from lancetable.errors import (
     NotFoundError,
     UnsupportedFeatureError,
 )
-from lancetable.format.flags import check_readable
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.paths import (
     BRANCHES_DIR,
@@ -56,7 +55,7 @@ from lancetable.handlers.base import ManifestLocation
 from lancetable.handlers.choose import choose_handler
 from lancetable.ops.maintain.fsck.manifests import check_manifest, has_schema
 from lancetable.ops.maintain.fsck.pages import PageCheck
-from lancetable.ops.maintain.fsck.quarantine import quarantined
+from lancetable.ops.maintain.fsck.quarantine import open_manifest, quarantined
 from lancetable.ops.maintain.fsck.repair import ORPHANS_ONLY
 from lancetable.ops.maintain.fsck.repair import repair as repair_table
 from lancetable.ops.maintain.fsck.report import (
@@ -74,7 +73,6 @@ from lancetable.ops.tracker import Tracker
 from lancetable.store.open import open_store
 from lancetable.table import refs
 from lancetable.table.cache import TableCache
-from lancetable.table.manifests import met_manifest
 from lancetable.table.row_count_index import deleted_offsets
 from lancetable.table.row_id_lookup import row_id_sequence, row_versions_at
 from lancetable.table.version import TableVersion, base_of_branch, checkout, uri_of_branch
@@ -237,8 +235,7 @@ class _Check:
         number = location.version
         try:
             data = bytes(self.store.read_all(location.path))
-            file = met_manifest(self.store, location, data)
-            check_readable(file.manifest.reader_flags, location.path, writer_flags=file.manifest.writer_flags)
+            file = open_manifest(self.store, location, data)
         except LanceError as error:
             is_missing = isinstance(error, NotFoundError)
             # A version that is gone by now was cleaned up after it was listed.

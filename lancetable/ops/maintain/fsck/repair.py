@@ -9,15 +9,13 @@ from contextlib import suppress
 from lancetable.commit.gc.plan import CleanupPolicy, plan_cleanup
 from lancetable.commit.gc.run import run_cleanup
 from lancetable.errors import CorruptFileError, LanceError
-from lancetable.format.flags import check_readable
 from lancetable.format.paths import hint_path
 from lancetable.handlers.base import write_hint
 from lancetable.handlers.choose import choose_handler
-from lancetable.ops.maintain.fsck.quarantine import location_of, quarantine
+from lancetable.ops.maintain.fsck.quarantine import location_of, open_manifest, quarantine
 from lancetable.ops.maintain.fsck.report import UNREADABLE, Problem, Report
 from lancetable.ops.refs.tags import restore
 from lancetable.store.open import open_store
-from lancetable.table.manifests import met_manifest
 from lancetable.table.version import TableVersion, checkout, open_version
 
 __all__ = ["ORPHANS_ONLY", "repair"]
@@ -88,8 +86,7 @@ class _Repair:
         """Return True if a version below a root can be opened."""
         for location in reversed(self.handler.history(self.store, base)):
             with suppress(LanceError):
-                file = met_manifest(self.store, location, bytes(self.store.read_all(location.path)))
-                check_readable(file.manifest.reader_flags, location.path, writer_flags=file.manifest.writer_flags)
+                open_manifest(self.store, location, bytes(self.store.read_all(location.path)))
                 return True
         return False
 
