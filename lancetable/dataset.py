@@ -854,7 +854,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         found = blob_ops.find_blobs(self._table, blob_column, selector, rows)
         return [
             None if handle is None else BlobFile(handle, buffer_size)
-            for handle in blob_ops.handles(self._table, found.locations)
+            for handle in blob_ops.blob_handles(self._table, found.locations)
         ]
 
     def read_blobs(

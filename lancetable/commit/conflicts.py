@@ -225,19 +225,19 @@ def _same_fragments(pending: Operation, committed: Operation, context: Context) 
 
 def _deleted_rows(pending: tx.Delete | tx.Update, committed: tx.Delete | tx.Update, context: Context) -> Verdict:
     common = touched_fragments(pending) & touched_fragments(committed)
-    if not common:
-        return _COMPATIBLE
-    fragments = tuple(sorted(common))
-    if common & removed_fragments(committed):
-        return Verdict(R, "a fragment that this operation changes was removed", fragments)
-    if common & removed_fragments(pending):
-        return Verdict(R, "a fragment that this operation removes was changed", fragments)
-    if not common <= context.known_rows:
-        return Verdict(R, "both change the same fragments, and the rows that this one changes are unknown", fragments)
     mine, other = updated_fragments(pending), updated_fragments(committed)
-    if any(mine[fragment_id].files != other[fragment_id].files for fragment_id in common):
-        return Verdict(R, "the data files of a fragment that this operation changes were replaced", fragments)
-    return Verdict(REBASE, "both delete rows of the same fragments", fragments)
+    severity = R
+    if common & removed_fragments(committed):
+        reason = "a fragment that this operation changes was removed"
+    elif common & removed_fragments(pending):
+        reason = "a fragment that this operation removes was changed"
+    elif not common <= context.known_rows:
+        reason = "both change the same fragments, and the rows that this one changes are unknown"
+    elif any(mine[fragment_id].files != other[fragment_id].files for fragment_id in common):
+        reason = "the data files of a fragment that this operation changes were replaced"
+    else:
+        severity, reason = REBASE, "both delete rows of the same fragments"
+    return _conflict_if(common, reason, severity)
 
 
 def _concurrent_updates(pending: tx.Update, committed: tx.Update, context: Context) -> Verdict:
@@ -359,22 +359,27 @@ def _same_columns(pending: tx.DataReplacement, committed: tx.DataReplacement, co
 
 
 def _index_fields(pending: Operation, committed: Operation, context: Context) -> Verdict:
-    replacement, created = (pending, committed) if isinstance(pending, tx.DataReplacement) else (committed, pending)
-    assert isinstance(replacement, tx.DataReplacement) and isinstance(created, tx.CreateIndex)
+    created, replacement = _index_first(pending, committed)
     indexed = {field_id for index in created.new_indices for field_id in index.fields}
     clash = indexed & _replaced_fields(replacement)
     return Verdict(R, f"fields {sorted(clash)} are replaced by one and indexed by the other") if clash else _COMPATIBLE
 
 
-def _index_rewrite(pending: Operation, committed: Operation, context: Context) -> Verdict:
-    rewrite, created = (pending, committed) if isinstance(pending, tx.Rewrite) else (committed, pending)
+def _index_first(pending: Operation, committed: Operation) -> tuple[tx.CreateIndex, Any]:
+    """Return the CreateIndex of a pair of operations, then the other operation."""
+    created, other = (pending, committed) if isinstance(pending, tx.CreateIndex) else (committed, pending)
     assert isinstance(created, tx.CreateIndex)
+    return created, other
+
+
+def _index_rewrite(pending: Operation, committed: Operation, context: Context) -> Verdict:
+    created, rewrite = _index_first(pending, committed)
     rewritten = removed_fragments(rewrite)
     for index in created.new_indices:
         covered = _covered(index)
         common = rewritten if covered is None else rewritten & covered
         if common:
-            return Verdict(R, f"index {index.name!r} covers fragments that were rewritten", tuple(sorted(common)))
+            return _conflict_if(common, f"index {index.name!r} covers fragments that were rewritten")
     return _COMPATIBLE
 
 
@@ -406,8 +411,7 @@ _MEM_WAL_INDEX = "__lance_mem_wal"
 
 
 def _mem_wal_index(pending: Operation, committed: Operation, context: Context) -> Verdict:
-    created = pending if isinstance(pending, tx.CreateIndex) else committed
-    assert isinstance(created, tx.CreateIndex)
+    created, _ = _index_first(pending, committed)
     return Verdict(R, "the MemWAL index was changed") if _MEM_WAL_INDEX in _index_names_of(created) else _COMPATIBLE
 
 

@@ -1,7 +1,7 @@
 """Blobs of selected rows: located by their descriptions, then read whole, by range, or through a handle.
 
-    ids | addresses | indices   --find_blobs-->   FoundBlobs: row addresses, BlobLocations   --read_blobs-->   bytes
-                                                                                      --handles---->   BlobHandle
+    ids | addresses | indices  --find_blobs-->  LocatedBlobs: row addresses, BlobLocations  --read_blobs---->  bytes
+                                                                                            --blob_handles-->  BlobHandle
 
 Locating blobs reads only the descriptions. Blobs in one file are read by one call of the store, which coalesces
 adjacent ranges. Null and empty blobs cause no read.
@@ -31,12 +31,12 @@ from lancetable.table.version import TableVersion
 
 __all__ = [
     "BlobHandle",
-    "FoundBlobs",
+    "LocatedBlobs",
     "Selector",
     "checked_selector",
     "find_blobs",
-    "handles",
-    "locate",
+    "blob_handles",
+    "locate_in_fragments",
     "read_blob_ranges",
     "read_blobs",
 ]
@@ -48,7 +48,7 @@ _MAX_LENGTH: Final = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class FoundBlobs:
+class LocatedBlobs:
     """Locations of the blobs of some rows, in the requested order with repeats. `addresses` is uint64."""
 
     addresses: npt.NDArray[np.uint64]
@@ -109,7 +109,7 @@ def _missing_rows(
     return InvalidInputError(counts)
 
 
-def find_blobs(version: TableVersion, column: str, selector: Selector, values: Indices) -> FoundBlobs:
+def find_blobs(version: TableVersion, column: str, selector: Selector, values: Indices) -> LocatedBlobs:
     """Locate the blobs of rows selected by row id, row address or position in scan order.
 
     Parameters
@@ -149,7 +149,7 @@ def find_blobs(version: TableVersion, column: str, selector: Selector, values: I
         steps.append(data_type.get_field_index(name))
         data_type = data_type.field(steps[-1]).type
     addresses = address.to_numpy()
-    return FoundBlobs(addresses, locate(version, field, nested_value(top, steps), addresses))
+    return LocatedBlobs(addresses, locate_in_fragments(version, field, nested_value(top, steps), addresses))
 
 
 def blob_field_of(version: TableVersion, column: str) -> Field:
@@ -177,7 +177,7 @@ def blob_field_of(version: TableVersion, column: str) -> Field:
     return field
 
 
-def locate(
+def locate_in_fragments(
     version: TableVersion,
     field: Field,
     descriptions: pa.Array | pa.ChunkedArray,
@@ -199,7 +199,7 @@ def locate(
     return parts[0][1] if len(parts) == 1 else join_locations(parts, len(ids))
 
 
-def handles(version: TableVersion, locations: BlobLocations) -> list[BlobHandle | None]:
+def blob_handles(version: TableVersion, locations: BlobLocations) -> list[BlobHandle | None]:
     """Return a handle for each row, None for a null. Reads nothing."""
     store, paths = version.store, locations.paths
     return [
@@ -210,7 +210,7 @@ def handles(version: TableVersion, locations: BlobLocations) -> list[BlobHandle 
     ]
 
 
-def read_blobs(version: TableVersion, blobs: FoundBlobs) -> list[tuple[int, bytes | None]]:
+def read_blobs(version: TableVersion, blobs: LocatedBlobs) -> list[tuple[int, bytes | None]]:
     """Return (row address, bytes) of each row, None for a null. Rows that share a blob share the bytes object."""
     locations = blobs.locations
     payloads: dict[tuple[int, int, int], bytes] = {}

@@ -394,7 +394,7 @@ def test_one_request_for_each_blob_file(version: str, tmp_path: Path) -> None:
     everything = list(range(52))
     found = blobs.find_blobs(counted, "b", "indices", everything)
     before = Counter(store.requests)
-    handles = blobs.handles(counted, found.locations)
+    handles = blobs.blob_handles(counted, found.locations)
     assert handles[50] is None and handles[51] is not None and handles[51].read(0, 0) == b""
     assert store.requests == before
     assert [data for _, data in blobs.read_blobs(counted, found)] == [*small, None, b""]
