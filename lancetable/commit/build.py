@@ -361,14 +361,17 @@ class _Draft:
     def set_schema(self, schema: Schema) -> None:
         """Replace the fields. Data files and indices without a remaining field are removed."""
         before = self.field_ids()
-        fields = schema.to_protos()
-        del self.message.fields[:]
-        self.message.fields.extend(fields)
+        self.replace_fields(schema)
         live = self.field_ids()
         if before - live:
             for message in self.message.fragments:
                 _drop_dead_files(message, live)
             self.edit_indices(lambda index: index if set(index.fields) <= live else None)
+
+    def replace_fields(self, schema: Schema) -> None:
+        fields = schema.to_protos()
+        del self.message.fields[:]
+        self.message.fields.extend(fields)
 
     def set_file_version(self, file_version: FileVersion) -> None:
         self.message.data_format.file_format = "lance"
@@ -494,8 +497,7 @@ def _(operation: tx.Overwrite, draft: _Draft) -> None:
     draft.raise_max_fragment_id(used_fragment_ids(message))
     del message.fragments[:]
     draft.index_section = None
-    del message.fields[:]
-    message.fields.extend(operation.schema.to_protos())
+    draft.replace_fields(operation.schema)
     draft.set_schema_metadata(operation.schema.metadata)
     for key, value in operation.config_upsert.items():
         message.config[key] = value

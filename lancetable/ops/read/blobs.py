@@ -1,7 +1,7 @@
 """Blobs of selected rows: located by their descriptions, then read whole, by range, or through a handle.
 
-    ids | addresses | indices  --find_blobs-->  LocatedBlobs: row addresses, BlobLocations  --read_blobs---->  bytes
-                                                                                            --blob_handles-->  BlobHandle
+    ids | addresses | indices  --find_blobs-->  LocatedBlobs: row addresses, locations  --read_blobs---->  bytes
+                                                                                        --blob_handles-->  BlobHandle
 
 Locating blobs reads only the descriptions. Blobs in one file are read by one call of the store, which coalesces
 adjacent ranges. Null and empty blobs cause no read.
