@@ -21,7 +21,6 @@ from lancetable.table.version import Reference, TableVersion, checkout, latest, 
 __all__ = [
     "create_tag",
     "delete_tag",
-    "get_tag",
     "list_tags",
     "replace_tag_metadata",
     "restore",
@@ -55,11 +54,6 @@ def restore(version: TableVersion, *, max_retries: int = 20, timeout_s: float = 
 def list_tags(version: TableVersion) -> dict[str, TagContents]:
     """Return all tags of the table by name."""
     return refs.list_tags(version.store, version.main_base)
-
-
-def get_tag(version: TableVersion, name: str) -> TagContents:
-    """Return one tag. Raises RefNotFoundError, InvalidRefError."""
-    return refs.read_tag(version.store, version.main_base, name)
 
 
 def create_tag(version: TableVersion, name: str, reference: Reference | None = None) -> None:
