@@ -4,45 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lancetable.commit.gc.cleanup import CandidateFile, CleanupCounts, CleanupPlan
+from lancetable.commit.gc.branch_references import CleanupReferencedBranch
+from lancetable.commit.gc.plan import CleanupCandidateFile, CleanupPlan
+from lancetable.commit.gc.run import CleanupStats, count_file
 
 __all__ = ["CleanupCandidateFile", "CleanupExplanation", "CleanupReferencedBranch", "CleanupStats"]
-
-
-@dataclass
-class CleanupStats:
-    """Counts of removed versions and files; `bytes_removed` includes manifests."""
-
-    bytes_removed: int = 0
-    old_versions: int = 0
-    data_files_removed: int = 0
-    transaction_files_removed: int = 0
-    index_files_removed: int = 0
-    deletion_files_removed: int = 0
-    failed_deletes: int = 0
-
-
-@dataclass
-class CleanupCandidateFile:
-    """A file that a cleanup would remove.
-
-    `path` is relative to the table's root. No version references an unverified file, so it may belong to a commit in
-    progress.
-    """
-
-    path: str
-    kind: str
-    unverified: bool
-    size_bytes: int
-
-
-@dataclass
-class CleanupReferencedBranch:
-    """A branch that starts, directly or through other branches, from one of the versions and keeps its files."""
-
-    name: str
-    referenced_version: int
-    cleanup_candidate: bool
 
 
 @dataclass
@@ -58,39 +24,12 @@ class CleanupExplanation:
     warnings: list[str] = field(default_factory=list)
 
 
-def stats_of(counts: CleanupCounts) -> CleanupStats:
-    """Return the counts of a cleanup in public form."""
-    of = counts.files.get
-    return CleanupStats(
-        counts.bytes_removed,
-        counts.old_versions,
-        of("data", 0),
-        of("transaction", 0),
-        of("index", 0),
-        of("deletion", 0),
-        counts.failed_deletes,
-    )
-
-
 def explanation_of(plan: CleanupPlan, *, include_files: bool, max_files: int) -> CleanupExplanation:
     """Return a cleanup plan in public form."""
-    counts = CleanupCounts()
+    stats = CleanupStats()
     for file in plan.files:
-        counts.count(file)
-    shown = plan.files[:max_files] if include_files else ()
-    return CleanupExplanation(
-        plan.read_version,
-        stats_of(counts),
-        [_public_file(file) for file in shown],
-        include_files and len(shown) < len(plan.files),
-        max_files,
-        [
-            CleanupReferencedBranch(branch.name, branch.referenced_version, branch.cleanup_candidate)
-            for branch in plan.branches
-        ],
-        list(plan.warnings),
-    )
-
-
-def _public_file(file: CandidateFile) -> CleanupCandidateFile:
-    return CleanupCandidateFile(file.path, file.kind, file.unverified, file.size_bytes)
+        count_file(stats, file)
+    files = list(plan.files[:max_files]) if include_files else []
+    is_truncated = include_files and len(files) < len(plan.files)
+    branches, warnings = list(plan.branches), list(plan.warnings)
+    return CleanupExplanation(plan.read_version, stats, files, is_truncated, max_files, branches, warnings)

@@ -36,7 +36,7 @@ from lancetable.arguments import (
     version_to_write,
 )
 from lancetable.blob import DEFAULT_BLOB_BUFFER_SIZE, BlobFile, checked_buffer_size
-from lancetable.cleanup import CleanupExplanation, CleanupStats, explanation_of, stats_of
+from lancetable.cleanup import CleanupExplanation, CleanupStats, explanation_of
 from lancetable.delta import DatasetDelta, delta_of
 from lancetable.errors import (
     InvalidInputError,
@@ -904,7 +904,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         blobs = blob_ops.find_blobs(self._table, blob_column, selector, rows)
         return [
             None if handle is None else BlobFile(handle, buffer_size)
-            for handle in blob_ops.handles(self._table, blobs.places)
+            for handle in blob_ops.blob_handles(self._table, blobs.locations)
         ]
 
     def read_blobs(
@@ -1438,14 +1438,13 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             error_if_tagged=error_if_tagged_old_versions,
         )
         with tracked(progress, "cleanup") as tracker:
-            counts = cleanup.cleanup(
+            return cleanup.cleanup(
                 self._table,
                 policy,
                 deletes_per_second=delete_rate_limit,
                 concurrency=delete_concurrency,
                 tracker=tracker,
             )
-        return stats_of(counts)
 
     def explain_cleanup_old_versions(
         self,
@@ -1475,7 +1474,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             delete_unverified=delete_unverified,
             error_if_tagged=error_if_tagged_old_versions,
         )
-        plan = cleanup.explain(self._table, policy)
+        plan = cleanup.plan_cleanup(self._table, policy)
         return explanation_of(plan, include_files=include_files, max_files=check_count("max_files", max_files))
 
     def tracked_files(
@@ -1486,7 +1485,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         The columns are `version`, `base_uri`, `path` and `type`. `min_version` excludes older versions; `progress(done,
         total)` counts versions. `all_files` lists the existing objects instead.
         """
-        return cleanup.tracked_files(self._table, min_version=min_version, progress=progress)
+        return list_files.tracked_files(self._table, min_version=min_version, progress=progress)
 
     def delta(
         self,

@@ -17,7 +17,7 @@ from lancetable.blob import BlobFile
 from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.expr import conjuncts
 from lancetable.expr.syntax.ast import And
-from lancetable.ops.read.blobs import handles, locate
+from lancetable.ops.read.blobs import blob_handles, locate_in_fragments
 from lancetable.ops.read.explain import analyze_plan, explain_plan
 from lancetable.ops.read.filtered_rows import count_plan
 from lancetable.ops.read.order import ColumnOrdering
@@ -505,7 +505,7 @@ def lazy_column(
     for path, blob in paths:
         steps = [step for _, step in path]
         descriptions = nested_value(values.filter(live) if addresses.null_count else values, steps)
-        blobs = handles(version, locate(version, blob, descriptions, rows))
+        blobs = blob_handles(version, locate_in_fragments(version, blob, descriptions, rows))
         files = iter([None if handle is None else BlobFile(handle) for handle in blobs])
         column = [next(files) if places is None or places[row] else None for row in range(len(values))]
         if not path:

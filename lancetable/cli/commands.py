@@ -15,9 +15,9 @@ import lancetable
 from lancetable import checks
 from lancetable.cli import compression, inspect
 from lancetable.cli.output import Output
-from lancetable.commit.gc.cleanup import parse_duration
 from lancetable.dataset import LanceDataset
 from lancetable.errors import LanceError
+from lancetable.ops.maintain.cleanup import parse_duration
 from lancetable.ops.maintain.commit_probe import probe as run_probe
 from lancetable.ops.maintain.migrate import rename_manifests
 from lancetable.optimize import Compaction

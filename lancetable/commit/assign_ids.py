@@ -129,23 +129,26 @@ def assign_row_ids(manifest: table_pb2.Manifest, fragments: Iterable[table_pb2.D
 
 def _moved_ids(fragment: table_pb2.DataFragment, num_rows: int | None = None) -> RowIdSequence | None:
     """Return the row ids that a fragment contains, or None. Raises UnsupportedFeatureError for external row ids."""
-    oneof_case = fragment.WhichOneof("row_id_sequence")
-    if oneof_case is None:
-        return None
-    if oneof_case != "inline_row_ids":
+    data = _inline_bytes(fragment, "row_id_sequence", "row ids")
+    return None if data is None else RowIdSequence.from_bytes(data, num_rows)
+
+
+def _inline_bytes(fragment: table_pb2.DataFragment, oneof: Any, name: str) -> bytes | None:
+    """Return a sequence that is stored in the manifest, or None. Raises UnsupportedFeatureError for external ones."""
+    oneof_case = fragment.WhichOneof(oneof)
+    if oneof_case is not None and not oneof_case.startswith("inline"):
         raise UnsupportedFeatureError(
-            f"fragment {fragment.id} stores its row ids outside the manifest ({oneof_case})",
-            feature="row ids outside the manifest",
+            f"fragment {fragment.id} stores its {name} outside the manifest ({oneof_case})",
+            feature=f"{name} outside the manifest",
         )
-    return RowIdSequence.from_bytes(fragment.inline_row_ids, num_rows)
+    return None if oneof_case is None else getattr(fragment, oneof_case)
 
 
-def stamp_new(fragments: Iterable[table_pb2.DataFragment], version: int) -> None:
+def stamp_new(fragments: Sequence[table_pb2.DataFragment], version: int) -> None:
     """Set the created-at and last-updated versions of all rows of these fragments."""
+    stamp_updated(fragments, version)
     for fragment in fragments:
-        stamp = RowVersionSequence.uniform(fragment.physical_rows, version).to_bytes()
-        fragment.inline_created_at_versions = stamp
-        fragment.inline_last_updated_at_versions = stamp
+        fragment.inline_created_at_versions = fragment.inline_last_updated_at_versions
 
 
 def stamp_updated(fragments: Iterable[table_pb2.DataFragment], version: int) -> None:
@@ -157,7 +160,7 @@ def stamp_updated(fragments: Iterable[table_pb2.DataFragment], version: int) -> 
 
 def stamp_rows(fragment: table_pb2.DataFragment, offsets: npt.NDArray[np.uint32], version: int) -> None:
     """Set the last-updated version of the rows at these offsets."""
-    sequence = _versions(fragment, "last_updated_at_version_sequence", "inline_last_updated_at_versions")
+    sequence = _versions(fragment, "last_updated_at_version_sequence")
     fragment.inline_last_updated_at_versions = sequence.with_version(offsets, version).to_bytes()
 
 
@@ -210,7 +213,7 @@ def _created_at(row_ids: U64Array, sources: Iterable[table_pb2.DataFragment]) ->
         sequence = _moved_ids(fragment, fragment.physical_rows)
         if sequence is None:
             continue
-        versions = _versions(fragment, "created_at_version_sequence", "inline_created_at_versions")
+        versions = _versions(fragment, "created_at_version_sequence")
         id_range = sequence.as_range
         if id_range is not None:
             low, high = np.searchsorted(ascending, np.array([id_range.start, id_range.end], np.uint64))
@@ -223,13 +226,8 @@ def _created_at(row_ids: U64Array, sources: Iterable[table_pb2.DataFragment]) ->
     return created
 
 
-def _versions(fragment: table_pb2.DataFragment, oneof: Any, inline: Any) -> RowVersionSequence:
-    oneof_case = fragment.WhichOneof(oneof)
-    if oneof_case is None:
+def _versions(fragment: table_pb2.DataFragment, oneof: Any) -> RowVersionSequence:
+    data = _inline_bytes(fragment, oneof, "row versions")
+    if data is None:
         return RowVersionSequence.uniform(fragment.physical_rows, FIRST_VERSION)
-    if oneof_case != inline:
-        raise UnsupportedFeatureError(
-            f"fragment {fragment.id} stores its row versions outside the manifest ({oneof_case})",
-            feature="row versions outside the manifest",
-        )
-    return RowVersionSequence.from_bytes(getattr(fragment, inline), fragment.physical_rows)
+    return RowVersionSequence.from_bytes(data, fragment.physical_rows)

@@ -8,10 +8,12 @@ fragment order, writer version) are set once, at the end.
 from __future__ import annotations
 
 import uuid as uuid_module
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, singledispatch
 from importlib import metadata
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -156,22 +158,21 @@ def build_first_manifest(
 # --- the draft -------------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
 class _Draft:
     """Manifest under construction."""
 
-    def __init__(
-        self,
-        message: table_pb2.Manifest,
-        index_section: bytes | None,
-        version: int,
-        restored: Restored | None,
-        file_version: FileVersion | None,
-    ) -> None:
-        self.message, self.index_section, self.version = message, index_section, version
-        self.restored, self.file_version = restored, file_version
-        self.mixed_versions = False
-        self.new_deletions = False
-        self.trusts_flags = is_own_manifest(message)
+    message: table_pb2.Manifest
+    index_section: bytes | None
+    version: int
+    restored: Restored | None
+    file_version: FileVersion | None
+    mixed_versions: bool = False
+    new_deletions: bool = False
+    trusts_flags: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.trusts_flags = is_own_manifest(self.message)
 
     @property
     def stable_row_ids(self) -> bool:
@@ -240,25 +241,27 @@ class _Draft:
         if (file.file_major_version, file.file_minor_version) < (2, 1):
             return
         by_id = Manifest(self.message).schema.by_id
-        for field_id in column_of(file.fields, file.column_indices):
+        for field_id, column in column_of(file.fields, file.column_indices).items():
             field = by_id.get(field_id)
             if field is not None and not is_single_column(field):
                 raise InvalidOperationError(
-                    f"{file.path}: column {column_of(file.fields, file.column_indices)[field_id]} is mapped to field"
-                    f" {field_id} ({field.name!r}), but only its child fields have columns. The file may have been"
-                    " written for another schema; write it with the schema of the table"
+                    f"{file.path}: column {column} is mapped to field {field_id} ({field.name!r}), but only its child"
+                    " fields have columns. The file may have been written for another schema; write it with the schema"
+                    " of the table"
                 )
 
     def _add(self, messages: list[table_pb2.DataFragment]) -> None:
+        self.append(messages)
+        self.mixed_versions |= any(self._is_other_version(message) for message in messages)
+
+    def append(self, messages: Sequence[table_pb2.DataFragment]) -> None:
+        """Append fragments without files of dropped columns."""
         self.check_files(messages)
-        if messages:
-            # Columns may have been dropped after the files were written.
-            live = self.field_ids()
-            for message in messages:
-                _drop_dead_files(message, live)
+        live = self.field_ids() if messages else set()
+        for message in messages:
+            _drop_dead_files(message, live)
         self.message.fragments.extend(messages)
         self.record_deletions(messages)
-        self.mixed_versions |= any(self._is_other_version(message) for message in messages)
 
     def record_deletions(self, messages: Iterable[table_pb2.DataFragment]) -> None:
         """Record deletion files of new or changed fragments, which determine a feature flag."""
@@ -283,23 +286,23 @@ class _Draft:
         """
         if not self.message.data_format.version:
             return False
-        stated = Manifest(self.message).file_version
+        table_version = Manifest(self.message).file_version
         versions = {
             FileVersion.from_manifest_pair(file.file_major_version, file.file_minor_version, file.path)
             for file in fragment.files
         }
-        if any(version.is_legacy != stated.is_legacy for version in versions):
+        if any(version.is_legacy != table_version.is_legacy for version in versions):
             raise RetryableCommitConflictError(
-                f"the table has data format {stated}, and files of format 0.1 and newer formats cannot be mixed; run"
-                " the operation again on the newest version, or migrate the table"
+                f"the table has data format {table_version}, and files of format 0.1 and newer formats cannot be mixed;"
+                " run the operation again on the newest version, or migrate the table"
             )
-        return any(version is not stated for version in versions)
+        return any(version is not table_version for version in versions)
 
     def records(self, fragment_ids: Iterable[int]) -> list[table_pb2.DataFragment]:
         """Return copies of the current records of these fragments. Missing fragments are skipped."""
         wanted = set(fragment_ids)
-        found = [message for message in self.message.fragments if message.id in wanted]
-        return list(table_pb2.Manifest(fragments=found).fragments)
+        records = [message for message in self.message.fragments if message.id in wanted]
+        return list(table_pb2.Manifest(fragments=records).fragments)
 
     def replace(self, fragments: Iterable[Fragment]) -> None:
         """Replace the records with the same ids. Raises RetryableCommitConflictError if an id does not exist."""
@@ -308,10 +311,10 @@ class _Draft:
             return
         live = self.field_ids()
         present = self.message.fragments
-        places = {fragment_id: place for place, fragment_id in enumerate(fragment_ids(self.message).tolist())}
-        self._check_none_missing(wanted.keys() - places.keys())
+        positions = {fragment_id: index for index, fragment_id in enumerate(fragment_ids(self.message).tolist())}
+        self.check_none_missing(wanted.keys() - positions.keys())
         for fragment_id, fragment in wanted.items():
-            message = present[places[fragment_id]]
+            message = present[positions[fragment_id]]
             message.CopyFrom(fragment.to_proto())
             self.check_files((message,))
             _drop_dead_files(message, live)
@@ -324,7 +327,7 @@ class _Draft:
             return
         kept = [message for message in self.message.fragments if message.id not in wanted]
         if len(self.message.fragments) - len(kept) != len(wanted):
-            self._check_none_missing(wanted - {message.id for message in self.message.fragments})
+            self.check_none_missing(wanted - {message.id for message in self.message.fragments})
         self._set_fragments(kept)
 
     def _set_fragments(self, messages: list[table_pb2.DataFragment]) -> None:
@@ -344,7 +347,7 @@ class _Draft:
             )
         self._set_fragments(sorted(self.message.fragments, key=lambda message: message.id))
 
-    def _check_none_missing(self, missing: Iterable[int]) -> None:
+    def check_none_missing(self, missing: Iterable[int]) -> None:
         gone = tuple(sorted(missing))
         if gone:
             raise RetryableCommitConflictError(
@@ -358,14 +361,27 @@ class _Draft:
     def set_schema(self, schema: Schema) -> None:
         """Replace the fields. Data files and indices without a remaining field are removed."""
         before = self.field_ids()
-        fields = schema.to_protos()
-        del self.message.fields[:]
-        self.message.fields.extend(fields)
+        self.replace_fields(schema)
         live = self.field_ids()
         if before - live:
             for message in self.message.fragments:
                 _drop_dead_files(message, live)
             self.edit_indices(lambda index: index if set(index.fields) <= live else None)
+
+    def replace_fields(self, schema: Schema) -> None:
+        fields = schema.to_protos()
+        del self.message.fields[:]
+        self.message.fields.extend(fields)
+
+    def set_file_version(self, file_version: FileVersion) -> None:
+        self.message.data_format.file_format = "lance"
+        self.message.data_format.version = file_version.number
+
+    def raise_max_fragment_id(self, highest: int) -> None:
+        """Set the counter of fragment ids so that it includes `highest` and the ids of all fragments."""
+        highest = max(highest, used_fragment_ids(self.message))
+        if highest >= 0:
+            self.message.max_fragment_id = highest
 
     def set_schema_metadata(self, metadata: Mapping[str, bytes]) -> None:
         self.message.schema_metadata.clear()
@@ -478,29 +494,19 @@ def _(operation: tx.Overwrite, draft: _Draft) -> None:
             "an Overwrite of an existing table cannot add base paths; add them with an UpdateBases operation"
         )
     # The counter must include the ids of the fragments that are removed.
-    highest = used_fragment_ids(message)
-    if highest >= 0:
-        message.max_fragment_id = highest
+    draft.raise_max_fragment_id(used_fragment_ids(message))
     del message.fragments[:]
     draft.index_section = None
-    del message.fields[:]
-    message.fields.extend(operation.schema.to_protos())
+    draft.replace_fields(operation.schema)
     draft.set_schema_metadata(operation.schema.metadata)
     for key, value in operation.config_upsert.items():
         message.config[key] = value
     _add_bases(draft, operation.initial_bases)
-    version = draft.file_version or _file_version_of(operation.fragments)
-    if version is not None:
-        message.data_format.file_format = "lance"
-        message.data_format.version = version.number
+    files = (file for fragment in operation.fragments for file in fragment.files)
+    file_version = draft.file_version or next((file.file_version for file in files), None)
+    if file_version is not None:
+        draft.set_file_version(file_version)
     draft.add(operation.fragments)
-
-
-def _file_version_of(fragments: Iterable[Fragment]) -> FileVersion | None:
-    for fragment in fragments:
-        for file in fragment.files:
-            return file.file_version
-    return None
 
 
 @apply.register
@@ -512,9 +518,7 @@ def _(operation: tx.Restore, draft: _Draft) -> None:
     message.CopyFrom(draft.restored.manifest)
     draft.trusts_flags = is_own_manifest(message)
     draft.index_section = draft.restored.index_section
-    highest = max(used_fragment_ids(newest), used_fragment_ids(message))
-    if highest >= 0:
-        message.max_fragment_id = highest
+    draft.raise_max_fragment_id(used_fragment_ids(newest))
     message.next_row_id = max(message.next_row_id, newest.next_row_id)
 
 
@@ -543,20 +547,12 @@ def _(operation: tx.Merge, draft: _Draft) -> None:
     messages = [fragment.to_proto() for fragment in operation.fragments]
     number_fragments(draft.message, _unnumbered_in_merge(draft.message, messages))
     if draft.file_version is not None:
-        draft.message.data_format.file_format = "lance"
-        draft.message.data_format.version = draft.file_version.number
+        draft.set_file_version(draft.file_version)
     elif draft.stable_row_ids:  # a format change updates no row
         draft.stamp_changed_files(messages)
-    draft.check_files(messages)
     del draft.message.fragments[:]
-    live = draft.field_ids()
-    for message in messages:
-        _drop_dead_files(message, live)
-    draft.message.fragments.extend(messages)
-    draft.record_deletions(messages)
-    highest = max(highest, used_fragment_ids(draft.message))
-    if highest >= 0:
-        draft.message.max_fragment_id = highest
+    draft.append(messages)
+    draft.raise_max_fragment_id(highest)
 
 
 def _unnumbered_in_merge(
@@ -597,9 +593,9 @@ def _(operation: tx.Project, draft: _Draft) -> None:
 @apply.register
 def _(operation: tx.UpdateConfig, draft: _Draft) -> None:
     message = draft.message
-    _update_strings(message.config, operation.config)
-    _update_strings(message.table_metadata, operation.table_metadata)
-    _update_bytes(message.schema_metadata, operation.schema_metadata)
+    _update_map(message.config, operation.config)
+    _update_map(message.table_metadata, operation.table_metadata)
+    _update_map(message.schema_metadata, operation.schema_metadata, str.encode)
     if operation.field_metadata:
         positions = {field.id: position for position, field in enumerate(message.fields)}
         for field_id, update in operation.field_metadata.items():
@@ -607,7 +603,7 @@ def _(operation: tx.UpdateConfig, draft: _Draft) -> None:
                 raise InvalidOperationError(
                     f"field {field_id} does not exist, so its metadata cannot be changed; check the field id"
                 )
-            _update_bytes(message.fields[positions[field_id]].metadata, update)
+            _update_map(message.fields[positions[field_id]].metadata, update, str.encode)
             _derive_from_metadata(message.fields[positions[field_id]])
 
 
@@ -622,19 +618,16 @@ def _derive_from_metadata(field: file_pb2.Field) -> None:
     field.unenforced_clustering_key_position = derived.unenforced_clustering_key_position
 
 
-def _update_strings(target: MutableMapping[str, str], update: UpdateMap | None) -> None:
-    if update is not None:
-        after = update.apply(target)
+def _update_map(target: MutableMapping[str, Any], update: UpdateMap | None, encode: Callable[[str], Any] = str) -> None:
+    if update is None:
+        return
+    if update.replace:
         target.clear()
-        target.update(after)
-
-
-def _update_bytes(target: MutableMapping[str, bytes], update: UpdateMap | None) -> None:
-    if update is not None:
-        kept = {} if update.replace else {key: value for key, value in target.items() if key not in update.entries}
-        target.clear()
-        target.update(kept)
-        target.update({key: value.encode() for key, value in update.entries.items() if value is not None})
+    for key, value in update.entries.items():
+        if value is not None:
+            target[key] = encode(value)
+        elif key in target:
+            del target[key]
 
 
 @apply.register
@@ -657,9 +650,7 @@ def _points_at_row_ids(index: table_pb2.IndexMetadata) -> bool:
 def _(operation: tx.Rewrite, draft: _Draft) -> None:
     old = [fragment.id for group in operation.groups for fragment in group.old_fragments]
     new = [fragment for group in operation.groups for fragment in group.new_fragments]
-    repeated = (
-        sorted({fragment_id for fragment_id in old if old.count(fragment_id) > 1}) if len(set(old)) < len(old) else []
-    )
+    repeated = sorted(fragment_id for fragment_id, count in Counter(old).items() if count > 1)
     if repeated:
         raise InvalidOperationError(
             f"the Rewrite replaces fragments {repeated} more than once, which would duplicate their rows; commit only"
@@ -715,22 +706,18 @@ def _(operation: tx.DataReplacement, draft: _Draft) -> None:
             if draft.stable_row_ids:
                 stamp_updated((message,), draft.version)
             left.discard(message.id)
-    draft._check_none_missing(left)
+    draft.check_none_missing(left)
     draft.uncover(wanted, {field for file in wanted.values() for field in file.fields})
 
 
 def _replace_file(message: table_pb2.DataFragment, new: DataFile) -> None:
     """Replace the data file that has the same fields and format version, or add the file if its fields are new."""
-    present: set[int] = set()
+    key = (new.fields, new.major, new.minor)
     for old in message.files:
-        if tuple(old.fields) == new.fields and (old.file_major_version, old.file_minor_version) == (
-            new.major,
-            new.minor,
-        ):
+        if (tuple(old.fields), old.file_major_version, old.file_minor_version) == key:
             old.CopyFrom(new.to_proto())
             return
-        present.update(old.fields)
-    if present & set(new.fields):
+    if not set(new.fields).isdisjoint(field_id for old in message.files for field_id in old.fields):
         raise InvalidOperationError(
             f"fragment {message.id} has no data file with exactly the fields {list(new.fields)} and format"
             f" {new.major}.{new.minor}; replace whole files"

@@ -9,6 +9,7 @@ A clone starts with the version number of its source and has no history before i
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 from lancetable.commit.build import writer_version
 from lancetable.commit.dictionaries import dictionary_head
@@ -26,12 +27,6 @@ from lancetable.store.base import ObjectStore
 from lancetable.table.version import TableVersion
 
 __all__ = ["commit_clone"]
-
-_EXTERNAL = (
-    ("row_id_sequence", "external_row_ids"),
-    ("last_updated_at_version_sequence", "external_last_updated_at_versions"),
-    ("created_at_version_sequence", "external_created_at_versions"),
-)
 
 
 def commit_clone(
@@ -70,7 +65,7 @@ def commit_clone(
     """
     transaction = Transaction.create(source.version, operation)
     message = source.manifest.to_proto()
-    indices = _indices(source)
+    indices = index_messages(source.file.index_section(source.store), source.location.path)
     if operation.is_shallow:
         _reference_source(message, indices, operation)
     else:
@@ -94,38 +89,35 @@ def commit_clone(
     )
 
 
-def _indices(source: TableVersion) -> list[table_pb2.IndexMetadata]:
-    return index_messages(source.file.index_section(source.store), source.location.path)
+def _based(
+    message: table_pb2.Manifest, indices: list[table_pb2.IndexMetadata]
+) -> Iterator[table_pb2.DataFile | table_pb2.DeletionFile | table_pb2.IndexMetadata]:
+    """Yield all records that refer to a base path, or to the table's own root if they have no base id."""
+    for fragment in message.fragments:
+        yield from fragment.files
+        if fragment.HasField("deletion_file"):
+            yield fragment.deletion_file
+    yield from indices
 
 
 def _reference_source(message: table_pb2.Manifest, indices: list[table_pb2.IndexMetadata], operation: tx.Clone) -> None:
     base_id = max((other.id for other in message.base_paths), default=-1) + 1
     for fragment in message.fragments:
-        for oneof, external in _EXTERNAL:
-            if fragment.WhichOneof(oneof) == external:
+        for oneof in ("row_id_sequence", "last_updated_at_version_sequence", "created_at_version_sequence"):
+            if (fragment.WhichOneof(oneof) or "").startswith("external"):
                 raise UnsupportedFeatureError(
                     f"fragment {fragment.id} stores its row ids or versions in a separate file, which a shallow clone "
                     "cannot refer to; use a deep clone",
                     feature="shallow clones of tables with row ids in files",
                 )
-        for file in fragment.files:
-            if not file.HasField("base_id"):
-                file.base_id = base_id
-        if fragment.HasField("deletion_file") and not fragment.deletion_file.HasField("base_id"):
-            fragment.deletion_file.base_id = base_id
-    for index in indices:
-        if not index.HasField("base_id"):
-            index.base_id = base_id
+    for record in _based(message, indices):
+        if not record.HasField("base_id"):
+            record.base_id = base_id
     path = BasePath(base_id, operation.ref_path, name=operation.ref_name, is_dataset_root=True)
     message.base_paths.append(path.to_proto())
 
 
 def _remove_bases(message: table_pb2.Manifest, indices: list[table_pb2.IndexMetadata]) -> None:
-    for fragment in message.fragments:
-        for file in fragment.files:
-            file.ClearField("base_id")
-        if fragment.HasField("deletion_file"):
-            fragment.deletion_file.ClearField("base_id")
-    for index in indices:
-        index.ClearField("base_id")
+    for record in _based(message, indices):
+        record.ClearField("base_id")
     del message.base_paths[:]

@@ -14,7 +14,7 @@ Source: the conflict matrix of the format's transaction document; every cell was
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any
@@ -109,7 +109,7 @@ Rewrite     ok    X     F    F     F     R     ok   ok    X    ok    ok    F    
 CreateIndex ok    X     ok   ok    ixupd mwidx ok   ok    X    ok    ok    ixcol ixfrg names ok   ok    ok    X     ok
 Reserve     ok    X     ok   ok    ok    ok    ok   ok    X    ok    ok    ok    ok    ok    ok   ok    ok    ok    ok
 UpdateBases ok    ok    ok   ok    ok    ok    ok   ok    ok   ok    ok    ok    ok    ok    ok   bases ok    ok    ok
-MemWal      X     X     X    shard shard X     X    X     X    ok    ok    X     ok    ok    ok   ok    X     twice X
+MemWal      X     X     X    shard shard X     X    X     X    ok    ok    X     ok    ok    ok   ok    X     shard X
 DataOverlay ok    X     lost F     F     R     R    ok    X    ok    ok    ok    F     ok    ok   ok    ok    X     ok
 """
 
@@ -141,7 +141,7 @@ def check(pending: Operation, committed: Operation | None, context: Context) -> 
 def kinds(operation: Operation) -> tuple[Kind, ...]:
     """Return the rows and columns of an operation in the table, () for an unknown operation."""
     if isinstance(operation, tx.Update):
-        return (Kind.UPDATE_COLUMNS if _rewrites_columns(operation) else Kind.UPDATE_ROWS,)
+        return (Kind.UPDATE_COLUMNS if operation.mode is tx.UpdateMode.REWRITE_COLUMNS else Kind.UPDATE_ROWS,)
     if isinstance(operation, tx.Project):
         return (Kind.PROJECT_PRESERVING if operation.preserves_nullability else Kind.PROJECT,)
     if isinstance(operation, tx.UpdateConfig):
@@ -172,17 +172,10 @@ _KINDS: Mapping[type, Kind] = {
 }
 
 
-def _rewrites_columns(update: tx.Update) -> bool:
-    return update.mode is tx.UpdateMode.REWRITE_COLUMNS
-
-
 def _config_kinds(operation: tx.UpdateConfig) -> tuple[Kind, ...]:
-    found = []
-    if operation.config is not None or operation.table_metadata is not None:
-        found.append(Kind.CONFIG)
-    if operation.schema_metadata is not None or operation.field_metadata:
-        found.append(Kind.SCHEMA_CONFIG)
-    return tuple(found) or (Kind.CONFIG,)
+    changes_schema = operation.schema_metadata is not None or bool(operation.field_metadata)
+    changes_config = operation.config is not None or operation.table_metadata is not None or not changes_schema
+    return (Kind.CONFIG,) * changes_config + (Kind.SCHEMA_CONFIG,) * changes_schema
 
 
 # --- fragments of an operation ---------------------------------------------------------------------------------------
@@ -220,26 +213,31 @@ def touched_fragments(operation: Operation) -> frozenset[int]:
 Condition = Callable[[Any, Any, Context], Verdict]
 
 
+def _conflict_if(fragments: Iterable[int], reason: str, severity: Severity = R) -> Verdict:
+    """Return a conflict on these fragments, or that there is none if the list is empty."""
+    ids = tuple(sorted(fragments))
+    return Verdict(severity, reason, ids) if ids else _COMPATIBLE
+
+
 def _same_fragments(pending: Operation, committed: Operation, context: Context) -> Verdict:
-    common = touched_fragments(pending) & touched_fragments(committed)
-    return Verdict(R, "both change the same fragments", tuple(sorted(common))) if common else _COMPATIBLE
+    return _conflict_if(touched_fragments(pending) & touched_fragments(committed), "both change the same fragments")
 
 
 def _deleted_rows(pending: tx.Delete | tx.Update, committed: tx.Delete | tx.Update, context: Context) -> Verdict:
     common = touched_fragments(pending) & touched_fragments(committed)
-    if not common:
-        return _COMPATIBLE
-    fragments = tuple(sorted(common))
-    if common & removed_fragments(committed):
-        return Verdict(R, "a fragment that this operation changes was removed", fragments)
-    if common & removed_fragments(pending):
-        return Verdict(R, "a fragment that this operation removes was changed", fragments)
-    if not common <= context.known_rows:
-        return Verdict(R, "both change the same fragments, and the rows that this one changes are unknown", fragments)
     mine, other = updated_fragments(pending), updated_fragments(committed)
-    if any(mine[fragment_id].files != other[fragment_id].files for fragment_id in common):
-        return Verdict(R, "the data files of a fragment that this operation changes were replaced", fragments)
-    return Verdict(REBASE, "both delete rows of the same fragments", fragments)
+    severity = R
+    if common & removed_fragments(committed):
+        reason = "a fragment that this operation changes was removed"
+    elif common & removed_fragments(pending):
+        reason = "a fragment that this operation removes was changed"
+    elif not common <= context.known_rows:
+        reason = "both change the same fragments, and the rows that this one changes are unknown"
+    elif any(mine[fragment_id].files != other[fragment_id].files for fragment_id in common):
+        reason = "the data files of a fragment that this operation changes were replaced"
+    else:
+        severity, reason = REBASE, "both delete rows of the same fragments"
+    return _conflict_if(common, reason, severity)
 
 
 def _concurrent_updates(pending: tx.Update, committed: tx.Update, context: Context) -> Verdict:
@@ -321,31 +319,29 @@ def _schema_keys(pending: tx.UpdateConfig, committed: tx.UpdateConfig, context: 
 
 
 def _dropped_rewritten_fields(pending: tx.Update, committed: tx.Project, context: Context) -> Verdict:
-    dropped = set(pending.fields_modified) - _field_ids(committed)
-    return Verdict(R, f"fields {sorted(dropped)}, which this one rewrites, were dropped") if dropped else _COMPATIBLE
+    return _dropped(set(pending.fields_modified), committed, "rewrites", R)
 
 
-def _field_ids(project: tx.Project) -> set[int]:
-    return set(project.schema.by_id)
+def _replaced_project(pending: tx.DataReplacement, committed: tx.Project, context: Context) -> Verdict:
+    return _dropped(_replaced_fields(pending), committed, "replaces", X)
+
+
+def _dropped(field_ids: set[int], project: tx.Project, change: str, severity: Severity) -> Verdict:
+    dropped = sorted(field_ids - project.schema.by_id.keys())
+    reason = f"fields {dropped}, which this one {change}, were dropped"
+    return Verdict(severity, reason) if dropped else _COMPATIBLE
 
 
 def _replaced_delete(pending: tx.DataReplacement, committed: tx.Delete, context: Context) -> Verdict:
     gone = touched_fragments(pending) & removed_fragments(committed)
-    return (
-        Verdict(X, "fragments that this operation changes were deleted", tuple(sorted(gone))) if gone else _COMPATIBLE
-    )
+    return _conflict_if(gone, "fragments that this operation changes were deleted", X)
 
 
 def _replaced_update(pending: tx.DataReplacement, committed: tx.Update, context: Context) -> Verdict:
     gone = touched_fragments(pending) & removed_fragments(committed)
     if gone:
-        return Verdict(X, "fragments that this operation changes were removed", tuple(sorted(gone)))
+        return _conflict_if(gone, "fragments that this operation changes were removed", X)
     return _same_fragments(pending, committed, context)
-
-
-def _replaced_project(pending: tx.DataReplacement, committed: tx.Project, context: Context) -> Verdict:
-    dropped = _replaced_fields(pending) - _field_ids(committed)
-    return Verdict(X, f"fields {sorted(dropped)}, which this one replaces, were dropped") if dropped else _COMPATIBLE
 
 
 def _replaced_fields(operation: tx.DataReplacement) -> set[int]:
@@ -353,34 +349,37 @@ def _replaced_fields(operation: tx.DataReplacement) -> set[int]:
 
 
 def _same_columns(pending: tx.DataReplacement, committed: tx.DataReplacement, context: Context) -> Verdict:
-    other = {replacement.fragment_id: set(replacement.new_file.fields) for replacement in committed.replacements}
-    clash = tuple(
-        sorted(
-            replacement.fragment_id
-            for replacement in pending.replacements
-            if other.get(replacement.fragment_id, set()) & set(replacement.new_file.fields)
-        )
+    replaced = {replacement.fragment_id: set(replacement.new_file.fields) for replacement in committed.replacements}
+    common = (
+        replacement.fragment_id
+        for replacement in pending.replacements
+        if not replaced.get(replacement.fragment_id, set()).isdisjoint(replacement.new_file.fields)
     )
-    return Verdict(R, "both replace the same columns of the same fragments", clash) if clash else _COMPATIBLE
+    return _conflict_if(common, "both replace the same columns of the same fragments")
 
 
 def _index_fields(pending: Operation, committed: Operation, context: Context) -> Verdict:
-    replacement, created = (pending, committed) if isinstance(pending, tx.DataReplacement) else (committed, pending)
-    assert isinstance(replacement, tx.DataReplacement) and isinstance(created, tx.CreateIndex)
+    created, replacement = _index_first(pending, committed)
     indexed = {field_id for index in created.new_indices for field_id in index.fields}
     clash = indexed & _replaced_fields(replacement)
     return Verdict(R, f"fields {sorted(clash)} are replaced by one and indexed by the other") if clash else _COMPATIBLE
 
 
-def _index_rewrite(pending: Operation, committed: Operation, context: Context) -> Verdict:
-    rewrite, created = (pending, committed) if isinstance(pending, tx.Rewrite) else (committed, pending)
+def _index_first(pending: Operation, committed: Operation) -> tuple[tx.CreateIndex, Any]:
+    """Return the CreateIndex of a pair of operations, then the other operation."""
+    created, other = (pending, committed) if isinstance(pending, tx.CreateIndex) else (committed, pending)
     assert isinstance(created, tx.CreateIndex)
+    return created, other
+
+
+def _index_rewrite(pending: Operation, committed: Operation, context: Context) -> Verdict:
+    created, rewrite = _index_first(pending, committed)
     rewritten = removed_fragments(rewrite)
     for index in created.new_indices:
         covered = _covered(index)
         common = rewritten if covered is None else rewritten & covered
         if common:
-            return Verdict(R, f"index {index.name!r} covers fragments that were rewritten", tuple(sorted(common)))
+            return _conflict_if(common, f"index {index.name!r} covers fragments that were rewritten")
     return _COMPATIBLE
 
 
@@ -412,21 +411,17 @@ _MEM_WAL_INDEX = "__lance_mem_wal"
 
 
 def _mem_wal_index(pending: Operation, committed: Operation, context: Context) -> Verdict:
-    created = pending if isinstance(pending, tx.CreateIndex) else committed
-    assert isinstance(created, tx.CreateIndex)
+    created, _ = _index_first(pending, committed)
     return Verdict(R, "the MemWAL index was changed") if _MEM_WAL_INDEX in _index_names_of(created) else _COMPATIBLE
 
 
 def _shards(
-    pending: tx.Update | tx.UpdateMemWalState, committed: tx.Update | tx.UpdateMemWalState, _: Context
+    pending: tx.Update | tx.UpdateMemWalState, committed: tx.Update | tx.UpdateMemWalState, context: Context
 ) -> Verdict:
+    # The second of two state changes cannot succeed by running again.
+    severity = X if isinstance(pending, tx.UpdateMemWalState) and isinstance(committed, tx.UpdateMemWalState) else R
     common = _shard_ids(pending) & _shard_ids(committed)
-    return Verdict(R, "both compact the same MemWAL shard") if common else _COMPATIBLE
-
-
-def _same_shards(pending: tx.UpdateMemWalState, committed: tx.UpdateMemWalState, context: Context) -> Verdict:
-    common = _shard_ids(pending) & _shard_ids(committed)
-    return Verdict(X, "both compact the same MemWAL shard") if common else _COMPATIBLE
+    return Verdict(severity, "both compact the same MemWAL shard") if common else _COMPATIBLE
 
 
 def _shard_ids(operation: tx.Update | tx.UpdateMemWalState) -> set[bytes]:
@@ -448,7 +443,7 @@ def _bases(pending: tx.UpdateBases, committed: tx.UpdateBases, context: Context)
 
 def _overlaid(pending: tx.DataOverlay, committed: tx.Delete, context: Context) -> Verdict:
     gone = touched_fragments(pending) & removed_fragments(committed)
-    return Verdict(R, "fragments that this one overlays were deleted", tuple(sorted(gone))) if gone else _COMPATIBLE
+    return _conflict_if(gone, "fragments that this one overlays were deleted")
 
 
 _CONDITIONS: Mapping[str, Condition] = {
@@ -473,7 +468,6 @@ _CONDITIONS: Mapping[str, Condition] = {
     "same": _same_columns,
     "shard": _shards,
     "skeys": _schema_keys,
-    "twice": _same_shards,
     "upds": _concurrent_updates,
 }
 _SEVERITIES: Mapping[str, Severity] = {"ok": OK, "R": R, "X": X}

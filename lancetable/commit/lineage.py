@@ -7,7 +7,7 @@ A cleanup can free a version number between the look for new versions and the pu
     publication  the transaction becomes a new version 8, which precedes 9, and no later version contains its changes
 
 A conditional create cannot prevent this. Time can: cleanups of this library wait before they remove very young versions
-(commit/gc/cleanup.py: CleanupPlan), so a publication within `GRACE_PERIOD_SECONDS` of its look needs no check. After a
+(commit/gc/plan.py: CleanupPlan), so a publication within `GRACE_PERIOD_SECONDS` of its look needs no check. After a
 longer time the versions are listed again. A cleanup never removes the newest version, and never leaves out an old
 version without a tag. A published version is therefore valid if it is the newest, or if both of its neighbours exist.
 """

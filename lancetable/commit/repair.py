@@ -15,6 +15,7 @@ of newer releases are not checked.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from lancetable.commit.build import Built
@@ -67,8 +68,7 @@ def _is_older(writer: WriterVersion | None, version: tuple[int, ...]) -> bool:
 
 
 def _repair_format(message: table_pb2.Manifest) -> None:
-    stated = message.data_format.version
-    if stated not in ("", FileVersion.LEGACY.number):
+    if message.data_format.version not in ("", FileVersion.LEGACY.number):
         return
     file_version = Manifest(message).file_version
     legacy = {
@@ -132,10 +132,6 @@ def _renumber_duplicates(message: table_pb2.Manifest, source: TableVersion) -> N
 
 
 def _duplicates(files: Iterable[table_pb2.DataFile]) -> set[int]:
-    seen: set[int] = set()
-    duplicates: set[int] = set()
-    for file in files:
-        field_ids = {field_id for field_id in file.fields if field_id >= 0}
-        duplicates |= seen & field_ids
-        seen |= field_ids
-    return duplicates
+    """Return the ids of the fields that several files contain."""
+    counts = Counter(field_id for file in files for field_id in set(file.fields) if field_id >= 0)
+    return {field_id for field_id, count in counts.items() if count > 1}

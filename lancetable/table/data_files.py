@@ -18,7 +18,7 @@ import pyarrow as pa
 from lancetable.errors import InvalidInputError, LanceError, UnsupportedFeatureError
 from lancetable.file import pool
 from lancetable.file.blobs.descriptor import blob_directory, stored_schema
-from lancetable.file.blobs.writer import BlobColumns, check_places
+from lancetable.file.blobs.writer import BlobColumnsWriter, check_blob_nesting
 from lancetable.file.legacy_writer import DEFAULT_GROUP_ROWS, LegacyFileWriter
 from lancetable.file.writer import FileWriter, WrittenFile
 from lancetable.format.fragment import DataFile, Fragment
@@ -131,7 +131,7 @@ class _OpenFile(NamedTuple):
     sink: ObjectWriter
     writer: FileWriter | LegacyFileWriter
     max_rows: int
-    blobs: BlobColumns | None
+    blobs: BlobColumnsWriter | None
 
 
 @dataclass
@@ -158,7 +158,7 @@ class _FragmentWriter:
             raise UnsupportedFeatureError(
                 f"Blob v2 requires file version >= 2.2, not {self.version}", feature=f"blob files in {self.version}"
             )
-        check_places(self.schema)
+        check_blob_nesting(self.schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows, in as many files as the limits require."""
@@ -199,7 +199,7 @@ class _FragmentWriter:
         if self.stored_schema is not self.schema:
             assert isinstance(writer, FileWriter)
             write_blob, pack_bytes = writer.write_blob, limits.blob_pack_bytes
-            blobs = BlobColumns(self.store, path, self.schema, write_blob, pack_bytes, base_ids=limits.base_ids)
+            blobs = BlobColumnsWriter(self.store, path, self.schema, write_blob, pack_bytes, base_ids=limits.base_ids)
         self.file = _OpenFile(name, target, sink, writer, max_rows, blobs)
         if self.progress is not None:
             self.progress("begin", Fragment(id=len(self.fragments)))

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError
-from lancetable.file.blobs.storage import DataFilePlace, blob_bytes
+from lancetable.file.blobs.storage import BlobDataFile, blob_bytes
 from lancetable.file.reader import Cursors, FileRows, read_columns, read_files, refuse_nulls
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
@@ -295,13 +295,13 @@ def _with_blob_bytes(
 ) -> list[Column]:
     """Return the columns with the bytes of blobs, read by their descriptions."""
 
-    def data_file(field_id: int) -> DataFilePlace | None:
+    def data_file(field_id: int) -> BlobDataFile | None:
         return blob_data_file(version, selection.fragment, field_id)
 
     return [blob_bytes(version, data_file, field, array) for field, array in zip(columns, descriptions)]
 
 
-def blob_data_file(version: TableVersion, fragment: Fragment, field_id: int) -> DataFilePlace | None:
+def blob_data_file(version: TableVersion, fragment: Fragment, field_id: int) -> BlobDataFile | None:
     """Return the data file that contains a blob field, or None if the fragment does not have the field."""
     files = files_of(version, fragment)
     file_number = files.owner.get(field_id)
@@ -309,7 +309,7 @@ def blob_data_file(version: TableVersion, fragment: Fragment, field_id: int) -> 
         return None
     data_file = files.files[file_number]
     size_bytes = file_metadata(version, data_file).size_bytes
-    return DataFilePlace(version.data_file_path(data_file), size_bytes, version.data_file_root(data_file))
+    return BlobDataFile(version.data_file_path(data_file), size_bytes, version.data_file_root(data_file))
 
 
 def virtual_column(version: TableVersion, selection: Selection, name: str) -> pa.Array:

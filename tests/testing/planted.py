@@ -6,12 +6,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from lancetable.commit import build, loop, rebase
 from lancetable.commit.conflicts import Severity, Verdict, check
-from lancetable.commit.gc import cleanup
+from lancetable.commit.gc import plan as gc_plan
 from lancetable.format.paths import is_detached, manifest_path
 from lancetable.handlers import base as handlers_base
 from lancetable.handlers import conditional_put, external
@@ -137,10 +138,10 @@ def keep_row_ids(real: Any) -> Any:
 def drop_concurrent_deletions(real: Any) -> Any:
     """Write the deletion vector of the read version, without the deletions that were committed since."""
 
-    def merged(onto: Any, fragment_id: int, rows: Any) -> Any:
-        return real(onto, fragment_id, rows)[0], rows
+    def delete_rows(version: Any, fragment: Any, rows: Any, *arguments: Any, **options: Any) -> Any:
+        return real.delete_rows(version, replace(fragment, deletion_file=None), rows, *arguments, **options)
 
-    return merged
+    return SimpleNamespace(read=real.read, EMPTY=real.EMPTY, delete_rows=delete_rows)
 
 
 def publish_before_decision(real: Any) -> Any:
@@ -183,8 +184,8 @@ PLANTED: dict[str, Patch] = {
     "a missing transaction is compatible": replacing(loop, "check", missing_is_compatible),
     "fragment ids are kept after a lost race": replacing(build, "number_fragments", keep_fragment_ids),
     "row ids are kept after a lost race": replacing(build, "assign_row_ids", keep_row_ids),
-    "deletions are merged with the wrong version": replacing(rebase, "_merged", drop_concurrent_deletions),
-    "cleanup removes files of commits in progress": replacing(cleanup, "UNVERIFIED_AGE", lambda real: timedelta(0)),
+    "deletions are merged with the wrong version": replacing(rebase, "deletions", drop_concurrent_deletions),
+    "cleanup removes files of commits in progress": replacing(gc_plan, "UNVERIFIED_AGE", lambda real: timedelta(0)),
     "the manifest is published before the decision": replacing(
         external.ExternalHandler, "commit", publish_before_decision
     ),

@@ -16,7 +16,7 @@ import pytest
 
 import lancetable
 from lancetable.commit import loop
-from lancetable.commit.gc import cleanup
+from lancetable.commit.gc import plan as cleanup_plan
 from lancetable.testing.simulator import Faults, Job, Run, SimulationError, simulate
 from lancetable.testing.simulator.jobs import is_stable, judge_serially, make_table, read_table, standard_jobs
 
@@ -150,7 +150,7 @@ def test_freed_version_numbers_are_reused_without_the_safeguards(verify_lineage:
     in_grace_period = loop.is_in_grace_period if verify_lineage else lambda *_: True
     with (
         mock.patch.object(loop, "is_in_grace_period", in_grace_period),
-        mock.patch.object(cleanup, "_any_young", lambda *_: False),
+        mock.patch.object(cleanup_plan, "_any_young", lambda *_: False),
         pytest.raises(SimulationError),
     ):
         for seed in range(500):

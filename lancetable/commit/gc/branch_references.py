@@ -6,26 +6,29 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from lancetable.commit.gc.referenced_files import detached_versions, named_by
+from lancetable.commit.gc.referenced_files import detached_versions, referenced_paths
 from lancetable.errors import LanceError, StoreError
 from lancetable.format.refs import BranchContents
 from lancetable.table import refs
 from lancetable.table.manifests import identity_of
 from lancetable.table.version import TableVersion, base_of_branch, checkout, open_location
 
-__all__ = ["ReferencedBranch", "branches_from", "needs_of"]
+__all__ = ["CleanupReferencedBranch", "branches_from", "versions_needed_by"]
 
 
-@dataclass(frozen=True, slots=True)
-class ReferencedBranch:
-    """A branch, and the version of the current branch from which it or one of its parents was created."""
+@dataclass
+class CleanupReferencedBranch:
+    """A branch that was created, directly or through other branches, from a version of the current branch.
+
+    The version `referenced_version` is kept while the branch uses its files.
+    """
 
     name: str
     referenced_version: int
     cleanup_candidate: bool = False
 
 
-def branches_from(version: TableVersion) -> list[ReferencedBranch]:
+def branches_from(version: TableVersion) -> list[CleanupReferencedBranch]:
     """Return the branches created from the branch of `version`, directly or indirectly, descendants first.
 
     Branches are found by the names of their parents and by lineage, because the ref of a parent may have been deleted.
@@ -51,12 +54,12 @@ def branches_from(version: TableVersion) -> list[ReferencedBranch]:
             referenced[name] = branch.lineage[len(lineage)][0]
         elif not branch.lineage and branch.parent_branch not in (None, "main", *contents):
             referenced.setdefault(name, 0)
-    return [ReferencedBranch(name, number) for name, number in referenced.items()]
+    return [CleanupReferencedBranch(name, number) for name, number in referenced.items()]
 
 
-def needs_of(
+def versions_needed_by(
     version: TableVersion,
-    branches: Iterable[ReferencedBranch],
+    branches: Iterable[CleanupReferencedBranch],
     numbers: Container[int],
     gone: Container[int],
     warnings: list[str],
@@ -103,7 +106,7 @@ def needs_of(
     for branch in relevant:
         number = branch.referenced_version
         try:
-            named = ancestor.named_by(checkout(version, (branch.name, None)))
+            named = ancestor.referenced_paths(checkout(version, (branch.name, None)))
             paths = set(named if number in gone else islice(named, 1))
         except StoreError:
             raise
@@ -125,20 +128,20 @@ class _Ancestor:
     """Parent of branches, with the roots of other branches and the base paths that certainly point elsewhere."""
 
     version: TableVersion
-    others: frozenset[str]
-    elsewhere: frozenset[str]
+    other_roots: frozenset[str]
+    foreign_paths: frozenset[str]
     branches: Mapping[str, BranchContents]
 
     @classmethod
     def of(cls, version: TableVersion) -> _Ancestor:
         branches = refs.BRANCHES.list(version.store, version.main_base)
-        others = frozenset(base_of_branch(version, name) for name in (None, *branches)) - {version.base}
+        other_roots = frozenset(base_of_branch(version, name) for name in (None, *branches)) - {version.base}
         root = version.store.uri(version.base).rstrip("/")
         paths = {base_path.path for base_path in version.manifest.base_paths.values()}
-        elsewhere = frozenset(path for path in paths if path.rstrip("/") not in (root, f"file://{root}"))
-        return cls(version, others, elsewhere, branches)
+        foreign_paths = frozenset(path for path in paths if path.rstrip("/") not in (root, f"file://{root}"))
+        return cls(version, other_roots, foreign_paths, branches)
 
-    def named_by(self, branch: TableVersion) -> Iterator[str]:
+    def referenced_paths(self, branch: TableVersion) -> Iterator[str]:
         """Yield the files below this root that any version of a branch may use.
 
         Base paths of a table that was moved point to its old location. A base path therefore counts as this root unless
@@ -150,26 +153,29 @@ class _Ancestor:
             # Every cleanup reads all versions of a branch whose parent was removed, and most of them never change. The
             # lineage is part of the key, because another branch of the same name may have equal names and sizes.
             key = (
-                "files used of an ancestor",
+                "files of an ancestor",
                 branch.store.key(location.path),
                 identity_of(branch.store, location),
                 lineage,
-                self.others,
-                self.elsewhere,
+                self.other_roots,
+                self.foreign_paths,
             )
             files: frozenset[str] | None = branch.cache.get(key) if lineage else None
             if files is None:
-                files = frozenset(self._named_by_one(open_location(branch, location)))
+                files = frozenset(self._paths_of_version(open_location(branch, location)))
                 if lineage:
                     branch.cache.put(key, files, 200 * (1 + len(files)))
             yield from files
         for detached in detached_versions(branch):
-            yield from self._named_by_one(detached)
+            yield from self._paths_of_version(detached)
 
-    def _named_by_one(self, version: TableVersion) -> Iterator[str]:
+    def _paths_of_version(self, version: TableVersion) -> Iterator[str]:
         foreign = {
             base_id
             for base_id, base_path in version.manifest.base_paths.items()
-            if base_path.path in self.elsewhere or any(version.is_base_at(base_id, other) for other in self.others)
+            if base_path.path in self.foreign_paths
+            or any(version.is_base_at(base_id, root) for root in self.other_roots)
         }
-        yield from (path for base_id, path in named_by(version) if base_id is not None and base_id not in foreign)
+        yield from (
+            path for base_id, path in referenced_paths(version) if base_id is not None and base_id not in foreign
+        )

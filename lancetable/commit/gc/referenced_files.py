@@ -21,10 +21,17 @@ from lancetable.format.paths import (
 from lancetable.proto import table_pb2
 from lancetable.table.version import TableVersion, open_location
 
-__all__ = ["NamedFiles", "detached_versions", "files_of", "named_beside", "named_by", "tracked_files"]
+__all__ = [
+    "FILE_TYPES",
+    "ReferencedFiles",
+    "detached_versions",
+    "files_of_detached_versions",
+    "files_of_versions",
+    "referenced_paths",
+]
 
 
-class NamedFiles:
+class ReferencedFiles:
     """Set of files that several versions refer to.
 
     By default, only files below the table's own root are collected. With `everywhere`, every base path counts as the
@@ -48,8 +55,8 @@ class NamedFiles:
         unseen = fragments - self._fragments if own == self._own else fragments
         self._fragments, self._own = fragments, own
         for message in unseen:
-            self._add_paths(_named_by_fragment(table_pb2.DataFragment.FromString(message)))
-        self._add_paths(_named_by_manifest(version))
+            self._add_paths(_paths_of_fragment(table_pb2.DataFragment.FromString(message)))
+        self._add_paths(_paths_of_manifest(version))
 
     def _add_paths(self, named: Iterator[tuple[int | None, str]]) -> None:
         self.paths.update(path for base_id, path in named if self._everywhere or base_id in self._own)
@@ -58,21 +65,14 @@ class NamedFiles:
 _BYTES_OF = table_pb2.DataFragment.SerializeToString
 
 
-def files_of(version: TableVersion) -> set[str]:
-    """Return the files below the table's own root that one version refers to. See NamedFiles."""
-    named = NamedFiles()
-    named.add(version)
-    return named.paths
-
-
-def named_by(version: TableVersion) -> Iterator[tuple[int | None, str]]:
+def referenced_paths(version: TableVersion) -> Iterator[tuple[int | None, str]]:
     """Yield (base id, relative path) of all files of a version. The id is None for the table's own root."""
     for fragment in version.manifest.message.fragments:
-        yield from _named_by_fragment(fragment)
-    yield from _named_by_manifest(version)
+        yield from _paths_of_fragment(fragment)
+    yield from _paths_of_manifest(version)
 
 
-def _named_by_fragment(fragment: table_pb2.DataFragment) -> Iterator[tuple[int | None, str]]:
+def _paths_of_fragment(fragment: table_pb2.DataFragment) -> Iterator[tuple[int | None, str]]:
     for file in fragment.files:
         yield (file.base_id if file.HasField("base_id") else None), f"{DATA_DIR}/{file.path}"
     if fragment.HasField("deletion_file"):
@@ -88,7 +88,7 @@ def _named_by_fragment(fragment: table_pb2.DataFragment) -> Iterator[tuple[int |
             yield None, getattr(fragment, oneof_case).path
 
 
-def _named_by_manifest(version: TableVersion) -> Iterator[tuple[int | None, str]]:
+def _paths_of_manifest(version: TableVersion) -> Iterator[tuple[int | None, str]]:
     """Yield (base id, relative path) of the transaction file and the indices."""
     message = version.manifest.message
     if message.transaction_file:
@@ -97,28 +97,33 @@ def _named_by_manifest(version: TableVersion) -> Iterator[tuple[int | None, str]
         yield (index.base_id if index.HasField("base_id") else None), f"{INDICES_DIR}/{uuid_text(index.uuid.uuid)}"
 
 
-def tracked_files(version: TableVersion, *, min_version: int = 0) -> Iterator[tuple[int, str, str]]:
-    """Yield (version, relative path, kind) of every file of the versions from `min_version` on, newest first."""
-    for location in reversed(version.handler.history(version.store, version.base)):
-        if location.version < min_version:
-            return
-        yield location.version, location.path[len(version.base) :].lstrip("/"), "manifest"
-        for path in sorted(files_of(open_location(version, location))):
-            yield location.version, path, _KIND_OF_FOLDER.get(path.partition("/")[0], "data")
+def files_of_versions(version: TableVersion, *, min_version: int = 0) -> Iterator[list[tuple[int, str, str]]]:
+    """Yield the files of each version from `min_version` on, newest first, as (version, relative path, type)."""
+    for location in reversed(version.handler.history(version.store, version.base, after=max(min_version - 1, 0))):
+        number, manifest = location.version, location.path[len(version.base) :].lstrip("/")
+        referenced = ReferencedFiles()
+        referenced.add(open_location(version, location))
+        paths = sorted(referenced.paths)
+        yield [(number, manifest, "manifest"), *((number, path, _type_of(path)) for path in paths)]
 
 
-_KIND_OF_FOLDER = {
-    DATA_DIR: "data",
-    DELETIONS_DIR: "deletion",
-    TRANSACTIONS_DIR: "transaction",
-    INDICES_DIR: "index",
+_TYPE_OF_FOLDER = {
     VERSIONS_DIR: "manifest",
+    DATA_DIR: "data file",
+    DELETIONS_DIR: "deletion file",
+    TRANSACTIONS_DIR: "transaction file",
+    INDICES_DIR: "index file",
 }
+FILE_TYPES = tuple(_TYPE_OF_FOLDER.values())
 
 
-def named_beside(version: TableVersion) -> set[str]:
+def _type_of(path: str) -> str:
+    return _TYPE_OF_FOLDER.get(path.partition("/")[0], "data file")
+
+
+def files_of_detached_versions(version: TableVersion) -> set[str]:
     """Return the files of all detached versions. Every base path counts as the root."""
-    named = NamedFiles(everywhere=True)
+    named = ReferencedFiles(everywhere=True)
     for detached in detached_versions(version):
         named.add(detached)
     return named.paths

@@ -17,12 +17,13 @@ version 2.2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.format.logical_types import EXTENSION_NAME_KEY
@@ -36,6 +37,7 @@ __all__ = [
     "BlobKind",
     "blob_directory",
     "blob_file_path",
+    "build_descriptions",
     "described",
     "holds_blobs",
     "replace_blobs",
@@ -85,10 +87,7 @@ PREPARED: Final = pa.struct(
 )
 """A blob to be written whose storage location is already decided."""
 
-_PREPARED_PARTS: Final = tuple(
-    Field(part.name, -1, -1, kind)
-    for part, kind in zip(PREPARED, ("uint8", "large_binary", "string", "uint32", "uint64", "uint64"))
-)
+_PREPARED_PARTS: Final = tuple(Field(part.name, -1, -1, str(part.type)) for part in PREPARED)
 _METADATA_V2: Final[Mapping[str, bytes]] = {PACKED_KEY: b"true", BLOB_KEY: b"true"}
 
 
@@ -107,7 +106,7 @@ def with_bytes(field: Field) -> Field:
 
 def stored_schema(schema: Schema) -> Schema:
     """Return the schema of a data file: version 2 blobs become their descriptions, version 1 blobs are unchanged."""
-    fields = tuple(_replace_blob_fields(field, _description_v2_only) for field in schema.fields)
+    fields = tuple(_replace_blob_fields(field, _description_of_v2) for field in schema.fields)
     return schema if all(new is old for new, old in zip(fields, schema.fields)) else Schema(fields, schema.metadata)
 
 
@@ -125,17 +124,14 @@ def with_prepared(field: Field, data_type: pa.DataType) -> Field:
         data_type = data_type.storage_type
     if field.is_blob_v2:
         return replace(field, children=_PREPARED_PARTS) if data_type.equals(PREPARED) else field
-    types = pa.types
-    if field.is_list and (types.is_list(data_type) or types.is_large_list(data_type)):
-        children: tuple[Field, ...] = (with_prepared(field.children[0], data_type.value_type),)
-    elif field.is_struct and types.is_struct(data_type):
-        types_by_name = {part.name: part.type for part in data_type}
-        children = tuple(
-            [with_prepared(child, types_by_name.get(child.name, child.data_type)) for child in field.children]
+    if field.is_list and (pa.types.is_list(data_type) or pa.types.is_large_list(data_type)):
+        return _with_children(field, [with_prepared(field.children[0], data_type.value_type)])
+    if field.is_struct and pa.types.is_struct(data_type):
+        types = {part.name: part.type for part in data_type}
+        return _with_children(
+            field, [with_prepared(child, types.get(child.name, child.data_type)) for child in field.children]
         )
-    else:
-        return field
-    return field if all(new is old for new, old in zip(children, field.children)) else replace(field, children=children)
+    return field
 
 
 def replace_blobs(
@@ -177,12 +173,25 @@ def replace_blobs(
 def _list_buffers(array: pa.Array) -> list[pa.Buffer | None]:
     """Return the validity and offset buffers that match the result of `array.flatten()`."""
     valid = None
-    lengths = np.asarray(array.value_lengths().fill_null(0))
+    lengths = array.value_lengths().fill_null(0)
     offsets: Any = np.zeros(len(array) + 1, np.int64 if pa.types.is_large_list(array.type) else np.int32)
     np.cumsum(lengths, out=offsets[1:])
     if array.null_count:
         valid = pa.py_buffer(np.packbits(array.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
     return [valid, pa.py_buffer(offsets)]
+
+
+def build_descriptions(
+    kinds: Any, positions: Any, sizes: Any, blob_ids: Any, valid: npt.NDArray[np.bool_], uris: pa.Array | None = None
+) -> pa.StructArray:
+    """Return the descriptions of version 2 blobs. Rows that are not `valid` become null."""
+    numbers = [pa.array(values.astype(dtype)) for values, dtype in zip((kinds, positions, sizes, blob_ids), _DTYPES)]
+    uris = pa.array(np.full(len(valid), ""), pa.string()) if uris is None else uris
+    mask = None if valid.all() else pa.array(~valid)
+    return pa.StructArray.from_arrays([*numbers, uris], fields=list(DESCRIPTION_V2), mask=mask)
+
+
+_DTYPES: Final = (np.uint8, np.uint64, np.uint64, np.uint32)
 
 
 def blob_directory(data_file: str) -> str:
@@ -195,7 +204,7 @@ def blob_file_path(data_file: str, blob_id: int) -> str:
     return f"{blob_directory(data_file)}/{f'{blob_id:032b}'[::-1]}.blob"
 
 
-def _description_v2_only(field: Field) -> Field:
+def _description_of_v2(field: Field) -> Field:
     return _description(field) if field.is_blob_v2 else field
 
 
@@ -203,10 +212,9 @@ def _description(field: Field) -> Field:
     if field.is_blob:
         parts = tuple(Field(name, -1, field.id, "uint64") for name in ("position", "size"))
         return replace(field, logical_type=_STRUCT, children=parts)
-    types = ("uint8", "uint64", "uint64", "uint32", "string")
     parts = tuple(
-        Field(part.name, -1, -1, kind, nullable=False, encoding=2 if kind == "string" else 1)
-        for part, kind in zip(DESCRIPTION_V2, types)
+        Field(part.name, -1, -1, str(part.type), nullable=False, encoding=2 if part.type == pa.string() else 1)
+        for part in DESCRIPTION_V2
     )
     return replace(field, logical_type=_STRUCT, children=parts, metadata=_METADATA_V2)
 
@@ -223,5 +231,10 @@ def _replace_blob_fields(field: Field, make: Callable[[Field], Field]) -> Field:
         return make(field)
     if not field.children or BLOB_KEY in field.metadata:
         return field
-    children = tuple([_replace_blob_fields(child, make) for child in field.children])
-    return field if all(new is old for new, old in zip(children, field.children)) else replace(field, children=children)
+    return _with_children(field, [_replace_blob_fields(child, make) for child in field.children])
+
+
+def _with_children(field: Field, children: Sequence[Field]) -> Field:
+    """Return the field with these children; the same object if none differs."""
+    is_same = all(new is old for new, old in zip(children, field.children))
+    return field if is_same else replace(field, children=tuple(children))

@@ -34,7 +34,7 @@ from lancetable.errors import (
     OutOfRangeError,
     UnsupportedFeatureError,
 )
-from lancetable.file.blobs.descriptor import DESCRIPTION_V2, PREPARED, BlobKind, blob_file_path
+from lancetable.file.blobs.descriptor import PREPARED, BlobKind, blob_file_path, build_descriptions
 from lancetable.file.encodings_v2_0.blob import describe_blobs
 from lancetable.format.logical_types import EXTENSION_NAME_KEY
 from lancetable.format.paths import check_relative
@@ -235,7 +235,7 @@ class BlobDescriptorArrayBuilder:
 
     def append_dedicated(self, blob_id: int, size: int) -> None:
         """Append a row for a blob in a dedicated file. Raises InvalidInputError if a number is out of range."""
-        self._add(np.array([BlobKind.DEDICATED]), _checked_id(blob_id), _sizes([0]), _sizes([size]))
+        self.append(BlobDescriptor(BlobKind.DEDICATED, _checked_id(blob_id), 0, size))
 
     def append_managed(self, uri: str, offset: int, size: int, *, base_id: int | None = None) -> None:
         """Append a row for a byte range of an existing object. The object is neither written nor checked.
@@ -258,7 +258,6 @@ class BlobDescriptorArrayBuilder:
         OutOfRangeError
             If a number is out of range.
         """
-        self._check_open()
         if not isinstance(uri, str):
             raise TypeError(f"uri must be a string, got {type(uri).__name__}")
         try:
@@ -273,7 +272,7 @@ class BlobDescriptorArrayBuilder:
             "blob_size": _number("size", size, _MAX_SIZE),
             "position": _number("offset", offset, _MAX_SIZE),
         }
-        self._parts.append(pa.array([row], PREPARED))
+        self._append_row(row)
 
     def append(self, value: BlobDescriptor) -> None:
         """Append a row for a blob descriptor."""
@@ -294,20 +293,21 @@ class BlobDescriptorArrayBuilder:
 
     def append_inline(self, data: Buffer) -> None:
         """Append a row whose bytes are stored in the data file."""
-        self._check_open()
-        rows = [{"kind": int(BlobKind.INLINE), "data": bytes(memoryview(data))}]
-        self._parts.append(pa.array(rows, PREPARED))
+        self._append_row({"kind": int(BlobKind.INLINE), "data": bytes(memoryview(data))})
 
     def append_null(self) -> None:
         """Append a null row."""
-        self._check_open()
-        self._parts.append(pa.array([None], PREPARED))
+        self._append_row(None)
 
     def finish(self) -> pa.StructArray:
         """Return the column."""
         self._check_open()
         self._finished = True
         return pa.concat_arrays(self._parts) if self._parts else pa.array([], PREPARED)
+
+    def _append_row(self, row: dict[str, Any] | None) -> None:
+        self._check_open()
+        self._parts.append(pa.array([row], PREPARED))
 
     def _add(self, kinds: npt.NDArray[Any], blob_ids: Any, positions: Any, sizes: Any) -> None:
         """Append rows; a kind of -1 is a null. The other arguments are one number for all rows or one for each."""
@@ -330,7 +330,7 @@ class BlobDescriptorArrayBuilder:
             raise InvalidOperationError("BlobDescriptorArrayBuilder is already finished")
 
 
-# ------------------------------------------------------------------------------------------------- in a data file
+# --- prepared columns in a data file ----------------------------------------------------------------------------------
 
 
 def is_prepared(field: pa.Field) -> bool:
@@ -386,7 +386,10 @@ def describe_prepared(array: pa.Array, sink: BlobSink) -> pa.StructArray:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     null = array.is_null().to_numpy(zero_copy_only=False)
-    kind = _numbers(array.field("kind"), np.uint8, 0)
+    kind, position, size, blob_id = (
+        array.field(name).fill_null(0).to_numpy(zero_copy_only=False)
+        for name in ("kind", "position", "blob_size", "blob_id")
+    )
     inline, packed, dedicated, external, managed, managed_base = (~null & (kind == value) for value in BlobKind)
     if external.any():
         raise UnsupportedFeatureError(
@@ -411,25 +414,13 @@ def describe_prepared(array: pa.Array, sink: BlobSink) -> pa.StructArray:
         missing = rows & array.field(name).is_null().to_numpy(zero_copy_only=False)
         if missing.any():
             raise InvalidInputError(f"row {int(missing.argmax())} of a prepared blob column lacks {name!r}")
-    position = np.where(has_position, _numbers(array.field("position"), np.uint64, 0), 0).astype(np.uint64)
-    size = np.where(has_size, _numbers(array.field("blob_size"), np.uint64, 0), 0).astype(np.uint64)
-    blob_id = np.where(has_blob_id, _numbers(array.field("blob_id"), np.uint32, 0), 0).astype(np.uint32)
+    position, size = np.where(has_position, position, 0), np.where(has_size, size, 0)
+    blob_id = np.where(has_blob_id, blob_id, 0)
     if inline.any():
         written = describe_blobs(data.filter(pa.array(inline)), sink)
         position[inline], size[inline] = np.asarray(written.field(0)), np.asarray(written.field(1))
-    empty_uris = pa.array(np.full(len(array), ""), pa.string())
-    columns = [
-        pa.array(np.where(null, 0, kind).astype(np.uint8)),
-        *(pa.array(values) for values in (position, size, blob_id)),
-        pc.if_else(pa.array(has_uri), array.field("uri"), empty_uris) if has_uri.any() else empty_uris,
-    ]
-    mask = pa.array(null) if null.any() else None
-    return pa.StructArray.from_arrays(columns, fields=list(DESCRIPTION_V2), mask=mask)
-
-
-def _numbers(array: pa.Array, dtype: Any, otherwise: int) -> npt.NDArray[Any]:
-    numbers: npt.NDArray[Any] = array.fill_null(otherwise).to_numpy(zero_copy_only=False).astype(dtype)
-    return numbers
+    uris = pc.if_else(pa.array(has_uri), array.field("uri"), "") if has_uri.any() else None
+    return build_descriptions(np.where(null, 0, kind), position, size, blob_id, ~null, uris)
 
 
 def _checked_id(blob_id: int) -> int:

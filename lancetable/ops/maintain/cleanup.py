@@ -1,44 +1,18 @@
-"""Public cleanup operations: explain and run a cleanup, and list the files that versions reference."""
+"""Cleanup of old versions with the arguments of the public API."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
-import pyarrow as pa
-
-from lancetable.commit.gc.cleanup import (
-    DEFAULT_AGE,
-    CandidateFile,
-    CleanupCounts,
-    CleanupPlan,
-    Policy,
-    plan_cleanup,
-    run_cleanup,
-)
-from lancetable.commit.gc.referenced_files import tracked_files as tracked
+from lancetable.commit.gc.durations import parse_duration
+from lancetable.commit.gc.plan import DEFAULT_AGE, CleanupCandidateFile, CleanupPolicy, plan_cleanup
+from lancetable.commit.gc.run import CleanupStats, run_cleanup
 from lancetable.errors import CleanupError, OutOfRangeError
 from lancetable.ops.tracker import Tracker
 from lancetable.table.version import TableVersion
 
-__all__ = ["cleanup", "explain", "policy_of", "tracked_files"]
-
-TRACKED_SCHEMA = pa.schema(
-    [
-        pa.field("version", pa.int64(), nullable=False),
-        pa.field("base_uri", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("type", pa.dictionary(pa.int8(), pa.string()), nullable=False),
-    ]
-)
-_TYPES = {
-    "manifest": "manifest",
-    "data": "data file",
-    "deletion": "deletion file",
-    "transaction": "transaction file",
-    "index": "index file",
-}
-_BATCH_ROWS = 8192
+__all__ = ["cleanup", "parse_duration", "plan_cleanup", "policy_of"]
 
 
 def policy_of(
@@ -48,27 +22,22 @@ def policy_of(
     *,
     delete_unverified: bool,
     error_if_tagged: bool,
-) -> Policy:
-    """Return the policy of a call; without any condition it selects versions older than 14 days."""
+) -> CleanupPolicy:
+    """Return the policy of a cleanup call. Without any condition, it selects versions older than 14 days."""
     if older_than is None and retain_versions is None and versions is None:
         older_than = DEFAULT_AGE
     chosen = None if versions is None else frozenset(versions)
-    return Policy(older_than, retain_versions, chosen, delete_unverified, error_if_tagged)
-
-
-def explain(version: TableVersion, policy: Policy) -> CleanupPlan:
-    """Return what `cleanup` would remove. Raises CleanupError for tagged versions."""
-    return plan_cleanup(version, policy)
+    return CleanupPolicy(older_than, retain_versions, chosen, delete_unverified, error_if_tagged)
 
 
 def cleanup(
     version: TableVersion,
-    policy: Policy,
+    policy: CleanupPolicy,
     *,
     deletes_per_second: int | None = None,
     concurrency: int | None = None,
     tracker: Tracker | None = None,
-) -> CleanupCounts:
+) -> CleanupStats:
     """Remove old versions and the files that only they reference.
 
     Parameters
@@ -96,56 +65,15 @@ def cleanup(
     if concurrency is not None and concurrency < 1:
         raise OutOfRangeError(f"delete_concurrency must be at least 1, got {concurrency}")
     plan = plan_cleanup(version, policy)
-    if tracker is None:
-        return run_cleanup(version, plan, deletes_per_second=deletes_per_second)
-    tracker.begin(total_bytes=sum(each.size_bytes for each in plan.files), total_files=len(plan.files))
+    if tracker is not None:
+        tracker.begin(total_bytes=_num_bytes(plan.files), total_files=len(plan.files))
 
-    def removed(files: Sequence[CandidateFile]) -> None:
-        tracker.add(num_bytes=sum(each.size_bytes for each in files), num_files=len(files))
+    def removed(files: Sequence[CleanupCandidateFile]) -> None:
+        if tracker is not None:
+            tracker.add(num_bytes=_num_bytes(files), num_files=len(files))
 
     return run_cleanup(version, plan, deletes_per_second=deletes_per_second, removed=removed)
 
 
-def tracked_files(
-    version: TableVersion, *, min_version: int | None = None, progress: Callable[[int, int | None], None] | None = None
-) -> pa.RecordBatchReader:
-    """Return every file that a version from `min_version` on references, newest version first."""
-    return pa.RecordBatchReader.from_batches(TRACKED_SCHEMA, _batches(version, min_version or 0, progress))
-
-
-def _batches(
-    version: TableVersion, min_version: int, progress: Callable[[int, int | None], None] | None
-) -> Iterator[pa.RecordBatch]:
-    root = version.store.uri(version.base)
-    total = len(version.handler.history(version.store, version.base, after=max(min_version - 1, 0)))
-    rows: list[tuple[int, str, str]] = []
-    done = 0
-    for number, path, kind in tracked(version, min_version=min_version):
-        if kind == "manifest":
-            if progress is not None and done:
-                progress(done, total)
-            done += 1
-            if len(rows) >= _BATCH_ROWS:
-                yield _batch(rows, root)
-                rows = []
-        rows.append((number, path, kind))
-    if rows:
-        yield _batch(rows, root)
-    if progress is not None and done:
-        progress(done, total)
-
-
-def _batch(rows: list[tuple[int, str, str]], root: str) -> pa.RecordBatch:
-    numbers, paths, kinds = zip(*rows, strict=True)
-    names = list(_TYPES)
-    return pa.record_batch(
-        [
-            pa.array(numbers, pa.int64()),
-            pa.DictionaryArray.from_arrays(pa.array([0] * len(rows), pa.int32()), pa.array([root])),
-            pa.array(paths, pa.string()),
-            pa.DictionaryArray.from_arrays(
-                pa.array([names.index(kind) for kind in kinds], pa.int8()), pa.array(list(_TYPES.values()))
-            ),
-        ],
-        schema=TRACKED_SCHEMA,
-    )
+def _num_bytes(files: Sequence[CleanupCandidateFile]) -> int:
+    return sum(file.size_bytes for file in files)

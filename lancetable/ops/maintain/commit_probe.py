@@ -18,10 +18,11 @@ from lancetable.store.open import open_store
 
 __all__ = ["ProbeReport", "probe"]
 
+_SAFE = "any number of writers may commit concurrently"
 _REMEDIES = (
     "pass a commit_lock that all writers share, use an external manifest store (s3+ddb://bucket/path?ddbTableName=table"
     " or, on one host, the storage option manifest_store=sqlite:///file), or, if there is never more than one writer,"
-    " sign for it with the storage option unsafe_single_writer=true"
+    " declare it with the storage option unsafe_single_writer=true"
 )
 
 
@@ -30,7 +31,7 @@ class ProbeReport:
     """Result of a probe and the recommended commit strategy."""
 
     uri: str
-    strategy: str  # how commits to this address are made
+    strategy: str  # commit strategy for this address
     safe: bool  # several writers may commit concurrently
     advice: str
     race: RaceResult | None  # None if no race was run
@@ -63,13 +64,13 @@ def probe(
     handler = choose_handler(store, uri, None, storage_options)
     if isinstance(handler, ExternalHandler):
         result = _race_rows(handler, handler.external.key(store, base), keys, threads)
-        advice = "commit as many as you like" if result.is_safe else "its condition is not atomic: two writers won"
+        advice = _SAFE if result.is_safe else "its condition is not atomic: two writers won"
         return ProbeReport(uri, f"external manifest store ({handler.external!r})", result.is_safe, advice, result)
     if store.capabilities.conditional_create != "native":
         return ProbeReport(uri, "none: objects cannot be created exclusively here", False, _REMEDIES, None)
     result = race(store, base, keys=keys, threads=threads)
     if result.is_safe:
-        return ProbeReport(uri, "exclusive create by the store", True, "commit as many as you like", result)
+        return ProbeReport(uri, "exclusive create by the store", True, _SAFE, result)
     return ProbeReport(uri, "none: the server overwrites in spite of the condition", False, _REMEDIES, result)
 
 

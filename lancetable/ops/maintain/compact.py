@@ -11,14 +11,13 @@ not conflict.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
-
-import pyroaring
 
 from lancetable.commit.build import covered_fragments
 from lancetable.commit.loop import commit_transaction
@@ -70,8 +69,8 @@ class CompactionSettings:
 
     A fragment with fewer than `target_rows_per_fragment` physical rows is merged with its neighbours. A fragment whose
     share of deleted rows exceeds `materialize_deletions_threshold` is rewritten, even alone. The `max_source_*` limits
-    bound
-    one run: tasks are taken in order while their total of fragments, live rows or bytes stays within the limits.
+    restrict one run: tasks are taken in order while their total of fragments, live rows or bytes stays within the
+    limits.
     """
 
     target_rows_per_fragment: int = 1024 * 1024
@@ -118,38 +117,33 @@ class Rewritten:
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
-        """Return the numbers of fragments removed, fragments added, files removed (including deletion files), files
-        added.
+        """Numbers of fragments removed, fragments added, files removed, and files added.
+
+        Files include deletion files.
         """
-        deletions = sum(1 for each in self.old_fragments if each.deletion_file is not None)
-        return (
-            len(self.old_fragments),
-            len(self.new_fragments),
-            sum(len(each.files) for each in self.old_fragments) + deletions,
-            sum(len(each.files) for each in self.new_fragments),
-        )
+        old, new = self.old_fragments, self.new_fragments
+        num_old_files = sum(len(fragment.files) + (fragment.deletion_file is not None) for fragment in old)
+        return len(old), len(new), num_old_files, sum(len(fragment.files) for fragment in new)
 
 
-# --- settings in the config of a table
-# ----------------------------------------------------------------------------------
+# --- settings in the config of a table --------------------------------------------------------------------------------
 
 
 def settings_of(version: TableVersion, given: Mapping[str, Any]) -> CompactionSettings:
-    """Return the settings of a run: `given` ones, then those of the table's config (`lance.compaction.*`), then
-    defaults.
+    """Return the settings of a run.
 
-    Raises InvalidInputError for an invalid value in the config or an invalid compaction mode, UnsupportedFeatureError
-    for
-    the mode force_binary_copy.
+    `given` settings override those of the table's config (`lance.compaction.*`).
+    Raises InvalidInputError for an invalid value in the config or an invalid compaction mode, and
+    UnsupportedFeatureError for the mode force_binary_copy.
     """
     chosen: dict[str, Any] = {}
-    for key, text in version.manifest.config.items():
-        name = key.removeprefix(CONFIG_PREFIX)
-        if key.startswith(CONFIG_PREFIX) and name in _PARSERS:
-            expected, parse = _PARSERS[name]
+    for name, (expected, parse) in _PARSERS.items():
+        text = version.manifest.config.get(CONFIG_PREFIX + name)
+        if text is not None:
             try:
                 chosen[name] = parse(text)
             except (ValueError, KeyError):
+                key = CONFIG_PREFIX + name
                 raise InvalidInputError(f"Invalid value for {key}: {text!r} (expected {expected})") from None
     chosen.update((name, value) for name, value in given.items() if value is not None)
     return CompactionSettings(**chosen)
@@ -162,16 +156,18 @@ def _count(text: str) -> int:
     return number
 
 
-_COUNT = ("a non-negative integer", _count)
-_PARSERS: dict[str, tuple[str, Any]] = {
-    "target_rows_per_fragment": _COUNT,
-    "max_rows_per_group": _COUNT,
-    "max_bytes_per_file": _COUNT,
-    "num_threads": _COUNT,
-    "batch_size": _COUNT,
-    "max_source_fragments": _COUNT,
-    "max_source_rows": _COUNT,
-    "max_source_bytes": _COUNT,
+_COUNTS = (
+    "target_rows_per_fragment",
+    "max_rows_per_group",
+    "max_bytes_per_file",
+    "num_threads",
+    "batch_size",
+    "max_source_fragments",
+    "max_source_rows",
+    "max_source_bytes",
+)
+_PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    **dict.fromkeys(_COUNTS, ("a non-negative integer", _count)),
     "materialize_deletions": ("true or false", {"true": True, "false": False}.__getitem__),
     "materialize_deletions_threshold": ("a number", float),
     "compaction_mode": ("a compaction mode", str),
@@ -186,7 +182,8 @@ _PARSERS: dict[str, tuple[str, Any]] = {
 class _Candidate:
     fragment: Fragment
     live_rows: int
-    alone: bool  # worth rewriting without neighbours
+    alone: bool  # rewritten even without neighbours
+    indices: frozenset[bytes]  # ids of the indices that cover the fragment
 
 
 def plan(version: TableVersion, settings: CompactionSettings) -> list[Task]:
@@ -194,7 +191,7 @@ def plan(version: TableVersion, settings: CompactionSettings) -> list[Task]:
     manifest = version.manifest
     flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
     tasks = [
-        Task(tuple(each.fragment for each in part), version.version)
+        Task(tuple(candidate.fragment for candidate in part), version.version)
         for run in _runs(version, settings)
         if len(run) > 1 or run[0].alone
         for part in _parts(run, settings.target_rows_per_fragment)
@@ -203,40 +200,32 @@ def plan(version: TableVersion, settings: CompactionSettings) -> list[Task]:
 
 
 def _runs(version: TableVersion, settings: CompactionSettings) -> Iterator[list[_Candidate]]:
-    """Yield runs of adjacent candidates that are covered by the same indices."""
-    covering = _coverage(version)
-    run: list[_Candidate] = []
-    covered: frozenset[str] = frozenset()
-    for fragment in version.manifest.fragments:
-        candidate = _candidate(version, fragment, settings)
-        now = frozenset(name for name, ids in covering if fragment.id in ids)
-        if run and (candidate is None or now != covered):
-            yield run
-            run = []
-        if candidate is not None:
-            run.append(candidate)
-            covered = now
-    if run:
-        yield run
+    """Yield runs of adjacent candidates that the same indices cover."""
+    for _, run in itertools.groupby(_candidates(version, settings), lambda candidate: candidate and candidate.indices):
+        candidates = [candidate for candidate in run if candidate is not None]
+        if candidates:
+            yield candidates
 
 
-def _candidate(version: TableVersion, fragment: Fragment, settings: CompactionSettings) -> _Candidate | None:
-    if fragment.id in settings.excluded_fragment_ids:
-        return None
-    rows, live = physical_rows(version, fragment), num_live_rows(version, fragment)
-    share = (rows - live) / rows if rows else 0.0
-    if settings.materialize_deletions and share > settings.materialize_deletions_threshold:
-        return _Candidate(fragment, live, alone=True)
-    return _Candidate(fragment, live, alone=False) if rows < settings.target_rows_per_fragment else None
-
-
-def _coverage(version: TableVersion) -> list[tuple[str, pyroaring.BitMap]]:
-    found = []
+def _candidates(version: TableVersion, settings: CompactionSettings) -> Iterator[_Candidate | None]:
+    """Yield a candidate for each fragment, or None if the fragment is not rewritten."""
+    coverage = {}
     for index in index_messages(version.file.index_section(version.store), version.location.path):
         covered = covered_fragments(index.fragment_bitmap, index.name)
         if covered is not None and index.fields:
-            found.append((index.uuid.uuid.hex(), covered))
-    return found
+            coverage[index.uuid.uuid] = covered
+    for fragment in version.manifest.fragments:
+        if fragment.id in settings.excluded_fragment_ids:
+            yield None
+            continue
+        rows, live = physical_rows(version, fragment), num_live_rows(version, fragment)
+        share = (rows - live) / rows if rows else 0.0
+        alone = settings.materialize_deletions and share > settings.materialize_deletions_threshold
+        if not alone and rows >= settings.target_rows_per_fragment:
+            yield None
+            continue
+        indices = frozenset(uuid for uuid, covered in coverage.items() if fragment.id in covered)
+        yield _Candidate(fragment, live, alone, indices)
 
 
 def _parts(run: list[_Candidate], target: int) -> Iterator[list[_Candidate]]:
@@ -257,16 +246,15 @@ def _parts(run: list[_Candidate], target: int) -> Iterator[list[_Candidate]]:
 
 def _within_limits(version: TableVersion, tasks: list[Task], settings: CompactionSettings) -> Iterator[Task]:
     limits = (settings.max_source_fragments, settings.max_source_rows, settings.max_source_bytes)
-    sums = [0, 0, 0]
+    totals = [0, 0, 0]
     for index, task in enumerate(tasks):
-        sums[0] += len(task.fragments)
+        totals[0] += len(task.fragments)
         if settings.max_source_rows is not None:
-            sums[1] += sum(num_live_rows(version, fragment) for fragment in task.fragments)
-        if settings.max_source_bytes is not None:
-            sums[2] += sum(file.size_bytes or 0 for each in task.fragments for file in each.files)
-        if any(limit is not None and reached > limit for limit, reached in zip(limits, sums, strict=True)):
-            log = logger.info if index else logger.warning
-            log(
+            totals[1] += num_rows_of(version, [task])
+        totals[2] += sum(file.size_bytes or 0 for fragment in task.fragments for file in fragment.files)
+        if any(limit is not None and total > limit for limit, total in zip(limits, totals, strict=True)):
+            logger.log(
+                logging.INFO if index else logging.WARNING,
                 "compaction of %s: %d of %d tasks exceed max_source_fragments, max_source_rows or"
                 " max_source_bytes and are skipped; the next one reads %d fragments",
                 version.uri,
@@ -296,9 +284,9 @@ def execute(
             raise InvalidOperationError(
                 f"{version.uri}: fragment {fragment.id} of the task differs from that of version {task.read_version}"
             )
-    limits = _limits(settings, sum(num_live_rows(version, each) for each in task.fragments))
+    limits = _limits(settings, num_rows_of(version, [task]))
     options = ScanOptions(
-        fragments=[each.id for each in task.fragments],
+        fragments=[fragment.id for fragment in task.fragments],
         batch_size=settings.batch_size or _BATCH_ROWS,
         batch_size_bytes=None if settings.batch_size else _BATCH_BYTES,
         blob_handling="all_binary",
@@ -317,8 +305,9 @@ def execute(
 
 
 def _limits(settings: CompactionSettings, live_rows: int) -> WriteLimits:
-    """Return limits for as many files as reach the target size, with row counts that differ by at most one, larger
-    first.
+    """Return limits for as many files as reach the target size.
+
+    The row counts of the files differ by at most one, larger files first.
     """
     num_files = max(1, live_rows // max(settings.target_rows_per_fragment, 1))
     limits = WriteLimits(
@@ -326,23 +315,20 @@ def _limits(settings: CompactionSettings, live_rows: int) -> WriteLimits:
         num_full_files=live_rows % num_files or None,
         max_rows_per_group=max(settings.max_rows_per_group, 1),
     )
-    return (
-        limits
-        if settings.max_bytes_per_file is None
-        else replace(limits, max_bytes_per_file=settings.max_bytes_per_file)
-    )
+    max_bytes = settings.max_bytes_per_file
+    return limits if max_bytes is None else replace(limits, max_bytes_per_file=max_bytes)
 
 
 def _with_lineage(version: TableVersion, old: Sequence[Fragment], new: Sequence[Fragment]) -> list[Fragment]:
     """Return the new fragments with the row ids and row versions of their rows."""
-    sizes = [each.physical_rows or 0 for each in new]
+    sizes = [fragment.physical_rows or 0 for fragment in new]
     row_ids, created, updated = [], [], []
     for fragment in old:
         ids = row_id_sequence(version, fragment)
-        versions = [_versions(version, fragment, each) for each in (fragment.created_at, fragment.last_updated_at)]
+        versions = [_versions(version, fragment, data) for data in (fragment.created_at, fragment.last_updated_at)]
         deleted = deleted_offsets(version, fragment)
         if deleted is not None:
-            ids, versions = ids.mask(deleted), [each.mask(deleted) for each in versions]
+            ids, versions = ids.mask(deleted), [sequence.mask(deleted) for sequence in versions]
         row_ids.append(ids)
         created.append(versions[0])
         updated.append(versions[1])
@@ -358,16 +344,16 @@ def _with_lineage(version: TableVersion, old: Sequence[Fragment], new: Sequence[
     ]
 
 
-def _versions(version: TableVersion, fragment: Fragment, kept: bytes | LineagePlace | None) -> RowVersionSequence:
+def _versions(version: TableVersion, fragment: Fragment, data: bytes | LineagePlace | None) -> RowVersionSequence:
     rows = physical_rows(version, fragment)
-    if isinstance(kept, LineagePlace):
+    if isinstance(data, LineagePlace):
         raise UnsupportedFeatureError(
-            f"{version.uri}: fragment {fragment.id} keeps its row versions outside the manifest ({kept.value})",
+            f"{version.uri}: fragment {fragment.id} stores its row versions outside the manifest ({data.value})",
             feature="row versions outside the manifest",
         )
-    if kept is None:
+    if data is None:
         return RowVersionSequence.uniform(rows, 1)
-    return RowVersionSequence.from_bytes(kept, rows, version.location.path)
+    return RowVersionSequence.from_bytes(data, rows, version.location.path)
 
 
 # --- commit -----------------------------------------------------------------------------------------------------------
@@ -391,8 +377,8 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
     if len(set(ids)) < len(ids):
         repeated = sorted({fragment_id for fragment_id in ids if ids.count(fragment_id) > 1})
         raise InvalidOperationError(
-            f"several results hold the rows of fragments {repeated}, which would duplicate them; commit one result for"
-            " each task"
+            f"several results contain the rows of fragments {repeated}, which would duplicate them; commit one result"
+            " for each task"
         )
     count = sum(len(result.new_fragments) for result in results)
     newest = latest(version)
@@ -408,7 +394,7 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
     return commit_transaction(newest, Transaction.create(read_version, tx.Rewrite(tuple(groups))))
 
 
-def live_rows(version: TableVersion, tasks: Iterable[Task]) -> int:
+def num_rows_of(version: TableVersion, tasks: Iterable[Task]) -> int:
     """Return the number of rows that the tasks have to write."""
     return sum(num_live_rows(version, fragment) for task in tasks for fragment in task.fragments)
 
@@ -422,7 +408,7 @@ def compact(
     """
     tasks = plan(version, settings)
     if tracker is not None:
-        tracker.begin(total_rows=live_rows(version, tasks))
+        tracker.begin(total_rows=num_rows_of(version, tasks))
     if not tasks:
         return version, []
     done = _executed(version, tasks, settings, tracker)

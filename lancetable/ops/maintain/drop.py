@@ -18,8 +18,7 @@ def drop(uri: str, storage_options: Mapping[str, str] | None = None, *, ignore_n
     """Delete everything below a table's root, including the root.
 
     Raises DatasetNotFoundError if nothing exists at `uri`, unless `ignore_not_found` is set, and InvalidInputError,
-    without
-    deleting anything, for the root of a store and for a location that contains files but no readable manifest.
+    without deleting anything, for the root of a store and for a location that contains files but no readable manifest.
     """
     store, base = open_store(uri, storage_options)
     if base.strip("/") == "":
@@ -42,5 +41,5 @@ def drop(uri: str, storage_options: Mapping[str, str] | None = None, *, ignore_n
 
 
 def is_occupied(store: ObjectStore, base: str) -> bool:
-    """Return whether an object exists below `base`."""
+    """Return True if an object exists below `base`."""
     return next(iter(store.list_recursive(base)), None) is not None

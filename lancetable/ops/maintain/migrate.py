@@ -77,13 +77,12 @@ def migrate(version: TableVersion, target: FileVersion) -> Migrated:
     """Rewrite all fragments of the newest version that are not in `target`, and make it the format of the table.
 
     Commits nothing if all fragments are in `target` already. Raises InvalidInputError for a target that is older than
-    the
-    table, UnsupportedFeatureError for columns that cannot be converted, and CommitConflictError if the table keeps
+    the table, UnsupportedFeatureError for columns that cannot be converted, and CommitConflictError if the table keeps
     changing; running it again reuses the written files.
     """
     if target not in FAMILIES or target.is_legacy:
         raise InvalidInputError(f"cannot migrate to {target}: the target must be 2.0 or newer")
-    counts = [0, 0, 0]
+    counts = {"files_written": 0, "files_reused": 0, "bytes_written": 0}
     backoff = Backoff(_MAX_ATTEMPTS, DEFAULT_TIMEOUT_SECONDS)
     while True:
         version = latest(version)
@@ -91,9 +90,10 @@ def migrate(version: TableVersion, target: FileVersion) -> Migrated:
         migrated = [_migrate_fragment(version, fragment, target, counts) for fragment in version.manifest.fragments]
         changed = sum(fragment is not None for fragment in migrated)
         if not changed and version.manifest.data_format == target.number:
-            return Migrated(version, 0, *counts)
+            return Migrated(version, 0, **counts)
         fragments = tuple(new or old for new, old in zip(migrated, version.manifest.fragments, strict=True))
-        operation = tx.Merge(fragments, _without_positions(version.schema))
+        schema = Schema(tuple(map(_without_position, version.schema.fields)), version.schema.metadata)
+        operation = tx.Merge(fragments, schema)
         transaction = Transaction.create(version.version, operation)
         version.store.sync(version.base)
         try:
@@ -102,7 +102,7 @@ def migrate(version: TableVersion, target: FileVersion) -> Migrated:
             if not backoff.next_attempt():
                 raise
             continue
-        return Migrated(done, changed, *counts)
+        return Migrated(done, changed, **counts)
 
 
 def _check(version: TableVersion, target: FileVersion) -> None:
@@ -123,12 +123,9 @@ def _check(version: TableVersion, target: FileVersion) -> None:
 
 
 def _migrate_fragment(
-    version: TableVersion, fragment: Fragment, target: FileVersion, counts: list[int]
+    version: TableVersion, fragment: Fragment, target: FileVersion, counts: dict[str, int]
 ) -> Fragment | None:
-    """Return the fragment with one file in `target`, or None if it needs none.
-
-    Adds to `counts`: files written, files reused, bytes written.
-    """
+    """Return the fragment with one file in `target`, or None if it needs none. Adds its files to `counts`."""
     if not fragment.files or all(file.file_version is target for file in fragment.files):
         return None
     if any(field < TOMBSTONE for file in fragment.files for field in file.fields):
@@ -143,11 +140,11 @@ def _migrate_fragment(
     name = name_of(fragment, schema, target)
     file = written_before(version, fragment, schema, name, target)
     if file is not None:
-        counts[1] += 1
+        counts["files_reused"] += 1
     else:
         file = _write(version, fragment, schema, fields, name, target)
-        counts[0] += 1
-        counts[2] += file.size_bytes or 0
+        counts["files_written"] += 1
+        counts["bytes_written"] += file.size_bytes or 0
     logger.info("%s: fragment %d migrated to %s", version.uri, fragment.id, target)
     return replace(fragment, files=(file,), physical_rows=physical_rows(version, fragment))
 
@@ -217,10 +214,6 @@ def _batches(version: TableVersion, fragment: Fragment, fields: list[Field]) -> 
         rows = range(start, min(start + step, num_rows))
         columns = read_selection(version, select(version, fragment, rows, keep_deleted=True), fields)
         yield from pa.Table.from_arrays(list(columns), names=names).combine_chunks().to_batches()
-
-
-def _without_positions(schema: Schema) -> Schema:
-    return Schema(tuple(map(_without_position, schema.fields)), schema.metadata)
 
 
 def _without_position(field: Field) -> Field:

@@ -61,6 +61,6 @@ def data_stats(version: TableVersion) -> DataStatistics:
 
 
 def has_user_index(version: TableVersion) -> bool:
-    """Return whether the version has an index other than system indices."""
+    """Return True if the version has an index other than system indices."""
     data = version.file.index_section(version.store)
     return any(not index.is_system for index in parse_indices(data, version.location.path))

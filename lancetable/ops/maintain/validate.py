@@ -15,8 +15,7 @@ def validate(version: TableVersion) -> None:
     """Check every fragment, and that fragment ids are unique.
 
     Reads footers and deletion files, but no pages. Raises CorruptFileError, NotFoundError or UnsupportedFeatureError
-    for
-    the first problem.
+    for the first problem.
     """
     version.manifest.fragments.ids()
     for fragment in version.manifest.fragments:
@@ -30,15 +29,14 @@ def validate_fragment(version: TableVersion, fragment: Fragment) -> None:
     """
     rows = fragment.physical_rows
     for file in fragment.files:
-        found = validate_data_file(version, file)
-        if rows is None:
-            rows = found
-        if found != rows:
+        num_rows = validate_data_file(version, file)
+        rows = num_rows if rows is None else rows
+        if num_rows != rows:
             raise CorruptFileError(
-                f"fragment {fragment.id}: {file.path} has {found} rows, expected {rows}",
+                f"fragment {fragment.id}: {file.path} has {num_rows} rows, expected {rows}",
                 path=version.data_file_path(file),
                 expected=rows,
-                found=found,
+                found=num_rows,
             )
     if fragment.deletion_file is not None:
         validate_deletions(version, fragment, rows or 0)
@@ -62,7 +60,7 @@ def validate_data_file(version: TableVersion, file: DataFile) -> int:
     highest = max(file.column_indices, default=-1)
     if highest >= metadata.num_columns:
         raise CorruptFileError(
-            f"{path}: the manifest names column {highest} of {metadata.num_columns}",
+            f"{path}: the manifest refers to column {highest}, but the file has only {metadata.num_columns} columns",
             path=path,
             expected=metadata.num_columns,
             found=highest,
@@ -75,23 +73,9 @@ def validate_deletions(version: TableVersion, fragment: Fragment, num_rows: int)
 
     Raises the errors of `validate`.
     """
-    file = fragment.deletion_file
-    assert file is not None
-    path = version.deletion_file_path(fragment.id, file)
+    assert fragment.deletion_file is not None
     vector = deletions.read(version, fragment)
-    offsets = deletions.EMPTY.offsets() if vector is None else vector.offsets()
-    stated = file.num_deleted_rows
-    if stated is not None and len(offsets) != stated:
-        raise CorruptFileError(
-            f"{path}: {len(offsets)} deleted rows, the manifest has {stated}",
-            path=path,
-            expected=stated,
-            found=len(offsets),
-        )
-    if len(offsets) and int(offsets[-1]) >= num_rows:
-        raise CorruptFileError(
-            f"{path}: row {int(offsets[-1])} of {num_rows} is deleted",
-            path=path,
-            expected=num_rows,
-            found=int(offsets[-1]),
-        )
+    last = int(vector.offsets()[-1]) if vector else -1
+    if last >= num_rows:
+        path = version.deletion_file_path(fragment.id, fragment.deletion_file)
+        raise CorruptFileError(f"{path}: row {last} of {num_rows} is deleted", path=path, expected=num_rows, found=last)

@@ -1,7 +1,7 @@
 """Blobs of selected rows: located by their descriptions, then read whole, by range, or through a handle.
 
-    ids | addresses | indices   --find_blobs-->   FoundBlobs: row addresses, Places   --read_blobs-->   bytes
-                                                                                      --handles---->   BlobHandle
+    ids | addresses | indices  --find_blobs-->  LocatedBlobs: row addresses, locations  --read_blobs---->  bytes
+                                                                                        --blob_handles-->  BlobHandle
 
 Locating blobs reads only the descriptions. Blobs in one file are read by one call of the store, which coalesces
 adjacent ranges. Null and empty blobs cause no read.
@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, OutOfRangeError, UnsupportedFeatureError
-from lancetable.file.blobs.storage import Places, join_places, locate_blobs, read_places
+from lancetable.file.blobs.storage import BlobLocations, join_locations, locate_blobs, read_located
 from lancetable.format.field_paths import parse_path
 from lancetable.format.schema import Field
 from lancetable.ops.read.projection import column_not_found, nested_value
@@ -31,12 +31,12 @@ from lancetable.table.version import TableVersion
 
 __all__ = [
     "BlobHandle",
-    "FoundBlobs",
+    "LocatedBlobs",
     "Selector",
     "checked_selector",
     "find_blobs",
-    "handles",
-    "locate",
+    "blob_handles",
+    "locate_in_fragments",
     "read_blob_ranges",
     "read_blobs",
 ]
@@ -48,11 +48,11 @@ _MAX_LENGTH: Final = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class FoundBlobs:
+class LocatedBlobs:
     """Locations of the blobs of some rows, in the requested order with repeats. `addresses` is uint64."""
 
     addresses: npt.NDArray[np.uint64]
-    places: Places
+    locations: BlobLocations
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,10 @@ class BlobHandle:
 
         Raises OutOfRangeError for a range outside the blob.
         """
-        wanted = [self._range(offset, length) for offset, length in ranges]
-        filled = [part for part in wanted if part.start < part.end]
-        chunks = iter(self.store.read_many(self.path, filled) if filled else ())
-        return [next(chunks) if part.start < part.end else memoryview(b"") for part in wanted]
+        byte_ranges = [self._range(offset, length) for offset, length in ranges]
+        not_empty = [part for part in byte_ranges if part.start < part.end]
+        chunks = iter(self.store.read_many(self.path, not_empty) if not_empty else ())
+        return [next(chunks) if part.start < part.end else memoryview(b"") for part in byte_ranges]
 
     def _range(self, offset: int, length: int) -> ByteRange:
         check_range(offset, length, self.size)
@@ -109,7 +109,7 @@ def _missing_rows(
     return InvalidInputError(counts)
 
 
-def find_blobs(version: TableVersion, column: str, selector: Selector, values: Indices) -> FoundBlobs:
+def find_blobs(version: TableVersion, column: str, selector: Selector, values: Indices) -> LocatedBlobs:
     """Locate the blobs of rows selected by row id, row address or position in scan order.
 
     Parameters
@@ -144,12 +144,12 @@ def find_blobs(version: TableVersion, column: str, selector: Selector, values: I
     top, address = rows.columns
     names = parse_path(column) if version.schema.field(column) not in version.schema.fields else [column]
     steps = []
-    kind = top.type
+    data_type = top.type
     for name in names[1:]:
-        steps.append(kind.get_field_index(name))
-        kind = kind.field(steps[-1]).type
+        steps.append(data_type.get_field_index(name))
+        data_type = data_type.field(steps[-1]).type
     addresses = address.to_numpy()
-    return FoundBlobs(addresses, locate(version, field, nested_value(top, steps), addresses))
+    return LocatedBlobs(addresses, locate_in_fragments(version, field, nested_value(top, steps), addresses))
 
 
 def blob_field_of(version: TableVersion, column: str) -> Field:
@@ -177,12 +177,12 @@ def blob_field_of(version: TableVersion, column: str) -> Field:
     return field
 
 
-def locate(
+def locate_in_fragments(
     version: TableVersion,
     field: Field,
     descriptions: pa.Array | pa.ChunkedArray,
     addresses: npt.NDArray[np.uint64],
-) -> Places:
+) -> BlobLocations:
     """Locate the blobs of the descriptions; `addresses` are the addresses of their rows."""
     if isinstance(descriptions, pa.ChunkedArray):
         descriptions = pa.concat_arrays(descriptions.chunks or [pa.nulls(0, descriptions.type)])
@@ -196,34 +196,30 @@ def locate(
         chosen = np.flatnonzero(ids == fragment_id)
         here = descriptions if len(chosen) == len(ids) else descriptions.take(pa.array(chosen))
         parts.append((chosen, locate_blobs(version, data_file, here)))
-    return parts[0][1] if len(parts) == 1 else join_places(parts, len(ids))
+    return parts[0][1] if len(parts) == 1 else join_locations(parts, len(ids))
 
 
-def handles(version: TableVersion, places: Places) -> list[BlobHandle | None]:
+def blob_handles(version: TableVersion, locations: BlobLocations) -> list[BlobHandle | None]:
     """Return a handle for each row, None for a null. Reads nothing."""
-    store, paths = version.store, places.paths
+    store, paths = version.store, locations.paths
     return [
         BlobHandle(store, paths[number], position, size) if valid else None
         for number, position, size, valid in zip(
-            places.files.tolist(), places.positions.tolist(), places.sizes.tolist(), places.valid.tolist()
+            locations.files.tolist(), locations.positions.tolist(), locations.sizes.tolist(), locations.valid.tolist()
         )
     ]
 
 
-def read_blobs(version: TableVersion, found: FoundBlobs) -> list[tuple[int, bytes | None]]:
+def read_blobs(version: TableVersion, blobs: LocatedBlobs) -> list[tuple[int, bytes | None]]:
     """Return (row address, bytes) of each row, None for a null. Rows that share a blob share the bytes object."""
-    places = found.places
-    kept: dict[tuple[int, int, int], bytes] = {}
+    locations = blobs.locations
+    payloads: dict[tuple[int, int, int], bytes] = {}
     result: list[tuple[int, bytes | None]] = []
-    keys = zip(places.files.tolist(), places.positions.tolist(), places.sizes.tolist())
-    for address, key, data in zip(found.addresses.tolist(), keys, read_places(version.store, places)):
-        if data is None:
-            result.append((address, None))
-            continue
-        whole = kept.get(key)
-        if whole is None:
-            whole = kept[key] = bytes(data)
-        result.append((address, whole))
+    keys = zip(locations.files.tolist(), locations.positions.tolist(), locations.sizes.tolist())
+    for address, key, data in zip(blobs.addresses.tolist(), keys, read_located(version.store, locations)):
+        if data is not None and key not in payloads:
+            payloads[key] = bytes(data)
+        result.append((address, None if data is None else payloads[key]))
     return result
 
 
@@ -235,20 +231,20 @@ def read_blob_ranges(
     Raises the errors of `find_blobs` and `checked_requests`, and OutOfRangeError for a range outside its blob.
     """
     rows, offsets, lengths = checked_requests(requests)
-    found = find_blobs(version, column, selector, rows)
-    places = found.places
-    starts, sizes = places.positions.copy(), np.zeros(len(places), np.int64)
+    blobs = find_blobs(version, column, selector, rows)
+    locations = blobs.locations
+    starts, sizes = locations.positions.copy(), np.zeros(len(locations), np.int64)
     for number, (offset, length, size, valid) in enumerate(
-        zip(offsets, lengths, places.sizes.tolist(), places.valid.tolist())
+        zip(offsets, lengths, locations.sizes.tolist(), locations.valid.tolist())
     ):
         if valid:
             check_range(offset, length, size)
             starts[number] += offset
             sizes[number] = length
-    wanted = Places(places.paths, places.files, starts, sizes, places.valid)
+    ranges = BlobLocations(locations.paths, locations.files, starts, sizes, locations.valid)
     return [
         (number, address, None if data is None else bytes(data))
-        for number, (address, data) in enumerate(zip(found.addresses.tolist(), read_places(version.store, wanted)))
+        for number, (address, data) in enumerate(zip(blobs.addresses.tolist(), read_located(version.store, ranges)))
     ]
 
 
@@ -262,7 +258,7 @@ def checked_selector(selector: str) -> Selector:
 def checked_requests(requests: Any) -> tuple[list[int], list[int], list[int]]:
     """Return the rows, offsets and lengths of requests.
 
-    Raises TypeError for a request that is not a tuple of integers, InvalidInputError for a wrong length,
+    Raises TypeError for a request that is not a tuple of integers, InvalidInputError for a wrong length, and
     OutOfRangeError for negative numbers and ranges beyond 64 bits.
     """
     rows, offsets, lengths = [], [], []

@@ -28,6 +28,7 @@ from lancetable.errors import (
 from lancetable.format import transaction as tx
 from lancetable.format.paths import BRANCH_CONTENTS, branch_root, join
 from lancetable.format.refs import BranchContents, check_branch_name
+from lancetable.ops.maintain.drop import is_occupied
 from lancetable.ops.refs.clone import address_of
 from lancetable.store.base import ObjectStore
 from lancetable.table import refs
@@ -128,13 +129,12 @@ def delete_branch(version: TableVersion, name: str) -> None:
         try:
             _check_no_children(version, name)
         except LanceError:
-            # A child branch was created concurrently, before the ref was deleted. It needs the files, so restore the
-            # ref.
+            # A child branch that needs the files was created before the ref was deleted.
             refs.BRANCHES.create(store, main, name, contents)
             raise
     for folder in BRANCH_CONTENTS:
         store.delete_prefix(join(root, folder))
-    if next(iter(store.list_recursive(root)), None) is None:
+    if not is_occupied(store, root):
         store.delete_prefix(root)
 
 
@@ -152,10 +152,10 @@ def _check_no_children(version: TableVersion, name: str) -> None:
 
 
 def _read(version: TableVersion, name: str) -> BranchContents:
-    found = refs.BRANCHES.find(version.store, version.main_base, check_branch_name(name))
-    if found is None:
+    contents = refs.BRANCHES.find(version.store, version.main_base, check_branch_name(name))
+    if contents is None:
         raise _missing(name)
-    return found
+    return contents
 
 
 def _missing(name: str) -> RefNotFoundError:
@@ -163,6 +163,5 @@ def _missing(name: str) -> RefNotFoundError:
 
 
 def _has_files(store: ObjectStore, root: str) -> bool:
-    """Return whether the branch's own directories contain an object; nested branches do not count."""
-    folders = (store.list_recursive(join(root, folder)) for folder in BRANCH_CONTENTS)
-    return any(next(iter(found), None) is not None for found in folders)
+    """Return True if the branch's own directories contain an object; nested branches do not count."""
+    return any(is_occupied(store, join(root, folder)) for folder in BRANCH_CONTENTS)

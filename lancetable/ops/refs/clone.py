@@ -78,8 +78,7 @@ def _files(source: TableVersion, base: str) -> Iterator[tuple[str, str]]:
         for file in fragment.files:
             old, new = source.data_file_path(file), data_path(base, file.path)
             yield old, new
-            for each in source.store.list_recursive(blob_directory(old)):
-                yield join(blob_directory(old), each.name), join(blob_directory(new), each.name)
+            yield from _files_below(source.store, blob_directory(old), blob_directory(new))
         deletions = fragment.deletion_file
         if deletions is not None:
             new = deletion_path(base, fragment.id, deletions.read_version, deletions.id, deletions.kind.suffix)
@@ -87,20 +86,17 @@ def _files(source: TableVersion, base: str) -> Iterator[tuple[str, str]]:
     for index in index_messages(source.file.index_section(source.store), source.location.path):
         folder = f"{INDICES_DIR}/{uuid_text(index.uuid.uuid)}"
         root = source.base_file_path(index.base_id, folder) if index.HasField("base_id") else join(source.base, folder)
-        for each in source.store.list_recursive(root):
-            yield join(root, each.name), join(base, f"{folder}/{each.name}")
-    yield from _managed_blobs(source, base)
+        yield from _files_below(source.store, root, join(base, folder))
+    if source.manifest.reader_flags & flags.MANAGED_BLOBS:
+        files = [file for fragment in source.manifest.fragments for file in fragment.files]
+        for root in sorted({source.data_file_root(file) for file in files}):
+            yield from _files_below(source.store, join(root, MANAGED_BLOBS_DIR), join(base, MANAGED_BLOBS_DIR))
 
 
-def _managed_blobs(source: TableVersion, base: str) -> Iterator[tuple[str, str]]:
-    """Yield the objects that blob descriptions reference below the data file roots."""
-    if not source.manifest.reader_flags & flags.MANAGED_BLOBS:
-        return
-    files = [file for fragment in source.manifest.fragments for file in fragment.files]
-    for root in sorted({source.data_file_root(file) for file in files}):
-        for each in source.store.list_recursive(join(root, MANAGED_BLOBS_DIR)):
-            name = f"{MANAGED_BLOBS_DIR}/{each.name}"
-            yield join(root, name), join(base, name)
+def _files_below(store: ObjectStore, old: str, new: str) -> Iterator[tuple[str, str]]:
+    """Yield every file below `old` with the path of its copy below `new`."""
+    for meta in store.list_recursive(old):
+        yield join(old, meta.name), join(new, meta.name)
 
 
 def _copy(source: ObjectStore, old: str, target: ObjectStore, new: str) -> None:

@@ -21,7 +21,6 @@ from lancetable.table.version import Reference, TableVersion, checkout, latest, 
 __all__ = [
     "create_tag",
     "delete_tag",
-    "get_tag",
     "list_tags",
     "replace_tag_metadata",
     "restore",
@@ -35,8 +34,7 @@ def restore(version: TableVersion, *, max_retries: int = 20, timeout_s: float = 
     """Commit `version` as the newest one; newer versions stay in the history.
 
     If the newest manifest is damaged, the new version gets the number above it. Raises CommitConflictError if a
-    concurrent
-    commit prevents the restore, CorruptFileError if no manifest can be read.
+    concurrent commit prevents the restore, CorruptFileError if no manifest can be read.
     """
     restored = tx.Restore(version.version)
     try:
@@ -56,11 +54,6 @@ def restore(version: TableVersion, *, max_retries: int = 20, timeout_s: float = 
 def list_tags(version: TableVersion) -> dict[str, TagContents]:
     """Return all tags of the table by name."""
     return refs.TAGS.list(version.store, version.main_base)
-
-
-def get_tag(version: TableVersion, name: str) -> TagContents:
-    """Return one tag. Raises RefNotFoundError, InvalidRefError."""
-    return refs.TAGS.read(version.store, version.main_base, name)
 
 
 def create_tag(version: TableVersion, name: str, reference: Reference | None = None) -> None:

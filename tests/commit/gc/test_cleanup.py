@@ -17,8 +17,10 @@ import pytest
 import lancetable
 from lancetable import LanceOperation
 from lancetable.commit import loop
-from lancetable.commit.gc import cleanup
-from lancetable.commit.gc.cleanup import CleanupPlan, Policy, plan_cleanup, run_cleanup
+from lancetable.commit.gc import plan as cleanup_plan
+from lancetable.commit.gc import run as cleanup_run
+from lancetable.commit.gc.plan import CleanupPlan, CleanupPolicy, plan_cleanup
+from lancetable.commit.gc.run import run_cleanup
 from lancetable.errors import (
     CommitStateUnknownError,
     InvalidOperationError,
@@ -30,7 +32,7 @@ from lancetable.ops.refs import branches
 from lancetable.store.local import LocalStore
 from lancetable.table.version import latest, open_version
 
-OLD = Policy(keep_newest=1)
+OLD = CleanupPolicy(keep_newest=1)
 
 
 @dataclass
@@ -113,7 +115,7 @@ def test_cleanup_keeps_files_of_a_restore_that_starts_during_manifest_removal(
     table.clean()
     assert table.names("data") == 2  # young, and used by no version
     version = open_version(table.uri)
-    run_cleanup(version, plan_cleanup(version, Policy(keep_newest=1, delete_unverified=True)))
+    run_cleanup(version, plan_cleanup(version, CleanupPolicy(keep_newest=1, delete_unverified=True)))
     assert table.names("data") == 1
 
 
@@ -163,7 +165,7 @@ def test_cleanup_from_a_detached_version_keeps_the_newest_version(table: Overwri
         read_version=1,
         detached=True,
     ).table_version
-    plan = plan_cleanup(detached, Policy(older_than=timedelta(0)))
+    plan = plan_cleanup(detached, CleanupPolicy(older_than=timedelta(0)))
     assert (plan.versions, plan.read_version) == ((1,), 2)
     lancetable.write_dataset(pa.table({"id": pa.array([4], pa.int64())}), table.uri, mode="append")
     run_cleanup(detached, plan)
@@ -175,7 +177,7 @@ def test_cleanup_keeps_the_newest_version_of_a_recreated_table(table: Overwritte
     old = open_version(table.uri)
     shutil.rmtree(table.uri)
     lancetable.write_dataset(pa.table({"id": pa.array([5], pa.int64())}), table.uri)
-    run_cleanup(old, plan_cleanup(old, Policy(older_than=timedelta(0))))
+    run_cleanup(old, plan_cleanup(old, CleanupPolicy(older_than=timedelta(0))))
     assert table.ids() == [5]
 
 
@@ -192,8 +194,8 @@ def test_cleanup_keeps_files_used_through_an_alias_of_the_root(
         lancetable.write_dataset(rows, uri, mode=mode, target_bases=["b"])
         lancetable.write_dataset(rows, uri, mode="append")
     version = open_version(uri)
-    counts = run_cleanup(version, plan_cleanup(version, Policy(keep_newest=1, delete_unverified=True)))
-    assert counts.files["data"] == 1  # the file of the first version
+    counts = run_cleanup(version, plan_cleanup(version, CleanupPolicy(keep_newest=1, delete_unverified=True)))
+    assert counts.data_files_removed == 1  # the file of the first version
     assert lancetable.dataset(uri).to_table().num_rows == 4
 
 
@@ -284,7 +286,7 @@ def test_branch_created_during_manifest_removal_keeps_its_files(
 ) -> None:
     """The parent version exists when the branch is created. The version is removed, but its files are kept."""
     old = lancetable.dataset(table.uri, 1)
-    real = cleanup._remove
+    real = cleanup_run._remove
 
     def branch_first(*arguments: Any) -> Any:
         monkeypatch.undo()
@@ -292,8 +294,8 @@ def test_branch_created_during_manifest_removal_keeps_its_files(
         return real(*arguments)
 
     version = open_version(table.uri)
-    plan = plan_cleanup(version, Policy(keep_newest=1, delete_unverified=True))
-    monkeypatch.setattr(cleanup, "_remove", branch_first)
+    plan = plan_cleanup(version, CleanupPolicy(keep_newest=1, delete_unverified=True))
+    monkeypatch.setattr(cleanup_run, "_remove", branch_first)
     run_cleanup(version, plan)
     branch = lancetable.dataset(table.uri).checkout_version(("b", None))
     assert branch.to_table()["id"].to_pylist() == [1, 2]
@@ -314,8 +316,8 @@ def test_cleanup_without_removable_versions_skips_extra_requests(
         return real(self, prefix, *arguments, **options)
 
     version = open_version(table.uri)
-    plan = plan_cleanup(version, Policy(keep_newest=9))
-    monkeypatch.setattr(cleanup.time, "time", lambda: 0.0)
+    plan = plan_cleanup(version, CleanupPolicy(keep_newest=9))
+    monkeypatch.setattr(cleanup_plan.time, "time", lambda: 0.0)
     monkeypatch.setattr(LocalStore, "list_names", note)
     run_cleanup(version, plan)
     assert listed == ["_versions"]

@@ -1,4 +1,4 @@
-"""Cleanup: what goes is what pylance would remove, what any version, tag or branch needs stays."""
+"""Cleanup removes the same files as pylance, and keeps what any version, tag or branch needs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import lancetable
-from lancetable.commit.gc import cleanup
-from lancetable.commit.gc.cleanup import parse_duration
+from lancetable.commit.gc import automatic
+from lancetable.commit.gc.durations import parse_duration
 from lancetable.errors import CorruptFileError, StoreError
 from lancetable.store.local import LocalStore
 
@@ -48,7 +48,7 @@ def versions(ds: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_same_goes_as_in_pylance(tmp_path: Path, seed: int) -> None:
+def test_cleanup_removes_the_same_files_as_pylance(tmp_path: Path, seed: int) -> None:
     policy: dict[str, Any] = [
         {"older_than": NOW},
         {"retain_versions": 3},
@@ -69,7 +69,7 @@ def test_the_same_goes_as_in_pylance(tmp_path: Path, seed: int) -> None:
         assert lance.dataset(tmp_path / "t", version=version).to_table() == ds.checkout_version(version).to_table()
 
 
-def test_every_version_that_stays_keeps_its_rows(tmp_path: Path) -> None:
+def test_every_kept_version_keeps_its_rows(tmp_path: Path) -> None:
     ds = table_of(tmp_path / "t", 14, seed=9)
     before = {version: ds.checkout_version(version).to_table() for version in versions(ds)}
     ds.tags.create("x", 3)
@@ -82,7 +82,7 @@ def test_every_version_that_stays_keeps_its_rows(tmp_path: Path) -> None:
     ds.validate()
 
 
-def test_a_tag_makes_it_fail_unless_told_otherwise(tmp_path: Path) -> None:
+def test_cleanup_of_a_tagged_version_raises_unless_disabled(tmp_path: Path) -> None:
     ds = table_of(tmp_path / "t", 5)
     ds.tags.create("x", 2)
     there = files(tmp_path / "t")
@@ -92,14 +92,14 @@ def test_a_tag_makes_it_fail_unless_told_otherwise(tmp_path: Path) -> None:
     assert files(tmp_path / "t") == there
 
 
-def test_by_default_young_versions_stay(tmp_path: Path) -> None:
+def test_young_versions_are_kept_by_default(tmp_path: Path) -> None:
     ds = table_of(tmp_path / "t", 5)
     assert ds.cleanup_old_versions().old_versions == 0
     assert ds.checkout_version(3).cleanup_old_versions(NOW).old_versions == 2
     assert versions(ds)[0] == 3
 
 
-def test_files_that_no_version_names_go_when_they_are_a_week_old(tmp_path: Path) -> None:
+def test_unreferenced_files_are_removed_after_a_week(tmp_path: Path) -> None:
     ds = table_of(tmp_path / "t", 3)
     strange = ["data/notes.txt", "other/x.lance", "_deletions/readme", "data/sub/x.lance", "_indices/mine/x.idx"]
     stray = ["data/0101.lance", "_deletions/0-1-2.arrow", "_transactions/1-00000000-0000-4000-8000-000000000000.txn"]
@@ -122,7 +122,7 @@ def test_files_that_no_version_names_go_when_they_are_a_week_old(tmp_path: Path)
     ds.validate()
 
 
-def test_an_explanation_is_what_then_happens(tmp_path: Path) -> None:
+def test_explanation_equals_the_removed_files(tmp_path: Path) -> None:
     ds = table_of(tmp_path / "t", 8, seed=3)
     before = files(tmp_path / "t")
     told = ds.explain_cleanup_old_versions(NOW, include_files=True)
@@ -150,7 +150,7 @@ def test_a_version_that_cannot_be_removed_keeps_its_files(tmp_path: Path, monkey
     assert ds.cleanup_old_versions(NOW).old_versions == 5
 
 
-def test_a_version_that_appears_meanwhile_keeps_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_committed_during_cleanup_keeps_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ds = table_of(tmp_path / "t", 1)
     ds.insert(pa.table({"a": [77]}))
     lancetable.write_dataset(pa.table({"a": [1]}), tmp_path / "t", mode="overwrite")
@@ -169,7 +169,7 @@ def test_a_version_that_appears_meanwhile_keeps_its_files(tmp_path: Path, monkey
     assert 77 in ds.to_table()["a"].to_pylist()
 
 
-def test_tables_clean_up_after_themselves(tmp_path: Path) -> None:
+def test_automatic_cleanup_runs_after_commits(tmp_path: Path) -> None:
     seen = []
     for library in (lancetable, lance):
         path = tmp_path / library.__name__
@@ -190,7 +190,7 @@ def test_tables_clean_up_after_themselves(tmp_path: Path) -> None:
     ds.insert(pa.table({"a": [1]}))  # it is only logged
 
 
-def test_the_files_that_versions_name(tmp_path: Path) -> None:
+def test_tracked_files_match_pylance(tmp_path: Path) -> None:
     ds = table_of(tmp_path / "t", 7, seed=2)
     ours = ds.tracked_files().read_all()
     theirs = lance.dataset(tmp_path / "t").tracked_files().read_all()
@@ -207,12 +207,12 @@ def test_the_files_that_versions_name(tmp_path: Path) -> None:
     ("text", "seconds"),
     [("14days", 14 * 86400), ("1h 30m", 5400), ("3600s", 3600), ("0s", 0), ("1ms", 0.001), ("2 weeks", 14 * 86400)],
 )
-def test_durations(text: str, seconds: float) -> None:
+def test_durations_are_parsed(text: str, seconds: float) -> None:
     assert parse_duration(text) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("text", ["", "1", "soon", "1 fortnight", "-1s", "1h,"])
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_durations_raise(text: str) -> None:
     with pytest.raises(lancetable.InvalidInputError):
         parse_duration(text)
 
@@ -225,13 +225,13 @@ def test_what_is_no_duration(text: str) -> None:
         ({"delete_concurrency": 0}, lancetable.OutOfRangeError),
     ],
 )
-def test_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], error: type[Exception]) -> None:
+def test_invalid_cleanup_arguments_raise(tmp_path: Path, arguments: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         table_of(tmp_path / "t", 1).cleanup_old_versions(**arguments)
 
 
 @pytest.mark.parametrize("harm", ["rate", "index section", "anything"])
-def test_a_commit_has_landed_whatever_becomes_of_its_cleanup(
+def test_failing_automatic_cleanup_is_only_logged(
     tmp_path: Path, harm: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "t"
@@ -254,7 +254,7 @@ def test_a_commit_has_landed_whatever_becomes_of_its_cleanup(
         with pytest.raises(CorruptFileError, match="index section"):
             ds.cleanup_old_versions(older_than=timedelta(0))
     else:
-        monkeypatch.setattr(cleanup, "plan_cleanup", lambda *_, **__: 1 / 0)
+        monkeypatch.setattr(automatic, "plan_cleanup", lambda *_, **__: 1 / 0)
     ds.insert(pa.table({"a": [7]}))
     assert "automatic cleanup" in caplog.text
     assert lancetable.dataset(path).to_table()["a"].to_pylist() == [0, 1, 2, 7]

@@ -1,4 +1,4 @@
-"""Cleanup beside branches: a version stays while a branch names files that it brought, and goes as in pylance after."""
+"""Cleanup with branches: a version is kept while a branch references its files, and removed afterwards."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def branched_late_then_cleaned(forest: Forest) -> None:
         branched_late_then_cleaned,
     ],
 )
-def test_the_same_versions_stay_as_in_pylance(
+def test_cleanup_keeps_the_same_versions_as_pylance(
     tmp_path: Path, second: Callable[[Forest], object], then: Callable[[Forest], object]
 ) -> None:
     said = []
@@ -153,7 +153,7 @@ def test_the_same_versions_stay_as_in_pylance(
     assert said[0] == said[1]
 
 
-def test_a_table_that_was_moved_keeps_what_its_branches_named(tmp_path: Path) -> None:
+def test_moved_table_keeps_files_that_branches_reference(tmp_path: Path) -> None:
     """The base paths of the branch lead to the old place, and if the table goes back there, all is well again."""
     forest = Forest(lancetable, tmp_path / "t", appended)
     before = forest.side.to_table()
@@ -183,7 +183,7 @@ def test_a_branch_that_cannot_be_read_keeps_its_version(tmp_path: Path, harm: st
     assert numbers(forest.main) == [2, 3, 4]
 
 
-def test_files_of_a_branch_stay_though_its_version_is_gone(tmp_path: Path) -> None:
+def test_files_of_a_branch_are_kept_after_removal_of_its_version(tmp_path: Path) -> None:
     """As where another writer removed it: nothing but the branch names them then."""
     forest = Forest(lancetable, tmp_path / "t", appended)
     before = forest.side.to_table()
@@ -196,7 +196,7 @@ def test_files_of_a_branch_stay_though_its_version_is_gone(tmp_path: Path) -> No
     assert forest.side.to_table() == before
 
 
-def test_files_of_a_branch_that_cannot_be_read_now_stay(tmp_path: Path) -> None:
+def test_files_of_an_unreadable_branch_are_kept(tmp_path: Path) -> None:
     """The version was removed, so its files are unreferenced and unknown to the cleanup."""
     forest = Forest(lancetable, tmp_path / "t", appended)
     before = forest.side.to_table()
@@ -239,7 +239,7 @@ def test_each_ref_and_each_version_of_a_branch_is_read_once(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("has_lineage", [True, False])
-def test_a_branch_whose_parent_has_no_ref_any_more_keeps_its_files(tmp_path: Path, has_lineage: bool) -> None:
+def test_branch_whose_parent_ref_was_deleted_keeps_its_files(tmp_path: Path, has_lineage: bool) -> None:
     """As where a deletion of the parent ended after it had removed the ref."""
     forest = Forest(lancetable, tmp_path / "t", appended)
     forest.side.create_branch("sub")
@@ -256,7 +256,7 @@ def test_a_branch_whose_parent_has_no_ref_any_more_keeps_its_files(tmp_path: Pat
     assert forest.main.checkout_version(("sub", None)).to_table() == rows(0, 10)
 
 
-def test_a_branch_with_the_name_of_another_is_read_anew(tmp_path: Path) -> None:
+def test_branch_with_a_reused_name_is_read_again(tmp_path: Path) -> None:
     """References of branch versions are cached; a recreated branch may have manifests with the same names and sizes."""
     place = fsspec.filesystem("dir", path=str(tmp_path), fs=fsspec.filesystem("file")), "t"
     options = {"unsafe_single_writer": "true"}

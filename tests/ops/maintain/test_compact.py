@@ -47,7 +47,7 @@ def seen(ds: Any, stable: bool = False) -> dict[str, Any]:
 
 @pytest.mark.parametrize("stable", [False, True])
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_plans_and_results_are_pylances(tmp_path: Path, version: str, stable: bool) -> None:
+def test_plans_and_results_match_pylance(tmp_path: Path, version: str, stable: bool) -> None:
     rng = np.random.default_rng([int(version[-1]), stable])
     for trial in range(4):
         sizes = rng.integers(1, 30, 8).tolist()
@@ -88,7 +88,7 @@ def test_files_of_a_large_fragment_differ_by_a_row_at_most(tmp_path: Path, num_r
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), max_size=12), st.integers(0, 70))
-def test_a_plan_takes_neighbours_once_and_in_order(sizes: list[tuple[int, int]], target: int) -> None:
+def test_plan_groups_adjacent_fragments_once_and_in_order(sizes: list[tuple[int, int]], target: int) -> None:
     ds = lancetable.write_dataset(pa.table({"a": [0]}), f"memory://plans-{id(sizes)}")
     for size, _ in sizes:
         ds.insert(pa.table({"a": list(range(size))}))
@@ -103,7 +103,7 @@ def test_a_plan_takes_neighbours_once_and_in_order(sizes: list[tuple[int, int]],
     lancetable.LanceDataset.drop(ds.uri)
 
 
-def test_tasks_travel_as_json_and_pickles_also_between_the_libraries(tmp_path: Path) -> None:
+def test_tasks_can_be_exchanged_as_json_and_pickles_with_pylance(tmp_path: Path) -> None:
     ds = write(lancetable, tmp_path / "t", [3, 3, 50, 3, 3])
     ds.delete("a = 1")
     plan = Compaction.plan(ds, {"target_rows_per_fragment": 10})
@@ -120,7 +120,7 @@ def test_tasks_travel_as_json_and_pickles_also_between_the_libraries(tmp_path: P
 
 
 @pytest.mark.parametrize("stable", [False, True])
-def test_deletes_in_between_are_never_undone(tmp_path: Path, stable: bool) -> None:
+def test_concurrent_deletes_are_never_undone(tmp_path: Path, stable: bool) -> None:
     ds = write(lancetable, tmp_path / "t", [5, 5, 5, 50, 5, 5], stable=stable)
     plan = Compaction.plan(ds, {"target_rows_per_fragment": 12})
     results = [each.execute(ds) for each in plan.tasks]
@@ -133,7 +133,7 @@ def test_deletes_in_between_are_never_undone(tmp_path: Path, stable: bool) -> No
     assert ds.to_table()["a"].to_pylist() == [k for k in range(75) if k != 2]
 
 
-def test_appends_in_between_go_together_with_it(tmp_path: Path) -> None:
+def test_concurrent_appends_do_not_conflict(tmp_path: Path) -> None:
     ds = write(lancetable, tmp_path / "t", [5, 5])
     results = [each.execute(ds) for each in Compaction.plan(ds).tasks]
     lancetable.write_dataset(pa.table({"a": [99], "s": ["x"]}), ds.uri, mode="append")
@@ -142,7 +142,7 @@ def test_appends_in_between_go_together_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("library", [lancetable, lance])
-def test_after_an_overwrite_nothing_is_reserved_for_it(tmp_path: Path, library: Any) -> None:
+def test_commit_after_an_overwrite_reserves_no_ids(tmp_path: Path, library: Any) -> None:
     old = write(library, tmp_path / "t", [5, 5])
     library.write_dataset(pa.table({"a": [1]}), tmp_path / "t", mode="overwrite")
     newest = library.dataset(tmp_path / "t")
@@ -172,7 +172,7 @@ def test_a_failed_compaction_leaves_no_files(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("kind", ["BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER"])
 @pytest.mark.parametrize("stable", [False, True])
-def test_an_index_finds_every_row_afterwards(tmp_path: Path, kind: str, stable: bool) -> None:
+def test_index_finds_every_row_after_compaction(tmp_path: Path, kind: str, stable: bool) -> None:
     theirs = write(lance, tmp_path / "t", [300, 300, 300], stable=stable)
     theirs.create_scalar_index("a", kind)
     ds = lancetable.dataset(tmp_path / "t")
@@ -184,7 +184,7 @@ def test_an_index_finds_every_row_afterwards(tmp_path: Path, kind: str, stable: 
     assert len(theirs.describe_indices()) == 1
 
 
-def test_columns_dropped_and_added_and_blobs_come_along(tmp_path: Path) -> None:
+def test_changed_columns_and_blobs_are_kept(tmp_path: Path) -> None:
     schema = pa.schema(
         [
             pa.field("a", pa.int64()),
@@ -207,7 +207,7 @@ def test_columns_dropped_and_added_and_blobs_come_along(tmp_path: Path) -> None:
         ]
 
 
-def test_settings_in_the_config_of_a_table(tmp_path: Path) -> None:
+def test_settings_are_read_from_the_table_config(tmp_path: Path) -> None:
     ds = write(lancetable, tmp_path / "t", [5, 5, 5])
     ds.update_config({"lance.compaction.target_rows_per_fragment": "5"})
     assert Compaction.plan(ds).num_tasks() == 0
@@ -227,7 +227,7 @@ def test_settings_in_the_config_of_a_table(tmp_path: Path) -> None:
         ({"batch_size": -1}, lancetable.InvalidInputError),
     ],
 )
-def test_wrong_options_are_refused(tmp_path: Path, options: dict[str, Any], error: type[Exception]) -> None:
+def test_invalid_options_raise(tmp_path: Path, options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         Compaction.plan(write(lancetable, tmp_path / "t", [1]), options)
 
@@ -242,12 +242,12 @@ def test_wrong_options_are_refused(tmp_path: Path, options: dict[str, Any], erro
         json.dumps({"task": {"fragments": [{"id": 0}]}, "read_version": 1, "options": {}}),
     ],
 )
-def test_json_that_is_no_task_is_refused(text: str) -> None:
+def test_invalid_task_json_raises(text: str) -> None:
     with pytest.raises((lancetable.InvalidInputError, ValueError)):
         CompactionTask.from_json(text)
 
 
-def test_a_task_of_another_table_is_refused(tmp_path: Path) -> None:
+def test_task_of_another_table_raises(tmp_path: Path) -> None:
     task = Compaction.plan(write(lancetable, tmp_path / "t", [5, 5])).tasks[0]
     other = write(lancetable, tmp_path / "other", [5, 5])
     with pytest.raises(lancetable.InvalidOperationError, match="fragment 0"):

@@ -1,4 +1,4 @@
-"""Every damage that a check names; repairs that lose nothing."""
+"""Checks report every kind of damage; repairs lose no readable version."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], Any]]] = {
 }
 
 
-def test_a_whole_table_is_clean(table: Path) -> None:
+def test_intact_table_is_clean(table: Path) -> None:
     report = lancetable.fsck(str(table))
     assert report.is_clean
     assert (report.versions, report.newest, report.newest_whole) == (4, 3, 3)  # one version is that of the branch
@@ -71,13 +71,13 @@ def test_a_whole_table_is_clean(table: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_named(table: Path, damage: str) -> None:
+def test_damage_is_reported(table: Path, damage: str) -> None:
     kind, harm = DAMAGE[damage]
     harm(table)
     assert kind in {problem.kind for problem in lancetable.fsck(str(table)).problems}
 
 
-def test_ids_that_occur_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_row_ids_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lancetable.ops.maintain.fsck import check as module
     from lancetable.rowids import RowIdSequence
 
@@ -90,7 +90,7 @@ def test_ids_that_occur_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "2 row ids occur twice" in problems[0].detail
 
 
-def test_the_newest_whole_version_comes_back(table: Path) -> None:
+def test_repair_restores_the_newest_intact_version(table: Path) -> None:
     expected = lancetable.dataset(table, version=2).to_table()
     newest(table, "data/*.lance").unlink()
     assert not lancetable.fsck(str(table)).is_clean
@@ -103,7 +103,7 @@ def test_the_newest_whole_version_comes_back(table: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["a stranger of old", "a hint from nowhere", "a hint that is none"])
-def test_what_is_repaired_is_clean_afterwards(table: Path, damage: str) -> None:
+def test_repaired_table_is_clean(table: Path, damage: str) -> None:
     DAMAGE[damage][1](table)
     assert lancetable.fsck(str(table), repair=True).repaired
     assert lancetable.fsck(str(table)).is_clean
@@ -118,7 +118,7 @@ def test_nothing_is_removed_while_a_version_cannot_be_read(table: Path) -> None:
     assert sorted(each.name for each in (table / "data").iterdir()) == before
 
 
-def test_the_report_after_a_repair_has_what_remains_and_what_was_found(table: Path) -> None:
+def test_report_after_a_repair_lists_remaining_and_former_problems(table: Path) -> None:
     newest(table, "data/*.lance").unlink()
     old_stranger(table)
     report = lancetable.fsck(str(table), repair=True)
@@ -129,14 +129,14 @@ def test_the_report_after_a_repair_has_what_remains_and_what_was_found(table: Pa
     assert (report.newest, report.newest_whole) == (4, 4)
 
 
-def test_harmless_contradictions_never_make_a_repair_restore_an_older_version(table: Path) -> None:
+def test_harmless_contradictions_do_not_restore_an_older_version(table: Path) -> None:
     newest(table, "_transactions/*.txn").write_bytes(b"\xff")
     report = lancetable.fsck(str(table), repair=True)
     assert {problem.kind for problem in report.problems} == {"transaction"} and not report.repaired
     assert lancetable.dataset(table).version == 3
 
 
-def test_a_file_that_is_missing_for_a_moment_makes_no_repair_restore(
+def test_temporarily_missing_file_does_not_restore_an_older_version(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lancetable.store.local import LocalStore
@@ -197,7 +197,7 @@ def test_the_help_of_the_command_documents_the_exit_codes() -> None:
     assert "2 if problems remain" in text
 
 
-def test_commands_show_first_and_run_when_told(table: Path) -> None:
+def test_commands_only_change_the_table_with_run(table: Path) -> None:
     def run(*arguments: str) -> Any:
         return CliRunner().invoke(cli, [*arguments, "--json"])
 

@@ -1,4 +1,4 @@
-"""Deep checks: every page is read, values are compared with what else the table states, and random damage is found."""
+"""Deep checks: every page is read, values are compared with the metadata, and random damage is found."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def details(report: lancetable.checks.Report) -> str:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_whole_table_is_clean_and_the_report_lists_what_cannot_be_found(tmp_path: Path, version: str) -> None:
+def test_intact_table_is_clean_and_limits_are_listed(tmp_path: Path, version: str) -> None:
     write(tmp_path / "t", version)
     report = lancetable.fsck(tmp_path / "t", deep=True)
     assert report.is_clean and report.deep
@@ -162,7 +162,7 @@ def test_blobs_are_read(tmp_path: Path, version: str) -> None:
         assert kinds(lancetable.fsck(tmp_path / "t", deep=True)) == {"data file"}
 
 
-def test_a_file_of_a_newer_version_is_not_checked_and_no_damage(tmp_path: Path) -> None:
+def test_file_of_a_newer_version_is_not_damage(tmp_path: Path) -> None:
     ds = lancetable.write_dataset(pa.table({"a": [1, 2]}), tmp_path / "t", data_storage_version="2.1")
     (file,) = data_files(tmp_path / "t")
     splice(file, file.stat().st_size - 6, (3).to_bytes(2, "little"))
@@ -184,7 +184,7 @@ def test_a_file_of_a_newer_version_is_not_checked_and_no_damage(tmp_path: Path) 
 # --- values against other facts ---------------------------------------------------------------------------------------
 
 
-def test_live_nulls_where_the_schema_has_none(tmp_path: Path) -> None:
+def test_live_nulls_in_non_nullable_columns_are_reported(tmp_path: Path) -> None:
     ds = lancetable.write_dataset(pa.table({"a": [1, None, 3], "b": [1, 2, 3]}), tmp_path / "t")
 
     def forbid(message: table_pb2.Manifest) -> None:
@@ -198,7 +198,7 @@ def test_live_nulls_where_the_schema_has_none(tmp_path: Path) -> None:
     assert [problem.version for problem in lancetable.fsck(ds.uri, deep=True).problems] == [1]
 
 
-def test_nested_nulls_where_the_schema_has_none(tmp_path: Path) -> None:
+def test_nested_nulls_in_non_nullable_columns_are_reported(tmp_path: Path) -> None:
     table = pa.table({"p": [{"a": 1}, {"a": None}, None], "l": [[1], [], [None]]})
     lancetable.write_dataset(table, tmp_path / "t")
 
@@ -213,7 +213,7 @@ def test_nested_nulls_where_the_schema_has_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("column", ["id", "x", "s", "p"])
-def test_zone_maps_that_exclude_values(
+def test_zone_maps_that_exclude_values_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, column: str
 ) -> None:
     """The zone maps are those of other rows."""
@@ -301,14 +301,14 @@ CONTRADICTIONS = {
     "another file size": Contradiction(lambda m: setattr(first_file(m), "file_size_bytes", 12), "data file", "bytes"),
     "other rows": Contradiction(lambda m: setattr(m.fragments[0], "physical_rows", 8), "data file", "rows"),
     "a column that is missing": Contradiction(
-        lambda m: first_file(m).column_indices.__setitem__(0, 44), "data file", "names column 44"
+        lambda m: first_file(m).column_indices.__setitem__(0, 44), "data file", "refers to column 44"
     ),
     "a field twice": Contradiction(lambda m: setattr(m.fields[1], "id", m.fields[0].id), "schema", "has the id of"),
     "a missing parent": Contradiction(lambda m: setattr(m.fields[1], "parent_id", 55), "schema", "55"),
     "no flag for deletions": Contradiction(lambda m: setattr(m, "reader_feature_flags", 2), "flags", "deletion files"),
     "no flag for config": Contradiction(lambda m: m.config.update({"a": "b"}), "flags", "table config"),
     "a row id to come": Contradiction(
-        lambda m: setattr(m, "next_row_id", 2), "ids", "the next one to be given out is 2"
+        lambda m: setattr(m, "next_row_id", 2), "ids", "the next one to be assigned is 2"
     ),
     "a time that is no date": Contradiction(
         lambda m: setattr(m.timestamp, "seconds", 1 << 60), "facts", "not a valid date"
@@ -344,7 +344,7 @@ def stable(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("case", CONTRADICTIONS)
-def test_what_a_manifest_states_is_checked_without_a_deep_check(stable: Path, case: str) -> None:
+def test_contradictions_in_a_manifest_are_found_without_a_deep_check(stable: Path, case: str) -> None:
     change_manifest(stable, CONTRADICTIONS[case].change)
     report = lancetable.fsck(stable)
     found = [
@@ -366,7 +366,7 @@ def test_bytes_that_belong_to_no_section_are_damage(stable: Path) -> None:
     )
 
 
-def test_unknown_fields_are_not_understood_and_no_damage(stable: Path) -> None:
+def test_unknown_fields_are_not_damage(stable: Path) -> None:
     change_manifest(stable, lambda message: message.MergeFromString(b"\xa2\x3f\x03abc"))
     report = lancetable.fsck(stable)
     assert report.is_clean
@@ -374,7 +374,7 @@ def test_unknown_fields_are_not_understood_and_no_damage(stable: Path) -> None:
     assert "field 1012 of Manifest message" in noted
 
 
-def test_a_transaction_file_that_differs_from_the_inline_one(stable: Path) -> None:
+def test_transaction_file_that_differs_from_the_inline_one_is_reported(stable: Path) -> None:
     file = max((stable / "_transactions").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     message = transaction_pb2.Transaction.FromString(file.read_bytes())
     message.tag = "other"
@@ -407,13 +407,13 @@ def test_missing_index_files_are_reported(tmp_path: Path) -> None:
     assert kinds(lancetable.fsck(tmp_path / "t")) == {"index"}
 
 
-def test_two_naming_schemes_are_a_problem(stable: Path) -> None:
+def test_two_naming_schemes_are_reported(stable: Path) -> None:
     file = sorted((stable / "_versions").glob("*.manifest"))[0]
     shutil.copy(file, file.with_name("7.manifest"))
     assert kinds(lancetable.fsck(stable)) == {"naming"}
 
 
-def test_no_table_is_an_error(tmp_path: Path) -> None:
+def test_missing_table_raises(tmp_path: Path) -> None:
     with pytest.raises(DatasetNotFoundError):
         lancetable.fsck(tmp_path / "none", deep=True)
 
@@ -530,7 +530,7 @@ def read_everything(uri: Path) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore::lancetable.file.statistics.StatisticsWarning")
 @pytest.mark.parametrize("seed", range(12))
-def test_random_damage_that_reading_meets_is_reported(originals: Path, tmp_path: Path, scale: int, seed: int) -> None:
+def test_random_damage_that_fails_reads_is_reported(originals: Path, tmp_path: Path, scale: int, seed: int) -> None:
     for round_number in range(4 * scale):
         check_random_damage(originals, tmp_path / str(round_number), seed * 10_000 + round_number)
 

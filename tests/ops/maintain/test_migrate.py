@@ -1,4 +1,4 @@
-"""Bringing tables forward: rows, ids, deletions and older versions stay; runs go on where they stopped."""
+"""Migration keeps rows, ids, deletions and older versions; interrupted runs continue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shows(dataset: Any, expected: pa.Table) -> None:
 
 @pytest.mark.parametrize("target", ["2.0", "2.1", "2.2"])
 @pytest.mark.parametrize("writer", [lance, lancetable], ids=lambda module: module.__name__)
-def test_rows_ids_and_history_stay(writer: Any, target: str, tmp_path: Path) -> None:
+def test_migration_keeps_rows_ids_and_history(writer: Any, target: str, tmp_path: Path) -> None:
     uri = tmp_path / "t"
     expected = old_table(uri, writer)
     lance.dataset(uri).create_scalar_index("id", "BTREE")
@@ -57,7 +57,7 @@ def test_rows_ids_and_history_stay(writer: Any, target: str, tmp_path: Path) -> 
     lancetable.dataset(uri).validate()
 
 
-def test_from_one_newer_format_to_the_next(tmp_path: Path) -> None:
+def test_migration_between_newer_formats(tmp_path: Path) -> None:
     uri = tmp_path / "t"
     lancetable.write_dataset(pa.table({"a": range(10)}), uri, data_storage_version="2.0", max_rows_per_file=4)
     dataset = lancetable.dataset(uri)
@@ -71,7 +71,7 @@ def test_from_one_newer_format_to_the_next(tmp_path: Path) -> None:
     assert lance.dataset(uri).to_table().column("a").to_pylist() == list(range(10))
 
 
-def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_migration_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = tmp_path / "t"
     expected = old_table(uri)
     write, written, stop = migrate._write, [], 2
@@ -97,7 +97,7 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pyt
     shows(lance.dataset(uri), expected)
 
 
-def test_files_of_an_earlier_run_are_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_an_earlier_run_are_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = tmp_path / "t"
     expected = old_table(uri)
 
@@ -113,7 +113,7 @@ def test_files_of_an_earlier_run_are_taken_up(tmp_path: Path, monkeypatch: pytes
     shows(lance.dataset(uri), expected)
 
 
-def test_changes_meanwhile_are_taken_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_changes_are_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = tmp_path / "t"
     old_table(uri)
     version = open_version(str(uri))
@@ -139,7 +139,7 @@ def test_changes_meanwhile_are_taken_in(tmp_path: Path, monkeypatch: pytest.Monk
     assert found == [number for number in range(11, 300) if number % 7 != 3]
 
 
-def test_an_append_prepared_before_does_not_mix_formats(tmp_path: Path) -> None:
+def test_append_prepared_before_a_migration_does_not_mix_formats(tmp_path: Path) -> None:
     uri = tmp_path / "t"
     lancetable.write_dataset(pa.table({"a": [1]}), uri, data_storage_version="0.1")
     fragments = lancetable.fragment.write_fragments(pa.table({"a": [2]}), uri)
@@ -149,7 +149,7 @@ def test_an_append_prepared_before_does_not_mix_formats(tmp_path: Path) -> None:
     assert lance.dataset(uri).to_table().to_pydict() == {"a": [1]}
 
 
-def test_a_part_of_a_table_cannot_be_in_another_format(tmp_path: Path) -> None:
+def test_table_cannot_mix_formats(tmp_path: Path) -> None:
     dataset = lancetable.write_dataset(
         pa.table({"a": range(4)}), tmp_path / "t", data_storage_version="0.1", max_rows_per_file=2
     )
@@ -160,7 +160,7 @@ def test_a_part_of_a_table_cannot_be_in_another_format(tmp_path: Path) -> None:
     assert lance.dataset(tmp_path / "t").to_table().to_pydict() == {"a": [0, 1, 2, 3, 4, 5]}
 
 
-def test_manifests_get_new_names(tmp_path: Path) -> None:
+def test_manifests_are_renamed(tmp_path: Path) -> None:
     uri = tmp_path / "t"
     expected = old_table(uri, lance, enable_v2_manifest_paths=False)
     assert (uri / "_versions" / "1.manifest").exists()
@@ -176,7 +176,7 @@ def test_manifests_get_new_names(tmp_path: Path) -> None:
     assert rename_manifests(uri) == 0
 
 
-def test_renaming_goes_on_and_trusts_nothing(tmp_path: Path) -> None:
+def test_interrupted_renaming_continues_and_checks_existing_manifests(tmp_path: Path) -> None:
     uri = tmp_path / "t"
     lance.write_dataset(pa.table({"a": [1]}), uri, enable_v2_manifest_paths=False)
     data = (uri / "_versions" / "1.manifest").read_bytes()

@@ -1,4 +1,4 @@
-"""A damaged newest manifest: the error, restoring above it, moving it aside; on every store and with both libraries."""
+"""Damaged newest manifest: error, restore and quarantine, on every store and with both libraries."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def local(tmp_path: Path) -> Table:
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_the_error_names_the_newest_whole_version_and_both_remedies(local: Table, how: str) -> None:
+def test_error_contains_the_newest_intact_version_and_both_remedies(local: Table, how: str) -> None:
     local.damage(2, 3, how=how)
     with pytest.raises(CorruptFileError) as raised:
         local.open()
@@ -171,7 +171,7 @@ def test_the_error_of_an_empty_manifest(local: Table) -> None:
         local.open()
 
 
-def test_the_search_for_a_whole_version_is_bounded(local: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_for_an_intact_version_is_bounded(local: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     from lancetable.table import version as module
 
     for number in range(4, 40):
@@ -221,7 +221,7 @@ def test_old_handles_raise_the_same_error_and_write_nothing(table: Table, change
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_a_restore_goes_above_a_damaged_manifest(local: Table, how: str) -> None:
+def test_restore_commits_above_a_damaged_manifest(local: Table, how: str) -> None:
     damaged = local.damage(3, how=how)
     ds = local.open(1)
     ds.restore()
@@ -237,14 +237,14 @@ def test_a_restore_above_damage_works_on_every_store(table: Table) -> None:
     table.goes_on([1, 2])
 
 
-def test_a_restore_passes_several_damaged_manifests(local: Table) -> None:
+def test_restore_skips_several_damaged_manifests(local: Table) -> None:
     local.damage(2, 3)
     local.open(1).restore()
     assert local.open().version == 4
     local.goes_on([1])
 
 
-def test_a_restore_that_another_restore_overtakes_follows_it(local: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restore_follows_a_concurrent_restore(local: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     local.damage(3)
     first, second = local.open(1), local.open(2)
     real = LocalStore.put_if_absent
@@ -260,7 +260,7 @@ def test_a_restore_that_another_restore_overtakes_follows_it(local: Table, monke
     assert local.ids() == [1]
 
 
-def test_a_restore_does_not_pass_a_version_of_a_newer_release(local: Table) -> None:
+def test_restore_does_not_skip_a_version_of_a_newer_release(local: Table) -> None:
     data = bytearray(local.store.read_all(local.path(3)))
     data[-8:-6] = (9).to_bytes(2, "little")
     local.store.put(local.path(3), bytes(data))
@@ -273,7 +273,7 @@ def test_a_restore_does_not_pass_a_version_of_a_newer_release(local: Table) -> N
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_repair_moves_a_damaged_manifest_aside(local: Table, how: str) -> None:
+def test_repair_quarantines_a_damaged_manifest(local: Table, how: str) -> None:
     damaged = local.damage(3, how=how)
     report = local.fsck(repair=True)
     assert report.is_clean and [problem.kind for problem in report.found if problem.kind == "manifest"]
@@ -328,7 +328,7 @@ def test_repair_of_a_branch_from_the_table_and_by_its_own_address(tmp_path: Path
         assert not (Path(main.uri) / "tree" / "dev").exists()
 
 
-def test_a_damaged_manifest_that_the_hint_names(local: Table) -> None:
+def test_damaged_manifest_with_a_hint_is_repaired(local: Table) -> None:
     hint = Path(local.uri) / "_versions" / "latest_version_hint.json"
     hint.write_text('{"version":3}')
     local.damage(3)
@@ -338,7 +338,7 @@ def test_a_damaged_manifest_that_the_hint_names(local: Table) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 13, b'{"version":', b'{"version":99}', b"\xff" * 200])
-def test_a_damaged_hint_does_no_harm(local: Table, content: bytes) -> None:
+def test_damaged_hint_is_harmless(local: Table, content: bytes) -> None:
     (Path(local.uri) / "_versions" / "latest_version_hint.json").write_bytes(content)
     assert local.ids() == [1, 2, 3]
     assert not local.fsck().is_clean
@@ -346,7 +346,7 @@ def test_a_damaged_hint_does_no_harm(local: Table, content: bytes) -> None:
     local.goes_on([1, 2, 3])
 
 
-def test_nothing_moves_where_no_version_can_be_read(local: Table) -> None:
+def test_nothing_is_moved_if_no_version_can_be_read(local: Table) -> None:
     local.damage(1, 2, 3)
     before = {path.name: path.read_bytes() for path in (Path(local.uri) / "_versions").iterdir()}
     report = local.fsck(repair=True)
@@ -385,7 +385,7 @@ def test_a_manifest_that_the_store_fails_to_return_is_not_moved(local: Table, mo
     assert local.ids() == [1, 2, 3] and not local.quarantine()
 
 
-def test_a_short_answer_that_does_not_repeat_is_no_damage(local: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_read_that_does_not_repeat_is_not_damage(local: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first read of the check is short; what repair reads itself is whole."""
     real, path, calls = LocalStore.read_all, local.path(3), []
 
@@ -401,7 +401,7 @@ def test_a_short_answer_that_does_not_repeat_is_no_damage(local: Table, monkeypa
     assert local.ids() == [1, 2, 3] and not local.quarantine()
 
 
-def test_a_manifest_that_changes_before_its_removal_stays(local: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifest_that_changes_before_its_removal_is_kept(local: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = bytes(local.store.read_all(local.path(3)))
     local.damage(3)
     real = LocalStore.put
@@ -416,7 +416,7 @@ def test_a_manifest_that_changes_before_its_removal_stays(local: Table, monkeypa
     assert local.ids() == [1, 2, 3]
 
 
-def test_a_copy_that_differs_keeps_the_original(local: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_original_is_kept_if_the_copy_differs(local: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = local.damage(3)
     real = LocalStore.put
 
@@ -429,7 +429,7 @@ def test_a_copy_that_differs_keeps_the_original(local: Table, monkeypatch: pytes
     assert bytes(local.store.read_all(local.path(3))) == damaged[3]
 
 
-def test_a_whole_manifest_is_never_moved(table: Table) -> None:
+def test_intact_manifest_is_never_moved(table: Table) -> None:
     handler = choose_handler(table.store, table.uri, storage_options=table.options)
     location = handler.locate(table.store, table.base, 3)
     assert location is not None
@@ -437,7 +437,7 @@ def test_a_whole_manifest_is_never_moved(table: Table) -> None:
     assert table.ids() == [1, 2, 3]
 
 
-def test_a_whole_staged_manifest_takes_the_place_of_a_damaged_one(tmp_path: Path) -> None:
+def test_intact_staged_manifest_replaces_a_damaged_one(tmp_path: Path) -> None:
     table = Table(str(tmp_path / "t"), {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}, pylance=False).write()
     handler = choose_handler(table.store, table.uri, storage_options=table.options)
     assert isinstance(handler, ExternalHandler)
@@ -454,7 +454,7 @@ def test_a_whole_staged_manifest_takes_the_place_of_a_damaged_one(tmp_path: Path
     assert table.ids() == [1, 2, 3, 4]
 
 
-def test_a_row_whose_manifest_is_missing_is_a_problem(tmp_path: Path) -> None:
+def test_row_without_a_manifest_is_reported(tmp_path: Path) -> None:
     table = Table(str(tmp_path / "t"), {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}, pylance=False).write()
     table.store.delete([table.path(3)])
     report = table.fsck(repair=True)
@@ -463,7 +463,7 @@ def test_a_row_whose_manifest_is_missing_is_a_problem(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["disk", "sqlite"])
-def test_a_damaged_detached_manifest_moves_aside(request: pytest.FixtureRequest, tmp_path: Path, where: str) -> None:
+def test_damaged_detached_manifest_is_quarantined(request: pytest.FixtureRequest, tmp_path: Path, where: str) -> None:
     table = place(request, where, tmp_path)
     operation = lancetable.LanceOperation.UpdateConfig(lancetable.LanceOperation.UpdateMap({"k": "v"}))
     detached = lancetable.LanceDataset.commit(table.open(), operation, read_version=3, detached=True)
@@ -478,7 +478,7 @@ def test_a_damaged_detached_manifest_moves_aside(request: pytest.FixtureRequest,
 # --- what is left behind ----------------------------------------------------------------------------------------------
 
 
-def test_files_that_only_a_moved_manifest_names_stay_until_told(local: Table) -> None:
+def test_files_of_quarantined_manifests_are_kept_unless_requested(local: Table) -> None:
     data = {path: path.read_bytes() for path in (Path(local.uri) / "data").iterdir()}
     local.damage(3)
     local.fsck(repair=True)
@@ -494,7 +494,7 @@ def test_files_that_only_a_moved_manifest_names_stay_until_told(local: Table) ->
     assert local.ids() == [1, 2]
 
 
-def test_pylance_cleans_up_beside_a_quarantine(local: Table) -> None:
+def test_pylance_cleans_up_a_table_with_a_quarantine(local: Table) -> None:
     local.damage(3)
     local.fsck(repair=True)
     before = local.quarantine()
@@ -503,14 +503,14 @@ def test_pylance_cleans_up_beside_a_quarantine(local: Table) -> None:
     local.goes_on([1, 2])
 
 
-def test_a_table_with_a_quarantine_is_dropped_as_a_whole(local: Table) -> None:
+def test_drop_removes_the_quarantine(local: Table) -> None:
     local.damage(3)
     local.fsck(repair=True)
     lancetable.LanceDataset.drop(local.uri)
     assert not Path(local.uri).exists()
 
 
-def test_the_command_repairs_and_ends_with_0(local: Table) -> None:
+def test_fsck_command_repairs_and_exits_with_0(local: Table) -> None:
     local.damage(3)
     assert CliRunner().invoke(cli, ["fsck", local.uri]).exit_code == 2
     done = CliRunner().invoke(cli, ["fsck", local.uri, "--repair"])

@@ -30,24 +30,24 @@ def first(version: TableVersion) -> Fragment:
     return version.manifest.fragments[0]
 
 
-def test_a_sound_table_passes(version: TableVersion) -> None:
+def test_valid_table_passes(version: TableVersion) -> None:
     validate(version)
 
 
-def test_files_of_another_size_or_with_other_rows(version: TableVersion) -> None:
+def test_wrong_file_sizes_and_row_counts_raise(version: TableVersion) -> None:
     fragment = first(version)
     (file,) = fragment.files
     with pytest.raises(CorruptFileError, match="the manifest has 7"):
         validate_fragment(version, replace(fragment, files=(replace(file, size_bytes=7),)))
     with pytest.raises(CorruptFileError, match="has 3 rows, expected 4"):
         validate_fragment(version, replace(fragment, physical_rows=4))
-    with pytest.raises(CorruptFileError, match="names column 9 of 2"):
+    with pytest.raises(CorruptFileError, match="refers to column 9"):
         validate_fragment(version, replace(fragment, files=(replace(file, column_indices=(0, 9, 1)),)))
     with pytest.raises(NotFoundError):
         validate_fragment(version, replace(fragment, files=(replace(file, path="none.lance"),)))
 
 
-def test_deletions_that_do_not_fit(version: TableVersion) -> None:
+def test_wrong_deletion_files_raise(version: TableVersion) -> None:
     fragment = first(version)
     assert fragment.deletion_file is not None
     wrong = replace(fragment, deletion_file=replace(fragment.deletion_file, num_deleted_rows=2))
@@ -58,13 +58,13 @@ def test_deletions_that_do_not_fit(version: TableVersion) -> None:
             validate_fragment(version, replace(fragment, files=(), physical_rows=rows))
 
 
-def test_files_without_a_stated_size_or_rows(version: TableVersion) -> None:
+def test_files_without_recorded_size_or_rows_pass(version: TableVersion) -> None:
     fragment = first(version)
     (file,) = fragment.files
     validate_fragment(version, replace(fragment, physical_rows=None, files=(replace(file, size_bytes=None),)))
 
 
-def test_counts(version: TableVersion) -> None:
+def test_statistics_count_rows_fragments_and_bytes(version: TableVersion) -> None:
     counts = dataset_stats(version, max_rows_per_group=3)
     assert (counts.num_deleted_rows, counts.num_fragments, counts.num_small_files) == (1, 2, 1)
     sizes = {field.id: field.bytes_on_disk for field in data_stats(version).fields}
@@ -72,7 +72,7 @@ def test_counts(version: TableVersion) -> None:
     assert sizes[0] == sizes[2] > 0 == sizes[1]
 
 
-def test_drop_removes_tables_and_nothing_else(version: TableVersion, tmp_path: Path) -> None:
+def test_drop_removes_only_tables(version: TableVersion, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("mine")
     for refused in (tmp_path / "notes", "/"):

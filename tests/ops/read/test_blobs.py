@@ -22,7 +22,7 @@ from lancetable.errors import (
     UnsupportedFeatureError,
 )
 from lancetable.file.blobs.descriptor import DESCRIPTION, DESCRIPTION_V2, blob_file_path
-from lancetable.file.blobs.storage import DataFilePlace, locate_blobs
+from lancetable.file.blobs.storage import BlobDataFile, locate_blobs
 from lancetable.ops.read import blobs
 from lancetable.table.version import TableVersion, open_version
 from lancetable.testing.stores import CountingStore
@@ -346,7 +346,7 @@ BAD: list[tuple[str, pa.Array, type[Exception]]] = [
 def test_invalid_descriptions_are_rejected(array: pa.Array, expected: type[Exception], tmp_path: Path) -> None:
     write(tmp_path / "t", "2.2", values=[b"x"])
     with pytest.raises(expected, match=r"d\.lance|base path|unsafe path"):
-        locate_blobs(version_of(tmp_path / "t"), DataFilePlace("data/d.lance", 100), array)
+        locate_blobs(version_of(tmp_path / "t"), BlobDataFile("data/d.lance", 100), array)
 
 
 def test_paths_outside_of_a_base_are_rejected(tmp_path: Path) -> None:
@@ -358,7 +358,7 @@ def test_paths_outside_of_a_base_are_rejected(tmp_path: Path) -> None:
     (number,) = version.manifest.base_paths
     for uri, base_id in (("../secret", number), ("/secret", number), (f"{tmp_path}/base/../secret", 0)):
         with pytest.raises(CorruptFileError):
-            locate_blobs(version, DataFilePlace("data/d.lance", 100), described(kind=3, blob_id=base_id, blob_uri=uri))
+            locate_blobs(version, BlobDataFile("data/d.lance", 100), described(kind=3, blob_id=base_id, blob_uri=uri))
 
 
 def test_names_of_blob_files() -> None:
@@ -394,7 +394,7 @@ def test_adjacent_blobs_are_read_with_few_requests(version: str, tmp_path: Path)
     everything = list(range(52))
     found = blobs.find_blobs(counted, "b", "indices", everything)
     before = Counter(store.requests)
-    handles = blobs.handles(counted, found.places)
+    handles = blobs.blob_handles(counted, found.locations)
     assert handles[50] is None and handles[51] is not None and handles[51].read(0, 0) == b""
     assert store.requests == before
     assert [data for _, data in blobs.read_blobs(counted, found)] == [*small, None, b""]

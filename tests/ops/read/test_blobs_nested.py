@@ -179,7 +179,7 @@ PLACES: dict[str, Callable[[pa.Array, pa.Field], pa.Table]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_prepared_columns_in_tables_as_pylance(place: str, tmp_path: Path) -> None:
+def test_prepared_columns_in_tables_match_pylance(place: str, tmp_path: Path) -> None:
     for library in LIBRARIES:
         made = PLACES[place](*inline_blobs(library))
         library.write_dataset(made, str(tmp_path / library.__name__), data_storage_version="2.2")

@@ -29,7 +29,7 @@ def base_table(library: Any, path: Path) -> Any:
 
 
 @pytest.mark.parametrize(("first", "second"), LIBRARIES, ids=IDS)
-def test_a_branch_of_one_library_goes_on_in_the_other(tmp_path: Path, first: Any, second: Any) -> None:
+def test_branches_are_shared_with_pylance(tmp_path: Path, first: Any, second: Any) -> None:
     main = base_table(first, tmp_path / "t")
     branch = main.create_branch("dev/x")
     branch.insert(pa.table({"a": [5]}))
@@ -53,7 +53,7 @@ def test_a_branch_of_one_library_goes_on_in_the_other(tmp_path: Path, first: Any
 
 
 @pytest.mark.parametrize(("first", "second"), LIBRARIES, ids=IDS)
-def test_clones_are_tables_of_their_own(tmp_path: Path, first: Any, second: Any) -> None:
+def test_clones_are_independent_tables(tmp_path: Path, first: Any, second: Any) -> None:
     source = base_table(first, tmp_path / "t")
     shallow = source.shallow_clone(tmp_path / "s", "two")
     shallow.delete("a = 1")
@@ -70,7 +70,7 @@ def test_clones_are_tables_of_their_own(tmp_path: Path, first: Any, second: Any)
     assert rows(first.dataset(tmp_path / "d")) == rows(second.dataset(tmp_path / "d")) == [2, 3, 4]
 
 
-def test_blobs_beside_their_column_are_cloned(tmp_path: Path) -> None:
+def test_blob_files_are_cloned(tmp_path: Path) -> None:
     values = [b"x" * 10, b"y" * 200_000, None]
     schema = pa.schema([lancetable.blob_field("b")])
     table = pa.table({"b": lancetable.blob_array(values)}, schema=schema)
@@ -82,7 +82,7 @@ def test_blobs_beside_their_column_are_cloned(tmp_path: Path) -> None:
         assert [each[-1] for each in read] == values
 
 
-def test_a_branch_goes_only_when_no_other_needs_it(tmp_path: Path) -> None:
+def test_branch_with_children_cannot_be_deleted(tmp_path: Path) -> None:
     ds = base_table(lancetable, tmp_path / "t")
     parent = ds.create_branch("a/b")
     child = parent.create_branch("a")
@@ -99,14 +99,14 @@ def test_a_branch_goes_only_when_no_other_needs_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["main", "", "a//b", "/a", "a/", "..", "a/../b", "a b", "a.lock", "x\\y"])
-def test_a_bad_name_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
+def test_invalid_name_raises_before_anything_is_written(tmp_path: Path, name: str) -> None:
     ds = base_table(lancetable, tmp_path / "t")
     with pytest.raises(lancetable.InvalidRefError):
         ds.create_branch(name)
     assert not (tmp_path / "t" / "tree").exists()
 
 
-def test_names_in_use_are_refused(tmp_path: Path) -> None:
+def test_existing_names_raise(tmp_path: Path) -> None:
     ds = base_table(lancetable, tmp_path / "t")
     ds.create_branch("x")
     ds.shallow_clone(tmp_path / "s", 1)
@@ -122,7 +122,7 @@ def test_names_in_use_are_refused(tmp_path: Path) -> None:
         ds.shallow_clone(tmp_path / "z", "nope")
 
 
-def test_a_deep_clone_goes_to_another_store(tmp_path: Path) -> None:
+def test_deep_clone_to_another_store(tmp_path: Path) -> None:
     ds = base_table(lancetable, tmp_path / "t")
     assert rows(ds.deep_clone("memory://clone", 3)) == [1, 3, 4]
     with pytest.raises(lancetable.UnsupportedFeatureError, match="deep clone"):
@@ -135,7 +135,7 @@ def test_clones_and_branches_in_memory() -> None:
     assert rows(ds.create_branch("x")) == [1, 2, 3]
 
 
-def test_metadata_of_a_branch(tmp_path: Path) -> None:
+def test_branch_metadata_is_replaced(tmp_path: Path) -> None:
     ds = base_table(lancetable, tmp_path / "t")
     ds.create_branch("x")
     ds.branches.replace_metadata("x", {"why": "a trial"})
@@ -145,7 +145,7 @@ def test_metadata_of_a_branch(tmp_path: Path) -> None:
         ds.branches.list_ordered("up")
 
 
-def test_remains_of_a_branch_can_be_deleted(tmp_path: Path) -> None:
+def test_leftover_files_of_a_branch_can_be_deleted(tmp_path: Path) -> None:
     ds = base_table(lancetable, tmp_path / "t")
     ds.create_branch("x")
     (tmp_path / "t/_refs/branches/x.json").unlink()

@@ -33,7 +33,7 @@ def pylance_tags(version: TableVersion) -> Any:
     return lance.dataset(version.uri).tags
 
 
-def test_create_list_and_read(version: TableVersion) -> None:
+def test_tags_are_created_listed_and_read(version: TableVersion) -> None:
     tag_ops.create_tag(version, "newest")
     tag_ops.create_tag(version, "first-1_a.b", 1)
     tag_ops.create_tag(version, "same", "first-1_a.b")
@@ -53,7 +53,7 @@ def test_create_list_and_read(version: TableVersion) -> None:
     assert checkout(version, "main").version == 2
 
 
-def test_the_file_is_laid_out_as_by_pylance(version: TableVersion) -> None:
+def test_tag_file_equals_that_of_pylance(version: TableVersion) -> None:
     tag_ops.create_tag(version, "ours", 2)
     pylance_tags(version).create("theirs", 2)
     ours, theirs = (
@@ -66,25 +66,25 @@ def test_the_file_is_laid_out_as_by_pylance(version: TableVersion) -> None:
 
 def test_tags_of_pylance_are_read(version: TableVersion) -> None:
     pylance_tags(version).create("theirs", 1)
-    assert tag_ops.get_tag(version, "theirs").version == 1
+    assert table_refs.read_tag(version.store, version.main_base, "theirs").version == 1
     assert open_version(version.uri, "theirs").version == 1
     tag_ops.update_tag(version, "theirs", 2)
     assert pylance_tags(version).get_version("theirs") == 2
 
 
-def test_update_keeps_when_it_was_created(version: TableVersion) -> None:
+def test_update_keeps_the_creation_time(version: TableVersion) -> None:
     tag_ops.create_tag(version, "t", 1)
-    before = tag_ops.get_tag(version, "t")
+    before = table_refs.read_tag(version.store, version.main_base, "t")
     tag_ops.replace_tag_metadata(version, "t", {"k": "v"})
     tag_ops.update_tag(version, "t")
-    after = tag_ops.get_tag(version, "t")
+    after = table_refs.read_tag(version.store, version.main_base, "t")
     assert (after.version, after.created_at, after.metadata) == (3, before.created_at, {"k": "v"})
     assert after.updated_at is not None
     assert before.updated_at is not None
     assert after.updated_at > before.updated_at
 
 
-def test_delete_tag(version: TableVersion) -> None:
+def test_deleted_tag_is_missing(version: TableVersion) -> None:
     tag_ops.create_tag(version, "t")
     tag_ops.delete_tag(version, "t")
     assert tag_ops.list_tags(version) == {}
@@ -92,7 +92,7 @@ def test_delete_tag(version: TableVersion) -> None:
 
 
 @pytest.mark.parametrize("exclusive", [True, False])
-def test_of_two_writers_of_one_name_one_is_told(
+def test_concurrent_creation_of_a_tag_raises_for_one_writer(
     version: TableVersion, monkeypatch: pytest.MonkeyPatch, exclusive: bool
 ) -> None:
     if not exclusive:
@@ -103,17 +103,19 @@ def test_of_two_writers_of_one_name_one_is_told(
     with pytest.raises(AlreadyExistsError):
         tag_ops.create_tag(version, "t", 2)
     monkeypatch.undo()
-    assert tag_ops.get_tag(version, "t").version == 1
+    assert table_refs.read_tag(version.store, version.main_base, "t").version == 1
 
 
-def test_errors(version: TableVersion) -> None:
+def test_tag_errors_match_pylance(version: TableVersion) -> None:
     tag_ops.create_tag(version, "t", 1)
     with pytest.raises(AlreadyExistsError):
         tag_ops.create_tag(version, "t", 2)
-    assert tag_ops.get_tag(version, "t").version == 1
-    for act in (tag_ops.get_tag, tag_ops.delete_tag, tag_ops.update_tag):
+    assert table_refs.read_tag(version.store, version.main_base, "t").version == 1
+    for change in (tag_ops.delete_tag, tag_ops.update_tag):
         with pytest.raises(RefNotFoundError):
-            act(version, "missing")
+            change(version, "missing")
+    with pytest.raises(RefNotFoundError):
+        table_refs.read_tag(version.store, version.main_base, "missing")
     with pytest.raises(RefNotFoundError):
         tag_ops.create_tag(version, "u", "missing")
     with pytest.raises(VersionNotFoundError):
@@ -126,7 +128,7 @@ def test_errors(version: TableVersion) -> None:
     assert list(tag_ops.list_tags(version)) == ["t"]
 
 
-def test_stray_files_are_no_tags(version: TableVersion) -> None:
+def test_stray_files_are_not_listed_as_tags(version: TableVersion) -> None:
     tag_ops.create_tag(version, "t")
     directory = Path(version.base) / "_refs" / "tags"
     (directory / "note.txt").write_text("x")
@@ -161,10 +163,10 @@ def test_restore_brings_back_the_schema(version: TableVersion) -> None:
     assert lance.dataset(version.uri).schema.names == ["id"]
 
 
-def test_tags_of_branches_lie_at_the_main_root(version: TableVersion) -> None:
+def test_tags_of_branches_are_stored_at_the_main_root(version: TableVersion) -> None:
     branch = lance.dataset(version.uri).create_branch("dev", 2)
     on_branch = checkout(version, ("dev", None))
     tag_ops.create_tag(on_branch, "b")
-    assert tag_ops.get_tag(version, "b").branch == "dev"
+    assert table_refs.read_tag(version.store, version.main_base, "b").branch == "dev"
     assert checkout(version, "b").branch == "dev"
     assert branch.tags.get_version("b") == 2

@@ -31,9 +31,9 @@ from lancetable.format.paths import (
 from lancetable.handlers.base import CommitHandler, ManifestLocation
 from lancetable.handlers.external import ExternalHandler, ManifestRow
 from lancetable.store.base import ObjectStore
-from lancetable.table.manifests import met_manifest
+from lancetable.table.manifests import ManifestFile, met_manifest
 
-__all__ = ["damage_of", "location_of", "quarantine", "quarantined"]
+__all__ = ["damage_of", "location_of", "open_manifest", "quarantine", "quarantined"]
 
 
 def location_of(path: str) -> tuple[str, ManifestLocation] | None:
@@ -46,18 +46,29 @@ def location_of(path: str) -> tuple[str, ManifestLocation] | None:
     return base, ManifestLocation(parsed[0], path, None, parsed[1])
 
 
+def open_manifest(store: ObjectStore, location: ManifestLocation, data: bytes) -> ManifestFile:
+    """Parse a manifest and check its feature flags. Raises CorruptFileError and UnsupportedFeatureError."""
+    file = met_manifest(store, location, data)
+    check_readable(file.manifest.reader_flags, location.path, writer_flags=file.manifest.writer_flags)
+    return file
+
+
 def damage_of(store: ObjectStore, location: ManifestLocation, data: bytes) -> str | None:
-    """Return how the bytes of a manifest break the format; None if they can be read, or if a newer release may."""
-    try:
-        file = met_manifest(store, location, data)
-        manifest = file.manifest
-        check_readable(manifest.reader_flags, location.path, writer_flags=manifest.writer_flags)
-    except UnsupportedFeatureError:
-        return None
-    except CorruptFileError as error:
-        other = _other_version(location)
-        return None if other is not None and _is_readable(store, other, data) else str(error)
-    return None
+    """Return how the bytes of a manifest break the format under either naming scheme; None if they do not.
+
+    A manifest of a newer release is not damaged.
+    """
+    damage = None
+    for candidate in (location, _other_version(location)):
+        try:
+            if candidate is not None:
+                open_manifest(store, candidate, data)
+                return None
+        except UnsupportedFeatureError:  # noqa: PERF203 - two candidates at most
+            return None
+        except CorruptFileError as error:
+            damage = damage or str(error)
+    return damage
 
 
 def _other_version(location: ManifestLocation) -> ManifestLocation | None:
@@ -69,16 +80,6 @@ def _other_version(location: ManifestLocation) -> ManifestLocation | None:
     if location.naming is ManifestNaming.V2:
         return replace(location, version=number, naming=ManifestNaming.V1)
     return replace(location, version=MAX_VERSION - number, naming=ManifestNaming.V2)
-
-
-def _is_readable(store: ObjectStore, location: ManifestLocation, data: bytes) -> bool:
-    try:
-        met_manifest(store, location, data)
-    except UnsupportedFeatureError:
-        return True
-    except CorruptFileError:
-        return False
-    return True
 
 
 def quarantine(store: ObjectStore, base: str, handler: CommitHandler, location: ManifestLocation) -> str | None:
@@ -93,9 +94,10 @@ def quarantine(store: ObjectStore, base: str, handler: CommitHandler, location: 
     copy = _copy(store, base, name, data)
     # Detached versions have no rows.
     external = handler if isinstance(handler, ExternalHandler) and not is_detached(location.version) else None
-    row = None if external is None else external.row(store, base, location.version)
-    if external is not None and row is not None:
-        _release(store, base, external, row, location)
+    if external is not None:
+        row = external.row(store, base, location.version)
+        if row is not None:
+            _release(store, base, external, row, location)
     if bytes(store.read_all(location.path)) != data:
         return None  # replaced since it was read; the copy is harmless
     store.delete([location.path])

@@ -1,21 +1,58 @@
-"""Result of a check of a whole table: problems, what was not checked, and what a repair did."""
+"""Findings of checks, and the report on a whole table: problems, parts that were not checked, and repairs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-__all__ = ["UNREADABLE", "WRONG", "NotChecked", "Problem", "Report"]
+from lancetable.errors import LanceError, NotFoundError, StoreError, UnsupportedFeatureError
+
+__all__ = ["DEFECTS", "UNREADABLE", "Finding", "NotChecked", "Problem", "Report", "finding_of", "findings_of"]
 
 UNREADABLE = frozenset(("data file", "deletion file", "fragment", "ids", "schema"))
 """Kinds of problems that make rows of a version unreadable, or possibly unreadable."""
 
-WRONG = UNREADABLE | {"access", "manifest", "nulls", "statistics"}
+DEFECTS = UNREADABLE | {"access", "manifest", "nulls", "statistics"}
 """Kinds of problems that make a version defective: reads raise an error or may return wrong rows."""
+
+
+class Finding(NamedTuple):
+    """Result of one check: damage, or something that cannot be checked."""
+
+    kind: str
+    path: str
+    detail: str
+    is_damage: bool = True
+
+
+def finding_of(kind: str, path: str, error: Exception, where: str = "") -> Finding:
+    """Return the finding for an exception of a reader.
+
+    A feature that this release does not support is not damage. An error of the store is a problem of access.
+    """
+    text = str(error) if isinstance(error, LanceError) else f"{type(error).__name__}: {error}"
+    detail = f"{where}: {text}" if where else text
+    if isinstance(error, UnsupportedFeatureError):
+        return Finding("unsupported", path, detail, is_damage=False)
+    if isinstance(error, StoreError) and not isinstance(error, NotFoundError):
+        return Finding("access", path, detail)
+    return Finding(kind, path, detail)
+
+
+def findings_of(kind: str, path: str, check: Callable[[], object], where: str = "") -> Iterator[Finding]:
+    """Yield the findings that `check` yields, if any, and one for the exception that it raises."""
+    try:
+        findings = check()
+        if isinstance(findings, Iterator):
+            yield from findings
+    except Exception as error:
+        yield finding_of(kind, path, error, where)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem: its `kind` as listed in `ops.fsck`, its path, a description, and the version concerned."""
+    """A problem: its `kind` as listed in fsck/check.py, its path, a description, and the version concerned."""
 
     kind: str
     path: str
@@ -26,7 +63,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class NotChecked:
-    """Something that the check did not or cannot examine: `kind`, path, and the subject or reason."""
+    """A part of the table that was not or cannot be checked: `kind`, path, and the subject or reason."""
 
     kind: str
     path: str
@@ -38,9 +75,8 @@ class Report:
     """The result of a check, and of a repair.
 
     `problems` are those that remain. After a repair, `found` are those before the repair, `repaired` lists its steps,
-    and
-    `failed` the steps that failed. Counts of versions and files include those of branches. `newest` and `newest_whole`
-    belong to the address that was checked.
+    and `failed` the steps that failed. Counts of versions and files include those of branches. `newest` and
+    `newest_whole` are versions of the address that was checked.
     """
 
     uri: str
