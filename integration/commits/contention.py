@@ -1,18 +1,22 @@
-"""Many processes append to one table at the same time: commits a second, who waits how long, and what was lost.
+"""Benchmark of many processes that append to one table: commits per second, latency, and lost or duplicated rows.
 
     python -m integration.commits.contention [--servers local moto ceph moto-ddb dynalite] [--writers 8]
-        [--appends 25] [--rounds 2] [--kinds ours pylance mixed synced weather] [--json]
+        [--appends 25] [--rounds 2] [--kinds lancetable pylance mixed synced weather] [--json]
 
-Each round runs all kinds one after the other, each on a fresh table: `ours` and `pylance` with all writers of one
-library, `mixed` with half of each, `synced` (local only) ours as it is by default, since `ours` and `pylance` sync
-nothing there, `weather` (moto only) ours while 5 % of all requests are refused with 503, 1 % of the connections break
-and 1 % of the requests stall for five seconds (wanted: at most 1.3 times the requests of `ours`). `moto-ddb` and
-`dynalite` are s3+ddb:// tables: objects in moto, rows in moto or dynalite.
+Each round runs all kinds one after the other, each on a new table:
 
-At the end the medians of each server stand beside each other: ours to pylance in commits a second (wanted: at least 1)
-and in p99 (wanted: at most a third on servers), and the slowest writer to the fastest (wanted: at most 2). The exit
-code says whether a row was lost or doubled, or one of our appends failed; the ratios are for the reader, since servers
-and writers share the processors of one machine.
+- `lancetable`, `pylance`: all writers use one library; lancetable does not call fsync on local files.
+- `mixed`: half of the writers use each library.
+- `synced` (local only): lancetable with its default, fsync.
+- `weather` (moto only): lancetable while 5 % of all requests fail with 503, 1 % of the connections break and 1 % of
+  the requests stall for five seconds (goal: at most 1.3 times the requests of `lancetable`).
+
+`moto-ddb` and `dynalite` are s3+ddb:// tables: objects in moto, rows in moto or dynalite.
+
+At the end the medians for each server are printed with these ratios: lancetable to pylance in commits per second
+(goal: at least 1) and in p99 latency (goal: at most a third on servers), and the slowest to the fastest writer (goal:
+at most 2). The exit code is 1 if a row was lost or duplicated, or if an append of lancetable failed. The ratios do not
+affect it, because servers and writers share the processors of one machine.
 """
 
 from __future__ import annotations
@@ -36,16 +40,16 @@ from integration.commits.race import append_in_processes, check_rows
 from integration.servers import ceph, moto_locked, npm
 from integration.servers.moto_locked import Moto
 
-KINDS = ("ours", "pylance", "mixed", "synced", "weather")
+KINDS = ("lancetable", "pylance", "mixed", "synced", "weather")
 WEATHER = {"503": 0.05, "dropped": 0.01, "stalled": 0.01}
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where tables are made. `make` gives a new address and the storage options for it."""
+    """A server on which tables are created. `make` returns a new URI and its storage options."""
 
     make: Callable[[], tuple[str, dict[str, str]]]
-    server: Moto | None = None  # where requests can be counted and made to fail
+    server: Moto | None = None  # can count requests and let them fail
 
 
 @contextmanager
@@ -97,16 +101,16 @@ SERVERS = {"local": local, "moto": moto, "ceph": real_s3, "moto-ddb": moto_rows,
 
 
 def is_installed(server: str) -> bool:
-    """Whether a server can be started here."""
+    """Return True if a server can be started on this machine."""
     return {"ceph": ceph.is_installed, "dynalite": lambda: npm.is_installed("dynalite")}.get(server, lambda: True)()
 
 
 def race(place: Place, kind: str, writers: int, appends: int) -> dict[str, Any]:
-    """A fresh table, the race, and its check."""
+    """Run the writers of one kind on a new table and check its rows."""
     uri, options = place.make()
     half = writers // 2
-    libraries = {"pylance": ["pylance"] * writers, "mixed": ["ours"] * half + ["pylance"] * (writers - half)}
-    names = libraries.get(kind, ["ours"] * writers)
+    libraries = {"pylance": ["pylance"] * writers, "mixed": ["lancetable"] * half + ["pylance"] * (writers - half)}
+    names = libraries.get(kind, ["lancetable"] * writers)
     lancetable.write_dataset(pa.table({"id": pa.array([-1], pa.int64())}), uri, storage_options=options)
     if place.server is not None:
         place.server.reset()
@@ -127,7 +131,7 @@ def race(place: Place, kind: str, writers: int, appends: int) -> dict[str, Any]:
 
 
 def summary(server: str, results: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
-    """The medians of all rounds, and ours beside pylance's."""
+    """Yield the medians of all rounds and the ratios of lancetable to pylance."""
     medians = {}
     names = ("commits_per_second", "p50_ms", "p99_ms", "cpu_seconds", "slowest_to_fastest_writer")
     for kind, found in results.items():
@@ -139,10 +143,10 @@ def summary(server: str, results: dict[str, list[dict[str, Any]]]) -> Iterator[s
             f"{server:9} {kind:8} {committed:5} committed, {failed} failed, {wrong} wrong; {rate:6.1f}/s, "
             f"p50 {half:6.0f} ms, p99 {most:6.0f} ms, CPU {cpu:5.1f} s, slowest {spread:.1f} x fastest"
         )
-    if "ours" in medians and "pylance" in medians:
-        (rate, _, most, cpu, _), (their_rate, _, their_most, their_cpu, _) = medians["ours"], medians["pylance"]
+    if "lancetable" in medians and "pylance" in medians:
+        (rate, _, most, cpu, _), (their_rate, _, their_most, their_cpu, _) = medians["lancetable"], medians["pylance"]
         yield (
-            f"{server:9} ours : pylance {rate / their_rate:.2f} in commits a second, {most / their_most:.2f} in p99, "
+            f"{server:9} lancetable : pylance {rate / their_rate:.2f} in commits a second, {most / their_most:.2f} in p99, "
             f"{cpu / their_cpu:.2f} in CPU"
         )
 
@@ -150,8 +154,8 @@ def summary(server: str, results: dict[str, list[dict[str, Any]]]) -> Iterator[s
     if requests:
         said = ", ".join(f"{kind} {count:.0f}" for kind, count in requests.items())
         ratio = (
-            f"; weather : ours {requests['weather'] / requests['ours']:.2f}"
-            if {"weather", "ours"} <= set(requests)
+            f"; weather : lancetable {requests['weather'] / requests['lancetable']:.2f}"
+            if {"weather", "lancetable"} <= set(requests)
             else ""
         )
         yield f"{server:9} requests {said}{ratio}"
@@ -166,7 +170,7 @@ def _counts(found: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def main() -> int:
-    """Returns 1 if a row was lost or doubled, or one of our appends failed."""
+    """Run the benchmark; return 1 if a row was lost or duplicated, or if an append of lancetable failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--servers", nargs="*", choices=list(SERVERS), default=list(SERVERS))
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
@@ -188,7 +192,7 @@ def main() -> int:
                         continue
                     found = race(place, kind, arguments.writers, arguments.appends)
                     results.setdefault(kind, []).append(found)
-                    # What pylance itself gives up is its own affair; in a mixed run it is counted, too.
+                    # Failed appends of pylance count only in mixed runs.
                     bad += bool(found["wrong"]) or (bool(found["errors"]) and kind != "pylance")
                     if arguments.json:
                         print(json.dumps({"server": server, "kind": kind, **found}), flush=True)

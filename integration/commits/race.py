@@ -15,7 +15,7 @@ from typing import Any
 __all__ = ["LIBRARIES", "append_in_processes", "check_rows"]
 
 ROWS = 10
-LIBRARIES = {"ours": "lancetable", "pylance": "lance"}
+LIBRARIES = {"lancetable": "lancetable", "pylance": "lance"}
 _WORKER = """
 import importlib, json, sys, time
 import pyarrow as pa
@@ -51,9 +51,9 @@ def append_in_processes(
     by_address: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """One process for each entry of `libraries` ("ours" or "pylance"); they start together.
+    """Start one process for each entry of `libraries` ("lancetable" or "pylance") at the same time.
 
-    They append to a dataset that is open, or open it for each append.
+    The processes append to an open dataset, or open the dataset for each append if `by_address` is set.
     """
     root = Path(__file__).resolve().parents[2]
     workers = []
@@ -101,7 +101,7 @@ def append_in_processes(
 
 
 def check_rows(uri: str, options: Mapping[str, str], libraries: Sequence[str], appends: int, failed: int) -> list[str]:
-    """What is wrong with the table, seen by both libraries: rows that are missing or doubled."""
+    """Return an error message for each kind of missing or duplicated rows that one of the libraries reads."""
     found = []
     wanted = {
         (number * 1000 + i) * ROWS + row

@@ -1,4 +1,5 @@
-"""Servers for tests: real ones, honest stand-ins, and some that lie. Each listens on a free port of the loopback.
+"""Servers for tests: real servers, emulators, and emulators that ignore preconditions.
 
-Every module has a context manager that starts its server and stops it by its own handle.
+Each server listens on a free port of the loopback interface. Every module has a context manager that starts its server
+and stops it by its process handle.
 """

@@ -43,13 +43,13 @@ class Azurite:
 
 
 def is_installed() -> bool:
-    """Whether it can be started here."""
+    """Return True if Azurite can be started on this machine."""
     return _SCRIPT.exists() and shutil.which("node") is not None
 
 
 @contextlib.contextmanager
 def azurite(directory: Path) -> Iterator[Azurite]:
-    """Start it; it ends with the block. Nothing is kept, and nobody is told about it."""
+    """Run Azurite for the duration of the block, with data in memory and without telemetry."""
     port = free_port()
     log = directory / f"azurite-{port}.log"
     command = ["node", str(_SCRIPT), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]

@@ -24,20 +24,21 @@ _SECONDS = 240  # for each step; some twenty-five for all of them where nothing 
 
 
 def is_installed() -> bool:
-    """Whether it can be started here."""
+    """Return True if Ceph can be started on this machine."""
     return all(shutil.which(name) for name in _PROGRAMS)
 
 
 @contextlib.contextmanager
 def ceph() -> Iterator[dict[str, str]]:
-    """Start it; yields storage options. The caller makes buckets. Everything lies in a directory that goes.
+    """Run Ceph for the duration of the block and yield its storage options. The caller creates buckets.
 
-    On a busy machine its parts may miss each other, so that it is started a second time where it did not come up.
-    Raises ServerError with the logs of all parts.
+    Its data is stored in a temporary directory. A second start is attempted if the first one fails, because its daemons
+    may
+    time out on a busy machine. Raises ServerError with the logs of all daemons.
     """
     for is_last in (False, True):
         with contextlib.ExitStack() as stack:
-            # Sockets have short names: a directory below the temporary one, whatever the tests use.
+            # Paths of sockets must be short, so the directory is created in the system's temporary directory.
             root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ceph")))
             try:
                 options = _start(root, stack)
@@ -93,7 +94,7 @@ def _start(root: Path, stack: contextlib.ExitStack) -> dict[str, str]:
 
 
 def _logs(root: Path) -> str:
-    """How the log of each part ends."""
+    """Return the end of the log of each daemon."""
     paths = sorted([*root.glob("*.log"), *root.glob("*.out")])
     return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-1500:]}" for path in paths)
 

@@ -1,7 +1,7 @@
-"""A Google Cloud Storage that keeps its preconditions: objects in a dictionary behind one lock.
+"""An emulator of Google Cloud Storage with preconditions: objects in a dictionary behind one lock.
 
-No emulator that can be had honours `ifGenerationMatch` and takes the uploads of gcsfs, so this speaks as much of both
-interfaces as the two clients need: JSON for gcsfs, XML for obstore. It is a stand-in, not a judge of Google.
+No available emulator both honours `ifGenerationMatch` and accepts the uploads of gcsfs. This one implements the parts
+of both interfaces that the two clients use: JSON for gcsfs, XML for obstore.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away in the middle is nobody's concern."""
+        """Ignore clients that disconnect in the middle of a request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,14 @@
 """moto's S3 and DynamoDB behind one lock, with a log of requests and planned faults.
 
-moto checks conditions and stores in two steps; the lock makes both one, so that a race has one winner. `lying=True`
-drops the condition of conditional PUTs, as some real servers do.
+moto checks conditions and stores objects in two steps; the lock makes them atomic, so that a race has one winner.
+`lying=True` ignores the condition of conditional PUTs, as some real servers do.
 
     GET  /_lab/log       the requests since the last reset: [method, path, query, status, bytes up, bytes down]
     POST /_lab/reset     forget the log and the faults
     POST /_lab/faults    [{"match": "PUT .*_versions", "times": 1, "how": "stored_then_dropped"}]
          how: dropped, stored_then_dropped, stored_then_500, 409, 412, 503, 500, 403, stalled
     POST /_lab/weather   {"503": 0.05, "dropped": 0.01, "stalled": 0.01}: the share of all requests that fails so,
-                         drawn from a fixed seed; a stall takes five seconds and holds nobody else up
+                         drawn from a fixed seed; a stall takes five seconds and does not block others
     POST /_lab/objects   {"bucket": "lab", "objects": {key: bytes in base64}}: stored without a request for each
 """
 

@@ -16,13 +16,13 @@ _MODULES = ROOT / ".venv-servers" / "node_modules"
 
 
 def is_installed(name: str) -> bool:
-    """Whether a package can be started here."""
+    """Return True if a package can be started on this machine."""
     return (_MODULES / name).exists() and shutil.which("node") is not None
 
 
 @contextlib.contextmanager
 def dynalite(directory: Path) -> Iterator[Moto]:
-    """Start it; it ends with the block."""
+    """Run dynalite for the duration of the block."""
     port = free_port()
     log = directory / f"dynalite-{port}.log"
     script = _MODULES / "dynalite" / "cli.js"

@@ -23,7 +23,7 @@ class ServerError(RuntimeError):
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
+    """Return an unused port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -34,7 +34,7 @@ def free_port() -> int:
 def running(
     command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command until the block ends; its output goes to a file. The whole process group is ended."""
+    """Run a command until the block ends, with its output in a file. The whole process group is terminated."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -58,17 +58,17 @@ def running(
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:
-    """Return once somebody listens. Raises ServerError if the process ends or the time does."""
+    """Wait until a process accepts connections. Raises ServerError if the process ends or the time is over."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return
         time.sleep(0.1)
-    raise ServerError(f"nobody listens on port {port}: {log.read_text(errors='replace')[-2000:]}")
+    raise ServerError(f"no process accepts connections on port {port}: {log.read_text(errors='replace')[-2000:]}")
 
 
 def wait_for_http(port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:
-    """Return once any HTTP answer comes. Raises ServerError if the process ends or the time does."""
+    """Wait for any HTTP response. Raises ServerError if the process ends or the time is over."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         try:

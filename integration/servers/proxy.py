@@ -37,11 +37,11 @@ class Proxy:
 
     @property
     def left(self) -> int:
-        """How many of the planned faults were not met."""
+        """The number of planned faults that no request has met yet."""
         return sum(int(fault["times"]) for fault in self._faults)
 
     def due(self, request: str) -> str | None:
-        """The fault of a request."""
+        """Return the fault planned for a request, if any, and count it."""
         with self._lock:
             for fault in self._faults:
                 if fault["times"] > 0 and re.search(fault["match"], request):
@@ -108,7 +108,7 @@ def proxy(target: int) -> Iterator[Proxy]:
                 self.connection.shutdown(socket.SHUT_RDWR)
 
         def log_message(self, format: str, *arguments: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -14,13 +14,13 @@ _PROGRAM = ROOT / ".venv-servers" / "rclone" / "bin" / "rclone"
 
 
 def is_installed() -> bool:
-    """Whether it can be started here."""
+    """Return True if rclone can be started on this machine."""
     return _PROGRAM.exists()
 
 
 @contextlib.contextmanager
 def rclone(directory: Path) -> Iterator[dict[str, str]]:
-    """Start it with the bucket `lab`; yields storage options."""
+    """Run rclone with the bucket `lab` for the duration of the block and yield its storage options."""
     port = free_port()
     log = directory / f"rclone-{port}.log"
     root = directory / "rclone"

@@ -25,14 +25,14 @@ import pyarrow as pa
 
 import lancetable
 
-# What is compared: time that passed. CPU time, of all threads, is what can be compared on a machine that is busy.
+# Wall-clock time by default. On a busy machine only the CPU time of all threads is comparable (--cpu).
 clock = time.perf_counter
 TAKES = (1, 10, 100, 1_000, 10_000)
 WORDS = [f"word-{i:02d}" for i in range(40)]
 
 
 def column(name: str, n: int, seed: int = 7) -> pa.Array:
-    """One column of `n` random values; the shapes that users' tables are made of."""
+    """Return a column of `n` random values of one of the kinds that are common in tables of users."""
     rng = np.random.default_rng(seed)
     if name == "int":
         return pa.array(rng.integers(-(2**40), 2**40, n))
@@ -100,7 +100,7 @@ NEW_COLUMNS = (
 
 
 def table_of(name: str, n: int) -> pa.Table:
-    """A table of one column, with the metadata that its name stands for."""
+    """Return a table of one column, with field metadata for the columns whose name requires them."""
     values = column(name, n)
     metadata = {"lance-encoding:compression": "zstd"} if name == "float_zstd" else None
     return pa.table([values], schema=pa.schema([pa.field(name, values.type, metadata=metadata)]))
@@ -288,7 +288,7 @@ def main() -> int:
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()
     known = COLUMNS if options.version in ("0.1", "2.0") else COLUMNS + NEW_COLUMNS
-    if options.version == "0.1":  # which has no nulls, and lets statistics answer for them
+    if options.version == "0.1":  # 0.1 stores no nulls, and its filters are answered by statistics
         known = tuple(name for name in known if name != "nullable")
         options.only = ",".join(group for group in options.only.split(",") if group != "filter")
     columns, groups = options.columns.split(",") if options.columns else list(known), options.only.split(",")

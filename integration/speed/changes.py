@@ -1,6 +1,6 @@
-"""What the benchmark does to a table that exists: change rows, add columns, compact fragments, clean up versions.
+"""Benchmark cases that change an existing table: change rows, add columns, compact fragments, clean up versions.
 
-A case changes a table for good, so every run gets a copy of the prepared one (of hard links; making it is not timed).
+Every run gets a copy of the prepared table (hard links; copying is not timed), because a case changes its table.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Case:
 
 
 def rows_of(ids: np.ndarray, seed: int) -> pa.Table:
-    """Rows with a number and a text that are keys, and six more columns."""
+    """Return rows with an integer key, a string key and six other columns."""
     rng = np.random.default_rng(seed)
     n = len(ids)
     numbers = pa.array(ids)

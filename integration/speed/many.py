@@ -1,10 +1,10 @@
-"""What many fragments and many versions cost: open, count, plan, append, memory; beside pylance in the same run.
+"""Benchmark of tables with many fragments or many versions: open, count, plan, append, memory; compared with pylance.
 
     many.py [--fragments 100000 ...] [--versions 1 10000] [--json]
 
-Every figure is the best of a few, in a process of its own for each library; CPU time stands beside the wall clock,
-which other work on the machine disturbs. The tables are made here: all fragments name data files of one row group that
-is there once, so that only the manifest is large.
+Every figure is the best of several runs in a separate process for each library. CPU time is printed beside wall-clock
+time, because other work on the machine affects the latter. All fragments refer to data files that exist once, so only
+the manifest is large.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def make_fragments(uri: str, count: int) -> None:
 
 
 def make_versions(uri: str, count: int) -> None:
-    """A table with `count` versions that all say the same."""
+    """Create a table with `count` versions of equal content."""
     import lancetable
     from lancetable.format.paths import ManifestNaming, manifest_path
     from lancetable.handlers.base import write_hint

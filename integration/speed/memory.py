@@ -1,21 +1,21 @@
-"""Peak anonymous memory of a streamed scan and a streamed write: neither may grow with the table.
+"""Benchmark of the peak anonymous memory of streamed scans and writes: neither may grow with the table.
 
-A scan is compared with the same scan of ten times the rows, for tables of several shapes. Every case runs in a process
-of its own, which samples RssAnon of /proc/self/status; pages of mapped files do not count. Beside it stands the most
-that Arrow's allocator had given out at a time ("held"), which is what the scan itself keeps in memory.
+A scan is compared with the same scan of ten times the rows, for tables of several shapes. Every case runs in its own
+process, which samples RssAnon of /proc/self/status; pages of mapped files are not counted. The report also shows the
+peak of the bytes allocated by Arrow ("held"), which is the memory that the scan itself uses.
 
-Of the two, RssAnon is the larger by far where rows are filtered, and not the same in two runs. Arrow's allocator
-(mimalloc) asks for huge pages, and keeps a page of 4 MiB for each thread and class of sizes: whatever is touched counts
-as 2 MiB. How many of them are touched depends on which thread frees what first, and takes some tenths of a second to
-settle, which is as long as the scans of the smaller tables take. What shows that nothing else is behind it, measured
-for 2.0, "half of the rows", texts and words, pyarrow 26, two cores:
+RssAnon is much larger than "held" for filtered scans, and varies between runs. Arrow's allocator (mimalloc) requests
+huge pages and keeps a page of 4 MiB for each thread and size class, so every touched page counts as 2 MiB. The number
+of touched pages depends on the order in which threads free memory. It takes some tenths of a second to become stable,
+about as long as the scans of the smaller tables take. The following measurements (2.0, "half of the rows", strings and
+words, pyarrow 26, two cores) show that there is no other cause:
 
 - held: 8 MB for both sizes; RssAnon: 21 to 31 MB for the smaller, 24 to 32 MB for the larger table.
 - MIMALLOC_ALLOW_THP=0, everything else the same: 8 to 13 MB and 10 to 16 MB.
 - The scan of the larger table six times in one process, its peaks: 29, 31, 27, 27, 26, 27 MB for words, 26, 24, 21,
-  24, 26, 25 MB for texts. Sixty times the rows of the smaller table take no more than ten times do.
-- With the allocator of the C library instead (ARROW_DEFAULT_MEMORY_POOL=system) the peaks of these six are 14, 17, 20,
-  24, 28, 33 MB for texts: that one does grow, so buffers of results had better not come from there.
+  24, 26, 25 MB for strings. Sixty times the rows of the smaller table take no more than ten times.
+- With the allocator of the C library (ARROW_DEFAULT_MEMORY_POOL=system) the peaks of these six scans are 14, 17, 20,
+  24, 28, 33 MB for strings. This allocator does grow, so results should not be allocated with it.
 """
 
 from __future__ import annotations
@@ -37,15 +37,14 @@ import pyarrow as pa
 
 import lancetable
 
-# What a scan of ten times the rows may take more. Where one run of each says that it takes more than that, the medians
-# of RUNS further ones decide.
+# Allowed growth for a scan of ten times the rows. If a single run exceeds it, the medians of RUNS further runs decide.
 MAX_GROWTH_MB = 12
 RUNS = 5
 MAX_WRITE_MB = 1024
 BATCH_ROWS = 64 * 1024
 DIMENSIONS = 64
 WORDS = pa.array([f"word-{number:02d}" for number in range(40)])
-# A long text that many rows share: one byte a row in the file, a kilobyte in memory.
+# Long strings that many rows share: one byte per row in the file, a kilobyte per row in memory.
 PARAGRAPHS = pa.array([f"{number} " * 500 for number in range(40)])
 
 Rng = np.random.Generator
@@ -68,7 +67,7 @@ def structs(rng: Rng, rows: int) -> pa.Array:
     return pa.StructArray.from_arrays([pa.array(rng.normal(size=rows)), texts(rng, rows)], names=["x", "s"])
 
 
-# What the column `v` holds besides `id` and `x`, and the rows of the smaller table.
+# Values of the column `v` (the others are `id` and `x`), and the number of rows of the smaller table.
 SHAPES: dict[str, tuple[Callable[[Rng, int], pa.Array], int]] = {
     "numbers": (lambda rng, rows: pa.array(rng.integers(0, 1000, rows), mask=rng.random(rows) < 0.2), 2_000_000),
     "texts": (texts, 1_000_000),
@@ -113,7 +112,7 @@ def scan(uri: str, arguments: dict[str, Any]) -> None:
 
 
 class Sampler(threading.Thread):
-    """Watches the anonymous memory of this process."""
+    """A thread that samples the anonymous memory of this process."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -162,7 +161,7 @@ def run_job(job: str, uri: str, shape: str, rows: int, version: str) -> None:
 
 
 def check_scans(root: Path, shape: str, version: str, scale: float) -> bool:
-    """Whether the scans of a table take as much memory when it has ten times the rows."""
+    """Return True if all scans of a table of ten times the rows take the same memory within MAX_GROWTH_MB."""
     rows = [int(SHAPES[shape][1] * scale), int(SHAPES[shape][1] * scale) * 10]
     uris = [str(root / f"{count}.lance") for count in rows]
     for uri, count in zip(uris, rows, strict=True):

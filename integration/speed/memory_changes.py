@@ -1,4 +1,4 @@
-"""Peak anonymous memory of what changes a table: none of it may take more than 1 GB, however large the table is.
+"""Benchmark of the peak anonymous memory of changes: at most 1 GB for tables of any size.
 
 Each change is made to a table and to one of ten times the rows, in a process of its own; see memory.py. What streams
 through may not grow with the table; a merge keeps its source up to a budget, beyond which it goes through files.
@@ -22,14 +22,14 @@ import pyarrow as pa
 import lancetable
 
 MAX_MB = 1024
-# What a change of ten times the rows may take more, where it streams: the larger of the two.
+# Allowed growth for a streamed change of ten times the rows: the larger of the two limits.
 MAX_GROWTH_MB = 16
 MAX_GROWTH_SHARE = 0.4
 BATCH_ROWS = 32 * 1024
 FRAGMENT_ROWS = 20_000
-# A row of the tables here: a number, a text of 18 letters, one of 200, and 64 floats.
+# One row: an integer, a string of 18 characters, a string of 200 characters and 64 floats.
 ROW_BYTES = 8 + 22 + 204 + 256
-# Whether a change of ten times the rows may take no more memory; all stay below MAX_MB.
+# True: the memory must not grow with the rows. All changes must stay below MAX_MB.
 JOBS = {
     "compact": True,
     "compact, stable ids": True,
@@ -41,7 +41,7 @@ JOBS = {
 
 
 def batches(rows: int, first: int = 0, step: int = 1) -> Iterator[pa.RecordBatch]:
-    """Rows with the ids first, first + step, ..."""
+    """Yield rows with the ids first, first + step, ..."""
     rng = np.random.default_rng(first + 1)
     letters = rng.integers(97, 123, BATCH_ROWS * 200, dtype=np.uint8)
     for start in range(0, rows, BATCH_ROWS):

@@ -47,7 +47,7 @@ FILTER = "a0 = 5"
 
 
 def rows(rng: np.random.Generator, count: int, first: int) -> pa.Table:
-    """20 columns: 9 of integers, 5 of floats, 4 of texts, one of times, one of booleans."""
+    """Return rows of 20 columns: 9 of integers, 5 of floats, 4 of strings, one of timestamps, one of booleans."""
     words = pa.array([f"word-{number:03d}" for number in range(200)])
     columns: dict[str, pa.Array] = {"id": pa.array(np.arange(first, first + count))}
     for number in range(5):
@@ -162,8 +162,8 @@ JOBS: dict[str, int | None] = {"compaction": None, "merge of 1/16": 16, "merge o
 
 
 def jobs(base: Path, master: str) -> None:
-    """Run each job whose name comes in, and print its seconds; what it changes is put back by linking the table's
-    files again."""
+    """Run each job whose name is read from standard input on a new hard-linked copy of the table, and print its
+    seconds."""
     from lancetable.spark import SparkTable
 
     spark = session(master)
@@ -188,7 +188,7 @@ def jobs(base: Path, master: str) -> None:
 
 
 def job_ratios(base: Path, rounds: int) -> tuple[float, dict[str, list[tuple[float, float]]]]:
-    """What a second core is worth here, and the best seconds of each job on one core and on two."""
+    """Return the speedup of a second core on this machine, and the best seconds of each job on one core and on two."""
     sides = [Part("jobs", str(base), f"local[{cores}]") for cores in (1, 2)]
 
     def best(name: str, runs: int) -> list[tuple[float, float]]:
@@ -220,13 +220,13 @@ def job_ratios(base: Path, rounds: int) -> tuple[float, dict[str, list[tuple[flo
 
 
 def ratio_of(sides: list[tuple[float, float]]) -> float:
-    """How many times as fast two cores were as one, by the clock."""
+    """Return the speedup in wall-clock time from one core to two."""
     return sides[0][0] / sides[1][0]
 
 
 @contextmanager
 def anonymous_memory() -> Iterator[list[float]]:
-    """The most anonymous memory of this process, in MB, while the block runs."""
+    """Measure the peak anonymous memory of this process in MB while the block runs."""
     most = [0.0]
     done = threading.Event()
 
@@ -264,7 +264,7 @@ def memory(base: Path) -> dict[str, Any]:
 
 
 def second_core(rounds: int = 5) -> float:
-    """How many times as much two processes that only add numbers do as one: 2.0 where each has a core for itself."""
+    """Return the throughput of two CPU-bound processes relative to one: 2.0 if each has a core for itself."""
     code = "import time; s = time.perf_counter(); sum(range(10_000_000)); print(time.perf_counter() - s)"
 
     def seconds(processes: int) -> float:
@@ -299,7 +299,7 @@ class Part:
         return json.loads(self._process.stdout.readline() or self._fail())
 
     def result(self) -> Any:
-        """What it printed last."""
+        """Wait for the end of the process and return the last line that it printed, parsed."""
         printed, _ = self._process.communicate()
         if self._process.returncode:
             self._fail()

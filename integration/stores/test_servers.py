@@ -1,4 +1,4 @@
-"""Real and lying servers that take time to install and to start: run by scripts/nightly.
+"""Tests against real servers and emulators that are slow to install or to start: run by scripts/nightly.
 
 Each class is skipped, with the reason, where its server is not installed (scripts/ensure_servers).
 """
@@ -36,7 +36,7 @@ from lancetable.testing.conformance import HandlerSuite, Place, StoreSuite
 
 CLIENTS = ["obstore", "fsspec"]
 
-# aiohttp says this of every upload of adlfs beyond a megabyte.
+# aiohttp warns of every upload of adlfs beyond a megabyte.
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 
 
@@ -134,7 +134,9 @@ class TestDynalite(HandlerSuite):
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_server_that_lies_is_refused(liar: dict[str, str], client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_ignores_preconditions_is_rejected(
+    liar: dict[str, str], client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(probe, "_probed", {})
     uri, options = _address("s3", liar, client)
     table = pa.table({"id": [1, 2, 3]})
@@ -145,7 +147,7 @@ def test_a_server_that_lies_is_refused(liar: dict[str, str], client: str, monkey
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("server", ["azurite", "ceph"])
-def test_an_honest_server_wins_each_key_once(server: str, client: str, request: pytest.FixtureRequest) -> None:
+def test_each_key_is_created_once_in_a_race(server: str, client: str, request: pytest.FixtureRequest) -> None:
     running: Any = request.getfixturevalue(server)
     options = running.options if server == "azurite" else running
     scheme = "az" if server == "azurite" else "s3"
@@ -155,8 +157,8 @@ def test_an_honest_server_wins_each_key_once(server: str, client: str, request: 
     assert report.race.winners == (1,) * 20
 
 
-@pytest.mark.parametrize("libraries", [["ours"] * 8, ["ours", "pylance"] * 4], ids=["ours", "mixed"])
-def test_eight_writers_on_ceph(ceph: dict[str, str], libraries: list[str]) -> None:
+@pytest.mark.parametrize("libraries", [["lancetable"] * 8, ["lancetable", "pylance"] * 4], ids=["lancetable", "mixed"])
+def test_appends_of_eight_writers_are_stored_on_ceph(ceph: dict[str, str], libraries: list[str]) -> None:
     uri = f"s3://lab/{uuid4()}"
     lancetable.write_dataset(pa.table({"id": pa.array([-1], pa.int64())}), uri, storage_options=ceph)
     result = append_in_processes(uri, ceph, libraries, 25)
@@ -166,13 +168,13 @@ def test_eight_writers_on_ceph(ceph: dict[str, str], libraries: list[str]) -> No
         assert result["errors"] == []
 
 
-def test_eight_writers_with_dynalite(dynamo: Moto, directory: Path) -> None:
+def test_appends_of_eight_writers_are_stored_with_dynalite(dynamo: Moto, directory: Path) -> None:
     with moto(directory) as s3:
         s3.make_bucket("lab")
         options = {**s3.options, "dynamodb_endpoint": dynamo.endpoint}
         uri = f"s3+ddb://lab/{uuid4()}?ddbTableName=lab"
         lancetable.write_dataset(pa.table({"id": pa.array([-1], pa.int64())}), uri, storage_options=options)
-        libraries = ["ours", "pylance"] * 4
+        libraries = ["lancetable", "pylance"] * 4
         result = append_in_processes(uri, options, libraries, 10)
         print(result)
         assert check_rows(uri, options, libraries, 10, len(result["errors"])) == []

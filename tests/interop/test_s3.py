@@ -83,11 +83,11 @@ def test_rows_in_dynamodb_are_those_of_pylance(s3: Moto) -> None:
     assert items[0] == items[1]
 
 
-@pytest.mark.parametrize("finisher", ["ours", "pylance"])
+@pytest.mark.parametrize("finisher", ["lancetable", "pylance"])
 def test_a_version_that_its_writer_did_not_finish(s3: Moto, finisher: str) -> None:
     """The state after step 2 of a commit, made by hand; the other library puts the manifest in place."""
     uri, options = _place(s3, True)
-    library = lancetable if finisher == "ours" else lance
+    library = lancetable if finisher == "lancetable" else lance
     lancetable.write_dataset(_rows(0), uri, storage_options=options)
     lance.write_dataset(_rows(10), uri, mode="append", storage_options=options)
     store, base = open_store(uri, options)
@@ -112,7 +112,7 @@ def test_writers_of_both_at_once(s3: Moto, external: bool, scale: int) -> None:
     """Nothing lost, nothing doubled, and both see the same; 4 + 4 writers with 25 appends each at full scale."""
     uri, options = _place(s3, external)
     lancetable.write_dataset(_rows(-1, 1), uri, storage_options=options)
-    libraries = ["ours", "pylance"] * (1 if scale == 1 else 4)
+    libraries = ["lancetable", "pylance"] * (1 if scale == 1 else 4)
     appends = 3 if scale == 1 else 25
     result = append_in_processes(uri, options, libraries, appends)
     assert check_rows(uri, options, libraries, appends, len(result["errors"])) == []
