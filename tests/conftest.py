@@ -38,7 +38,7 @@ def corpus() -> Path:
 
 @pytest.fixture(scope="session")
 def scale() -> int:
-    """How many times the small counts of fuzz and race tests are multiplied; 1 by default."""
+    """Return the factor for the counts of fuzz and race tests; 1 by default."""
     return int(os.environ.get("LANCETABLE_TEST_SCALE", "1"))
 
 

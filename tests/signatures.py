@@ -40,7 +40,7 @@ DUNDERS = ("__init__", "__len__", "__iter__")
 
 
 def describe(function: Callable[..., Any]) -> list[list[str]] | None:
-    """One `[name, kind, default]` per parameter, or None where Python cannot tell (compiled code)."""
+    """Return `[name, kind, default]` for each parameter, or None if the signature is unknown (compiled code)."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

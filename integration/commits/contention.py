@@ -140,14 +140,14 @@ def summary(server: str, results: dict[str, list[dict[str, Any]]]) -> Iterator[s
         ]
         committed, failed, wrong = (sum(count) for count in zip(*[_counts(each) for each in found]))
         yield (
-            f"{server:9} {kind:8} {committed:5} committed, {failed} failed, {wrong} wrong; {rate:6.1f}/s, "
+            f"{server:9} {kind:10} {committed:5} committed, {failed} failed, {wrong} wrong; {rate:6.1f}/s, "
             f"p50 {half:6.0f} ms, p99 {most:6.0f} ms, CPU {cpu:5.1f} s, slowest {spread:.1f} x fastest"
         )
     if "lancetable" in medians and "pylance" in medians:
         (rate, _, most, cpu, _), (their_rate, _, their_most, their_cpu, _) = medians["lancetable"], medians["pylance"]
         yield (
-            f"{server:9} lancetable : pylance {rate / their_rate:.2f} in commits a second, {most / their_most:.2f} in p99, "
-            f"{cpu / their_cpu:.2f} in CPU"
+            f"{server:9} lancetable : pylance {rate / their_rate:.2f} in commits a second, "
+            f"{most / their_most:.2f} in p99, {cpu / their_cpu:.2f} in CPU"
         )
 
     requests = {kind: statistics.median(each["requests"] for each in results[kind]) for kind in _counted(results)}
@@ -197,7 +197,7 @@ def main() -> int:
                     if arguments.json:
                         print(json.dumps({"server": server, "kind": kind, **found}), flush=True)
                     for text in (*found["errors"], *found["wrong"]):
-                        print(f"{server:9} {kind:8} {text}", flush=True)
+                        print(f"{server:9} {kind:10} {text}", flush=True)
         for line in summary(server, results):
             print(line, flush=True)
     return 1 if bad else 0

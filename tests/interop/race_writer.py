@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-# What a writer may meet and try again: the other library was faster too often.
+# Parts of the messages of retryable errors: the other library won too many races.
 CONFLICT_TEXTS = ("conflict", "concurrent writers")
 
 
@@ -46,7 +46,7 @@ def attempt(act: Any) -> tuple[bool, Any]:
 
 
 def wait_for(uri: str) -> None:
-    """Until the test says go, so that all begin together."""
+    """Wait for the start signal of the test, so that all writers start at the same time."""
     deadline = time.monotonic() + 60
     while not Path(f"{uri}.go").exists():
         assert time.monotonic() < deadline

@@ -388,7 +388,7 @@ CALLS: dict[str, Call] = {
     "schema json back": lambda lib, ds, tmp: lib.json_to_schema(lib.schema_to_json(TABLE.schema)),
 }
 
-# What differs on purpose: the call and why. Their answers are not compared.
+# Intended differences: the call and the reason. The results of these calls are not compared.
 DIFFERENT = {
     "dataset version numpy": "any integer is a version",
     "dataset version bool": "no truth value is",
@@ -422,7 +422,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shape(value: Any, roots: Mapping[str, str]) -> Any:
-    """What a caller relies on: type, keys, schema, plain values."""
+    """Return the parts of a result that callers rely on: type, keys, schema, plain values."""
     if isinstance(value, (pa.Table, pa.RecordBatch)):
         return type(value).__name__, value.schema, value.to_pylist()
     if isinstance(value, pd.DataFrame):

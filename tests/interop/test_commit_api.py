@@ -1,7 +1,7 @@
-"""`commit`, `commit_batch` and what reads transactions back, called alike in both libraries.
+"""Equal calls of `commit`, `commit_batch` and the readers of transactions in both libraries.
 
-A call that works must give the same answer. A call that fails must raise something that the `except` clause written for
-pylance catches; the class of pylance stands behind the call.
+A call that succeeds must return the same result. A call that fails must raise an exception that `except` clauses
+written for pylance catch; the class that pylance raises is listed after the call.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def fragments(module: Any, uri: str) -> list[Any]:
 
 
 def told(dataset: Any) -> tuple[Any, ...]:
-    """What the newest transaction says, and what it led to."""
+    """Return the newest transaction and the version and number of rows that it produced."""
     transaction = dataset.read_transaction(dataset.version)
     properties = transaction.transaction_properties
     operation = type(transaction.operation).__name__

@@ -1,8 +1,8 @@
 """Damage to each kind of file of a table, seen through the public API.
 
-What may happen: an error of ours, the right answers, or, where page payloads were hit, other values. What may not: a
-crash of the process, a hang, another exception, memory beyond the limit, rows from a truncated file. Trials run in a
-child process with an address limit; this file is its program, too:
+Allowed outcomes: a LanceError, the right results, or other values if page payloads were damaged. Forbidden outcomes: a
+crash or hang of the process, another exception, memory beyond the limit, rows from a truncated file. Trials run in a
+child process with a limit on its address space; this file is its program, too:
 
     test_damage.py TABLE KIND SEED COUNT   ->   two lines of JSON for each of COUNT trials of each damage
 """
@@ -102,7 +102,7 @@ def make_table(uri: str, writer: str) -> None:
 
 
 def damaged(damage: str, data: bytes, rng: random.Random) -> bytes:
-    """Anywhere, or (half of the time) within the last 2,000 bytes, where footers and metadata lie."""
+    """Damage a random position; half of the time within the last 2,000 bytes, where footers and metadata are stored."""
     out = bytearray(data)
     at = rng.randrange(max(0, len(out) - 2000), len(out)) if rng.random() < 0.5 else rng.randrange(len(out))
     if damage == "flip":
@@ -134,12 +134,15 @@ def answer(question: Callable[[Any], Any], dataset: Any) -> Any:
         return f"error {type(error).__name__}"
 
 
-def what_rows_it_tells(manifest: bytes) -> bytes | None:
-    """All in a manifest that bears on rows: the fields, the fragments and, in 0.1, the dictionaries before the message.
+def row_metadata(manifest: bytes) -> bytes | None:
+    """Return the parts of a manifest that affect rows: fields, fragments and, in 0.1, the dictionaries before the
+    message.
 
-    None of it has a checksum or is written twice: a name, a field id, a number of rows or a dictionary value may turn
-    into another that is as good, and no reader can tell. (Of all single bits of these tables 4 % do so in 2.0, 6 % in
-    0.1, the difference being dictionary values.) Anything else must not change rows.
+    They have no checksum and no redundant copy: damage can turn a name, a field id, a number of rows or a dictionary
+    value
+    into another valid one, and no reader can detect it. (Of all single bits of these tables 4 % do so in 2.0, 6 % in
+    0.1,
+    where dictionary values are added.) Damage to any other part must not change rows.
     """
     try:
         start = struct.unpack("<Q", manifest[-16:-8])[0]
@@ -175,7 +178,7 @@ def run_trials(table: str, kind: str, seed: int, count: int) -> None:
         print(json.dumps([damage, name, "begun"]), flush=True)
         uri = place / str(trial)
         shutil.copytree(table, uri, copy_function=os.link)
-        told = kind != "manifest" or what_rows_it_tells(path.read_bytes()) != what_rows_it_tells(bad)
+        told = kind != "manifest" or row_metadata(path.read_bytes()) != row_metadata(bad)
         # A new file, never the old one written over: maps of it may be open.
         (uri / name).unlink()
         (uri / name).write_bytes(bad)
@@ -201,14 +204,14 @@ def run_trials(table: str, kind: str, seed: int, count: int) -> None:
     shutil.rmtree(place)
 
 
-# What lies around the data files does not depend on their version.
+# The other files of a table do not depend on the version of the data files.
 WRITERS = ["ours 2.0", "theirs 2.0", "ours 0.1", "ours 2.1", "theirs 2.1", "ours 2.2", "theirs 2.2"]
 CELLS = [(writer, kind) for writer in WRITERS for kind in FILES if kind == "data" or writer in WRITERS[:3]]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The tables so far."""
+    """Return the cache of the tables created so far."""
     return {"": tmp_path_factory.mktemp("damage")}
 
 

@@ -218,7 +218,7 @@ def cases(directory: Path) -> Iterator[tuple[str, Path]]:
             try:
                 with_manifest(uri, change, path.format(outside=outside) if "{" in path else path)
             except ValueError:
-                continue  # protobuf does not take such text
+                continue  # not a valid protobuf string
             yield f"{kind} {number} {path[:40]!r}", uri
     for number, path in enumerate(PATHS):
         uri = directory / "tables" / "t"

@@ -51,7 +51,7 @@ def check(uri: str) -> None:
     assert sorted(parsed[0] for parsed in map(parse_manifest_name, names) if parsed is not None) == versions
     datasets[0].validate()
     assert datasets[0].to_table(with_row_id=True) == datasets[1].to_table(with_row_id=True)
-    # What the dead left lying about is named by no version, and a cleanup finds it.
+    # No version refers to the files that the killed writers left, and a cleanup removes them.
     rows = datasets[0].to_table()
     datasets[0].cleanup_old_versions(timedelta(days=1), delete_unverified=True)
     assert lancetable.dataset(uri).to_table() == rows

@@ -19,7 +19,8 @@ from lancetable.testing.legacy import TYPES, column
 
 
 def parts(path: Path) -> tuple[bytes, file_pb2.Metadata, table_pb2.Manifest]:
-    """What comes before the embedded manifest, the metadata, and the manifest without the name of its writer."""
+    """Split a file into the bytes before the embedded manifest, the metadata, and the manifest without its writer
+    version."""
     data = path.read_bytes()
     (at,) = struct.unpack("<q", data[-16:-8])
     metadata = file_pb2.Metadata.FromString(data[at + 4 : -16])

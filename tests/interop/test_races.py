@@ -27,7 +27,7 @@ LIBRARIES = {"ours": lancetable, "theirs": lance}
 
 
 def race(uri: str, actions: list[tuple[str, str, int]]) -> list[list[Any]]:
-    """What each writer was promised. `actions` are (library, action, count)."""
+    """Run a writer process for each (library, action, count) and return the commits that succeeded for each of them."""
     environment = {**os.environ, "LANCETABLE_FSYNC": "0"}
     writers = [
         subprocess.Popen(
@@ -69,7 +69,7 @@ def check(uri: str, expected: set[int], commits: int) -> None:
         dataset.validate()
     ours, theirs = lancetable.dataset(uri), lance.dataset(uri)
     assert ours.to_table(with_row_id=True) == theirs.to_table(with_row_id=True)
-    # Every version is a step of its own: it adds or removes what its transaction says, never more.
+    # Every version adds or removes exactly the rows of its own transaction.
     totals = [int(each["metadata"]["total_rows"]) for each in ours.versions()]
     assert all(abs(after - before) in (3, 10) for before, after in pairwise(totals)), totals
     fragments = [fragment.fragment_id for fragment in ours.get_fragments()]

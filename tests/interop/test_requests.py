@@ -1,4 +1,4 @@
-"""What each operation asks of S3 and of DynamoDB: requests and bytes, the same at one version and at ten thousand."""
+"""Requests and bytes of each operation on S3 and DynamoDB: the same for one version and for ten thousand."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Table:
             self._add_row(name, naming)
 
     def _add_versions(self, first: Any, naming: ManifestNaming) -> None:
-        """Versions that all say the same, stored without a commit for each."""
+        """Store versions of equal content directly, without commits."""
         made = transactions.read(first.store, first.base, first.file)
         assert made is not None
         message, data = first.manifest.message, made.to_bytes()
@@ -72,7 +72,7 @@ class Table:
         return lancetable.write_dataset(rows, self.uri, mode=mode, storage_options=self.options, **options)
 
     def count(self, act: Callable[[], Any]) -> tuple[int, int]:
-        """How many requests a call makes, and the bytes that come down."""
+        """Return the number of requests of a call and the bytes that it downloads."""
         self.s3.reset()
         act()
         log = self.s3.log()
@@ -109,17 +109,17 @@ def test_requests_do_not_grow_with_the_history(s3: Moto, client: str, versions: 
     assert (requests, down <= 10_000) == (5, True)
     assert dataset.checkout_version((None, None)).count_rows() == 1020
     if versions == 100:
-        # What all versions say is read version by version, once; the newest one is at hand.
+        # The manifest of every version is read once; the newest one is cached.
         assert table.count(table.open().versions)[0] <= versions + 4
     stale = table.open()
     table.write(_rows(4000))
     requests, down = table.count(lambda: stale.insert(_rows(5000)))
-    # One attempt is lost, what was in its way is read, and the next one needs no look.
+    # The first attempt loses; the conflicting transaction is read, and the second attempt needs no listing.
     assert (requests, down <= 8_000) == (5, True)
 
 
 def test_a_late_publication_is_looked_at_again(s3: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one listing, so that an append to an open table stays within the budget all the same."""
+    """One listing is enough, so an append to an open table stays within its request budget."""
     table = Table(s3, "obstore", 100)
     dataset = table.open()
     monkeypatch.setattr(loop, "is_in_grace_period", lambda *_: False)
@@ -134,7 +134,7 @@ def test_names_of_the_first_scheme_are_listed_once(s3: Moto, client: str, versio
     pages = -(-versions // 1000)
     dataset = table.open()
     assert dataset.version == versions
-    # What scheme a table has is not known before the first names are seen; they are all there are in a young table.
+    # The naming scheme is unknown until the first page of names is listed, which is the whole listing of a young table.
     look = 1 if versions < 8 else 1 + pages
     assert table.count(table.open)[0] == look + 1
     assert table.count(dataset.checkout_latest)[0] == pages

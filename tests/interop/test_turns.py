@@ -1,7 +1,8 @@
-"""pylance and lancetable change one table in turns; after every step both show the same, down to the JSON of fragments.
+"""Alternating changes of one table by pylance and lancetable: both read the same after every step, down to fragment
+JSON.
 
-Sequences are drawn from a seed, which a failure names. `Story.step` does one change with one of the two libraries and
-`Story.check` compares everything that either tells about the newest version; `check_history` all older ones.
+Sequences are drawn from a seed, which failures report. `Story.step` makes one change with one of the two libraries,
+`Story.check` compares all results of both for the newest version, and `check_history` for all older ones.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Story:
 
     storage = "2.0"
     known = COLUMNS
-    parts = True  # whether rows may lack columns
+    parts = True  # False: written rows must have all columns
 
     def __init__(self, uri: str, seed: int, *, stable: bool = False, v1: bool = False) -> None:
         self.rng = random.Random(seed)
@@ -169,7 +170,7 @@ class Story:
         builder = library.dataset(self.uri).merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
         builder.execute(rows)
 
-    # What only pylance does to a table, before lancetable goes on with it.
+    # Changes that only pylance makes; lancetable continues with the table.
 
     def compact(self, library: Any) -> None:
         lance.dataset(self.uri).optimize.compact_files(target_rows_per_fragment=self.rng.choice([10, 100]))
@@ -200,17 +201,17 @@ class Story:
     # ------------------------------------------------------------------------------------------------------ comparing
 
     def check(self) -> None:
-        """Whatever either tells about the newest version and about the table."""
+        """Compare the results of both libraries for the newest version and for the table."""
         compare(self.ours, self.theirs, list(QUESTIONS), self.told)
         compare(lancetable.dataset(self.uri), lance.dataset(self.uri), ["rows", "fragments", "facts"], self.told)
         self.ours.validate()
         self.theirs.validate()
         for our, their in zip(self.ours.versions(), self.theirs.versions(), strict=True):
-            # The one cuts and the other rounds to microseconds.
+            # One library truncates and the other rounds to microseconds.
             assert abs(our["timestamp"] - their["timestamp"]) <= timedelta(microseconds=1), self.told
 
     def check_history(self) -> None:
-        """Every version, and every tag, read by both."""
+        """Compare every version and every tag, read by both libraries."""
         for reference in [*range(1, self.ours.version + 1), *self.ours.tags.list()]:
             ours, theirs = lancetable.dataset(self.uri, version=reference), lance.dataset(self.uri, version=reference)
             compare(ours, theirs, ["version", "schema", "rows", "fragments", "transaction", "get_version"], self.told)

@@ -27,12 +27,12 @@ SCALE = int(os.environ.get("LANCETABLE_TEST_SCALE", "1"))
 STEPS = 20
 PEER_BUG = "an error of pylance that is none of the step"
 PEER_BUGS = (
-    "Internal error",  # what its query engine calls a bug of its own, as in some merges without an insert
-    "/_indices/",  # after it compacted a branch, it looks for the new index below the branch's parent
+    "Internal error",  # reported by the query engine of pylance as its own bug, as in some merges without an insert
+    "/_indices/",  # after a compaction of a branch, pylance looks for the new index below the parent of the branch
 )
 
 Act = Callable[[Any, str], Any]
-"""Does a step with one of the libraries to the table at a path."""
+"""A step that one of the libraries performs on the table at a path."""
 
 KINDS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "s": (pa.string(), [None, "", "a", "ünï", "x" * 40]),
@@ -61,7 +61,7 @@ class Twins:
         self.stable, self.storage = stable, storage
         self.told: list[str] = [f"seed {seed}, {storage}, stable {stable}"]
         self.next_id, self.names = 0, 0
-        self.exact = True  # whether the order of rows is fixed
+        self.exact = True  # False: steps may have changed the order of rows
         columns = {name: KINDS[name][0] for name in self.rng.sample(sorted(KINDS), self.rng.randrange(1, 5))}
         table = self.rows({"id": pa.int64(), **columns}, 12)
         creator = self.rng.choice([lance, lancetable])
@@ -423,7 +423,7 @@ class Twins:
                 side.tags.create(other, (name, version))
             else:
                 side.create_branch(other, version)
-            # What is left of each branch, and their rows.
+            # The remaining branches and their rows.
             branches = {}
             for each in sorted(module.dataset(uri).branches.list()):
                 branch = module.dataset(uri).checkout_version((each, None))
@@ -539,7 +539,7 @@ class Twins:
             shutil.move(self.twin, self.uri)
 
     def done(self, act: Act, module: Any) -> tuple[Any, dict[str, Any]]:
-        """What a step came to, and what the table is then; both libraries must see the same."""
+        """Run a step and return its outcome and the facts of the table, which both libraries must read equally."""
         outcome = self.outcome(act, module, self.uri)
         read = [facts(each.dataset(self.uri), self.stable) for each in (lancetable, lance)]
         same(read[0], read[1], True, self.told)
@@ -548,7 +548,7 @@ class Twins:
         return outcome, read[0]
 
     def outcome(self, act: Act, module: Any, uri: str) -> Any:
-        """What a step came to; of an error, only that there was one."""
+        """Return the result of a step; all errors are equal, except bugs of pylance."""
         try:
             found = act(module, uri)
         except Exception as error:
@@ -578,7 +578,7 @@ STEPS_KNOWN = [
 
 
 def facts(dataset: Any, stable: bool) -> dict[str, Any]:
-    """What the format fixes about a version."""
+    """Return the properties of a version that the format determines."""
     columns = [*dataset.schema.names, "_rowid", "_rowaddr"]
     if stable:
         columns += ["_row_created_at_version", "_row_last_updated_at_version"]
@@ -609,7 +609,7 @@ def fragment_facts(fragment: Any) -> Any:
 
 
 def loose(made: dict[str, Any]) -> dict[str, Any]:
-    """The same where rows come in any order: ids of new ones go to any of them."""
+    """Return the facts without the order of rows; the ids of new rows may be assigned in any order."""
     rows = [{k: v for k, v in row.items() if k not in ("_rowid", "_rowaddr")} for row in made["rows"]]
     ids = sorted(row["_rowid"] for row in made["rows"])
     return {**made, "rows": sorted(rows, key=lambda row: row["id"]), "row ids": ids}

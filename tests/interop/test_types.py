@@ -28,14 +28,14 @@ SIZES: list[tuple[int, int, int | None]] = [(0, 100, None), (1, 100, None), (100
 if SCALE > 1:
     SIZES.append((100_000, 40_000, 20_000))
 WRITERS = {"ours": lancetable, "theirs": lance}
-# A defect of pylance 14 that is not ours to repeat: rows of these that are read late get the values of other rows.
+# A defect of pylance 14 that lancetable does not reproduce: late-materialized rows get the values of other rows.
 WRONG_FILTERS = {"struct packed"}
 
 SEEN: Counter[str] = Counter()
 
 
 def empty_lists(case: TypeCase, n: int) -> pa.Array | None:
-    """(n,) lists without items, None for a type that is no list."""
+    """Return n lists without items, or None if the type is not a list."""
     if not (pa.types.is_list(case.data_type) or pa.types.is_large_list(case.data_type)):
         return None
     return pa.array([[]] * n, case.data_type)
@@ -184,7 +184,7 @@ def test_blobs_as_bytes(tmp_path: Path) -> None:
 
 
 def test_every_type_was_seen() -> None:
-    """Fails when a type of the generator is left out above; run alone, it has nothing to tell."""
+    """Fail if a type of the generator is not tested above. Skipped if it runs alone."""
     if not SEEN:
         pytest.skip("test_types did not run")
     assert set(SEEN) == set(TYPE_CASES)

@@ -20,7 +20,7 @@ TIMEOUT_S = 120
 
 
 class PeerError(Exception):
-    """What the peer said, or that it ended."""
+    """An error that the peer reported, or the end of its process."""
 
 
 class Peer:

@@ -1,8 +1,9 @@
-"""Runs under a release of pylance, as a child of the tests: writes and reads files on request.
+"""Child process of the tests that writes and reads files with another release of pylance.
 
-A line of JSON on standard input is one request, a line of JSON on standard output its answer: null, or what went
-wrong. Rows travel as Arrow IPC: a stream of batches in `source` is written to `path`; what is read from `path` lies in
-`out` as one stream for each query, in order. A query is null for all rows, [start, count] or {"rows": [...]}.
+A line of JSON on standard input is one request, a line of JSON on standard output its response: null or an error
+message. Rows are passed as Arrow IPC: a stream of batches in `source` is written to `path`; the rows read from `path`
+are stored in `out` as one stream for each query, in order. A query is null for all rows, [start, count] or
+{"rows": [...]}.
 """
 
 import json
@@ -40,6 +41,6 @@ for line in sys.stdin:
     error = None
     try:
         {"write": write, "read": read}[asked["do"]](asked)
-    except BaseException as problem:  # a panic is no Exception
+    except BaseException as problem:  # a panic is not derived from Exception
         error = f"{type(problem).__name__}: {problem}"
     print(json.dumps(error), flush=True)

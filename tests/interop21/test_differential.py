@@ -1,10 +1,11 @@
-"""Files of version 2.1 and 2.2 with random nested columns: ours to ours, ours to pylance, pylance to ours.
+"""Differential tests of files of version 2.1 and 2.2 with random nested columns, written and read by both libraries.
 
-One example is a file of one to three columns, written in several batches with pages of any size by both sides, and
-read by both sides whole, by ranges and by rows. Bits are compared, except that one NaN is as good as another. pylance
-runs in a process of its own. Where it misreads or dies of our file, it is asked to write and read the same rows itself,
-each column alone, cut in pages its own way and ours: if it fails there too, the kind of data is beyond it, which is
-counted and must be rare; if not, our file is at fault. The same holds for files of pylance that we refuse as corrupt.
+One example is a file of one to three columns. Both libraries write it in several batches with pages of any size, and
+both read it whole, by ranges and by rows. Bits are compared, except that all NaNs are equal. pylance runs in its own
+process. If it misreads or crashes on a file of lancetable, it writes and reads the same rows itself, each column alone,
+with its own page boundaries and with those of lancetable. If it fails there too, pylance does not support the data,
+which is counted and must be rare; otherwise the file of lancetable is wrong. The same holds for files of pylance that
+lancetable rejects as corrupt.
 
 LANCETABLE_TEST_SCALE multiplies the number of examples; the nightly profile of hypothesis runs 5,000.
 """
@@ -69,7 +70,7 @@ def compact_array(array: pa.Array) -> pa.Array:
 
 
 def fixed_twice(kind: pa.DataType, inside: bool = False) -> bool:
-    """Whether a fixed-size list lies in another one, here or below."""
+    """Return True if a type contains a fixed-size list nested in another one."""
     if isinstance(kind, pa.BaseExtensionType) or not pa.types.is_nested(kind):
         return False
     fixed = pa.types.is_fixed_size_list(kind)
@@ -150,7 +151,7 @@ class Sides:
         self.misread: list[str] = []
 
     def peer_finds(self, path: Path, queries: Sequence[Any], expected: Sequence[list[pa.Array]]) -> str | None:
-        """What is wrong with what the peer reads; it is not asked for nothing."""
+        """Return an error message if the peer misreads a query, else None; empty queries are not sent."""
         chosen = [k for k, query in enumerate(queries) if not is_empty(query)]
         try:
             tables = self.peer.read(path, [queries[k] for k in chosen])
@@ -202,10 +203,10 @@ class Sides:
             proofs = [self.proof(column, queries, rows, options, cuts) for column, rows in columns]
             own = next((proof for proof in proofs if proof), None) or refusal
             own = own or self.peer_finds(theirs, queries, expected)
-            if own is None:  # pages as ours, of all columns
+            if own is None:  # the page boundaries of lancetable, all columns
                 again, how = self.directory / "again.lance", {**options, "data_cache_bytes": 1}
                 own = self.peer_writes(again, pages_of(ours, table), how) or self.peer_finds(again, queries, expected)
-            assert own is not None, f"ours to pylance {self.peer.release}, only together: {wrong}"
+            assert own is not None, f"pylance {self.peer.release} misreads the columns together: {wrong}"
             note(f"its own file: {own}")
             self.seen["misread"] += 1
             self.misread.append(f"{[str(field.type) for field in fields]}: {wrong}; its own: {own}"[:400])
@@ -232,9 +233,10 @@ class Sides:
         options: dict[str, Any],
         cuts: Sequence[float],
     ) -> str | None:
-        """What the peer finds wrong in its own file of a column if it misreads ours, None if it reads ours.
+        """Return the error of the peer on its own file of a column if it misreads the file of lancetable, else None.
 
-        Fails if it reads its own, cut its way and ours.
+        Raises AssertionError if the peer reads its own files, with its own page boundaries and with those of
+        lancetable.
         """
         ours, theirs = self.directory / "our column.lance", self.directory / "their column.lance"
         batches = batches_of(table, cuts)
@@ -248,10 +250,10 @@ class Sides:
             own = self.peer_writes(theirs, pages, how) or self.peer_finds(theirs, queries, expected)
             if own is not None:
                 return own
-        raise AssertionError(f"ours to pylance {self.peer.release}: {wrong}")
+        raise AssertionError(f"pylance {self.peer.release} misreads the file of lancetable: {wrong}")
 
     def peer_writes(self, path: Path, batches: Sequence[pa.RecordBatch], options: dict[str, Any]) -> str | None:
-        """Why the peer does not write a file."""
+        """Return the error message if the peer does not write a file."""
         try:
             self.peer.write(path, batches, **options)
         except Exception as error:

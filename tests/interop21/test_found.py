@@ -1,4 +1,4 @@
-"""What the differential tests found, each as the smallest table that shows it: pylance reads ours, we read its own."""
+"""Regressions found by the differential tests, as minimal tables: each library reads the files of the other."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_null_items_of_fixed_size_lists_in_packed_structs(tmp_path: Path) -> Non
 
 
 def test_what_lies_beside_an_empty_struct_is_read(tmp_path: Path) -> None:
-    """Here pylance is no help: it loses the neighbours of an empty struct that comes first."""
+    """pylance cannot serve as the reference: it loses the siblings of an empty struct that is the first child."""
     path = str(tmp_path / "file.lance")
     kind = pa.struct([EMPTY, pa.field("x", pa.int32())])
     rows = [{"e": {}, "x": 1}, {"e": {}, "x": None}]
@@ -137,7 +137,8 @@ def assert_read_by_both(path: Path, rows: list[Any], pylance_039: Any) -> None:
 def test_long_strings_in_lists_of_structs_that_could_be_null(
     depth: int, with_null: bool, pages: int, pylance_039: Any, tmp_path: Path
 ) -> None:
-    """The old release ends at zipped values there: they lie in chunks, or in a dictionary where no chunk holds them."""
+    """The old release crashes on full-zip values, so they are stored in chunks, or in a dictionary if they exceed a
+    chunk."""
     rng = np.random.default_rng(depth)
     kind = pa.struct([pa.field("l", pa.list_(pa.string()))])
     path = tmp_path / "file.lance"
@@ -164,7 +165,7 @@ ITEMS += [pa.dictionary(pa.int64(), pa.string()), pa.dictionary(pa.int8(), pa.fl
 
 @pytest.mark.parametrize("item", ITEMS, ids=str)
 def test_lists_in_lists_without_any_item(item: pa.DataType, pylance_039: Any, tmp_path: Path) -> None:
-    """The old release loses rows of pages that say nothing but "null": a chunk without values says it instead."""
+    """The old release loses rows of all-null pages, so a chunk without values is written instead."""
     path = tmp_path / "file.lance"
     kinds: list[tuple[Any, list[Any]]] = [
         (pa.list_(pa.list_(item)), [[], None, [[], None], [[]], [], [None]]),

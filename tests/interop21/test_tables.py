@@ -63,7 +63,7 @@ HARD = ("deep", "spine")
 
 
 class Draw:
-    """What a seed chooses."""
+    """Random choices determined by a seed."""
 
     def __init__(self, rng: np.random.Generator, version: FileVersion) -> None:
         self._rng = rng
@@ -223,7 +223,7 @@ def check(theirs: Any, rng: np.random.Generator, names: list[str]) -> None:
 
 
 def check_hard(ours: Any, rng: np.random.Generator, written: pa.Table) -> None:
-    """Columns that pylance does not read, beside what was written: rows are where their ids say."""
+    """Compare columns that pylance cannot read with the written rows, located by their ids."""
     names = written.schema.names
     wanted = np.unique(rng.integers(0, ours.count_rows(), 100)).tolist()
     for found in (ours.to_table(columns=names), ours.take(wanted, columns=names), ours.to_table(names, FILTERS[0])):

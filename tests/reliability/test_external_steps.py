@@ -1,7 +1,7 @@
-"""A commit through an external manifest store, disturbed at each of its four steps, and whoever comes next.
+"""Commits through an external manifest store that are interrupted at each of their four steps.
 
-The commit is there if and only if its row was written; whoever comes next, reader, writer or cleaner, of either
-library, puts the manifest in place and says so in the row.
+The commit exists if and only if its row was written. The next reader, writer or cleanup of either library copies the
+manifest to its final path and updates the row.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Disturbed:
         self.step, self.fate = step, fate
         self.decided = False
         self.staged = b""
-        self.times = 0  # how often the step was come to
+        self.times = 0  # number of calls of the step
         self._patch = monkeypatch
         for owner, name, steps in (
             (type(store), "put", (1, 3)),
@@ -240,7 +240,7 @@ def test_a_manifest_that_somebody_else_put_in_place_is_still_ours(deaf: bool) ->
 
 
 def test_whose_manifest_is_there_may_stay_unknown() -> None:
-    """The row is ours, an object is in its place, and it cannot be read: no error that says nothing was committed."""
+    """If the row was written and the manifest cannot be read, the error must not claim that nothing was committed."""
     store = FaultyStore(MemoryStore.private())
 
     class Overtaken(MemoryManifestStore):
@@ -315,7 +315,7 @@ def test_a_cleanup_keeps_the_staged_manifest_of_a_decided_version(tmp_path: Path
     handler = open_version(str(uri), storage_options=options).handler
     assert isinstance(handler, ExternalHandler)
     store, base = open_store(str(uri), options)
-    # Below a version that is gone, where nobody looks for more.
+    # Below a missing version, where no reader looks for versions.
     final, staged = manifest_path(base, 2, V2), f"{manifest_path(base, 2, V2)}-{uuid4()}"
     Path(final).rename(staged)
     handler.external.put_final(handler.external.key(store, base), ManifestRow(2, staged, None))

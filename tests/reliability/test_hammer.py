@@ -35,7 +35,7 @@ pytestmark = [
 
 
 def creator(uri: str, options: dict[str, str], by_version: bool) -> tuple[Create, Callable[[int], bytes]]:
-    """How one process creates a key, and how to read what is there."""
+    """Return a function that creates a key in one process, and a function that reads it."""
     store, base = open_store(uri, options)
     if not by_version:
         return (lambda key, data: store.put_if_absent(f"{base}/{key}", data)), (

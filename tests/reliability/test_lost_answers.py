@@ -1,6 +1,6 @@
-"""The one request that decides a commit is lost, refused or answered wrongly, for every kind of operation.
+"""Lost, rejected and wrongly answered requests that decide a commit, for every kind of operation.
 
-One version more and every row exactly once, or none and an error that says so.
+The outcome is one new version with every row exactly once, or no new version and an error that reports it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def check(name: str, uri: str, options: dict[str, str] | None, error: Exception 
 # ---- local files
 
 WON, LOST, UNKNOWN = PutOutcome.WON, PutOutcome.LOST, PutOutcome.UNKNOWN
-# Whether the manifest is stored, what the store says of it, and the error that follows.
+# Manifest stored or not, the outcome that the store returns, and the error that is raised.
 LOCAL_FAULTS: dict[str, tuple[bool, PutOutcome | None, type[LanceError] | None]] = {
     "refused": (False, None, StoreError),
     "request lost": (False, UNKNOWN, CommitStateUnknownError),

@@ -1,7 +1,7 @@
-"""Every system call of every public operation fails: once, and from there on; fully, or with fewer bytes than asked.
+"""Failures of every system call of every public operation: once or permanently, completely or as a short read or write.
 
-What must hold: a typed error or success; the table as before, or as the operation leaves it; no descriptor, thread or
-temporary file more than before. A clean run tells which calls there are.
+Each operation must succeed or raise a typed error; the table must be unchanged or have the complete result; no file
+descriptor, thread or temporary file may leak. A run without faults lists the calls.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def seen(uri: str) -> Any:
 
 @dataclass
 class Ran:
-    """What came of one run."""
+    """The outcome of one run."""
 
     error: Exception | None
     made: list[str]
@@ -184,7 +184,7 @@ NOT_AS_ONE = {"tag", "move a tag", "remove a tag", "branch", "clean up", "clone"
 
 
 def faults_of(call: str, number: int, every: bool) -> list[str]:
-    """The faults that this call shall meet: all, or one after the other."""
+    """Return the faults to inject into a call: all possible ones, or one of them in turn."""
     possible = [fault for fault in FAULTS if may_meet(call, fault)]
     return possible if every else [possible[number % len(possible)]]
 

@@ -1,6 +1,6 @@
-"""One table from forked, spawned and served processes, many threads, unpickled copies and inside of an event loop.
+"""One table in forked and spawned processes and a fork server, many threads, unpickled copies and an event loop.
 
-Everybody sees the same rows, may commit, and goes on afterwards; nobody waits for a lock or a thread that stayed behind
+All of them read the same rows, can commit, and continue afterwards; none waits for a lock or a thread that exists only
 in another process.
 """
 
@@ -60,7 +60,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> lancetable.LanceDat
 
 
 def check(dataset: Any) -> None:
-    """A scan on many threads, a filter, a take; other processes may have appended rows meanwhile."""
+    """Check a scan on many threads, a filter and a take, while other processes may append rows."""
     ids = dataset.to_table(columns=["id"])["id"].to_pylist()
     assert sorted(ids)[:ROWS] == list(range(ROWS))
     assert dataset.count_rows(f"s = 'text 3' AND id < {ROWS}") == len(range(3, ROWS, 7))
@@ -68,7 +68,7 @@ def check(dataset: Any) -> None:
 
 
 def use(pickled: bytes | None, handle: Any, number: int) -> str:
-    """What a process does with a table; "" if all went well. It appends three rows."""
+    """Check a table and append three rows in a process; return the traceback of an error, or ""."""
     try:
         dataset = handle if pickled is None else pickle.loads(pickled)
         check(dataset)

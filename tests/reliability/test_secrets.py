@@ -1,5 +1,6 @@
-"""Nothing that is secret is told: recognisable keys are planted wherever a user may give them, and looked for in logs,
-errors with their causes, warnings, representations and the objects that are written."""
+"""Secrets stay secret: recognisable keys are passed wherever users may pass them.
+
+They must not occur in logs, errors and their causes, warnings, representations or written objects."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ KEYS = [f"PLANTED{number}SECRET" for number in range(8)]
 LONG = "UExBTlRFRFNFQ1JFVA=="  # the same in base64, where a key has to be that
 S3 = {"aws_access_key_id": KEYS[0], "aws_secret_access_key": KEYS[1], "aws_session_token": KEYS[2]}
 
-# Address and options; nobody answers.
+# URI and storage options; the endpoints do not exist.
 PLACES: dict[str, tuple[str, dict[str, str]]] = {
     "s3, obstore": ("s3://b/t", {**S3, "endpoint": NOBODY, "client": "obstore"}),
     "s3, fsspec": ("s3://b/t", {"key": KEYS[0], "secret": KEYS[1], "endpoint_url": NOBODY, "client": "fsspec"}),
@@ -62,7 +63,7 @@ CALLS: list[Callable[[str, dict[str, str]], Any]] = [
 
 
 class Heard:
-    """Everything that anybody was told."""
+    """A collector of all output that users may see."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

@@ -33,7 +33,7 @@ def rows(writer: int, number: int) -> pa.Table:
 
 
 class LaggingStore(WrappingStore):
-    """As an object store far away, whose listings of versions lack the newest ones in two of three cases."""
+    """A remote object store whose listings of versions lack the newest ones in two of three cases."""
 
     def __init__(self, inner: ObjectStore, ordered: bool, seed: int) -> None:
         super().__init__(inner)
@@ -59,7 +59,7 @@ class LaggingStore(WrappingStore):
 
 
 class KeepingFileSystem(MemoryFileSystem):
-    """Lists a directory once, and again only when it is told to forget."""
+    """A store with cached listings: a directory is listed again only after the cache was cleared."""
 
     cachable = False
     served = 0

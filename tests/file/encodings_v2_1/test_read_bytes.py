@@ -109,7 +109,7 @@ def test_the_full_zip_examples() -> None:
     wanted = [["a", "bc"], None, [], ["d", None, ""]]
     assert read(TEXT_LISTS, 4, layout, [entries, index]) == wanted
     assert read(TEXT_LISTS, 4, layout, [entries, index], rows=np.array([0, 3])) == [wanted[0], wanted[3]]
-    # How many entries have a value follows from the entries.
+    # The number of entries with a value is computed from the entries, so num_visible_items is not needed.
     layout.full_zip_layout.num_visible_items = 9
     assert read(TEXT_LISTS, 4, layout, [entries, index]) == wanted
     fixed = bytes.fromhex("04 01000000 00 02000000 06 07 04 03000000 01 00000000")
@@ -388,7 +388,7 @@ def test_zipped_fixed_size_lists_of_nulls_have_no_bytes(kind: pa.DataType, value
 
 
 def test_rows_of_impossible_widths_are_refused_when_taken() -> None:
-    """Where single rows are picked, nothing is allocated for a width that no chunk has room for."""
+    """A take of single rows allocates nothing for a width that exceeds the size of every chunk."""
     wide = pb.CompressiveEncoding(fixed_size_list=pb.FixedSizeList(items_per_value=2**28, values=flat(128)))
     chunk = padded(words(0, 24)) + padded(bytes(24))
     layout = mini(value_compression=wide)

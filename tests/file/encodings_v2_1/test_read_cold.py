@@ -1,8 +1,9 @@
-"""A take of one row from a file that nothing is known of but its metadata: how often it asks, and for how much.
+"""Requests and bytes of a take of one row from a file of which only the metadata is cached.
 
-At most two rounds for all columns of a field (what the page holds where, then the values), three for blobs, whose bytes
-lie apart. Without merging of ranges: hardly more than the chunks with the row, what tells their places, and the
-dictionary. Every layout and every encoding of values is among the pages, by pylance's hand and by ours.
+At most two rounds of requests for all columns of a field (positions in the page, then values), and three for blobs,
+whose bytes are stored separately. Without merging of ranges, hardly more bytes are read than the chunks with the row,
+their positions and the dictionary. The pages cover every layout and every encoding of values, written by pylance and
+by lancetable.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def payload(meta: FileMetadata, value: Any) -> int:
 
 
 def kinds_of(layout: Any, page: Page) -> set[str]:
-    """What a page is, and how its values are encoded."""
+    """Return the layouts and value encodings of a page."""
     if isinstance(layout, Blob):
         return {"blob"}
     if isinstance(layout, ConstantPage):

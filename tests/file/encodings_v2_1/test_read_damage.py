@@ -1,7 +1,7 @@
-"""Damaged pages of versions 2.1 and 2.2: an error of ours or an array that Arrow finds sound; never anything else.
+"""Damaged pages of versions 2.1 and 2.2: reading raises a LanceError or returns an array that is valid for Arrow.
 
-The trials run in a child process with an address limit, because a crash is one of the things that must not happen. This
-file is that child's program as well:    test_read_damage.py DIRECTORY SEED COUNT
+The trials run in a child process with a limit on its address space, because a reader may also crash. This file is the
+program of the child process, too:    test_read_damage.py DIRECTORY SEED COUNT
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def trials(directory: str, seed: int, count: int) -> dict[str, Any]:
             try:
                 attempt(store, meta, rows)
                 found["read"] += 1
-            except LanceError:  # noqa: PERF203 - each trial stands alone
+            except LanceError:  # noqa: PERF203 - trials are independent
                 found["refused"] += 1
             except Exception:
                 wrong.append(f"{kind}: {traceback.format_exc()[-1500:]}")

@@ -116,7 +116,7 @@ def pages(path: Path) -> list[pb.PageLayout]:
 
 
 def arms(message: Message) -> Counter[str]:
-    """How often each member of a oneof stands in a message."""
+    """Count the members of oneofs that are set in a message."""
     found: Counter[str] = Counter()
     for field, content in message.ListFields():
         if field.containing_oneof is not None:
@@ -150,7 +150,7 @@ def test_every_layout_and_arm_is_met(tmp_path: Path) -> None:
         read_types.write(path, version, pa.field("c", array.type, metadata=metadata), [array])
         for message in pages(path):
             met += arms(message)
-    # A dictionary stands in the layout, not in its own arm.
+    # A dictionary is stored in the layout, not in its own member of the oneof.
     assert {*LAYOUTS, *COMPRESSIVE} - met.keys() == {"dictionary"}
 
 

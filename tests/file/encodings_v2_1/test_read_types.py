@@ -20,12 +20,12 @@ from lancetable.testing.strategies import TYPE_CASES
 lance_file = pytest.importorskip("lance.file", reason="pylance is the judge")
 
 VERSIONS = ["2.1", "2.2"]
-# Shown to users as text, stored as JSONB; tests/test_dataset.py has it.
+# Returned as strings but stored as JSONB; tested in tests/test_dataset.py.
 NAMES = sorted(TYPE_CASES.keys() - {"json"})
 
 
 def write(path: Path, version: str, field: pa.Field, arrays: Sequence[pa.Array]) -> list[Any]:
-    """A file with a page for each array, and what pylance reads from it."""
+    """Write a file with a page for each array, and return the values that pylance reads from it."""
     write_file(path, version, field, arrays)
     found = lance_file.LanceFileReader(str(path)).read_all().to_table().column(0)
     if isinstance(found.type, pa.BaseExtensionType):
@@ -56,7 +56,7 @@ def assert_reads(path: Path, wanted: list[Any], rng: np.random.Generator) -> Non
     count = len(wanted)
     for options in (None, {"mmap": "false"}):
         store, base = open_store(str(path), options)
-        # repr compares NaN with itself and tells 0.0 from -0.0
+        # repr treats NaN as equal to itself, and 0.0 as different from -0.0
         assert repr(read(store, base)) == repr(wanted)
         for _ in range(3 if count else 0):
             start = int(rng.integers(count))

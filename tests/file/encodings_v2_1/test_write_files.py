@@ -1,4 +1,4 @@
-"""What the writer of 2.1 and 2.2 puts into files: bytes, layouts and encodings, and that pylance reads them equal."""
+"""Files of the writer of 2.1 and 2.2: bytes, layouts and encodings; pylance reads the same values."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_old_readers_get_lists_that_may_be_null() -> None:
 
 
 def test_a_struct_that_can_never_be_null_gets_no_nullable_layer() -> None:
-    """Where it can, other pages may have null ones, and pylance wants the layer in all of them or none."""
+    """A nullable struct gets the layer even without nulls, because pylance requires it in all pages or in none."""
     kind = pa.struct([("l", pa.list_(pa.string()))])
     array = pa.array([{"l": ["a"]}, {"l": None}], kind)
     for nullable, layer in ((True, 3), (False, 1)):
@@ -126,7 +126,7 @@ def test_a_struct_that_can_never_be_null_gets_no_nullable_layer() -> None:
 
 
 def test_slices_of_fixed_size_lists_in_each_other_under_null_lists() -> None:
-    """Arrow takes and filters wrong items of them."""
+    """Arrow's take and filter return wrong items for such slices."""
     rows = pa.FixedSizeListArray.from_arrays(pa.FixedSizeListArray.from_arrays(pa.array(range(240)), 2), 3)
     structs = pa.StructArray.from_arrays([rows], ["f"])
     ends = pa.py_buffer(np.array([0, 10, 13, 15, 20, 40], np.int32))

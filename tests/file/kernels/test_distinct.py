@@ -1,4 +1,4 @@
-"""Indices of different values: both forms give the same, and what they stand for are the values."""
+"""Indices of distinct values: the compiled and the NumPy form agree, and the indexed values equal the input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compressed buffers: pyarrow writes, hand-made frames, and buffers that lie about their size."""
+"""Compressed buffers: buffers of pyarrow, hand-made frames, and buffers that declare a wrong size."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def streamed_frame(data: bytes) -> bytes:
 def test_many_pieces_are_what_each_is(
     contents: list[bytes], scheme: str, gap: int, change: tuple[int, int] | None, compiled: bool
 ) -> None:
-    """Frames that lie apart at multiples of 8 or of 4, whole or damaged, in both forms."""
+    """Frames at multiples of 8 or of 4 bytes, intact or damaged, in the compiled and the NumPy form."""
     packed = [general.compress(scheme, content) for content in contents]
     room = 4 if gap == 2 else 8
     sizes = np.array([len(piece) for piece in packed], np.int64)

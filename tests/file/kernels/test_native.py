@@ -43,7 +43,7 @@ def test_kernels_are_built() -> None:
 
 
 def outcome(module: ModuleType, native: Any, call: Callable[[], Any]) -> Any:
-    """What a kernel returns in one of its forms, or that it refuses its input."""
+    """Return the result of a kernel in its compiled or NumPy form, or CorruptFileError if it rejects its input."""
     saved = module.native
     module.native = native
     if hasattr(module, "native_write"):
@@ -111,7 +111,7 @@ def joined(content: list[bytes], gap: int = 3) -> tuple[np.ndarray, np.ndarray, 
 
 
 def damaged(data: np.ndarray, spot: int) -> np.ndarray:
-    """A copy with one byte changed; none if the spot lies outside."""
+    """Return a copy with one byte changed, or unchanged if the position is past the end."""
     copy = data.copy()
     if spot < len(copy):
         copy[spot] ^= 0x55
@@ -275,7 +275,7 @@ def test_list_layer(case: tuple[np.ndarray, int], seed: int, low: int, own: int,
     call = lambda: levels.list_layer(repetition, definition, low, high, high + beyond, null)  # noqa: E731
     numpy_form, compiled = outcome(levels, None, call), outcome(levels, kernels.native, call)
     if isinstance(numpy_form, tuple):
-        # A mask that says that all are valid is as good as none.
+        # A mask without nulls is equivalent to no mask.
         mask = numpy_form[1]
         mask = None if mask is None or mask.all() else mask
         numpy_form = (numpy_form[0], mask, *numpy_form[2:])
@@ -389,7 +389,7 @@ WORDS = [b"http://", b"www.", b"customer#", b"order", b"\xff", b"\x00\x00", "Ã¤â
 
 @st.composite
 def texts(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
-    """Enough text for a table, in values of 0 to 400 bytes: data, offsets."""
+    """Draw data and offsets of values of 0 to 400 bytes, large enough for a symbol table."""
     seed = draw(st.integers(0, 1 << 32))
     most = draw(st.sampled_from([1, 3, 30]))
     rng = np.random.default_rng(seed)
@@ -518,7 +518,7 @@ def test_gather_numbers(case: tuple[np.ndarray, int], size: int, seed: int, spot
             chunk_of = np.searchsorted(starts, wanted.starts)
             assert found.tolist() == [chunks[at][place] for at, place in zip(chunk_of, wanted.places)]
         if spot is not None:
-            # A damaged chunk next to the wanted value is nobody's business: no crash is all there is to see.
+            # The result may be right if another chunk is damaged, so only the absence of a crash is checked.
             outcome(gather, kernels.native, lambda: pick(wanted._replace(data=damaged(data, spot))))  # noqa: B023
 
 
@@ -585,7 +585,7 @@ SIZES = st.sampled_from([0, 1, 5, 255, 256, 261, 66_000, 1 << 31, (1 << 32) - 1,
 def test_packed_frames(
     headers: list[tuple[int, int, int, bytes, int]], last_magic: bytes, most: int, agreeing: bool
 ) -> None:
-    """What stands before a frame and what its header says, alike or not; frames that are named several times."""
+    """The size before a frame and the size in its header may differ, and a frame may be referenced several times."""
     contents = []
     for number, (size, descriptor, other, rest, _) in enumerate(headers):
         magic = last_magic if number == len(headers) - 1 else b"\x28\xb5\x2f\xfd"
@@ -600,7 +600,7 @@ def test_packed_frames(
     packed = kernels.native.pack_frames(data, starts[named], sizes[named], most)
 
     def declared(buffer: bytes) -> int:
-        """The size before a frame, if the frame says the same and can have as much content."""
+        """Return the size before a frame; raise if the frame declares another size or cannot have as much content."""
         size = int.from_bytes(buffer[:8], "little")
         general._check_size("zstd", size, most, len(buffer) - 8)
         if buffer[:4] == b"\x28\xb5\x2f\xfd" or general._zstd_content_size(memoryview(buffer)[8:]) != size:
