@@ -456,7 +456,7 @@ BUILT_IN = (ValueError, OSError, OverflowError, TypeError, NotImplementedError, 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", list(CALLS))
-def test_same_shape_or_same_except(name: str, original: Path, tmp_path: Path) -> None:
+def test_results_and_exceptions_have_the_same_form(name: str, original: Path, tmp_path: Path) -> None:
     ours, our_error = run(lancetable, CALLS[name], original, tmp_path / "ours")
     theirs, their_error = run(lance, CALLS[name], original, tmp_path / "theirs")
     if name in DIFFERENT:

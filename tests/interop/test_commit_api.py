@@ -343,13 +343,13 @@ FAIL: dict[str, tuple[Call, type[BaseException]]] = {
 
 
 @pytest.mark.parametrize("name", WORK)
-def test_same_answers(name: str, tmp_path: Path) -> None:
+def test_successful_calls_return_the_same(name: str, tmp_path: Path) -> None:
     theirs, ours = (WORK[name](module, fresh(module, tmp_path)) for module in (lance, lancetable))
     assert ours == theirs
 
 
 @pytest.mark.parametrize("name", FAIL)
-def test_errors_that_the_same_clauses_catch(name: str, tmp_path: Path) -> None:
+def test_errors_are_caught_by_the_same_clauses(name: str, tmp_path: Path) -> None:
     call, kind = FAIL[name]
     with pytest.raises(kind) as theirs:
         call(lance, fresh(lance, tmp_path))
@@ -361,8 +361,9 @@ def test_errors_that_the_same_clauses_catch(name: str, tmp_path: Path) -> None:
         assert ours.value.retryable == theirs.value.retryable
 
 
-def test_where_ours_differs_on_purpose(tmp_path: Path) -> None:
-    """The same transaction twice is one commit; a detached version is made from the version it was prepared on."""
+def test_intended_differences_from_pylance(tmp_path: Path) -> None:
+    """A transaction committed twice is one commit; a detached version is based on the read version of its
+    transaction."""
     uri = fresh(lancetable, tmp_path)
     transaction = append_transaction(lancetable, uri)
     versions = [lancetable.LanceDataset.commit(uri, transaction).version for _ in range(2)]

@@ -216,7 +216,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize(("writer", "kind"), CELLS)
-def test_damage(made: dict[str, Path], writer: str, kind: str, scale: int) -> None:
+def test_damaged_files_have_only_allowed_outcomes(made: dict[str, Path], writer: str, kind: str, scale: int) -> None:
     table = made[""] / writer.replace(" ", "-")
     if writer not in made:
         make_table(str(table), writer)

@@ -285,7 +285,7 @@ def outcome(question: Callable[[Any], Any], uri: Path) -> str:
     return "answer"
 
 
-def test_no_path_leads_outside(tmp_path: Path) -> None:
+def test_paths_outside_of_the_table_are_rejected(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, __file__, str(tmp_path)],
         capture_output=True,

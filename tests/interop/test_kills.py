@@ -20,7 +20,7 @@ KILLER = Path(__file__).with_name("kill_writers.py")
 ROWS = 5
 
 
-def test_killed_writers_leave_whole_versions(tmp_path: Path, scale: int) -> None:
+def test_killed_writers_leave_complete_versions(tmp_path: Path, scale: int) -> None:
     uri = str(tmp_path / "t.lance")
     first = pa.table({"id": pa.array(range(50), pa.int64())})
     lancetable.write_dataset(first, uri, max_rows_per_file=10, data_storage_version="2.0")

@@ -76,7 +76,7 @@ def check(uri: str, expected: set[int], commits: int) -> None:
     assert len(fragments) == len(set(fragments))
 
 
-def test_appends(tmp_path: Path, scale: int) -> None:
+def test_concurrent_appends_are_all_committed(tmp_path: Path, scale: int) -> None:
     uri = str(tmp_path / "t.lance")
     make(uri, "theirs")
     promised = race(uri, [(library, "append", APPENDS * scale) for library in LIBRARIES for _ in range(PROCESSES)])
@@ -92,7 +92,7 @@ def test_deletes_of_the_same_fragments_are_merged(tmp_path: Path, scale: int) ->
     check(uri, set(range(3000)) - gone, 2 * PROCESSES * DELETES * scale)
 
 
-def test_appends_beside_deletes(tmp_path: Path, scale: int) -> None:
+def test_concurrent_appends_and_deletes_are_all_committed(tmp_path: Path, scale: int) -> None:
     uri = str(tmp_path / "t.lance")
     make(uri, "ours")
     actions = [(library, action, 4 * scale) for library in LIBRARIES for action in ("append", "delete")]
@@ -103,7 +103,7 @@ def test_appends_beside_deletes(tmp_path: Path, scale: int) -> None:
     check(uri, ids, 4 * 4 * scale)
 
 
-def test_tags(tmp_path: Path, scale: int) -> None:
+def test_concurrent_tags_are_all_created(tmp_path: Path, scale: int) -> None:
     uri = str(tmp_path / "t.lance")
     make(uri, "theirs")
     promised = race(uri, [(library, "tag", 10 * scale) for library in LIBRARIES])
@@ -112,8 +112,8 @@ def test_tags(tmp_path: Path, scale: int) -> None:
 
 
 @pytest.mark.parametrize("first", list(LIBRARIES))
-def test_two_deletes_from_one_version(first: str, tmp_path: Path) -> None:
-    """The second one was prepared before the first was committed; both files of deletions are needed in the end."""
+def test_delete_prepared_on_an_old_version_is_merged(first: str, tmp_path: Path) -> None:
+    """The second delete was prepared before the first was committed; the result contains the deletions of both."""
     uri = str(tmp_path / "t.lance")
     make(uri, "ours")
     one: Any = LIBRARIES[first]

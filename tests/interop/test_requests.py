@@ -118,7 +118,7 @@ def test_requests_do_not_grow_with_the_history(s3: Moto, client: str, versions: 
     assert (requests, down <= 8_000) == (5, True)
 
 
-def test_a_late_publication_is_looked_at_again(s3: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_version_is_found_by_one_listing(s3: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
     """One listing is enough, so an append to an open table stays within its request budget."""
     table = Table(s3, "obstore", 100)
     dataset = table.open()
@@ -128,8 +128,8 @@ def test_a_late_publication_is_looked_at_again(s3: Moto, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("versions", "client"), [(5, "fsspec"), *HISTORIES[2:]])
-def test_names_of_the_first_scheme_are_listed_once(s3: Moto, client: str, versions: int) -> None:
-    """They are ordered like words, so that the newest is anywhere; a page has a thousand names."""
+def test_v1_names_are_listed_once(s3: Moto, client: str, versions: int) -> None:
+    """V1 names are sorted as strings, so the newest can be on any page; a page has a thousand names."""
     table = Table(s3, client, versions, V1)
     pages = -(-versions // 1000)
     dataset = table.open()
@@ -147,7 +147,7 @@ def test_names_of_the_first_scheme_are_listed_once(s3: Moto, client: str, versio
 
 @pytest.mark.parametrize("naming", [V2, V1])
 @pytest.mark.parametrize("versions", [1, 1000, TEN_THOUSAND])
-def test_requests_over_dynamodb(s3: Moto, versions: int, naming: ManifestNaming) -> None:
+def test_requests_with_dynamodb_do_not_grow_with_the_history(s3: Moto, versions: int, naming: ManifestNaming) -> None:
     table = Table(s3, "obstore", versions, naming, external=True)
     dataset = table.open()
     assert dataset.version == versions
@@ -162,8 +162,8 @@ def test_requests_over_dynamodb(s3: Moto, versions: int, naming: ManifestNaming)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_requests_of_reads(s3: Moto, client: str) -> None:
-    """Ten small fragments: a scan reads each file once, a take the files it needs."""
+def test_reads_request_each_file_once(s3: Moto, client: str) -> None:
+    """Ten small fragments: a scan reads each file once, a take only the files with its rows."""
     table = Table(s3, client)
     dataset = table.open()
     assert table.count(lambda: dataset.to_table(columns=["id"]))[0] == 10

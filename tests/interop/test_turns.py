@@ -330,7 +330,7 @@ COMMON = [
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("v1", [False, True], ids=["v2", "v1"])
-def test_both_do_the_same_things(seed: int, v1: bool, tmp_path: Path) -> None:
+def test_alternating_changes_agree(seed: int, v1: bool, tmp_path: Path) -> None:
     story = Story(str(tmp_path / "t.lance"), seed, v1=v1)
     for _ in range(STEPS):
         story.step(COMMON)
@@ -339,7 +339,7 @@ def test_both_do_the_same_things(seed: int, v1: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_both_do_the_same_things_in_the_legacy_format(seed: int, tmp_path: Path) -> None:
+def test_alternating_changes_agree_in_the_legacy_format(seed: int, tmp_path: Path) -> None:
     story = LegacyStory(str(tmp_path / "t.lance"), 4000 + seed)
     for _ in range(STEPS):
         story.step([*COMMON, "update", "compact"])
@@ -348,7 +348,7 @@ def test_both_do_the_same_things_in_the_legacy_format(seed: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_lancetable_goes_on_with_what_pylance_did(seed: int, tmp_path: Path) -> None:
+def test_lancetable_continues_tables_changed_by_pylance(seed: int, tmp_path: Path) -> None:
     story = Story(str(tmp_path / "t.lance"), 1000 + seed)
     for _ in range(STEPS):
         story.step([*COMMON, "update", "upsert", "compact", "configure", "index"])
@@ -363,7 +363,7 @@ STABLE = [
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_tables_with_stable_row_ids(seed: int, tmp_path: Path) -> None:
+def test_alternating_changes_agree_with_stable_row_ids(seed: int, tmp_path: Path) -> None:
     story = Story(str(tmp_path / "t.lance"), 2000 + seed, stable=True)
     for _ in range(STEPS):
         story.step(STABLE)
@@ -387,8 +387,8 @@ SCHEMA_CHANGES: list[tuple[str, Callable[[Any], Any]]] = [
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
-def test_schemas_that_pylance_changed(stable: bool, tmp_path: Path) -> None:
-    """After each change of the schema lancetable reads, deletes and, where it may, appends."""
+def test_lancetable_continues_after_schema_changes_of_pylance(stable: bool, tmp_path: Path) -> None:
+    """After each change of the schema, lancetable reads, deletes and, if the schema permits it, appends."""
     uri = str(tmp_path / "t.lance")
     rng = random.Random(5)
     columns = ["id", "s", "p", "v", "d"]

@@ -159,7 +159,9 @@ def write(writer: str, table: pa.Table, uri: str, rows_per_file: int, page_bytes
 @pytest.mark.parametrize("writer", list(WRITERS))
 @pytest.mark.parametrize(("n", "rows_per_file", "page_bytes"), SIZES)
 @pytest.mark.parametrize("name", list(TYPE_CASES))
-def test_types(name: str, n: int, rows_per_file: int, page_bytes: int | None, writer: str, tmp_path: Path) -> None:
+def test_every_type_is_exchanged(
+    name: str, n: int, rows_per_file: int, page_bytes: int | None, writer: str, tmp_path: Path
+) -> None:
     table = table_of(name, n)
     uri = str(tmp_path / "t.lance")
     write(writer, table, uri, rows_per_file, page_bytes)
@@ -173,7 +175,7 @@ def test_types(name: str, n: int, rows_per_file: int, page_bytes: int | None, wr
         check(theirs, expected, filters=name not in WRONG_FILTERS)
 
 
-def test_blobs_as_bytes(tmp_path: Path) -> None:
+def test_blobs_are_exchanged_as_bytes(tmp_path: Path) -> None:
     table = table_of("blob", 500)
     for writer in WRITERS:
         uri = str(tmp_path / writer)
@@ -183,8 +185,8 @@ def test_blobs_as_bytes(tmp_path: Path) -> None:
             assert found.to_pydict() == table.to_pydict()
 
 
-def test_every_type_was_seen() -> None:
+def test_every_type_is_covered() -> None:
     """Fail if a type of the generator is not tested above. Skipped if it runs alone."""
     if not SEEN:
-        pytest.skip("test_types did not run")
+        pytest.skip("test_every_type_is_exchanged did not run")
     assert set(SEEN) == set(TYPE_CASES)

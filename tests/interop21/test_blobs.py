@@ -72,7 +72,7 @@ def same(what: str, call: Any, theirs: Any, ours: Any) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("form", FORMS)
-def test_as_pylance(form: str, seed: int, tmp_path: Path, scale: int) -> None:
+def test_blobs_are_read_as_by_pylance(form: str, seed: int, tmp_path: Path, scale: int) -> None:
     for turn in range(scale):
         rng = np.random.default_rng([FORMS.index(form), seed, turn])
         path = str(tmp_path / str(turn))

@@ -285,9 +285,9 @@ class Sides:
 
 
 @pytest.mark.parametrize("version", [FileVersion.V2_1, FileVersion.V2_2], ids=str)
-def test_files_of_either_side_read_equal_on_both(version: FileVersion, pylance_14: Any, tmp_path: Path) -> None:
+def test_files_of_each_library_are_read_equally_by_both(version: FileVersion, pylance_14: Any, tmp_path: Path) -> None:
     Sides(pylance_14, tmp_path, version).run(EXAMPLES)
 
 
-def test_the_old_release_agrees(pylance_039: Any, tmp_path: Path) -> None:
+def test_old_release_of_pylance_agrees(pylance_039: Any, tmp_path: Path) -> None:
     Sides(pylance_039, tmp_path, FileVersion.V2_1).run(EXAMPLES)

@@ -77,7 +77,7 @@ CASES: dict[str, tuple[pa.Field, Sequence[list[Any]]]] = {
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
 @pytest.mark.parametrize("name", CASES)
-def test_what_was_wrong_once(name: str, version: str, tmp_path: Path) -> None:
+def test_former_failures_are_read(name: str, version: str, tmp_path: Path) -> None:
     field, pages = CASES[name]
     path = str(tmp_path / "file.lance")
     schema = pa.schema([field])
@@ -93,7 +93,7 @@ def test_what_was_wrong_once(name: str, version: str, tmp_path: Path) -> None:
             assert OracleReader(path).read_all().to_table().column(0).to_pylist() == expected
 
 
-def test_null_items_of_fixed_size_lists_in_packed_structs(tmp_path: Path) -> None:
+def test_null_items_of_fixed_size_lists_in_packed_structs_are_read(tmp_path: Path) -> None:
     path = str(tmp_path / "file.lance")
     schema = pa.schema([pa.field("c", PACKED, metadata={PREFIX + "packed": "true"})])
     rows = [
@@ -109,7 +109,7 @@ def test_null_items_of_fixed_size_lists_in_packed_structs(tmp_path: Path) -> Non
         assert LanceFileReader(path).take_rows([2]).to_table().column(0).to_pylist() == rows[2:]
 
 
-def test_what_lies_beside_an_empty_struct_is_read(tmp_path: Path) -> None:
+def test_siblings_of_an_empty_struct_are_read(tmp_path: Path) -> None:
     """pylance cannot serve as the reference: it loses the siblings of an empty struct that is the first child."""
     path = str(tmp_path / "file.lance")
     kind = pa.struct([EMPTY, pa.field("x", pa.int32())])
@@ -134,7 +134,7 @@ def assert_read_by_both(path: Path, rows: list[Any], pylance_039: Any) -> None:
 @pytest.mark.parametrize("pages", [1, 2])
 @pytest.mark.parametrize("with_null", [False, True])
 @pytest.mark.parametrize("depth", [1, 2])
-def test_long_strings_in_lists_of_structs_that_could_be_null(
+def test_long_strings_in_nullable_lists_of_structs_are_read(
     depth: int, with_null: bool, pages: int, pylance_039: Any, tmp_path: Path
 ) -> None:
     """The old release crashes on full-zip values, so they are stored in chunks, or in a dictionary if they exceed a
@@ -164,7 +164,7 @@ ITEMS += [pa.dictionary(pa.int64(), pa.string()), pa.dictionary(pa.int8(), pa.fl
 
 
 @pytest.mark.parametrize("item", ITEMS, ids=str)
-def test_lists_in_lists_without_any_item(item: pa.DataType, pylance_039: Any, tmp_path: Path) -> None:
+def test_nested_lists_without_items_are_read(item: pa.DataType, pylance_039: Any, tmp_path: Path) -> None:
     """The old release loses rows of all-null pages, so a chunk without values is written instead."""
     path = tmp_path / "file.lance"
     kinds: list[tuple[Any, list[Any]]] = [
@@ -180,7 +180,7 @@ def test_lists_in_lists_without_any_item(item: pa.DataType, pylance_039: Any, tm
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
-def test_nulls_without_a_type_in_small_pages(version: str, tmp_path: Path) -> None:
+def test_null_type_in_small_pages_is_read(version: str, tmp_path: Path) -> None:
     kind = pa.struct([pa.field("a", pa.int8()), pa.field("n", pa.null())])
     table = pa.table({"c": pa.array([{"a": k % 100, "n": None} for k in range(300)], kind)})
     with LanceFileWriter(str(tmp_path / "f.lance"), table.schema, version=version, max_page_bytes=64) as writer:

@@ -185,7 +185,7 @@ def same(found: pa.Table, expected: pa.Table, what: str) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-def test_tables_read_as_pylance_reads_them(version: FileVersion, seed: int, tmp_path: Path, scale: int) -> None:
+def test_tables_are_read_as_by_pylance(version: FileVersion, seed: int, tmp_path: Path, scale: int) -> None:
     for k in range(scale):
         theirs, written = make(tmp_path / f"{k}", version, 1000 * k + seed)
         rng = np.random.default_rng(seed)

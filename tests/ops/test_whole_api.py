@@ -810,7 +810,7 @@ class FaultyMachine(ApiMachine):
 
 
 @pytest.mark.parametrize("machine", [ApiMachine, FaultyMachine], ids=["sound", "faults"])
-def test_the_whole_api_does_what_the_model_says(machine: type[ApiMachine]) -> None:
+def test_whole_api_agrees_with_a_model(machine: type[ApiMachine]) -> None:
     count = settings.default.max_examples if settings.default is not None else 20
     walks = min(500, max(1, count * SCALE // 4))
     run_state_machine_as_test(

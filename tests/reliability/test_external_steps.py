@@ -164,7 +164,9 @@ def run(
 
 
 @pytest.mark.parametrize(("step", "fate", "following"), list(product(STEPS, FATES, OURS_NEXT)))
-def test_rows_of_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, fate: str, following: str) -> None:
+def test_interrupted_commits_with_sqlite_are_finished_or_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, fate: str, following: str
+) -> None:
     options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
     run(str(tmp_path / "t"), options, monkeypatch, step, fate, following)
 
@@ -178,14 +180,16 @@ def short(step: int, fate: str, following: str) -> bool:
     ("step", "fate", "following"),
     [pytest.param(*case, marks=[] if short(*case) else pytest.mark.slow) for case in product(STEPS, FATES, ALL_NEXT)],
 )
-def test_rows_of_dynamodb(s3: Moto, monkeypatch: pytest.MonkeyPatch, step: int, fate: str, following: str) -> None:
+def test_interrupted_commits_with_dynamodb_are_finished_or_absent(
+    s3: Moto, monkeypatch: pytest.MonkeyPatch, step: int, fate: str, following: str
+) -> None:
     options = {**s3.options, "dynamodb_endpoint": s3.endpoint, "client_max_retries": "1"}
     run(f"s3+ddb://lab/{uuid4()}?ddbTableName=lab", options, monkeypatch, step, fate, following)
 
 
 @pytest.mark.parametrize("exclusive", [True, False], ids=["exclusive", "plain"])
-def test_two_finish_one_version(exclusive: bool) -> None:
-    """1,000 times: a reader and a writer meet a decided version at once."""
+def test_reader_and_writer_finish_the_same_version(exclusive: bool) -> None:
+    """A reader and a writer find a decided version at the same time, 1,000 times."""
     store, rows = MemoryStore.private(), MemoryManifestStore()
     if not exclusive:
         store.capabilities = type(store.capabilities)(
@@ -212,7 +216,7 @@ def test_two_finish_one_version(exclusive: bool) -> None:
     assert not [meta.name for meta in store.list_names("t/_versions") if ".manifest-" in meta.name]
 
 
-def test_what_is_disturbed_is_what_commits_use(tmp_path: Path) -> None:
+def test_interrupted_methods_are_those_of_commits(tmp_path: Path) -> None:
     options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
     uri = str(tmp_path / "t")
     lancetable.write_dataset(START, uri, storage_options=options)
@@ -222,8 +226,8 @@ def test_what_is_disturbed_is_what_commits_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("deaf", [False, True], ids=["", "and nobody answers afterwards"])
-def test_a_manifest_that_somebody_else_put_in_place_is_still_ours(deaf: bool) -> None:
-    """Between the row and the object a reader came by and finished the version: the object is there, with our bytes."""
+def test_commit_succeeds_if_a_reader_finished_its_version(deaf: bool) -> None:
+    """A reader finished the version after its row was written, so the object already exists with the same bytes."""
     store = FaultyStore(MemoryStore.private())
 
     class Overtaken(MemoryManifestStore):
@@ -239,7 +243,7 @@ def test_a_manifest_that_somebody_else_put_in_place_is_still_ours(deaf: bool) ->
     assert store.read_all(manifest_path("t", 1, V2)) == b"one"
 
 
-def test_whose_manifest_is_there_may_stay_unknown() -> None:
+def test_unreadable_final_manifest_is_an_unknown_outcome() -> None:
     """If the row was written and the manifest cannot be read, the error must not claim that nothing was committed."""
     store = FaultyStore(MemoryStore.private())
 
@@ -267,10 +271,10 @@ def _fail_once_to_put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("next_one", ["commits", "looks for newer versions"])
-def test_a_version_is_put_in_place_before_the_next_one(
+def test_unfinished_version_is_finished_before_the_next_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, next_one: str
 ) -> None:
-    """By the process that could not do it when it was decided, and goes on."""
+    """The process that failed to copy the manifest copies it before its next commit."""
     options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
     ds = lancetable.write_dataset(START, tmp_path / "t", storage_options=options)
     other = lancetable.dataset(tmp_path / "t", storage_options=options)
@@ -288,8 +292,9 @@ def test_a_version_is_put_in_place_before_the_next_one(
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["sorted listings", "unsorted listings"])
-def test_a_version_that_others_left_out_is_found_and_its_manifest_kept(ordered: bool) -> None:
-    """Another library may commit behind a version that is decided and not in place: rows know it, listings do not."""
+def test_version_skipped_by_another_library_is_found_and_kept(ordered: bool) -> None:
+    """Another library may commit after a decided version without a final manifest: its row exists, but listings lack
+    it."""
     store, rows = MemoryStore.private(), MemoryManifestStore()
     store.capabilities = replace(store.capabilities, ordered_list=ordered)  # type: ignore[misc]  # a private store
     for version in (1, 2, 3):
@@ -306,7 +311,7 @@ def test_a_version_that_others_left_out_is_found_and_its_manifest_kept(ordered: 
     assert store.read_all(final) == b"version 2" and not handler.is_decided(store, "t", staged)
 
 
-def test_a_cleanup_keeps_the_staged_manifest_of_a_decided_version(tmp_path: Path) -> None:
+def test_cleanup_keeps_the_staged_manifest_of_a_decided_version(tmp_path: Path) -> None:
     options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
     uri = tmp_path / "t"
     ds = lancetable.write_dataset(START, uri, storage_options=options)
@@ -328,7 +333,7 @@ def test_a_cleanup_keeps_the_staged_manifest_of_a_decided_version(tmp_path: Path
 
 
 @pytest.mark.parametrize("cleaned_by", ["this release", "one that left the row as it was"])
-def test_a_version_whose_row_was_never_finished_is_cleaned_up(
+def test_old_version_with_an_unfinished_row_is_cleaned_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cleaned_by: str
 ) -> None:
     options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
@@ -360,9 +365,7 @@ def test_a_version_whose_row_was_never_finished_is_cleaned_up(
     assert not list((tmp_path / "t" / "_versions").glob("*.manifest-*"))
 
 
-def test_a_row_that_could_not_be_finished_is_finished_before_the_next_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unfinished_row_is_updated_before_the_next_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
     ds = lancetable.write_dataset(START, tmp_path / "t", storage_options=options)
     handler = ds._table.handler

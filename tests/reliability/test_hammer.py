@@ -96,23 +96,23 @@ def hammer(uri: str, options: dict[str, str], keys: int, *, by_version: bool = F
 
 
 @pytest.mark.parametrize("by_version", [False, True], ids=["keys", "versions"])
-def test_local_files(tmp_path: Path, scale: int, by_version: bool) -> None:
+def test_each_local_key_is_created_once(tmp_path: Path, scale: int, by_version: bool) -> None:
     hammer(str(tmp_path / "t"), {"fsync": "false"}, FULL * min(scale, 10), by_version=by_version)
 
 
-def test_rows_of_sqlite(tmp_path: Path) -> None:
-    """Rows decide, beside a directory."""
+def test_each_sqlite_version_is_created_once(tmp_path: Path) -> None:
+    """SQLite rows decide the race for a table in a local directory."""
     options = {"fsync": "false", "manifest_store": f"sqlite:///{tmp_path}/rows.db"}
     hammer(str(tmp_path / "t"), options, FULL, by_version=True)
 
 
 @pytest.mark.parametrize("client", ["obstore", pytest.param("fsspec", marks=pytest.mark.slow)])
-def test_s3(s3: Moto, client: str, scale: int) -> None:
+def test_each_s3_key_is_created_once(s3: Moto, client: str, scale: int) -> None:
     options = {**s3.options, "client": client}
     hammer(f"s3://lab/{uuid4()}", options, FEW if scale == 1 else FULL)
 
 
 @pytest.mark.slow
-def test_versions_of_dynamodb(s3: Moto) -> None:
+def test_each_dynamodb_version_is_created_once(s3: Moto) -> None:
     options = {**s3.options, "dynamodb_endpoint": s3.endpoint}
     hammer(f"s3+ddb://lab/{uuid4()}?ddbTableName=lab", options, FEW, by_version=True)

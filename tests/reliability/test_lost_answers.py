@@ -92,7 +92,9 @@ LOCAL_FAULTS: dict[str, tuple[bool, PutOutcome | None, type[LanceError] | None]]
 
 
 @pytest.mark.parametrize(("name", "how"), list(product(CHANGES, LOCAL_FAULTS)))
-def test_local_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, how: str) -> None:
+def test_commit_is_exact_after_faults_of_local_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, how: str
+) -> None:
     uri = str(tmp_path / "t.lance")
     table = make(uri, None)
     stored, outcome, wanted = LOCAL_FAULTS[how]
@@ -132,7 +134,7 @@ FAULTS = [("dropped", 1), ("stored_then_dropped", 1), ("stored_then_500", 1), ("
 
 
 @pytest.mark.parametrize(("name", "fault"), list(product(CHANGES, FAULTS)))
-def test_s3(s3: Moto, name: str, fault: tuple[str, int]) -> None:
+def test_commit_is_exact_after_faults_of_s3(s3: Moto, name: str, fault: tuple[str, int]) -> None:
     how, times = fault
     uri = f"s3://lab/{uuid4()}"
     table = make(uri, s3.options)
@@ -159,7 +161,9 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, dic
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "fault"), list(product(CHANGES, FAULTS)))
-def test_azure(azure: tuple[Proxy, dict[str, str]], name: str, fault: tuple[str, int]) -> None:
+def test_commit_is_exact_after_faults_of_azure(
+    azure: tuple[Proxy, dict[str, str]], name: str, fault: tuple[str, int]
+) -> None:
     failing, options = azure
     uri = f"az://lab/{uuid4()}"
     table = make(uri, options)

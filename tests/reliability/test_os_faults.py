@@ -215,19 +215,19 @@ def fail_each(name: str, template: Path, directory: Path, every: bool) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_every_call_of_a_change_fails(name: str, template: Path, tmp_path: Path) -> None:
+def test_changes_survive_one_fault_per_system_call(name: str, template: Path, tmp_path: Path) -> None:
     fail_each(name, template, tmp_path, False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
-def test_every_call_of_a_change_fails_in_every_way(name: str, template: Path, tmp_path: Path) -> None:
+def test_changes_survive_every_fault_of_each_system_call(name: str, template: Path, tmp_path: Path) -> None:
     fail_each(name, template, tmp_path, True)
 
 
 @pytest.mark.parametrize("name", READS)
-def test_every_call_of_a_read_fails_in_every_way(name: str, template: Path) -> None:
-    """The right answer or an error, and the next one is right."""
+def test_reads_survive_every_fault_of_each_system_call(name: str, template: Path) -> None:
+    """Each read returns the right result or raises an error, and the next read returns the right result."""
     uri = str(template)
     clean = run(READS[name], uri, 0, "EIO", False)
     assert clean.error is None
@@ -243,8 +243,8 @@ def test_every_call_of_a_read_fails_in_every_way(name: str, template: Path) -> N
 # ---- what the system really does
 
 
-def test_signals_interrupt_nothing(tmp_path: Path) -> None:
-    """A signal every millisecond, so that calls of the system are interrupted; handlers run, and the work goes on."""
+def test_signals_do_not_interrupt_operations(tmp_path: Path) -> None:
+    """Signals every millisecond interrupt system calls; handlers run, and the operations continue."""
     caught = []
     before = signal.signal(signal.SIGALRM, lambda *_: caught.append(1))
     rows = pa.table({"id": pa.array(range(400_000), pa.int64()), "s": ["x" * 20] * 400_000})
@@ -296,8 +296,8 @@ print(table.version)
 """
 
 
-def test_a_disk_without_room(tmp_path: Path) -> None:
-    """A limit on the size of files fails writes of every kind, also those of Arrow to the files of a large merge."""
+def test_full_disk_raises_and_leaves_the_table_unchanged(tmp_path: Path) -> None:
+    """A limit on the file size makes all writes fail, also those of Arrow to the spill files of a large merge."""
     uri = str(tmp_path / "t.lance")
     rows = pa.table({"id": pa.array(range(3), pa.int64()), "s": ["a", "b", "c"]})
     lancetable.write_dataset(rows, uri)

@@ -107,29 +107,30 @@ def check_after(table: Any, num_writers: int) -> None:
     assert table.count_rows() == ROWS + 3 * num_writers + 1
 
 
-def test_forked(table: Any) -> None:
-    """The handle itself, with all that hangs on it."""
+def test_forked_processes_use_an_open_dataset(table: Any) -> None:
+    """The processes inherit the handle with its caches and clients."""
     run_in(multiprocessing.get_context("fork"), [(None, table, 0)])
     check_after(table, 1)
 
 
 @pytest.mark.parametrize("table", LOCAL_FIRST, indirect=True)
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_new_interpreters(table: Any, method: str) -> None:
+def test_spawned_processes_use_a_pickled_dataset(table: Any, method: str) -> None:
     run_in(multiprocessing.get_context(method), [(pickle.dumps(table), None, 0)])
     check_after(table, 1)
 
 
 @pytest.mark.parametrize("table", LOCAL_FIRST, indirect=True)
-def test_eight_workers_with_a_pickled_dataset(table: Any) -> None:
+def test_eight_worker_processes_use_a_pickled_dataset(table: Any) -> None:
     pickled = pickle.dumps(table)
     assert len(pickled) < 20_000
     run_in(multiprocessing.get_context("fork"), [(pickled, None, number) for number in range(8)])
     check_after(table, 8)
 
 
-def test_workers_of_a_forked_daemon(table: Any) -> None:
-    """As Spark has them: a process that has used the table becomes a daemon, which forks a worker for each task."""
+def test_workers_forked_from_a_daemon_use_a_dataset(table: Any) -> None:
+    """The process model of Spark: a process that has used the table becomes a daemon, which forks a worker for each
+    task."""
     reading, writing = os.pipe()
     daemon = os.fork()
     if daemon == 0:
@@ -155,8 +156,8 @@ def test_workers_of_a_forked_daemon(table: Any) -> None:
     check_after(table, 3)
 
 
-def test_32_threads(table: Any) -> None:
-    """They share one handle for reading; every fourth of them appends as well."""
+def test_32_threads_share_a_dataset(table: Any) -> None:
+    """All threads share one handle for reading; every fourth thread also appends."""
 
     def work(number: int) -> str:
         if number % 4 == 0:
@@ -170,7 +171,7 @@ def test_32_threads(table: Any) -> None:
     check_after(table, 8)
 
 
-def test_inside_of_an_event_loop(table: Any) -> None:
+def test_dataset_is_usable_in_an_event_loop(table: Any) -> None:
     """In the thread of the loop, and on threads that it waits for."""
 
     async def work() -> list[str]:
@@ -184,7 +185,7 @@ def test_inside_of_an_event_loop(table: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_sqlite_rows_in_other_processes(tmp_path: Path, method: str) -> None:
+def test_sqlite_manifest_store_is_usable_in_other_processes(tmp_path: Path, method: str) -> None:
     options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
     table = lancetable.write_dataset(
         rows(0, ROWS), str(tmp_path / "t"), max_rows_per_file=1000, storage_options=options

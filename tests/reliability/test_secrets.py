@@ -109,7 +109,9 @@ def heard(caplog: pytest.LogCaptureFixture) -> Iterator[Heard]:
     "place",  # s3fs asks an endpoint that is not there for a quarter of a minute
     [pytest.param(place, marks=pytest.mark.slow if "fsspec" in place else []) for place in PLACES],
 )
-def test_where_nobody_answers(place: str, given: str, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_not_shown_if_the_store_is_unreachable(
+    place: str, given: str, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     uri, options = PLACES[place]
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
@@ -122,7 +124,7 @@ def test_where_nobody_answers(place: str, given: str, heard: Heard, monkeypatch:
 
 
 @pytest.mark.parametrize("external", [False, True], ids=["s3", "s3+ddb"])
-def test_where_all_goes_well(s3: Moto, external: bool, heard: Heard) -> None:
+def test_secrets_are_not_shown_by_successful_operations(s3: Moto, external: bool, heard: Heard) -> None:
     options = {**s3.options, **S3, "dynamodb_endpoint": s3.endpoint}
     name = uuid4().hex
     uri = f"s3+ddb://lab/{name}?ddbTableName=lab" if external else f"s3://lab/{name}"
@@ -149,7 +151,7 @@ def test_where_all_goes_well(s3: Moto, external: bool, heard: Heard) -> None:
         heard.note(rows)
 
 
-def test_a_local_table_writes_none_of_its_options(tmp_path: Path, heard: Heard) -> None:
+def test_local_table_stores_no_storage_options(tmp_path: Path, heard: Heard) -> None:
     uri = str(tmp_path / "t")
     table = heard.call(lambda: lancetable.write_dataset(ROWS, uri, storage_options={**S3, "token": KEYS[3]}))
     heard.note(table, *(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()))

@@ -98,7 +98,7 @@ WANTED = sorted(writer * 10_000 + number for writer in range(WRITERS) for number
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_store_whose_listings_lag_by_up_to_five_versions(ordered: bool, seed: int) -> None:
+def test_listings_that_lag_by_five_versions_lose_no_appends(ordered: bool, seed: int) -> None:
     first = lancetable.write_dataset(pa.table({"id": pa.array([], pa.int64())}), f"memory://lag/{uuid4()}")
     store = LaggingStore(MemoryStore(), ordered, seed)
 
@@ -113,7 +113,7 @@ def test_a_store_whose_listings_lag_by_up_to_five_versions(ordered: bool, seed: 
     assert found.version == len(WANTED) + 1
 
 
-def test_a_file_system_with_a_warm_cache_of_listings() -> None:
+def test_cached_listings_of_a_file_system_lose_no_appends() -> None:
     path = f"/keeping/{uuid4()}"
     uri: Any = (KeepingFileSystem(skip_instance_cache=True), path)
     lancetable.write_dataset(pa.table({"id": pa.array([], pa.int64())}), uri)

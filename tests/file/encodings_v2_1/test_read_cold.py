@@ -129,7 +129,7 @@ def assert_little_is_read(path: Path, wanted: Sequence[Any], rows: Sequence[int]
 
 
 @pytest.mark.parametrize("version", read_types.VERSIONS)
-def test_every_type(tmp_path: Path, version: str) -> None:
+def test_take_of_every_type_reads_little_in_few_rounds(tmp_path: Path, version: str) -> None:
     for name in read_types.NAMES:
         if (name, version) == ("struct packed", "2.1"):
             continue  # packed structs with fixed-size lists came with 2.2
@@ -142,7 +142,7 @@ def test_every_type(tmp_path: Path, version: str) -> None:
 
 @pytest.mark.parametrize("structure", ["miniblock", "fullzip"])
 @pytest.mark.parametrize("version", read_types.VERSIONS)
-def test_nested(tmp_path: Path, version: str, structure: str) -> None:
+def test_take_of_nested_types_reads_little_in_few_rounds(tmp_path: Path, version: str, structure: str) -> None:
     for name, data_type in read_types.NESTED + (read_types.NESTED_2_2 if version == "2.2" else []):
         rng = np.random.default_rng(6)
         values = pa.array([read_types.value(rng, data_type, 0.1) for _ in range(120)], data_type)
@@ -227,7 +227,7 @@ KINDS_2_2 = {
 
 
 @pytest.mark.parametrize("version", read_types.VERSIONS)
-def test_every_layout(tmp_path: Path, version: str) -> None:
+def test_take_of_every_layout_reads_little_in_few_rounds(tmp_path: Path, version: str) -> None:
     seen: set[str] = set()
     path = tmp_path / "f.lance"
     for field, array in layout_cases(version).values():
@@ -241,7 +241,7 @@ def test_every_layout(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("too_much", ["bytes", "rounds"])
-def test_the_measure_can_fail(tmp_path: Path, too_much: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_detects_additional_reads(tmp_path: Path, too_much: str, monkeypatch: pytest.MonkeyPatch) -> None:
     field, array = layout_cases("2.1")["long texts"]
     wanted = read_types.write(tmp_path / "f.lance", "2.1", field, [array])
     read = FullZip.read

@@ -63,7 +63,7 @@ def columns() -> dict[str, tuple[pa.Array, dict[str, str]]]:
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
-def test_damage(tmp_path: Path, version: str, scale: int) -> None:
+def test_damaged_pages_raise_lance_errors_or_return_valid_arrays(tmp_path: Path, version: str, scale: int) -> None:
     lance_file = pytest.importorskip("lance.file", reason="pylance writes the files")
     for number, (array, metadata) in enumerate(columns().values()):
         schema = pa.schema([pa.field("c", array.type, metadata=metadata)])

@@ -72,7 +72,7 @@ def assert_reads(path: Path, wanted: list[Any], rng: np.random.Generator) -> Non
     ("name", "version"),
     [(name, version) for name in NAMES for version in VERSIONS if (name, version) != ("struct packed", "2.1")],
 )
-def test_every_type(tmp_path: Path, name: str, version: str) -> None:
+def test_every_type_is_read_as_by_pylance(tmp_path: Path, name: str, version: str) -> None:
     case = TYPE_CASES[name]
     for number, (count, fractions) in enumerate([(0, [0.0]), (1, [0.0]), (300, [0.3, 0.0, 1.0]), (1500, [0.02])]):
         rng = np.random.default_rng(number)
@@ -126,7 +126,7 @@ def value(rng: np.random.Generator, data_type: pa.DataType, nulls: float) -> Any
     ("version", "name"),
     [(version, name) for version in VERSIONS for name, _ in NESTED] + [("2.2", name) for name, _ in NESTED_2_2],
 )
-def test_nested(tmp_path: Path, version: str, name: str, structure: str | None) -> None:
+def test_nested_types_are_read_as_by_pylance(tmp_path: Path, version: str, name: str, structure: str | None) -> None:
     data_type = dict(NESTED + NESTED_2_2)[name]
     rng = np.random.default_rng(len(name))
     metadata = None if structure is None else {"lance-encoding:structural-encoding": structure}
@@ -138,7 +138,7 @@ def test_nested(tmp_path: Path, version: str, name: str, structure: str | None) 
         assert_reads(path, [row for array in arrays for row in array.to_pylist()], rng)
 
 
-def test_structs_read_without_some_children_or_with_new_ones(tmp_path: Path) -> None:
+def test_structs_are_read_with_fewer_or_additional_children(tmp_path: Path) -> None:
     inner = pa.struct([("x", pa.int32()), ("y", pa.utf8())])
     data_type = pa.struct([("l", pa.list_(inner)), ("n", pa.int64())])
     rng = np.random.default_rng(3)

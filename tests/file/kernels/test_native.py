@@ -37,7 +37,7 @@ DTYPES = [np.dtype(name) for name in ("u1", "u2", "u4", "u8")]
     os.environ.get("LANCETABLE_REQUIRE_KERNELS") != "1", reason="LANCETABLE_REQUIRE_KERNELS is not set to 1"
 )
 def test_kernels_are_built() -> None:
-    """scripts/test builds them and asks for them; elsewhere they may be missing."""
+    """scripts/test builds and requires the kernels; they are optional elsewhere."""
     wanted = os.environ.get("LANCETABLE_KERNELS") != "0"
     assert kernels.NATIVE is wanted
 
@@ -404,7 +404,7 @@ def texts(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 
 @needs_native
 @given(texts())
-def test_fsst_reads_what_the_other_form_wrote(case: tuple[np.ndarray, np.ndarray]) -> None:
+def test_fsst_output_of_one_form_is_read_by_the_other(case: tuple[np.ndarray, np.ndarray]) -> None:
     data, offsets = case
     for writer in (None, kernels.native):
         codes, ends, table = outcome(fsst, writer, lambda: fsst.compress(data, offsets))
@@ -415,7 +415,7 @@ def test_fsst_reads_what_the_other_form_wrote(case: tuple[np.ndarray, np.ndarray
 
 @needs_native
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=5), st.integers(0, 255))
-def test_fsst_refuses_the_same_codes(codes: bytes, cuts: list[int], symbols: int) -> None:
+def test_both_forms_of_fsst_reject_the_same_codes(codes: bytes, cuts: list[int], symbols: int) -> None:
     table = fsst.SymbolTable(np.arange(symbols, dtype=np.uint64), (np.arange(symbols) % 8 + 1).astype(np.uint8), True)
     stored = np.frombuffer(codes, np.uint8)
     offsets = np.array([0, *sorted(min(cut, len(codes)) for cut in cuts), len(codes)], np.int32)
@@ -623,7 +623,7 @@ def test_packed_frames(
 
 @needs_native
 @given(st.integers(0, 1 << 32))
-def test_where_rows_lie(seed: int) -> None:
+def test_both_forms_locate_rows_in_the_same_chunks(seed: int) -> None:
     """Chunks of several pages, some without values."""
     rng = np.random.default_rng(seed)
     tables, indices, rows, forms = [], [], [], []
