@@ -57,7 +57,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
 
 @pytest.fixture(scope="session")
 def liar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
-    """A server that takes the condition of a conditional PUT and overwrites all the same."""
+    """A server that accepts conditional PUTs but ignores their condition."""
     pytest.importorskip("moto")
     pytest.importorskip("flask")
     from integration.servers.moto_locked import moto

@@ -30,7 +30,7 @@ def find(path: str) -> Path | None:
 
 @cache
 def names_in(path: Path) -> frozenset[str]:
-    """Top-level names of a module, and `Class.member`."""
+    """Return the top-level names of a module, and `Class.member` for each member of its classes."""
     found: set[str] = set()
     waiting: list[ast.stmt] = ast.parse(path.read_text(encoding="utf-8")).body
     while waiting:

@@ -133,7 +133,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def opened(frame: Any) -> list[list[Any]]:
-    """The cells, files as their bytes."""
+    """Return the cells, with blob files replaced by their bytes."""
 
     def cell(value: Any) -> Any:
         if isinstance(value, dict):

@@ -44,7 +44,7 @@ class _Bucket:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def put(self, key: str, data: bytes, condition: str | None) -> _Object | None:
-        """None: the condition does not hold."""
+        """Store an object; return None if the condition does not hold."""
         with self.lock:
             if condition == "0" and key in self.objects:
                 return None
@@ -52,7 +52,7 @@ class _Bucket:
             return stored
 
     def names(self, prefix: str, delimiter: str, after: str, inclusive: bool) -> Iterator[tuple[str, _Object | None]]:
-        """Objects in order; a directory once, without an object."""
+        """Return objects in order, and each directory once without an object."""
         with self.lock:
             keys = sorted(self.objects.items())
         seen = set()
@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
     replies: list[int]
 
     def log_message(self, *arguments: Any) -> None:
-        """Quiet."""
+        """Log nothing."""
 
     def _answer(self, status: int, body: bytes | str = b"", headers: dict[str, str] | None = None) -> None:
         data = body.encode() if isinstance(body, str) else body

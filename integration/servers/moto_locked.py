@@ -66,7 +66,7 @@ class Moto:
         }
 
     def log(self) -> list[list[Any]]:
-        """Requests since the last reset."""
+        """Return the requests since the last reset."""
         found: list[list[Any]] = self._call("log", None)
         return found
 
@@ -83,7 +83,7 @@ class Moto:
         self._call("weather", dict(shares))
 
     def store(self, bucket: str, objects: Mapping[str, bytes]) -> None:
-        """Put thousands of objects at once."""
+        """Store thousands of objects in one request."""
         told = {key: base64.b64encode(data).decode() for key, data in objects.items()}
         self._call("objects", {"bucket": bucket, "objects": told})
 
@@ -91,7 +91,7 @@ class Moto:
         urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")).close()
 
     def client(self, service: str) -> Any:
-        """A boto3 client."""
+        """Return a boto3 client."""
         import boto3
 
         return boto3.client(
@@ -103,7 +103,7 @@ class Moto:
         )
 
     def make_table(self, name: str) -> None:
-        """A DynamoDB table as commits through it need."""
+        """Create a DynamoDB table with the keys that commits require."""
         self.client("dynamodb").create_table(
             TableName=name,
             KeySchema=[
@@ -237,7 +237,7 @@ def _store(bucket: str, objects: dict[str, str]) -> None:
 
 
 def _dropped(environ: dict[str, Any]) -> Exception:
-    """Ends the connection without an answer."""
+    """Close the connection without a response."""
     with contextlib.suppress(OSError):
         environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
     return ConnectionAbortedError("planned")

@@ -52,7 +52,7 @@ class Proxy:
 
 @contextlib.contextmanager
 def proxy(target: int) -> Iterator[Proxy]:
-    """Hand requests on to a port of the loopback, until the block ends."""
+    """Forward requests to a port of the loopback interface until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

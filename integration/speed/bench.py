@@ -121,7 +121,8 @@ def touch(data: Any) -> int:
 def paired(
     ours: Callable[[], Any], theirs: Callable[[], Any], repeats: int, fresh: Callable[[], None] = lambda: None
 ) -> tuple[float, float]:
-    """Best seconds of each side over `repeats` alternating runs, one warm-up before; `fresh` comes before each run."""
+    """Return the best seconds of each side over `repeats` alternating runs after a warm-up; `fresh` runs before each
+    run."""
     for side in (ours, theirs):
         fresh()
         side()

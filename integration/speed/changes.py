@@ -82,18 +82,18 @@ class Tables:
         self.write(rows_of(np.arange(self.rows), 1), uri, max_rows_per_file=-(-self.rows // 100))
 
     def make_torn(self, uri: str) -> None:
-        """Every fragment has lost a fifth of its rows."""
+        """Delete a fifth of the rows of every fragment."""
         self.make_pieces(uri)
         lance.dataset(uri).delete("id % 5 = 0")
 
     def make_versions(self, uri: str) -> None:
-        """201 versions, of which each has files of its own."""
+        """Create 201 versions, each with its own files."""
         table = rows_of(np.arange(1000), 1)
         for number in range(201):
             self.write(table, uri, mode="overwrite" if number else "create")
 
     def make_ids(self, uri: str) -> None:
-        """Five times as many rows as others, one column; some of them deleted, some updated and so out of order."""
+        """Create a table with one column and five times as many rows as in the other cases."""
         ids = np.arange(self.rows * 5)
         self.write(pa.table({"id": ids}), uri, max_rows_per_file=self.rows // 2, enable_stable_row_ids=True)
 
@@ -105,7 +105,7 @@ class Tables:
 
 
 def cases(root: Path, version: str, rows: int) -> Iterator[Case]:
-    """Every case, in the order they are run."""
+    """Yield every case in the order of execution."""
     tables = Tables(root, version, rows)
     uri = tables.work
     base = tables.fresh("base")
@@ -166,7 +166,7 @@ def cases(root: Path, version: str, rows: int) -> Iterator[Case]:
     )
 
     def first_take(module: Any) -> None:
-        """A row by its id from a table that was just opened: what it takes is the index."""
+        """Take a row by its id from a newly opened table; this measures the row id index."""
         assert module.dataset(uri)._take_rows([rows * 4 + 2]).num_rows == 1
 
     yield Case(f"row id index, {rows * 5 // 10**6} M", tables.fresh("ids"), first_take)

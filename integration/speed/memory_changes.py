@@ -60,7 +60,7 @@ def batches(rows: int, first: int = 0, step: int = 1) -> Iterator[pa.RecordBatch
 
 
 def prepare(uri: str, job: str, rows: int, version: str) -> None:
-    """The table that a job changes; for a compaction in fragments of the same size, with some rows deleted."""
+    """Create the table that a job changes; for a compaction, fragments of the same size with some deleted rows."""
     per_file = FRAGMENT_ROWS if job.startswith("compact") else 1 << 20
     dataset = lancetable.write_dataset(
         batches(rows),

@@ -104,7 +104,7 @@ def session(master: str) -> Any:
 
 
 def family_cpu() -> float:
-    """CPU seconds so far of all processes below this one: the JVM and its Python workers."""
+    """Return the CPU seconds of all descendants of this process: the JVM and its Python workers."""
     parents, used = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

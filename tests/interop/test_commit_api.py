@@ -148,7 +148,7 @@ def index_entries(module: Any, uri: str) -> Any:
 
 
 def merge(module: Any, uri: str, change: Callable[[list[Any]], list[Any]]) -> Any:
-    """A Merge that keeps the schema, with the fragments that `change` makes of those there are."""
+    """Return a Merge that keeps the schema, with the fragments that `change` returns for the existing ones."""
     dataset = module.dataset(uri)
     found = change([fragment.metadata for fragment in dataset.get_fragments()])
     operation = module.LanceOperation.Merge(found, dataset.lance_schema)
@@ -156,7 +156,7 @@ def merge(module: Any, uri: str, change: Callable[[list[Any]], list[Any]]) -> An
 
 
 def merge_with_new_rows(module: Any, uri: str) -> Any:
-    """New fragments have id 0, like the first one there is, or one that was reserved."""
+    """Return a Merge with new fragments that have id 0, as the first existing one has, or a reserved id."""
     new, reserved = fragments(module, uri), fragments(module, uri)
     reserved[0].id = 7
     merged = merge(module, uri, lambda found: [*found, *new, *reserved])
@@ -165,13 +165,13 @@ def merge_with_new_rows(module: Any, uri: str) -> Any:
 
 
 def changed(found: list[Any], **fields: Any) -> list[Any]:
-    """The first fragment with other contents."""
+    """Return the first fragment with other contents."""
     text = {**json.loads(json.dumps(found[0].to_json())), **fields}
     return [type(found[0]).from_json(json.dumps(text)), *found[1:]]
 
 
 def without_fields(module: Any, uri: str) -> list[Any]:
-    """A fragment with a data file that claims to hold nothing."""
+    """Return a fragment with a data file that declares no fields."""
     found = fragments(module, uri)
     file = {**json.loads(json.dumps(found[0].to_json()))["files"][0], "fields": [], "column_indices": []}
     return changed(found, files=[file])
@@ -222,7 +222,7 @@ WORK: dict[str, Call] = {
 
 
 def commit(operation: str, *arguments: Any, **options: Any) -> Call:
-    """A commit on version 1 with an operation of that name."""
+    """Commit an operation of that name on version 1."""
 
     def call(module: Any, uri: str) -> Any:
         made = getattr(module.LanceOperation, operation)(*arguments)

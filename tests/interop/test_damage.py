@@ -79,7 +79,7 @@ ROWS = {"rows", "count", "filtered", "take", "take by id", "tagged", "before", "
 
 
 def make_table(uri: str, writer: str) -> None:
-    """Two fragments, one with each form of deletion file, three versions before the newest, a tag."""
+    """Create a table with two fragments, one for each form of deletion file, three older versions and a tag."""
     # The child is not to import pylance.
     name, storage = writer.split()
     module = import_module({"ours": "lancetable", "theirs": "lance"}[name])
@@ -116,7 +116,7 @@ def damaged(damage: str, data: bytes, rng: random.Random) -> bytes:
 
 
 def ask(uri: str) -> dict[str, Any]:
-    """The answer to every question, or the name of our error; any other exception passes through."""
+    """Return the result of every query or the name of its LanceError; other exceptions propagate."""
     answers: dict[str, Any] = {}
     try:
         dataset = lancetable.dataset(uri)

@@ -57,7 +57,7 @@ def make(uri: str, library: str) -> None:
 
 
 def check(uri: str, expected: set[int], commits: int) -> None:
-    """Both see exactly these ids, and each commit made one version."""
+    """Check that both libraries read exactly these ids and that each commit created one version."""
     for module in LIBRARIES.values():
         dataset: Any = module.dataset(uri)
         ids = dataset.to_table(columns=["id"])["id"].to_pylist()

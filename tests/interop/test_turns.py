@@ -155,7 +155,7 @@ class Story:
             tags.delete(self.rng.choice(known))
 
     def commit_foreign_fragments(self, library: Any) -> None:
-        """Files that one library wrote, committed by the other."""
+        """Commit with one library the files that the other one wrote."""
         other = lance if library is lancetable else lancetable
         written = other.fragment.write_fragments(self.rows(4), other.dataset(self.uri))
         fragments = [library.FragmentMetadata.from_json(as_json(each)) for each in written]
@@ -250,7 +250,7 @@ def transaction_of(dataset: Any) -> Any:
 
 
 def kind_of(transaction: Any) -> str:
-    """Name of the operation; pylance has one name for all that Python cannot build."""
+    """Return the name of the operation; pylance has one name for all operations that Python cannot build."""
     name = type(transaction.operation).__name__
     return "Other" if name == "BaseOperation" else name
 

@@ -311,7 +311,7 @@ class Twins:
         return act
 
     def upsert_some_columns(self) -> Act | None:
-        """The other columns of the rows stay as they are."""
+        """Upsert some of the columns; the others stay unchanged."""
         columns = self.columns
         names = [name for name in columns if name != "id" and self.rng.random() < 0.5]
         known = lance.dataset(self.uri).to_table(columns=["id"])["id"].to_pylist()
@@ -331,7 +331,7 @@ class Twins:
         return act
 
     def nested(self) -> Act | None:
-        """A field of a struct is dropped, gets another name, or becomes wider."""
+        """Drop, rename or widen a field of a struct."""
         able = [
             (name, each.name)
             for name, kind in self.columns.items()
@@ -355,7 +355,7 @@ class Twins:
         return lambda module, uri: module.dataset(uri).alter_columns({"path": path, "data_type": kind})
 
     def written_apart(self) -> Act:
-        """Fragments written first and committed then."""
+        """Write fragments first and commit them afterwards."""
         table, over = self.rows(self.columns, self.rng.choice([2, 7])), self.rng.random() < 0.2
 
         def act(module: Any, uri: str) -> None:
@@ -369,7 +369,7 @@ class Twins:
         return act
 
     def late(self) -> Act | None:
-        """A change made on an older version: it goes on top of the others, or conflicts with one of them."""
+        """Change an older version: the change is rebased onto the later ones or conflicts with one of them."""
         versions = [each["version"] for each in lance.dataset(self.uri).versions()][-4:-1]
         if not versions:
             return None
@@ -392,7 +392,7 @@ class Twins:
         return act
 
     def on_a_branch(self) -> Act | None:
-        """Work goes on there: rows, compaction, cleanup, a tag, another branch."""
+        """Change a branch: rows, compaction, cleanup, a tag, another branch."""
         names = sorted(lance.dataset(self.uri).branches.list())
         if not names:
             return None
@@ -449,7 +449,7 @@ class Twins:
         return act
 
     def column_of_a_fragment(self) -> Act | None:
-        """One file of a fragment gives way to another one (DataReplacement), or a column to new values (Update)."""
+        """Replace a file of a fragment (DataReplacement) or the values of a column (Update)."""
         columns = self.columns
         able = [name for name in columns if name[0] == "n"]
         fragments = [each for each in lance.dataset(self.uri).get_fragments() if each.count_rows()]
@@ -504,7 +504,7 @@ class Twins:
         return act
 
     def index(self) -> Act | None:
-        """Made by pylance in both; from then on the filters of `facts` go through it."""
+        """Create an index with pylance in both tables; the filters of `facts` use it afterwards."""
         names = [name for name, kind in self.columns.items() if name[0] in ("id", "n", "s") and kind != pa.bool_()]
         name = self.rng.choice(["id", *names])
         self.told.append(name)

@@ -42,7 +42,8 @@ def empty_lists(case: TypeCase, n: int) -> pa.Array | None:
 
 
 def table_of(name: str, n: int) -> pa.Table:
-    """`i` counts the rows; `c0`... hold the type with each fraction of nulls, `e` empty lists only."""
+    """Return a table with the row number `i`, columns `c0`... of the type with different shares of nulls, and empty
+    lists `e`."""
     case = TYPE_CASES[name]
     rng = np.random.default_rng([n, len(name)])
     columns: dict[str, pa.Array] = {f"c{k}": case(rng, n, fraction) for k, fraction in enumerate(NULL_FRACTIONS)}
@@ -55,7 +56,7 @@ def table_of(name: str, n: int) -> pa.Table:
 
 
 def bits(array: pa.Array) -> pa.Array:
-    """The same values with floats as integers, so that NaN equals itself and 0.0 differs from -0.0.
+    """Return the values with floats as integers, so that NaN equals itself and 0.0 differs from -0.0.
 
     Dictionaries are replaced by their values: which of equal dictionaries a reader builds is its own business.
     """
@@ -93,7 +94,7 @@ def bits(array: pa.Array) -> pa.Array:
 
 
 def assert_same(found: pa.Table, expected: pa.Table) -> None:
-    """Equal schemas, metadata too, and equal values, bit by bit but for NaN."""
+    """Check that schemas, metadata and values are equal, bit by bit except NaN."""
     found.validate(full=True)
     assert found.schema.equals(expected.schema, check_metadata=True)
     assert found.num_rows == expected.num_rows
@@ -103,14 +104,14 @@ def assert_same(found: pa.Table, expected: pa.Table) -> None:
 
 
 def joined(column: pa.ChunkedArray) -> pa.Array:
-    """All chunks as one array for comparison; dictionaries of chunks differ, so they are resolved first."""
+    """Return all chunks as one array; dictionaries are decoded first, because they differ between chunks."""
     return pa.chunked_array(
         [bits(chunk) for chunk in column.chunks] or [bits(pa.array([], column.type))]
     ).combine_chunks()
 
 
 def rows_of(n: int) -> list[int]:
-    """Row numbers to take: the ends, the seams of pages and files, repeats, not in order."""
+    """Return row numbers to take: first and last rows, boundaries of pages and files, repeats, unordered."""
     wanted = [n - 1, 0, n // 2, n // 2, 399, 400, 401, 799, 800, 39_999, 40_000, 7]
     return [row for row in wanted if row < n] if n else []
 
@@ -126,7 +127,7 @@ CONDITIONS: list[tuple[str, Callable[[pa.Table], pa.ChunkedArray]]] = [
 
 
 def check(dataset: Any, expected: pa.Table, *, filters: bool = True) -> None:
-    """Scan, take, filter and count give what Arrow gives."""
+    """Check that scan, take, filter and count return the same as Arrow."""
     assert dataset.count_rows() == len(dataset) == expected.num_rows
     assert_same(dataset.to_table(), expected)
     assert_same(dataset.to_table(columns=["c1", "i"], offset=3, limit=500), expected.select(["c1", "i"]).slice(3, 500))
@@ -145,7 +146,7 @@ def check(dataset: Any, expected: pa.Table, *, filters: bool = True) -> None:
 
 
 def write(writer: str, table: pa.Table, uri: str, rows_per_file: int, page_bytes: int | None) -> None:
-    """In two appends, so that pages end where batches do, too."""
+    """Write in two appends, so that pages also end at batch boundaries."""
     module = WRITERS[writer]
     sizes = {"max_rows_per_file": rows_per_file, "data_cache_bytes": page_bytes, "max_page_bytes": page_bytes}
     half = table.num_rows // 2

@@ -33,7 +33,7 @@ class Peer:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by close()
 
     def write(self, path: Path, batches: Sequence[pa.RecordBatch], **settings: Any) -> None:
-        """Have a file written. Raises PeerError."""
+        """Write a file with the peer. Raises PeerError."""
         source = path.with_suffix(".arrow")
         with pa.OSFile(str(source), "wb") as out, pa.ipc.new_stream(out, batches[0].schema) as stream:
             for batch in batches:
@@ -41,7 +41,7 @@ class Peer:
         self._ask(do="write", path=str(path), source=str(source), settings=settings)
 
     def read(self, path: Path, queries: Sequence[Any]) -> list[pa.Table]:
-        """The rows of each query; see peer.py for what a query is. Raises PeerError."""
+        """Return the rows of each query, as defined in peer.py. Raises PeerError."""
         out = path.with_suffix(".read")
         self._ask(do="read", path=str(path), out=str(out), queries=list(queries))
         with pa.memory_map(str(out)) as source:

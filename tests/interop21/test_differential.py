@@ -42,7 +42,7 @@ PAGES = [None, None, 64, 5000, 50_000]
 
 
 def batches_of(table: pa.Table, cuts: Sequence[float]) -> list[pa.RecordBatch]:
-    """The table in pieces; those without rows too."""
+    """Split the table into batches, some of them without rows."""
     ends = [0, *sorted(int(cut * table.num_rows) for cut in cuts), table.num_rows]
     found = []
     for start, end in itertools.pairwise(ends):
@@ -53,7 +53,7 @@ def batches_of(table: pa.Table, cuts: Sequence[float]) -> list[pa.RecordBatch]:
 
 
 def compact(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The same rows without anything before, between or behind them: pylance stumbles over some slices of lists."""
+    """Copy the rows into arrays without unused values, because pylance fails on some slices of lists."""
     return [
         pa.record_batch([compact_array(column) for column in batch.columns], schema=batch.schema) for batch in batches
     ]
@@ -80,7 +80,7 @@ def fixed_twice(kind: pa.DataType, inside: bool = False) -> bool:
 
 
 def queries_of(rng: np.random.Generator, n: int) -> list[Any]:
-    """All rows, ranges, and ascending row numbers."""
+    """Return queries for all rows, for ranges and for ascending row numbers."""
     ranges = [sorted(rng.integers(0, n + 1, 2).tolist()) for _ in range(3)]
     takes = [{"rows": rows.tolist()} for rows in row_choices(rng, n)]
     return [None, *([start, end - start] for start, end in ranges), *takes]
@@ -99,7 +99,7 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def pages_of(path: Path, table: pa.Table) -> list[pa.RecordBatch]:
-    """The table in batches that end where a page of some column ends."""
+    """Split the table into batches that end at page boundaries of its columns."""
     file = open_data_file(LocalStore(), str(path))
     ends = sorted({0, *(start for number in range(file.num_columns) for start in file.column(number).start_list)})
     if ends[-1] != table.num_rows:  # pages that count the items of fixed-size lists
@@ -113,7 +113,7 @@ def is_empty(query: Any) -> bool:
 
 
 def difference(found: pa.Table, expected: list[pa.Array], query: Any) -> str | None:
-    """The first difference, in words."""
+    """Return a description of the first difference."""
     for number, array in enumerate(expected):
         column = found.column(number)
         if len(column) != len(array):

@@ -80,7 +80,7 @@ class Draw:
 
 
 def fields_of(rng: np.random.Generator, version: FileVersion) -> list[pa.Field]:
-    """Columns of a table beside its id; only those of format 2.2 where that is it."""
+    """Return the columns of a table besides its id; only types of format 2.2 if that is the version."""
     if version.is_legacy:
         return [pa.field("number", pa.int64()), pa.field("text", pa.string()), *legacy_fields(rng)]
     draw = Draw(rng, version)
@@ -125,7 +125,7 @@ def fields_of(rng: np.random.Generator, version: FileVersion) -> list[pa.Field]:
 
 
 def legacy_fields(rng: np.random.Generator) -> list[pa.Field]:
-    """Half of the types that 0.1 holds; pylance cannot take rows of the others."""
+    """Return half of the types of 0.1; pylance cannot take rows of the others."""
     names = [name for name in legacy.TYPES if name != "bits"]
     return [pa.field(name, legacy.TYPES[name]) for name in rng.choice(names, len(names) // 2, replace=False).tolist()]
 
@@ -145,7 +145,7 @@ def rows(rng: np.random.Generator, fields: list[pa.Field], first: int, n: int, v
 
 
 def batches_of(table: pa.Table, size: int) -> list[pa.RecordBatch]:
-    """Batches of so many rows, without anything before or behind them: pylance stumbles over some slices of lists."""
+    """Split into batches of copied rows, because pylance fails on some slices of lists."""
     every = [table.slice(start, size).combine_chunks().to_batches()[0] for start in range(0, len(table), size)]
     return [pa.record_batch([compact(column) for column in batch.columns], schema=batch.schema) for batch in every]
 
@@ -155,7 +155,7 @@ def compact(array: pa.Array) -> pa.Array:
 
 
 def make(path: Path, version: FileVersion, seed: int) -> tuple[Any, pa.Table]:
-    """pylance's dataset, and the hard columns beside their ids as they were written."""
+    """Return pylance's dataset, and the ids and columns that pylance cannot read as written."""
     rng = np.random.default_rng([seed, 77])
     fields = fields_of(rng, version)
     times = 6 if seed >= 1000 and rng.random() < 0.3 else 1

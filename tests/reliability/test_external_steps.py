@@ -172,7 +172,7 @@ def test_interrupted_commits_with_sqlite_are_finished_or_absent(
 
 
 def short(step: int, fate: str, following: str) -> bool:
-    """In the short tier pylance finishes what it can see: a decided version that is not in place."""
+    """Return True for the cases of the short tier, in which pylance finishes decided versions."""
     return "pylance" in following and (step, fate) in ((2, "answer lost"), (3, "not sent"))
 
 

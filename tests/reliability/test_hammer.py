@@ -50,7 +50,7 @@ def creator(uri: str, options: dict[str, str], by_version: bool) -> tuple[Create
 
 
 def take_part(where: tuple[str, dict[str, str], bool], process: int, keys: int, start: Any, results: Any) -> None:
-    """One process of the race. All of its threads try all keys in the same order."""
+    """Run one process of the race; all of its threads try all keys in the same order."""
     create, _ = creator(*where)
     barrier = threading.Barrier(THREADS)
 

@@ -58,7 +58,7 @@ CHANGES = {
 
 
 def make(uri: str, options: dict[str, str] | None) -> Any:
-    """Version 2: ids 0 to 5 in two fragments; version 1 had id 7 as well."""
+    """Create version 2 with ids 0 to 5 in two fragments; version 1 also had id 7."""
     rows = pa.concat_tables([START, pa.table({"id": pa.array([7], pa.int64())})])
     table = lancetable.write_dataset(
         rows, uri, max_rows_per_file=3, data_storage_version="2.0", storage_options=options
@@ -151,7 +151,7 @@ def test_commit_is_exact_after_faults_of_s3(s3: Moto, name: str, fault: tuple[st
 
 @pytest.fixture(scope="module")
 def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, dict[str, str]]]:
-    """Azurite behind a proxy that fails as planned."""
+    """Azurite behind a proxy that injects faults."""
     if not azurite.is_installed():
         pytest.skip("Azurite is not installed (scripts/ensure_servers)")
     with azurite.azurite(tmp_path_factory.mktemp("azurite")) as server, proxy(server.port) as failing:

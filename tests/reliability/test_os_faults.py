@@ -110,7 +110,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copy(template: Path, target: Path) -> str:
-    """A copy that shares the files that are never written again."""
+    """Copy a table with hard links for the files that are never changed."""
     shutil.copytree(template, target, copy_function=os.link)
     for name in ("_versions/latest_version_hint.json", "_refs/tags/t.json"):
         (target / name).unlink(missing_ok=True)
@@ -120,7 +120,7 @@ def copy(template: Path, target: Path) -> str:
 
 
 def seen(uri: str) -> Any:
-    """All that an operation may change: rows, columns, tags, branches, config, and the table beside this one."""
+    """Return all that an operation may change: rows, columns, tags, branches, config, and the neighbouring table."""
     dataset = lancetable.dataset(uri)
     try:
         other = lancetable.dataset(f"{uri}2").to_table().to_pylist()
@@ -157,7 +157,7 @@ def run(act: Callable[[str], Any], uri: str, fail_at: int, fault: str, forever: 
 
 
 def check(name: str, uri: str, ran: Ran, before: Any, after: Any) -> str:
-    """The outcome, if the table is as it promises."""
+    """Check that the table agrees with the outcome of a run, and return the outcome."""
     if ran.error is None:
         outcome, allowed = "done", [after]
     elif isinstance(ran.error, CommitStateUnknownError):

@@ -85,7 +85,7 @@ def in_process(queue: Any, *arguments: Any) -> None:
 
 
 def run_in(context: Any, arguments: list[tuple[Any, ...]]) -> None:
-    """Processes with these arguments, all at once."""
+    """Run processes with these arguments concurrently."""
     queue = context.Queue()
     processes = [context.Process(target=in_process, args=(queue, *each)) for each in arguments]
     for process in processes:
@@ -98,7 +98,7 @@ def run_in(context: Any, arguments: list[tuple[Any, ...]]) -> None:
 
 
 def check_after(table: Any, num_writers: int) -> None:
-    """This process goes on as if nothing had been, and sees what the others wrote."""
+    """Check that this process continues to work and reads the rows of the others."""
     check(table)
     table.checkout_latest()
     ids = sorted(table.to_table(columns=["id"])["id"].to_pylist())

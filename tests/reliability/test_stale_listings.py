@@ -78,7 +78,7 @@ class KeepingFileSystem(MemoryFileSystem):
 
 
 def append_all(opened: Callable[[], lancetable.LanceDataset]) -> list[int]:
-    """All writers append at once, each on what it has open; the ids that the table holds then."""
+    """Run all writers concurrently, each on its open dataset, and return the ids of the table."""
 
     def write(writer: int) -> None:
         dataset = opened()

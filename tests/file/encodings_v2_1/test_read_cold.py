@@ -49,7 +49,7 @@ def size(where: ByteRange) -> int:
 
 
 def needed(page: Page, layout: Any, row: int, read: Read) -> int:
-    """Bytes that lead to a row of a page, and the row's own."""
+    """Return the number of bytes required to locate and read a row of a page."""
     if isinstance(layout, Blob):
         return needed(page, layout.inner_layout, row, read)
     if isinstance(layout, ConstantPage):
@@ -95,7 +95,7 @@ def kinds_of(layout: Any, page: Page) -> set[str]:
 
 
 def assert_little_is_read(path: Path, wanted: Sequence[Any], rows: Sequence[int]) -> set[str]:
-    """Returns the kinds of pages that were read."""
+    """Check the requests of takes and return the kinds of pages that were read."""
     kinds: set[str] = set()
     inner = MemoryStore()
     inner.put("f", path.read_bytes())
@@ -157,7 +157,7 @@ PREFIX = "lance-encoding:"
 
 
 def layout_cases(version: str) -> dict[str, tuple[pa.Field, pa.Array]]:
-    """A column for each layout that pylance or this library writes, and for each way to encode values."""
+    """Return a column for each layout and each value encoding that pylance or this library writes."""
     rng = np.random.default_rng(8)
     mask = pa.array(rng.random(N) < 0.1)
     words = pa.array([f"word {k}" for k in range(40)]).take(pa.array(rng.integers(0, 40, N)))

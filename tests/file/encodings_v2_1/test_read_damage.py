@@ -34,7 +34,7 @@ KINDS = ["flip", "overwrite", "zero", "message", "message", "length"]
 
 
 def columns() -> dict[str, tuple[pa.Array, dict[str, str]]]:
-    """Columns that between them use every layout and most arms; any bits of their types are values."""
+    """Return columns that together use every layout and most encodings; every bit pattern of their types is valid."""
     rng = np.random.default_rng(8)
     n = 3000
     mask = rng.random(n) < 0.2
@@ -139,7 +139,7 @@ def damage(data: bytearray, page: Page, kind: str, rng: random.Random) -> None:
 
 
 def changed(encoding: bytes, rng: random.Random) -> bytes:
-    """The layout with one number of it changed."""
+    """Return the layout with one of its numbers changed."""
     wrapper = AnyMessage.FromString(encoding)
     layout = pb.PageLayout.FromString(wrapper.value)
     places: list[tuple[Message, str]] = []

@@ -43,7 +43,7 @@ def key(**settings: str) -> dict[str, str]:
 
 
 def columns() -> list[tuple[str, pa.Array, dict[str, str], list[str]]]:
-    """Name, values, field metadata, versions."""
+    """Return name, values, field metadata and versions of each column."""
     rng = np.random.default_rng(5)
     both, newer = ["2.1", "2.2"], ["2.2"]
     mask = rng.random(N) < 0.1

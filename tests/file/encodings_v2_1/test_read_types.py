@@ -52,7 +52,7 @@ def read(store: ObjectStore, base: str, rows: Any = None, field: Field | None = 
 
 
 def assert_reads(path: Path, wanted: list[Any], rng: np.random.Generator) -> None:
-    """Full scan, ranges and takes, from a memory map and through ranges of bytes."""
+    """Check a full scan, ranges and takes, from a memory map and with range requests."""
     count = len(wanted)
     for options in (None, {"mmap": "false"}):
         store, base = open_store(str(path), options)
@@ -96,7 +96,7 @@ NESTED_2_2: list[tuple[str, pa.DataType]] = [
 
 
 def value(rng: np.random.Generator, data_type: pa.DataType, nulls: float) -> Any:
-    """A random value; one list in fifty is so long that it spans chunks."""
+    """Return a random value; one list in fifty is so long that it spans chunks."""
     types = pa.types
     if rng.random() < nulls:
         return None

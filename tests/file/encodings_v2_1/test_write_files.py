@@ -41,7 +41,7 @@ def write(
 
 
 def pages(path: Path, column: int = 0) -> list[tuple[Any, list[bytes]]]:
-    """Layout and buffers of every page."""
+    """Return layout and buffers of every page."""
     store, base = open_store(str(path))
     meta = open_data_file(store, base)
     return [
@@ -51,7 +51,7 @@ def pages(path: Path, column: int = 0) -> list[tuple[Any, list[bytes]]]:
 
 
 def assert_reads(path: Path, array: pa.Array) -> None:
-    """Both readers give the array back, whole, by a range and by rows."""
+    """Check that both readers return the array, whole, by a range and by rows."""
     count = len(array)
     rows = sorted({0, count // 3, count // 2, count - 1} & set(range(count)))
     for reader in (lance_file.LanceFileReader, LanceFileReader):
@@ -401,6 +401,6 @@ def test_no_dictionary_is_written_twice(tmp_path: Path, version: str) -> None:
 
 
 def write_whole(path: Path, array: pa.Array, version: str) -> None:
-    """As one batch, in pages of 128 KiB."""
+    """Write the array as one batch, in pages of 128 KiB."""
     with LanceFileWriter(str(path), pa.schema([("c", array.type)]), version=version, max_page_bytes=1 << 17) as writer:
         writer.write_batch(pa.record_batch([array], names=["c"]))

@@ -21,7 +21,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def strings(values: list[bytes], dtype: Any = np.int32, before: bytes = b"xyz") -> tuple[Any, Any]:
-    """Ends and bytes of values that begin behind others, as in a slice."""
+    """Return ends and bytes of values that are preceded by other bytes, as in a slice."""
     ends = np.cumsum([len(before), *map(len, values)]).astype(dtype)
     return ends, np.frombuffer(before + b"".join(values), np.uint8)
 

@@ -82,7 +82,7 @@ def random_values(seed: int, count: int, dtype: np.dtype[Any], width: int) -> np
 
 @st.composite
 def numbers(draw: st.DrawFn, most: int = 2600) -> tuple[np.ndarray, int]:
-    """Values and a width that holds them."""
+    """Draw values and a bit width that is sufficient for them."""
     dtype = draw(st.sampled_from(DTYPES))
     width = draw(st.integers(0, dtype.itemsize * 8))
     count = draw(st.one_of(st.integers(0, 40), st.sampled_from([1023, 1024, 1025, 2048]), st.integers(0, most)))
@@ -91,7 +91,7 @@ def numbers(draw: st.DrawFn, most: int = 2600) -> tuple[np.ndarray, int]:
 
 @st.composite
 def pieces(draw: st.DrawFn, contents: st.SearchStrategy[list[bytes]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pieces in a buffer with gaps between them, sometimes cut short or out of place: data, starts, sizes."""
+    """Draw data, starts and sizes of pieces with gaps between them; some are truncated or out of bounds."""
     content = draw(contents)
     gap = draw(st.integers(0, 9))
     data = bytearray(b"\xfe" * gap)
@@ -475,7 +475,7 @@ def test_zone_maps(kind: pa.DataType, values: list[str | None], offset: int, bat
 
 
 def picked(seed: int, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray, counts: np.ndarray) -> gather.Pieces:
-    """A few values of each piece, now and then one that is not there."""
+    """Select a few values of each piece, sometimes one past its end."""
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.integers(0, len(starts), 12)) if len(starts) else np.zeros(0, np.int64)
     chosen = chosen[counts[chosen] > 0]
