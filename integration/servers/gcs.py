@@ -52,7 +52,7 @@ class _Bucket:
             return stored
 
     def names(self, prefix: str, delimiter: str, after: str, inclusive: bool) -> Iterator[tuple[str, _Object | None]]:
-        """Return objects in order, and each directory once without an object."""
+        """Yield objects in order, and each directory once without an object."""
         with self.lock:
             keys = sorted(self.objects.items())
         seen = set()
