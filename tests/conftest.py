@@ -38,7 +38,7 @@ def corpus() -> Path:
 
 @pytest.fixture(scope="session")
 def scale() -> int:
-    """How many times the small counts of fuzz and race tests are multiplied; 1 by default."""
+    """Return the factor for the counts of fuzz and race tests; 1 by default."""
     return int(os.environ.get("LANCETABLE_TEST_SCALE", "1"))
 
 
@@ -57,7 +57,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
 
 @pytest.fixture(scope="session")
 def liar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
-    """A server that takes the condition of a conditional PUT and overwrites all the same."""
+    """A server that accepts conditional PUTs but ignores their condition."""
     pytest.importorskip("moto")
     pytest.importorskip("flask")
     from integration.servers.moto_locked import moto

@@ -20,7 +20,7 @@ HIDDEN = ("lancetable.proto", "lancetable.cli", "lancetable.spark", "lancetable.
 
 
 def aliases() -> dict[str, ModuleType]:
-    """`lance` and `lance.<module>` for every root module of lancetable."""
+    """Return `lance` and `lance.<module>` for every root module of lancetable."""
     package = importlib.import_module("lancetable")
     found = {"lance": package}
     for info in pkgutil.iter_modules(package.__path__, "lancetable."):
@@ -30,7 +30,7 @@ def aliases() -> dict[str, ModuleType]:
 
 
 def install() -> None:
-    """Put the aliases into `sys.modules`. A pylance that is imported already is replaced."""
+    """Install the aliases in `sys.modules`; an imported pylance is replaced."""
     for name in [name for name in sys.modules if name == "lance" or name.startswith("lance.")]:
         del sys.modules[name]
     sys.modules.update(aliases())
@@ -38,7 +38,7 @@ def install() -> None:
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """As `install`, undone at the end of the block."""
+    """Install the aliases for the duration of the block."""
     before = {name: module for name, module in sys.modules.items() if name == "lance" or name.startswith("lance.")}
     install()
     try:

@@ -40,7 +40,7 @@ DUNDERS = ("__init__", "__len__", "__iter__")
 
 
 def describe(function: Callable[..., Any]) -> list[list[str]] | None:
-    """One `[name, kind, default]` per parameter, or None where Python cannot tell (compiled code)."""
+    """Return `[name, kind, default]` for each parameter, or None if the signature is unknown (compiled code)."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -49,7 +49,7 @@ def describe(function: Callable[..., Any]) -> list[list[str]] | None:
 
 
 def describe_parameter(parameter: inspect.Parameter) -> list[str]:
-    """Name, kind and default; `self` and `**kwargs` are the same whatever they are called and however compiled."""
+    """Return name, kind and default; the names of `self` and `**kwargs` are normalized."""
     default = "" if parameter.default is parameter.empty else repr(parameter.default)
     if parameter.kind is parameter.VAR_KEYWORD:
         return ["**", parameter.kind.name, ""]
@@ -57,7 +57,8 @@ def describe_parameter(parameter: inspect.Parameter) -> list[str]:
 
 
 def describe_class(cls: type) -> dict[str, Any]:
-    """Each public member of a class, bases of its own package included: a signature, "property" or a nested class."""
+    """Return each public member of a class and its bases in the same package: a signature, "property" or a nested
+    class."""
     members: dict[str, Any] = {}
     for name in sorted(dir(cls)):
         if name.startswith("_") and name not in DUNDERS:
@@ -80,7 +81,7 @@ def describe_class(cls: type) -> dict[str, Any]:
 
 
 def describe_package(package: str) -> dict[str, Any]:
-    """The functions and classes above, as `package` has them; a name it lacks is left out."""
+    """Return the functions and classes above as `package` defines them, without missing ones."""
     result: dict[str, Any] = {}
     for table, tell in ((FUNCTIONS, describe), (CLASSES, describe_class)):
         for module, names in table.items():

@@ -30,7 +30,7 @@ def find(path: str) -> Path | None:
 
 @cache
 def names_in(path: Path) -> frozenset[str]:
-    """Top-level names of a module, and `Class.member`."""
+    """Return the top-level names of a module, and `Class.member` for each member of its classes."""
     found: set[str] = set()
     waiting: list[ast.stmt] = ast.parse(path.read_text(encoding="utf-8")).body
     while waiting:
@@ -69,12 +69,12 @@ def modules_of_the_tree() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("span", sorted({span for span in spans() if re.fullmatch(FILE, span)}))
-def test_a_file_that_is_named_exists(span: str) -> None:
+def test_named_files_exist(span: str) -> None:
     assert find(span) is not None, f"there is no {span}"
 
 
 @pytest.mark.parametrize("span", sorted({span for span in spans() if re.match(FILE + ": ", span)}))
-def test_a_function_that_is_named_exists(span: str) -> None:
+def test_named_functions_exist(span: str) -> None:
     path, _, names = span.partition(": ")
     place = find(path)
     assert place is not None, f"there is no {path}"
@@ -82,14 +82,14 @@ def test_a_function_that_is_named_exists(span: str) -> None:
         assert name in names_in(place), f"there is no {name} in {path}"
 
 
-def test_folders_and_scripts_that_are_named_exist() -> None:
+def test_named_folders_and_scripts_exist() -> None:
     named = {span for span in spans() if re.fullmatch(r"(?:[\w]+/)+\w*", span)}
     assert named
     assert [name for name in named if not any((place / name).exists() for place in (PACKAGE, ROOT))] == ["api/"]
 
 
-def test_private_names_beside_their_module_exist() -> None:
-    """`_CommitRun.catch_up` and the like: private classes are named without their module after it was named once."""
+def test_named_private_names_exist() -> None:
+    """Private classes such as `_CommitRun.catch_up` are named without their module after its first mention."""
     loop = names_in(PACKAGE / "commit/loop.py")
     for span in spans():
         if span.startswith("_CommitRun."):

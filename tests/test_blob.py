@@ -35,7 +35,7 @@ def blob_file(buffer_size: int = 512 * 1024, data: bytes = DATA) -> tuple[lt.Blo
 # --------------------------------------------------------------------------------------------------------------- files
 
 
-def test_nothing_is_read_before_it_is_wanted() -> None:
+def test_opening_reads_nothing() -> None:
     file, store = blob_file()
     assert (file.size(), file.tell(), file.seek(-3, io.SEEK_END), repr(file)) == (
         10240,
@@ -48,7 +48,7 @@ def test_nothing_is_read_before_it_is_wanted() -> None:
 
 
 @pytest.mark.parametrize("buffer_size", [0, 1, 7, 100, 4096, 1 << 20])
-def test_it_behaves_like_a_file(buffer_size: int) -> None:
+def test_blob_file_behaves_like_a_python_file(buffer_size: int) -> None:
     file, _ = blob_file(buffer_size)
     model = io.BytesIO(DATA)
     steps: list[Callable[[Any], Any]] = [
@@ -73,7 +73,7 @@ def test_small_reads_share_a_request() -> None:
     assert store.bytes_read == 2 * 4096
 
 
-def test_ranges() -> None:
+def test_read_ranges_returns_the_requested_bytes() -> None:
     file, store = blob_file()
     assert file.read_range(5, 4) == DATA[5:9] and file.read_range(10_240, 0) == b""
     assert file.read_ranges([(9, 1), (0, 3), (10_240, 0), (9, 1)]) == [DATA[9:10], DATA[:3], b"", DATA[9:10]]
@@ -86,7 +86,7 @@ def test_ranges() -> None:
         file.read_ranges([(1,)])  # type: ignore[list-item]  # what the test is about
 
 
-def test_closing() -> None:
+def test_closed_blob_file_raises() -> None:
     file, _ = blob_file()
     with file as same:
         assert same is file and file.readable() and file.seekable() and not file.writable()
@@ -99,7 +99,7 @@ def test_closing() -> None:
     file.close()
 
 
-def test_bad_arguments() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     file, _ = blob_file()
     for call in (lambda: file.seek(-1), lambda: file.seek(0, 9), lambda: file.seek(-20_000, 2)):
         with pytest.raises(InvalidInputError):
@@ -111,7 +111,7 @@ def test_bad_arguments() -> None:
             call()
 
 
-def test_other_readers_take_it() -> None:
+def test_blob_file_is_readable_by_other_libraries() -> None:
     assert io.BufferedReader(blob_file()[0]).read() == DATA  # type: ignore[type-var]  # it reads like a raw file
     assert io.TextIOWrapper(blob_file(data=b"a\nb\n")[0]).readlines() == ["a\n", "b\n"]
     assert list(blob_file(data=b"a\nb")[0]) == [b"a\n", b"b"]
@@ -133,7 +133,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def opened(frame: Any) -> list[list[Any]]:
-    """The cells, files as their bytes."""
+    """Return the cells, with blob files replaced by their bytes."""
 
     def cell(value: Any) -> Any:
         if isinstance(value, dict):
@@ -159,13 +159,13 @@ def opened(frame: Any) -> list[list[Any]]:
     ],
     ids=str,
 )
-def test_frames_as_pylance(pair: tuple[Any, lt.LanceDataset], mode: str, scan: dict[str, Any]) -> None:
+def test_data_frames_equal_those_of_pylance(pair: tuple[Any, lt.LanceDataset], mode: str, scan: dict[str, Any]) -> None:
     pytest.importorskip("pandas")
     theirs, ours = pair
     assert opened(ours.to_pandas(blob_mode=mode, **scan)) == opened(theirs.to_pandas(blob_mode=mode, **scan))
 
 
-def test_the_mode_wins_over_the_handling(pair: tuple[Any, lt.LanceDataset]) -> None:
+def test_blob_mode_overrides_blob_handling(pair: tuple[Any, lt.LanceDataset]) -> None:
     pytest.importorskip("pandas")
     _, ours = pair
     for handling in ("all_binary", "all_descriptions"):
@@ -179,7 +179,7 @@ def test_the_mode_wins_over_the_handling(pair: tuple[Any, lt.LanceDataset]) -> N
     assert deleted["b"][4] is None and deleted["b"][5].read() == b"q"
 
 
-def test_frames_of_structs(tmp_path: Path) -> None:
+def test_data_frames_contain_blobs_in_structs(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     kind = pa.struct([V1, pa.field("k", pa.int32())])
     values = [{"b": b"aa", "k": 1}, {"b": None, "k": 2}, {"b": b"", "k": 3}]
@@ -193,7 +193,7 @@ def test_frames_of_structs(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------- values and fields
 
 
-def test_fields_as_pylance() -> None:
+def test_blob_fields_equal_those_of_pylance() -> None:
     for settings in (
         {},
         {"nullable": False},
@@ -220,7 +220,7 @@ def test_fields_as_pylance() -> None:
     ],
     ids=str,
 )
-def test_odd_thresholds(settings: dict[str, Any], expected: type[Exception]) -> None:
+def test_invalid_thresholds_are_rejected(settings: dict[str, Any], expected: type[Exception]) -> None:
     for library in (lance, lt):
         with pytest.raises((ValueError, TypeError)):
             library.blob_field("b", **settings)
@@ -231,7 +231,7 @@ def test_odd_thresholds(settings: dict[str, Any], expected: type[Exception]) -> 
 VALUES: list[Any] = [b"abc", None, b"", bytearray(b"q"), memoryview(b"z"), "s3://a/b"]
 
 
-def test_arrays_as_pylance() -> None:
+def test_blob_arrays_equal_those_of_pylance() -> None:
     theirs = lance.blob_array([*VALUES, lance.Blob(b"x"), lance.Blob.empty(), lance.Blob.from_uri("u", 1, 2)])
     ours = lt.blob_array([*VALUES, lt.Blob(b"x"), lt.Blob.empty(), lt.Blob.from_uri("u", 1, 2)])
     assert ours.storage.equals(theirs.storage) and ours.storage.null_count == 1
@@ -259,14 +259,14 @@ BAD_VALUES: list[tuple[Callable[[Any], Any], type[Exception]]] = [
 
 
 @pytest.mark.parametrize("call, expected", BAD_VALUES, ids=range(len(BAD_VALUES)))
-def test_bad_values_as_pylance(call: Callable[[Any], Any], expected: type[Exception]) -> None:
+def test_invalid_values_are_rejected_as_by_pylance(call: Callable[[Any], Any], expected: type[Exception]) -> None:
     for module in (lance, lt):
         with pytest.raises(expected):
             call(module)
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
-def test_columns_of_files(kind: pa.DataType) -> None:
+def test_blob_columns_of_files_are_read(kind: pa.DataType) -> None:
     array = pa.array([b"abc", None, b""], kind)
     for column in (array, pa.chunked_array([array, array])):
         assert [file.read() for file in lt.BlobColumn(column)] == [file.read() for file in lance.BlobColumn(column)]
@@ -284,7 +284,7 @@ def test_blob_type_is_kept_by_arrow_operations() -> None:
 
 
 @pytest.mark.parametrize("order", ["lance, lancetable", "lancetable, lance"])
-def test_both_libraries_in_one_process(order: str) -> None:
+def test_both_libraries_are_usable_in_one_process(order: str) -> None:
     script = (
         f"import {order}\n"
         "import lance, lancetable, pyarrow as pa\n"

@@ -62,13 +62,13 @@ TEXTS: dict[str, tuple[type[Exception], str, Callable[[LanceDataset], Any]]] = {
 
 
 @pytest.mark.parametrize("case", TEXTS)
-def test_texts_of_errors(ds: LanceDataset, case: str) -> None:
+def test_error_messages_are_found_by_clients_of_pylance(ds: LanceDataset, case: str) -> None:
     kind, text, call = TEXTS[case]
     with pytest.raises(kind, match=text):
         call(ds)
 
 
-def test_a_lock_that_refuses_without_a_text(ds: LanceDataset) -> None:
+def test_error_of_a_lock_without_a_message(ds: LanceDataset) -> None:
     @contextmanager
     def lock(version: int) -> Iterator[None]:
         raise lance.CommitConflictError
@@ -125,7 +125,7 @@ def test_progress_of_one_fragment_has_its_id(tmp_path: Path) -> None:
 
 
 def test_a_table_in_memory_can_be_created_again(tmp_path: Path) -> None:
-    """As with pylance, where every call has a memory of its own; handles on the older table keep it."""
+    """Each call of pylance uses a new in-memory store; handles on the older table keep it."""
     for uri in ("memory://compatibility/again", "memory://"):
         first = lance.write_dataset(TABLE, uri)
         first.delete("id = 3")

@@ -60,7 +60,7 @@ def scan(version: TableVersion, **options: Any) -> pa.Table:
 
 
 def assert_same(found: pa.Table, expected: pa.Table) -> None:
-    """Equal values, NaN equal to NaN and 0.0 unlike -0.0; an expected column may be a decoded dictionary."""
+    """Check that values are equal, with NaN equal to NaN and 0.0 unequal to -0.0; dictionaries may be decoded."""
     assert found.num_rows == expected.num_rows
     assert found.schema.names == expected.schema.names
     for name in expected.schema.names:

@@ -55,7 +55,7 @@ def test_properties_of_a_new_table(ds: LanceDataset, uri: str) -> None:
     assert ds.to_table() == TABLE
 
 
-def test_versions_have_counts_as_text_and_local_times(ds: LanceDataset) -> None:
+def test_versions_have_counts_as_strings_and_local_times(ds: LanceDataset) -> None:
     ds.delete("id = 1")
     first, second = ds.versions()
     assert (first["version"], second["version"]) == (1, 2)
@@ -261,7 +261,7 @@ def test_rows_of_every_reading_method_agree(ds: LanceDataset) -> None:
 # --------------------------------------------------------------------------------------- the rest of Arrow's Dataset
 
 
-def test_views_by_filter_add_up(ds: LanceDataset) -> None:
+def test_views_with_complementary_filters_contain_all_rows(ds: LanceDataset) -> None:
     view = ds.filter(pc.field("id") > 2).filter(pc.field("id") < 6)
     assert ids(view) == [3, 4, 5] and view.count_rows() == 3 == len(view)
     assert view.count_rows(pc.field("id") == 4) == 1
@@ -273,7 +273,7 @@ def test_views_by_filter_add_up(ds: LanceDataset) -> None:
         ds.filter("id > 2")
 
 
-def test_sort_and_joins_are_those_of_arrow(ds: LanceDataset) -> None:
+def test_sort_and_joins_equal_those_of_arrow(ds: LanceDataset) -> None:
     right = pads.dataset(pa.table({"id": [3, 3], "w": ["a", "b"]}))
     assert ds.sort_by([("id", "descending")]).to_table()["id"].to_pylist() == list(range(9, -1, -1))
     joined = ds.join(right, "id", join_type="inner").to_table()
@@ -312,7 +312,7 @@ def test_append_to_nothing_creates_with_a_warning(uri: str) -> None:
         lance.write_dataset(TABLE, uri + "2", mode="overwrite")
 
 
-def test_insert_moves_the_dataset_and_write_to_it_does_not(ds: LanceDataset) -> None:
+def test_insert_advances_the_dataset_but_write_dataset_does_not(ds: LanceDataset) -> None:
     ds.insert([{"id": 77, "s": "x"}])
     assert (ds.version, ds.count_rows()) == (2, 11)
     ds.insert(TABLE, mode="overwrite", commit_message="again")
@@ -361,7 +361,7 @@ def test_names_of_manifests(tmp_path: Path) -> None:
     assert lance.dataset(tmp_path / "v1").count_rows() == 10
 
 
-def test_progress_is_told_of_every_file(uri: str, tmp_path: Path) -> None:
+def test_progress_reports_every_file(uri: str, tmp_path: Path) -> None:
     class Seen(FragmentWriteProgress):
         def __init__(self) -> None:
             self.events: list[tuple[str, int]] = []
@@ -416,7 +416,7 @@ def test_tags(ds: LanceDataset) -> None:
     assert "now" not in ds.tags.list()
 
 
-def test_commit_of_fragments_written_apart(ds: LanceDataset, uri: str) -> None:
+def test_separately_written_fragments_are_committed(ds: LanceDataset, uri: str) -> None:
     fragments = write_fragments(pa.table({"id": [10], "s": ["a"]}), uri)
     assert [(f.id, f.physical_rows) for f in fragments] == [(0, 1)]
     assert lance.dataset(uri).version == 1
@@ -445,7 +445,7 @@ def test_commit_creates_overwrites_restores_and_deletes(uri: str) -> None:
     assert dropped.count_rows() == 0
 
 
-def test_transactions_are_committed_as_they_are(ds: LanceDataset, uri: str) -> None:
+def test_transactions_are_committed_unchanged(ds: LanceDataset, uri: str) -> None:
     pending = [write_fragments(TABLE, uri, return_transaction=True) for _ in range(3)]
     assert LanceDataset.commit(uri, pending[0]).read_transaction(2).uuid == pending[0].uuid
     result = LanceDataset.commit_batch(uri, pending[1:])
@@ -453,7 +453,7 @@ def test_transactions_are_committed_as_they_are(ds: LanceDataset, uri: str) -> N
     assert len(result["merged"].operation.fragments) == 2
 
 
-def test_detached_versions_stand_beside_the_history(ds: LanceDataset, uri: str) -> None:
+def test_detached_versions_are_not_part_of_the_history(ds: LanceDataset, uri: str) -> None:
     operation = LanceOperation.Append(write_fragments(TABLE, uri))
     detached = LanceDataset.commit(uri, operation, read_version=1, detached=True)
     assert detached.version >= 1 << 63 and detached.count_rows() == 20
@@ -461,7 +461,7 @@ def test_detached_versions_stand_beside_the_history(ds: LanceDataset, uri: str) 
     assert lance.dataset(uri, version=detached.version).count_rows() == 20
 
 
-def test_two_deletes_of_different_rows_go_together(ds: LanceDataset, uri: str) -> None:
+def test_concurrent_deletes_of_different_rows_are_merged(ds: LanceDataset, uri: str) -> None:
     other = lance.dataset(uri)
     ds.delete("id = 0")
     other.delete("id = 1")
@@ -501,7 +501,7 @@ def test_drop(ds: LanceDataset, uri: str, tmp_path: Path) -> None:
     assert not (tmp_path / "empty").exists()
 
 
-def test_memory_tables_work_alike() -> None:
+def test_memory_tables_behave_like_stored_tables() -> None:
     uri = f"memory://test/{math.floor(time.time() * 1e6)}"
     ds = lance.write_dataset(TABLE, uri, max_rows_per_file=4)
     ds.delete("id = 3")

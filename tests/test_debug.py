@@ -43,8 +43,8 @@ def test_dumps_show_all_parts(ds: lance.LanceDataset) -> None:
     assert len(debug.list_transactions(ds, max_transactions=1)) == 1
 
 
-def test_dumps_are_those_of_pylance(tmp_path: Path) -> None:
-    """Line by line, but for parts of a manifest that it works out itself."""
+def test_dumps_equal_those_of_pylance(tmp_path: Path) -> None:
+    """All lines are equal, except parts of a manifest that pylance computes."""
     theirs = pytest.importorskip("lance", exc_type=ImportError)
     debug_of_theirs = pytest.importorskip("lance.debug", exc_type=ImportError)
     field = pa.field("id", pa.int64(), False, {"k": "v"})

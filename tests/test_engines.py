@@ -65,7 +65,7 @@ def test_polars_pushes_projection_and_filter_down(ds: LanceDataset, scans: list[
     assert pl.scan_pyarrow_dataset(ds).collect().shape == (10, 3)
 
 
-def test_polars_and_arrow_take_the_stream(ds: LanceDataset) -> None:
+def test_polars_and_arrow_read_the_stream(ds: LanceDataset) -> None:
     pl = pytest.importorskip("polars")
     assert pl.DataFrame(ds).shape == (10, 3)
     assert pa.table(ds) == TABLE
@@ -79,7 +79,7 @@ def test_pandas(ds: LanceDataset) -> None:
     assert ds.count_rows() == 11
 
 
-def test_errors_inside_a_stream_keep_their_text(ds: LanceDataset) -> None:
+def test_errors_inside_a_stream_keep_their_message(ds: LanceDataset) -> None:
     data = next(iter(Path(ds.uri, "data").iterdir()))
     data.write_bytes(b"\0" * data.stat().st_size)
     lance.dataset(ds.uri)

@@ -199,7 +199,7 @@ def ds(tmp_path: Path) -> LanceDataset:
 
 
 @pytest.mark.parametrize(("situation", "theirs", "ours", "provoke"), CASES, ids=[case[0] for case in CASES])
-def test_errors_are_caught_as_those_of_pylance(
+def test_errors_are_caught_like_those_of_pylance(
     situation: str,
     theirs: type[BaseException],
     ours: type[BaseException],
@@ -218,7 +218,7 @@ def test_errors_are_caught_as_those_of_pylance(
         assert type(again) is type(error) and str(again) == str(error)
 
 
-def test_exceptions_of_the_callers_iterator_pass_through_and_leave_nothing(tmp_path: Path) -> None:
+def test_exception_of_the_input_iterator_is_raised_and_leaves_no_files(tmp_path: Path) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield TABLE.to_batches()[0]
         raise KeyError("mine")
@@ -228,7 +228,7 @@ def test_exceptions_of_the_callers_iterator_pass_through_and_leave_nothing(tmp_p
     assert [path for path in (tmp_path / "t").rglob("*") if path.is_file()] == []
 
 
-def test_no_error_where_pylance_has_none(ds: LanceDataset) -> None:
+def test_calls_that_pylance_accepts_raise_nothing(ds: LanceDataset) -> None:
     assert ds.slice(2, 99).num_rows == 1
     assert ds.get_fragment(9) is None
     assert ds.take([]).num_rows == 0
@@ -236,7 +236,7 @@ def test_no_error_where_pylance_has_none(ds: LanceDataset) -> None:
     ds.scanner(filter="id >", columns=["no"])  # checked when it is read
 
 
-def test_a_lock_is_entered_around_the_commit_and_its_conflict_passes(tmp_path: Path) -> None:
+def test_lock_surrounds_the_commit_and_its_conflict_is_raised(tmp_path: Path) -> None:
     versions: list[int] = []
 
     @contextmanager

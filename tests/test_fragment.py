@@ -88,7 +88,7 @@ def test_a_fragment_stays_at_its_version(ds: LanceDataset, fragment: LanceFragme
     assert ds.get_fragment(1).count_rows() == 2
 
 
-def test_filters_of_a_view_hold_for_its_fragments(ds: LanceDataset) -> None:
+def test_filter_of_a_view_applies_to_its_fragments(ds: LanceDataset) -> None:
     view = ds.filter(pc.field("id") > 6)
     assert [fragment.to_table()["id"].to_pylist() for fragment in view.get_fragments()] == [[], [7], [8, 9]]
 
@@ -104,7 +104,9 @@ def test_filters_of_a_view_hold_for_its_fragments(ds: LanceDataset) -> None:
         (lambda f: f.delete_rows([]), [4, 6, 7]),
     ],
 )
-def test_deleting_without_a_commit(ds: LanceDataset, fragment: LanceFragment, delete: Any, left: list[int]) -> None:
+def test_uncommitted_delete_returns_a_fragment(
+    ds: LanceDataset, fragment: LanceFragment, delete: Any, left: list[int]
+) -> None:
     metadata = delete(fragment)
     assert metadata.id == 1 and metadata.num_rows == len(left)
     assert ds.latest_version == 2
@@ -112,7 +114,7 @@ def test_deleting_without_a_commit(ds: LanceDataset, fragment: LanceFragment, de
     assert committed.get_fragment(1).to_table()["id"].to_pylist() == left
 
 
-def test_deleting_everything_gives_none(fragment: LanceFragment) -> None:
+def test_deleting_all_rows_returns_none(fragment: LanceFragment) -> None:
     assert fragment.delete("id < 100") is None
     assert fragment.delete_rows([0, 1, 2, 3]) is None
     with pytest.raises(ValueError, match="out of range"):
@@ -121,7 +123,7 @@ def test_deleting_everything_gives_none(fragment: LanceFragment) -> None:
         fragment.delete(True)  # type: ignore[arg-type]  # the point
 
 
-def test_fragments_for_a_new_table(tmp_path: Path) -> None:
+def test_fragments_are_written_for_a_new_table(tmp_path: Path) -> None:
     uri = str(tmp_path / "new")
     fragments = write_fragments(TABLE, uri, max_rows_per_file=6)
     assert [(each.id, each.physical_rows) for each in fragments] == [(0, 6), (0, 4)]
@@ -131,7 +133,7 @@ def test_fragments_for_a_new_table(tmp_path: Path) -> None:
     assert ds.to_table() == TABLE
 
 
-def test_fragments_for_a_table(ds: LanceDataset) -> None:
+def test_fragments_are_written_for_an_existing_table(ds: LanceDataset) -> None:
     narrow = write_fragments(pa.table({"s": ["only"]}), ds)
     assert narrow[0].files[0].fields == [1]
     committed = LanceDataset.commit(ds, LanceOperation.Append(narrow), read_version=2)
@@ -150,14 +152,14 @@ def test_create_writes_one_fragment(ds: LanceDataset, tmp_path: Path) -> None:
     assert LanceFragment.create(str(tmp_path / "x"), TABLE).id == 0
 
 
-def test_a_fragment_that_is_not_there(ds: LanceDataset) -> None:
+def test_missing_fragment_is_rejected(ds: LanceDataset) -> None:
     for number in (9, None):
         with pytest.raises(InvalidInputError):
             LanceFragment(ds, number)
     assert LanceFragment(ds, 2).count_rows() == 2
 
 
-def test_the_path_of_a_data_file_is_text_that_may_still_be_called(fragment: LanceFragment) -> None:
+def test_path_of_a_data_file_is_a_callable_string(fragment: LanceFragment) -> None:
     path = fragment.data_files()[0].path
     with pytest.warns(DeprecationWarning, match="use DataFile.path"):
         assert path() == path

@@ -34,7 +34,7 @@ def facts_of(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["id"])
-def test_reads_what_pylance_wrote(entry: dict[str, Any]) -> None:
+def test_files_of_pylance_are_read(entry: dict[str, Any]) -> None:
     uri, facts = GOLDEN / entry["path"], facts_of(entry)
     latest = lancetable.dataset(uri)
     assert latest.version == facts["latest"]
@@ -52,7 +52,7 @@ def test_reads_what_pylance_wrote(entry: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["id"])
-def test_takes_and_filters_as_pylance(entry: dict[str, Any]) -> None:
+def test_takes_and_filters_equal_those_of_pylance(entry: dict[str, Any]) -> None:
     dataset, facts = lancetable.dataset(GOLDEN / entry["path"]), facts_of(entry)
     for take in facts["takes"]:
         assert_same(dataset.take(take["indices"]), expected(take["expected"]))

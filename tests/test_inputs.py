@@ -65,7 +65,7 @@ def test_every_kind_of_input_gives_the_same_rows(make: Any) -> None:
     assert pa.Table.from_batches(list(source.batches), source.schema).to_pylist() == ROWS
 
 
-def test_polars_strings_do_not_come_as_views() -> None:
+def test_polars_strings_are_not_imported_as_views() -> None:
     assert read_input(frames()[1]).schema.field("s").type == pa.large_string()
 
 
@@ -79,7 +79,7 @@ def test_iterables_need_a_schema() -> None:
 
 
 @pytest.mark.parametrize("data", [3, 3.5, None, object()])
-def test_what_is_not_tabular_is_a_type_error(data: Any) -> None:
+def test_data_that_is_not_tabular_raises_type_error(data: Any) -> None:
     with pytest.raises(TypeError, match="tabular"):
         read_input(data)
 
@@ -101,19 +101,19 @@ def test_batches_of_another_schema_are_cast_by_name() -> None:
         pa.schema([pa.field("a", pa.int64()), pa.field("s", pa.string(), nullable=False)]),
     ],
 )
-def test_data_that_does_not_fit_the_given_schema(schema: pa.Schema) -> None:
+def test_data_that_does_not_fit_the_given_schema_is_rejected(schema: pa.Schema) -> None:
     with pytest.raises(SchemaMismatchError):
         list(read_input(TABLE, schema).batches)
     with pytest.raises(SchemaMismatchError):
         list(read_input(iter(TABLE.to_batches()), schema).batches)
 
 
-def test_an_iterable_of_other_things_is_a_type_error() -> None:
+def test_iterable_of_other_objects_raises_type_error() -> None:
     with pytest.raises(TypeError, match="RecordBatch"):
         list(read_input([1, 2], TABLE.schema).batches)
 
 
-def test_exceptions_of_the_callers_iterator_pass_unchanged() -> None:
+def test_exception_of_the_input_iterator_is_raised_unchanged() -> None:
     class Mine(Exception):
         pass
 
@@ -126,7 +126,7 @@ def test_exceptions_of_the_callers_iterator_pass_unchanged() -> None:
             list(read_input(data, TABLE.schema).batches)
 
 
-def test_nothing_is_read_before_it_is_asked_for() -> None:
+def test_input_is_read_lazily() -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         raise AssertionError("read too early")
         yield
@@ -134,7 +134,7 @@ def test_nothing_is_read_before_it_is_asked_for() -> None:
     read_input(batches(), TABLE.schema)
 
 
-def test_metadata_must_be_text() -> None:
+def test_metadata_must_be_strings() -> None:
     with pytest.raises(InvalidInputError, match="utf8"):
         read_input(TABLE.replace_schema_metadata({"k": b"\xff"}))
     with pytest.raises(InvalidInputError, match="column 'a'"):

@@ -96,7 +96,7 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize("question", ANSWERS, ids=range(len(ANSWERS)))
-def test_both_give_the_same_answer(pair: tuple[Any, Any], question: Any) -> None:
+def test_both_libraries_return_the_same(pair: tuple[Any, Any], question: Any) -> None:
     ours, theirs = (question(ds) for ds in pair)
     if isinstance(ours, pa.Table):
         assert ours.schema.equals(theirs.schema, check_metadata=True)
@@ -114,7 +114,7 @@ def test_histories_agree(pair: tuple[Any, Any]) -> None:
     same_history(*pair)
 
 
-def test_each_commits_fragments_that_the_other_wrote(pair: tuple[Any, Any]) -> None:
+def test_each_library_commits_fragments_of_the_other(pair: tuple[Any, Any]) -> None:
     ours, theirs = pair
     written = lancetable.fragment.write_fragments(rows(100, 3), ours)
     foreign = [lance.FragmentMetadata.from_json(json.dumps(fragment.to_json())) for fragment in written]
@@ -127,7 +127,7 @@ def test_each_commits_fragments_that_the_other_wrote(pair: tuple[Any, Any]) -> N
     assert lance.dataset(ours.uri).to_table() == back.to_table()
 
 
-def test_deletions_of_one_fragment_committed_by_the_other(pair: tuple[Any, Any]) -> None:
+def test_each_library_commits_deletions_of_the_other(pair: tuple[Any, Any]) -> None:
     ours, theirs = pair
     left = ours.get_fragment(1).delete("id = 8")
     foreign = lance.FragmentMetadata.from_json(json.dumps(left.to_json()))
@@ -141,7 +141,7 @@ def test_deletions_of_one_fragment_committed_by_the_other(pair: tuple[Any, Any])
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_taking_turns_on_one_table(tmp_path: Path, seed: int) -> None:
+def test_alternating_commits_agree(tmp_path: Path, seed: int) -> None:
     uri = str(tmp_path / "t.lance")
     choose = random.Random(seed)
     lancetable.write_dataset(rows(0, 10), uri, max_rows_per_file=4)

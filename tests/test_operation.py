@@ -127,7 +127,7 @@ def test_counts_of_a_fragment() -> None:
     assert DELETIONS.path(3, "s3://b/t/") == "s3://b/t/_deletions/3-1-2151212854833476971.arrow"
 
 
-def test_parts_of_a_fragment_as_json() -> None:
+def test_parts_of_a_fragment_round_trip_through_json() -> None:
     assert DeletionFile.from_json(DELETIONS.json()) == DELETIONS
     assert RowIdMeta.from_json('{"Inline":[1,2]}') == RowIdMeta(b"\x01\x02") == RowIdMeta.from_dict({"Inline": [1, 2]})
     assert RowDatasetVersionMeta(b"\x07").json() == '{"inline":[7]}'
@@ -148,7 +148,7 @@ def test_parts_of_a_fragment_as_json() -> None:
         '{"id": 1, "files": [{"path": "../../etc/passwd", "fields": [], "column_indices": []}], "physical_rows": 2}',
     ],
 )
-def test_malformed_fragment_json(text: str) -> None:
+def test_malformed_fragment_json_is_rejected(text: str) -> None:
     with pytest.raises(InvalidInputError):
         FragmentMetadata.from_json(text)
 
@@ -169,7 +169,7 @@ def test_every_operation_of_the_format_has_a_public_form() -> None:
     assert read.to_format().operation == tx.ReserveFragments(3)
 
 
-def test_texts_are_those_of_pylance() -> None:
+def test_representations_equal_those_of_pylance() -> None:
     lance = pytest.importorskip("lance")
     ours, theirs = LanceOperation, lance.LanceOperation
     for name, arguments in (
@@ -208,7 +208,7 @@ def test_arrow_schemas_are_numbered_from_0() -> None:
         lambda: Transaction("1", LanceOperation.Restore(1)).to_format(),
     ],
 )
-def test_wrong_types(make: Any) -> None:
+def test_arguments_of_wrong_types_are_rejected(make: Any) -> None:
     with pytest.raises(TypeError):
         make()
 
@@ -219,12 +219,12 @@ def test_wrong_types(make: Any) -> None:
         LanceOperation.DataOverlay([]),
     ],
 )
-def test_operations_that_are_not_built(operation: LanceOperation.BaseOperation) -> None:
+def test_unsupported_operations_are_rejected(operation: LanceOperation.BaseOperation) -> None:
     with pytest.raises(UnsupportedFeatureError):
         operation.to_format()
 
 
-def test_bad_numbers_in_fragments() -> None:
+def test_invalid_numbers_in_fragments_are_rejected() -> None:
     for fragment in (
         FragmentMetadata(-1, [], 1),
         FragmentMetadata(1, [], -1),

@@ -152,7 +152,7 @@ def test_progress_of_a_cleanup(ds: LanceDataset) -> None:
     assert told[-1].num_bytes == told[-1].total_bytes == sum(sizes[name] for name in gone) == stats.bytes_removed
 
 
-def test_changes_that_write_no_data_say_that_they_are_done(ds: LanceDataset) -> None:
+def test_changes_without_written_data_report_their_end(ds: LanceDataset) -> None:
     told: list[Progress] = []
     ds.add_columns(pa.field("none", pa.int32()), progress=told.append)
     assert told == [Progress("add_columns", done=True)]
@@ -167,7 +167,7 @@ class Enough(Exception):
 
 
 def after(count: int) -> Callable[[Progress], None]:
-    """A follower that ends the operation with so many rows done."""
+    """Return a callback that aborts the operation after `count` rows."""
 
     def report(now: Progress) -> None:
         if now.num_rows >= count and now.what != "source":
@@ -178,7 +178,7 @@ def after(count: int) -> Callable[[Progress], None]:
 
 @pytest.mark.parametrize("count", [0, 1])
 @pytest.mark.parametrize("name", WRITES)
-def test_a_follower_that_raises_ends_a_change(ds: LanceDataset, name: str, count: int) -> None:
+def test_exception_of_the_callback_ends_a_change(ds: LanceDataset, name: str, count: int) -> None:
     before, version, there = files(ds), ds.version, rows(ds)
     with pytest.raises(Enough):
         WRITES[name][0](ds, after(count))
@@ -187,7 +187,7 @@ def test_a_follower_that_raises_ends_a_change(ds: LanceDataset, name: str, count
 
 
 @pytest.mark.parametrize("part", ["source", "merge_insert"])
-def test_a_merge_insert_that_is_ended_leaves_nothing_of_its_source(
+def test_aborted_merge_insert_leaves_no_spilled_files(
     ds: LanceDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     (tmp_path / "spill").mkdir()
@@ -206,7 +206,7 @@ def test_a_merge_insert_that_is_ended_leaves_nothing_of_its_source(
     assert seen[0] and list((tmp_path / "spill").iterdir()) == [] and files(ds) == before
 
 
-def test_a_follower_that_raises_when_a_file_is_complete(ds: LanceDataset) -> None:
+def test_exception_of_the_callback_after_a_complete_file_ends_a_write(ds: LanceDataset) -> None:
     class Files(FragmentWriteProgress):
         def begin(self, fragment: Any, **kwargs: Any) -> None: ...
 
@@ -224,7 +224,7 @@ def test_a_follower_that_raises_when_a_file_is_complete(ds: LanceDataset) -> Non
         assert files(ds) == before
 
 
-def test_a_compaction_that_is_ended_leaves_nothing_of_tasks_that_were_done(ds: LanceDataset) -> None:
+def test_aborted_compaction_leaves_no_files_of_finished_tasks(ds: LanceDataset) -> None:
     before, told = files(ds), list[Progress]()
 
     def report(now: Progress) -> None:
@@ -236,8 +236,8 @@ def test_a_compaction_that_is_ended_leaves_nothing_of_tasks_that_were_done(ds: L
     assert told[-1].num_files > 1 and files(ds) == before and ds.version == 2
 
 
-def test_a_conflict_of_the_follower_is_not_one_of_the_operation(ds: LanceDataset) -> None:
-    """A follower that writes to a table of its own may lose a race there."""
+def test_conflict_raised_by_the_callback_is_not_retried(ds: LanceDataset) -> None:
+    """A callback that writes to another table may lose a race there."""
     error, calls = RetryableCommitConflictError("of my own table"), list[Progress]()
 
     def report(now: Progress) -> None:
@@ -271,7 +271,7 @@ def test_scan_without_progress_uses_the_usual_path(ds: LanceDataset, monkeypatch
     assert ds.to_table(progress=False).num_rows == 90
 
 
-def test_a_scan_that_a_follower_ends(ds: LanceDataset) -> None:
+def test_exception_of_the_callback_ends_a_scan(ds: LanceDataset) -> None:
     with pytest.raises(Enough):
         ds.to_table(progress=after(20))
     with pytest.raises(Enough):
@@ -279,7 +279,7 @@ def test_a_scan_that_a_follower_ends(ds: LanceDataset) -> None:
     assert ds.to_table().num_rows == 90
 
 
-def test_a_cleanup_that_is_ended_leaves_a_table_that_is_whole(ds: LanceDataset) -> None:
+def test_aborted_cleanup_leaves_a_valid_table(ds: LanceDataset) -> None:
     ds.optimize.compact_files()
 
     def report(now: Progress) -> None:
@@ -295,7 +295,7 @@ def test_a_cleanup_that_is_ended_leaves_a_table_that_is_whole(ds: LanceDataset) 
     assert opened.count_rows() == 90
 
 
-def test_one_report_at_a_time_though_a_compaction_has_threads(ds: LanceDataset) -> None:
+def test_reports_of_a_threaded_compaction_are_serialized(ds: LanceDataset) -> None:
     busy = threading.Lock()
 
     def report(now: Progress) -> None:
@@ -307,7 +307,7 @@ def test_one_report_at_a_time_though_a_compaction_has_threads(ds: LanceDataset) 
     ds.optimize.compact_files(target_rows_per_fragment=20, num_threads=4, progress=report)
 
 
-def test_an_update_that_lost_begins_again(ds: LanceDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retried_update_restarts_its_progress(ds: LanceDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     commit, lost = update_module.commit_prepared, [True]
 
     def losing(version: Any, prepared: Any) -> Any:
@@ -323,7 +323,7 @@ def test_an_update_that_lost_begins_again(ds: LanceDataset, monkeypatch: pytest.
     assert [(each.attempt, each.num_rows, each.total_rows) for each in ends] == [(1, 5, 5), (2, 4, 4)]
 
 
-def test_reports_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_reports_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracker, "INTERVAL_SECONDS", 3600.0)
     told: list[Progress] = []
     batches = TABLE.to_batches(max_chunksize=1)
@@ -332,7 +332,7 @@ def test_reports_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert made.count_rows() == 100
 
 
-def test_what_progress_may_be(ds: LanceDataset) -> None:
+def test_progress_may_be_none_or_false_but_not_a_number(ds: LanceDataset) -> None:
     for nothing in (None, False):
         assert ds.to_table(progress=nothing).num_rows == 90
         ds.update({"s": "'x'"}, progress=nothing)
@@ -358,7 +358,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return shown
 
 
-def test_a_bar_is_shown_when_asked_for(ds: LanceDataset, screen: io.StringIO) -> None:
+def test_bar_is_shown_on_request(ds: LanceDataset, screen: io.StringIO) -> None:
     ds.to_table()
     assert screen.getvalue() == ""
     ds.insert(TABLE, progress=True)
@@ -372,7 +372,7 @@ def test_a_bar_is_shown_when_asked_for(ds: LanceDataset, screen: io.StringIO) ->
     assert "cleanup: 100%" in screen.getvalue() and "files/s" in screen.getvalue()
 
 
-def test_a_bar_without_tqdm_names_what_to_install(ds: LanceDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_tqdm_names_the_package(ds: LanceDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     before = files(ds)
     for call in (ds.to_table, ds.optimize.compact_files, lambda **given: ds.insert(TABLE, **given)):

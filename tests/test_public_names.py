@@ -146,7 +146,7 @@ def test_all_lists_names_that_exist() -> None:
         assert getattr(lancetable, name) is not None
 
 
-def test_names_of_pylance_are_ours() -> None:
+def test_public_names_of_pylance_exist() -> None:
     lance = pytest.importorskip("lance")
     for name in lance.__all__:
         if name != "io":

@@ -67,7 +67,7 @@ TYPES = [
 @pytest.mark.parametrize(
     ("data_type", "described"), TYPES, ids=lambda value: str(value) if isinstance(value, pa.DataType) else ""
 )
-def test_types_as_json_and_back(data_type: pa.DataType, described: dict[str, object]) -> None:
+def test_types_round_trip_through_json(data_type: pa.DataType, described: dict[str, object]) -> None:
     schema = pa.schema([pa.field("c", data_type, metadata={"m": "1"})], metadata={"top": "z"})
     expected = {
         "fields": [{"name": "c", "type": described, "nullable": True, "metadata": {"m": "1"}}],
@@ -77,7 +77,7 @@ def test_types_as_json_and_back(data_type: pa.DataType, described: dict[str, obj
     assert lancetable.json_to_schema(expected).equals(schema, check_metadata=True)
 
 
-def test_json_is_what_pylance_gives() -> None:
+def test_json_equals_that_of_pylance() -> None:
     lance = pytest.importorskip("lance")
     schema = pa.schema([pa.field(f"c{i}", data_type, i % 2 == 0) for i, (data_type, _) in enumerate(TYPES)])
     assert lancetable.schema_to_json(schema) == lance.schema_to_json(schema)
@@ -91,7 +91,7 @@ def test_extension_types_keep_their_name() -> None:
     assert lancetable.json_to_schema(described).field("u").type == pa.uuid()
 
 
-def test_what_has_no_json_form() -> None:
+def test_types_without_a_json_form_are_rejected() -> None:
     with pytest.raises(ValueError, match="map"):
         lancetable.schema_to_json(pa.schema({"m": pa.map_(pa.string(), pa.int8())}))
     for wrong in ({}, {"fields": [{"name": "a"}]}, {"fields": 3}):
@@ -114,7 +114,7 @@ def test_fields_have_ids_in_depth_first_order() -> None:
     assert repr(schema).startswith("Schema {") and 'name: "y", id: 3' in repr(schema)
 
 
-def test_primary_key_in_the_order_of_positions() -> None:
+def test_primary_key_is_ordered_by_position() -> None:
     key, position = "lance-schema:unenforced-primary-key", "lance-schema:unenforced-primary-key:position"
     schema = LanceSchema.from_pyarrow(
         pa.schema(

@@ -15,7 +15,7 @@ TOOLS = ("bash", "basename", "cat", "cksum", "dirname", "env", "head", "printf",
 
 @pytest.fixture
 def bare_path(tmp_path: Path) -> Path:
-    """A directory for PATH with the everyday tools, without Java, and with the id of a common user."""
+    """A directory for PATH with the usual tools, without Java, and with an `id` command that reports a regular user."""
     if not (ROOT / "scripts" / "demo").exists():
         pytest.skip("not a source checkout: scripts/demo is not there")
     for tool in TOOLS:
@@ -27,7 +27,7 @@ def bare_path(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_demo_without_java_and_without_root_names_the_package(bare_path: Path) -> None:
+def test_demo_without_java_names_the_package_to_install(bare_path: Path) -> None:
     run = subprocess.run(
         [str(bare_path / "bash"), str(ROOT / "scripts" / "demo")],
         env={"PATH": str(bare_path)},
@@ -41,7 +41,7 @@ def test_the_demo_without_java_and_without_root_names_the_package(bare_path: Pat
     assert "Traceback" not in run.stderr
 
 
-def test_without_a_python_the_script_says_which_it_needs(bare_path: Path, tmp_path: Path) -> None:
+def test_script_without_python_names_the_required_version(bare_path: Path, tmp_path: Path) -> None:
     (bare_path / "java").write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\" 2021' >&2\n")
     (bare_path / "java").chmod(0o755)
     run = subprocess.run(

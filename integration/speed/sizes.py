@@ -25,14 +25,14 @@ MIN_BYTES = 1 << 20
 
 
 def lists_of(rng: np.random.Generator, values: pa.Array, mean: int) -> pa.Array:
-    """`values` in lists of 0 to 2 * mean items."""
+    """Return `values` in lists of 0 to 2 * mean items."""
     ends = np.cumsum(rng.integers(0, 2 * mean + 1, len(values)))
     ends = np.concatenate([[0], ends[ends < len(values)], [len(values)]])
     return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), values)
 
 
 def shapes(n: int) -> dict[str, Callable[[], pa.Array]]:
-    """Columns of about `n` values by name."""
+    """Return columns of about `n` values by name."""
     rng = np.random.default_rng(11)
     words = [
         f"{a}-{b}" for a in ("red", "green", "blue", "black") for b in ("car", "bicycle", "boat", "train", "plane")

@@ -34,7 +34,7 @@ def nulls(n: int) -> np.ndarray[Any, Any]:
 
 
 def type_columns() -> dict[str, Callable[[int], dict[str, pa.Array]]]:
-    """Families of columns, each with and without nulls where the format has nulls for it."""
+    """Return families of columns, each with and without nulls if the format supports nulls for it."""
 
     def both(name: str, values: Callable[[int], list[Any]], type_: pa.DataType) -> Callable[[int], dict[str, pa.Array]]:
         def build(n: int) -> dict[str, pa.Array]:
@@ -142,7 +142,7 @@ def simple(start: int, n: int) -> pa.Table:
 
 
 def histories() -> dict[str, tuple[list[str], Callable[[str, str], None]]]:
-    """Tables with more than one version: what happened, and a function that makes it happen."""
+    """Return tables with several versions: a description of the changes and a function that performs them."""
 
     def append(uri: str, version: str) -> None:
         for i in range(3):

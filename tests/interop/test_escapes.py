@@ -194,7 +194,7 @@ def make_table(uri: Path) -> None:
 
 
 def with_manifest(uri: Path, change: Change, path: str) -> None:
-    """The newest manifest once more, changed. The inline transaction goes, so that its file has to be read."""
+    """Replace the newest manifest by a changed one without an inline transaction, so the transaction file is read."""
     version = open_version(str(uri))
     message = table_pb2.Manifest()
     message.CopyFrom(read_manifest(version.store, version.location).manifest.message)
@@ -207,7 +207,7 @@ def with_manifest(uri: Path, change: Change, path: str) -> None:
 
 
 def cases(directory: Path) -> Iterator[tuple[str, Path]]:
-    """Tables with one hostile path each, and what is hostile in them."""
+    """Yield a description and the URI of tables with one malicious path each."""
     outside = str(directory / "outside")
     for kind, (change, paths) in IN_MANIFEST.items():
         for number, path in enumerate(paths):
@@ -218,7 +218,7 @@ def cases(directory: Path) -> Iterator[tuple[str, Path]]:
             try:
                 with_manifest(uri, change, path.format(outside=outside) if "{" in path else path)
             except ValueError:
-                continue  # protobuf does not take such text
+                continue  # not a valid protobuf string
             yield f"{kind} {number} {path[:40]!r}", uri
     for number, path in enumerate(PATHS):
         uri = directory / "tables" / "t"
@@ -285,7 +285,7 @@ def outcome(question: Callable[[Any], Any], uri: Path) -> str:
     return "answer"
 
 
-def test_no_path_leads_outside(tmp_path: Path) -> None:
+def test_paths_outside_of_the_table_are_rejected(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, __file__, str(tmp_path)],
         capture_output=True,

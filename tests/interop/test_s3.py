@@ -36,7 +36,7 @@ def _ids(library: Any, uri: str, options: dict[str, str], version: int | None = 
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("external", [False, True], ids=["s3", "s3+ddb"])
-def test_each_reads_and_continues_what_the_other_wrote(s3: Moto, external: bool, client: str) -> None:
+def test_each_library_reads_and_continues_tables_of_the_other(s3: Moto, external: bool, client: str) -> None:
     uri, options = _place(s3, external)
     ours = {**options, "client": client}
     lancetable.write_dataset(_rows(0), uri, storage_options=ours)
@@ -57,8 +57,8 @@ def test_each_reads_and_continues_what_the_other_wrote(s3: Moto, external: bool,
         assert _ids(lance, plain, options) == _ids(lancetable, plain, ours) == want
 
 
-def test_rows_in_dynamodb_are_those_of_pylance(s3: Moto) -> None:
-    """The same attributes with the same values, for the same steps."""
+def test_dynamodb_items_equal_those_of_pylance(s3: Moto) -> None:
+    """The same steps write the same attributes with the same values."""
     items = []
     for library in (lancetable, lance):
         uri, options = _place(s3, True)
@@ -83,11 +83,12 @@ def test_rows_in_dynamodb_are_those_of_pylance(s3: Moto) -> None:
     assert items[0] == items[1]
 
 
-@pytest.mark.parametrize("finisher", ["ours", "pylance"])
-def test_a_version_that_its_writer_did_not_finish(s3: Moto, finisher: str) -> None:
-    """The state after step 2 of a commit, made by hand; the other library puts the manifest in place."""
+@pytest.mark.parametrize("finisher", ["lancetable", "pylance"])
+def test_unfinished_version_is_finished_by_the_other_library(s3: Moto, finisher: str) -> None:
+    """The state after step 2 of a commit is created directly; the other library copies the manifest to its final
+    path."""
     uri, options = _place(s3, True)
-    library = lancetable if finisher == "ours" else lance
+    library = lancetable if finisher == "lancetable" else lance
     lancetable.write_dataset(_rows(0), uri, storage_options=options)
     lance.write_dataset(_rows(10), uri, mode="append", storage_options=options)
     store, base = open_store(uri, options)
@@ -108,11 +109,12 @@ def test_a_version_that_its_writer_did_not_finish(s3: Moto, finisher: str) -> No
 
 
 @pytest.mark.parametrize("external", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["s3", "s3+ddb"])
-def test_writers_of_both_at_once(s3: Moto, external: bool, scale: int) -> None:
-    """Nothing lost, nothing doubled, and both see the same; 4 + 4 writers with 25 appends each at full scale."""
+def test_concurrent_writers_of_both_libraries_lose_no_rows(s3: Moto, external: bool, scale: int) -> None:
+    """No row is lost or duplicated, and both libraries read the same; 4 + 4 writers with 25 appends each at full
+    scale."""
     uri, options = _place(s3, external)
     lancetable.write_dataset(_rows(-1, 1), uri, storage_options=options)
-    libraries = ["ours", "pylance"] * (1 if scale == 1 else 4)
+    libraries = ["lancetable", "pylance"] * (1 if scale == 1 else 4)
     appends = 3 if scale == 1 else 25
     result = append_in_processes(uri, options, libraries, appends)
     assert check_rows(uri, options, libraries, appends, len(result["errors"])) == []
@@ -120,7 +122,7 @@ def test_writers_of_both_at_once(s3: Moto, external: bool, scale: int) -> None:
         assert result["errors"] == []
 
 
-def test_a_clone_is_opened_with_the_options_of_its_source(s3: Moto) -> None:
+def test_clone_is_opened_with_the_options_of_its_source(s3: Moto) -> None:
     uri, options = _place(s3, False)
     table = lancetable.write_dataset(_rows(0), uri, storage_options=options)
     for name, clone in (("shallow", table.shallow_clone), ("deep", table.deep_clone)):

@@ -27,7 +27,7 @@ def blobs(rng: np.random.Generator, n: int) -> list[bytes | None]:
 
 
 def rows(rng: np.random.Generator, form: str, first: int, n: int) -> pa.Table:
-    """Columns id, b, s {k, b}."""
+    """Return rows with the columns id, b, s {k, b}."""
     if form == "2.2 second":
         limits = {"inline_size_threshold": 64, "dedicated_size_threshold": 1000, "pack_file_size_threshold": 2000}
         field = lance.blob_field("b", **limits)
@@ -72,7 +72,7 @@ def same(what: str, call: Any, theirs: Any, ours: Any) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("form", FORMS)
-def test_as_pylance(form: str, seed: int, tmp_path: Path, scale: int) -> None:
+def test_blobs_are_read_as_by_pylance(form: str, seed: int, tmp_path: Path, scale: int) -> None:
     for turn in range(scale):
         rng = np.random.default_rng([FORMS.index(form), seed, turn])
         path = str(tmp_path / str(turn))
@@ -127,7 +127,7 @@ def opened(files: list[Any]) -> list[Any]:
 def ranges(
     rng: np.random.Generator, found: list[tuple[int, bytes | None]], chosen: list[int]
 ) -> list[tuple[int, int, int]]:
-    """A part of each chosen blob."""
+    """Return a part of each chosen blob."""
     made = []
     for (_, data), row in zip(found, chosen):
         start, end = sorted(rng.integers(0, len(data or b"") + 1, 2).tolist())

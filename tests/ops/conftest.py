@@ -19,7 +19,7 @@ NUM_ROWS = 600
 
 
 def rows(start: int, count: int, seed: int) -> pa.Table:
-    """Columns of most kinds; `k` is unique and ascending."""
+    """Return columns of most kinds; `k` is unique and ascending."""
     rng = np.random.default_rng(seed)
     some = rng.random(count) < 0.15
 
@@ -57,7 +57,7 @@ def rows(start: int, count: int, seed: int) -> pa.Table:
 
 
 def write_busy(path: Path, *, stable: bool) -> lance.LanceDataset:
-    """A table with a history: append, deletes, columns added (SQL, a function, empty) and dropped, updates."""
+    """Write a table with a history: append, deletes, columns added (SQL, a function, empty) and dropped, updates."""
     uri = str(path)
     common: dict[str, Any] = {"data_storage_version": "2.0", "max_rows_per_file": ROWS_PER_FILE}
     half = NUM_ROWS // 2

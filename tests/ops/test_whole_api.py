@@ -67,7 +67,7 @@ _tables = itertools.count()
 
 
 def kind_of(name: str) -> str:
-    """The kind of a column whose name is a kind and a number."""
+    """Return the kind of a column whose name is a kind and a number."""
     return name.rstrip("0123456789")
 
 
@@ -179,7 +179,7 @@ class ApiMachine(RuleBasedStateMachine):
     def rows(
         self, state: State, number: int, seed: int, columns: Iterable[str] | None = None, ids: Iterable[int] = ()
     ) -> tuple[pa.Table, list[dict[str, Any]]]:
-        """Rows with the ids given, then with such as the table has not, as a table and as values."""
+        """Return rows with the given ids, then with ids that the table lacks, as a table and as Python values."""
         rng = np.random.default_rng(seed)
         chosen = [*ids]
         free = iter(sorted(set(range(40)) - state.ids - set(chosen)))
@@ -323,7 +323,7 @@ class ApiMachine(RuleBasedStateMachine):
         )
 
     def condition(self, seed: int) -> tuple[str, Callable[[Values], bool]]:
-        """A predicate as SQL and as a function."""
+        """Return a predicate as SQL and as a function."""
         rng = np.random.default_rng(seed)
         bound = int(rng.integers(-1, 20))
         options: list[tuple[str, Callable[[Values], bool]]] = [
@@ -810,7 +810,7 @@ class FaultyMachine(ApiMachine):
 
 
 @pytest.mark.parametrize("machine", [ApiMachine, FaultyMachine], ids=["sound", "faults"])
-def test_the_whole_api_does_what_the_model_says(machine: type[ApiMachine]) -> None:
+def test_whole_api_agrees_with_a_model(machine: type[ApiMachine]) -> None:
     count = settings.default.max_examples if settings.default is not None else 20
     walks = min(500, max(1, count * SCALE // 4))
     run_state_machine_as_test(

@@ -25,7 +25,7 @@ from lancetable.table.version import open_version
 
 
 def table_of(uri: Path, storage: str = "0.1") -> pa.Table:
-    """Two fragments, five rows each, one row of the first deleted."""
+    """Create two fragments of five rows, with one row of the first deleted."""
     table = pa.table({"a": range(10), "s": [f"s{i}" for i in range(10)]})
     lance.write_dataset(table, uri, data_storage_version=storage, max_rows_per_file=5)
     lance.dataset(uri).delete("a = 2")

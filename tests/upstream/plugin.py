@@ -19,20 +19,20 @@ def note(test: str, outcome: str, reason: str) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """One line for a test: its call, or what kept it from being called, or a failure afterwards."""
+    """Write one line for the call of a test, or for the failure or skip of its setup or teardown."""
     if report.when == "call" or report.outcome != "passed":
         note(report.nodeid, report.outcome, report.longreprtext if report.outcome != "passed" else "")
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """One line for a file that could not be collected, or was skipped as a whole."""
+    """Write one line for a file that could not be collected or was skipped as a whole."""
     if report.outcome != "passed":
         note(report.nodeid, report.outcome, report.longreprtext)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """A test that forks lets both processes go on: the child ends with its test."""
+    """End the child process with its test, because both processes continue after a test that forks."""
     own = os.getpid()
     try:
         yield

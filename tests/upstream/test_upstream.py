@@ -1,14 +1,14 @@
-"""pylance's own Python tests against lancetable, as far as `scope.toml` says that they are within scope.
+"""pylance's own Python tests, run with lancetable, as far as they are within the scope that `scope.toml` defines.
 
     LANCETABLE_UPSTREAM=/path/to/lance python -m pytest -m "" tests/upstream
 
-names a checkout of github:lancedb/lance, or a git repository with it; without the variable the run is skipped. Nothing
-of pylance's tests is part of this repository.
+The variable is the path of a checkout of github:lancedb/lance, or of a git repository with it; without the variable
+the run is skipped. This repository contains none of pylance's tests.
 
     python tests/upstream/test_upstream.py [lancetable | pylance]
 
-prints every test that did not pass, and those that are left out although they pass; with "pylance" the same tests run
-against the pylance that is installed, which shows whether a reason in `scope.toml` is true.
+This command prints every test that did not pass, and those that are excluded although they pass. With "pylance" the
+same tests run with the installed pylance, which shows whether a reason in `scope.toml` is true.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ MAX_LEFT_OUT = 0.15  # of all tests in scope
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which of pylance's test files are within scope; what is not, and what is left out all the same, with reasons.
+    """The test files of pylance within scope, and the excluded files and tests with the reasons.
 
-    A test is named as `file::test`; without its parameters for all of them. `outside` are files, or patterns of their
-    names, and tests in files that are within scope, whose subject lancetable has not.
+    A test is given as `file::test`, without parameters for all of its cases. `outside` lists files, patterns of file
+    names
+    and tests of features that lancetable does not have; `left_out` lists tests within scope that are excluded.
     """
 
     files: tuple[str, ...]
@@ -65,7 +66,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one test came out: "passed", "failed" or "skipped", and why."""
+    """The outcome of one test, "passed", "failed" or "skipped", with the reason."""
 
     outcome: str
     reason: str
@@ -113,7 +114,7 @@ def _names(listed: Iterable[str], test: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The tests of files in scope: whose subject is outside, left out, passed, not passed. A skip is no pass."""
+    """The tests of files in scope: outside, left out, passed, failed. A skipped test counts as failed."""
 
     outside: list[str]
     left_out: list[str]

@@ -86,13 +86,13 @@ LIST_CHUNK = words(5, 10, 10, 12) + LEVELS
 LIST_BUFFERS = [words(0x60), LIST_CHUNK, words(4, 0, width=8)]
 
 
-def test_the_list_example_of_2_1() -> None:
+def test_list_example_of_2_1_is_read() -> None:
     assert read(LISTS, 4, LIST_LAYOUT, LIST_BUFFERS) == LIST_VALUES
     assert read(LISTS, 4, LIST_LAYOUT, LIST_BUFFERS, rows=range(1, 3)) == [None, []]
     assert read(LISTS, 4, LIST_LAYOUT, LIST_BUFFERS, rows=np.array([0, 3])) == [[1, 2], [3]]
 
 
-def test_the_list_example_of_2_2() -> None:
+def test_list_example_of_2_2_is_read() -> None:
     layout = pb.PageLayout()
     layout.CopyFrom(LIST_LAYOUT)
     layout.mini_block_layout.has_large_chunk = True
@@ -102,14 +102,14 @@ def test_the_list_example_of_2_2() -> None:
         read(LISTS, 4, layout, buffers)
 
 
-def test_the_full_zip_examples() -> None:
+def test_full_zip_examples_are_read() -> None:
     entries = bytes.fromhex("04 01000000 61 00 02000000 6263 06 07 04 01000000 64 01 00 00000000")
     layout = full(bits_rep=1, bits_def=2, bits_per_offset=32, num_items=7, num_visible_items=5, layers=[3, 6])
     index = bytes.fromhex("00 0d 0e 0f 1b")
     wanted = [["a", "bc"], None, [], ["d", None, ""]]
     assert read(TEXT_LISTS, 4, layout, [entries, index]) == wanted
     assert read(TEXT_LISTS, 4, layout, [entries, index], rows=np.array([0, 3])) == [wanted[0], wanted[3]]
-    # How many entries have a value follows from the entries.
+    # The number of entries with a value is computed from the entries, so num_visible_items is not needed.
     layout.full_zip_layout.num_visible_items = 9
     assert read(TEXT_LISTS, 4, layout, [entries, index]) == wanted
     fixed = bytes.fromhex("04 01000000 00 02000000 06 07 04 03000000 01 00000000")
@@ -125,7 +125,7 @@ def test_the_full_zip_examples() -> None:
     assert read(LISTS, 4, layout, [fixed, bytes.fromhex("00 0a 0b 0c 16")]) == [[1, 2], None, [], [3, None]]
 
 
-def test_bit_packed_example() -> None:
+def test_bit_packed_example_is_read() -> None:
     """1,000 values below 64: the width, then a block of 6 bits each."""
     from lancetable.file.kernels.bitpacking import pack_blocks
 
@@ -148,7 +148,7 @@ def test_bit_packed_example() -> None:
         read(INTS, 1025, layout, [meta, chunk])
 
 
-def test_long_constant_example() -> None:
+def test_long_constant_example_is_read() -> None:
     buffer = bytes.fromhex("02000000 08000000 05000000 00000000 05000000 68656c6c6f")
     layout = pb.PageLayout(constant_layout=pb.ConstantLayout(layers=[1]))
     assert read(pa.utf8(), 3, layout, [buffer], version=FileVersion.V2_2) == ["hello"] * 3
@@ -156,7 +156,7 @@ def test_long_constant_example() -> None:
         read(pa.utf8(), 3, layout, [buffer])
 
 
-def test_old_runs_may_pass_the_end_of_their_chunk() -> None:
+def test_runs_past_the_end_of_their_chunk_are_truncated() -> None:
     layout = mini(
         value_compression=pb.CompressiveEncoding(rle=pb.Rle(values=flat(32), run_lengths=flat(8))),
         num_buffers=2,
@@ -179,7 +179,7 @@ PLAIN = [words((len(PLAIN_CHUNK) // 8 - 1) << 4), PLAIN_CHUNK]
 ZSTD = pb.BufferCompression(scheme="COMPRESSION_ALGORITHM_ZSTD")  # type: ignore[arg-type]  # takes names
 
 
-def test_plain_page() -> None:
+def test_uncompressed_page_is_read() -> None:
     assert read(INTS, 3, mini(), PLAIN) == [1, 2, 3]
 
 
@@ -284,7 +284,9 @@ REFUSED: list[tuple[str, pa.DataType, int, pb.PageLayout, list[bytes]]] = [
 @pytest.mark.parametrize(
     ("data_type", "length", "layout", "buffers"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
 )
-def test_refuses(data_type: pa.DataType, length: int, layout: pb.PageLayout, buffers: list[bytes]) -> None:
+def test_damaged_pages_are_rejected(
+    data_type: pa.DataType, length: int, layout: pb.PageLayout, buffers: list[bytes]
+) -> None:
     with pytest.raises((CorruptFileError, UnsupportedFeatureError)) as caught:
         read(data_type, length, layout, buffers)
     assert caught.value.path == "f"
@@ -299,14 +301,14 @@ BAD_INDICES = {
 
 
 @pytest.mark.parametrize("index", BAD_INDICES.values(), ids=BAD_INDICES)
-def test_takes_refuse_a_bad_repetition_index_and_scans_do_not_need_one(index: bytes) -> None:
+def test_damaged_repetition_index_is_rejected_by_takes_and_unused_by_scans(index: bytes) -> None:
     buffers = [*LIST_BUFFERS[:2], index]
     assert read(LISTS, 4, LIST_LAYOUT, buffers) == LIST_VALUES
     with pytest.raises(CorruptFileError, match="repetition index"):
         read(LISTS, 4, LIST_LAYOUT, buffers, rows=np.array([1, 3]))
 
 
-def test_a_page_of_nulls_without_bytes_is_bounded() -> None:
+def test_row_count_of_an_all_null_page_is_limited() -> None:
     layout = pb.PageLayout(constant_layout=pb.ConstantLayout(layers=[3]))
     assert read(INTS, 5, layout, []) == [None] * 5
     with pytest.raises(CorruptFileError, match="too much memory"):
@@ -317,14 +319,14 @@ def test_a_page_of_nulls_without_bytes_is_bounded() -> None:
         read(INTS, 1 << 50, inline, [], version=FileVersion.V2_2)
 
 
-def test_the_encoding_of_2_3_is_refused_by_name() -> None:
+def test_error_for_the_encoding_of_2_3_contains_its_name() -> None:
     with pytest.raises(UnsupportedFeatureError, match=r"2\.3"):
         read(INTS, 3, mini(), PLAIN, url="/lance.encodings23.PlanarLayout")
     with pytest.raises(CorruptFileError, match="expected an encoding message"):
         read(INTS, 3, mini(), PLAIN, url="/lance.encodings99.PageLayout")
 
 
-def test_deeply_nested_messages_are_refused() -> None:
+def test_deeply_nested_messages_are_rejected() -> None:
     encoding = flat(32).SerializeToString()
     for _ in range(150):
         # CompressiveEncoding.general (10) of General.values (3), which no message object can be built from.
@@ -350,7 +352,7 @@ class Serialized:
         return self.data
 
 
-def test_unknown_members_of_the_oneofs_are_refused() -> None:
+def test_unknown_oneof_cases_are_rejected() -> None:
     # A field that no version of the messages has.
     layout = pb.PageLayout.FromString(bytes([15 << 3 | 2, 0]))
     with pytest.raises(CorruptFileError, match="without a page layout"):
@@ -373,8 +375,8 @@ ROWS_OF_NULLS = [
 
 
 @pytest.mark.parametrize(("kind", "values", "row"), ROWS_OF_NULLS, ids=["one", "outer", "inner"])
-def test_zipped_fixed_size_lists_of_nulls_have_no_bytes(kind: pa.DataType, values: Any, row: list[Any]) -> None:
-    """pylance 0.39 writes them; without levels nothing is left at all."""
+def test_full_zip_fixed_size_lists_of_nulls_have_no_bytes(kind: pa.DataType, values: Any, row: list[Any]) -> None:
+    """pylance 0.39 writes such pages; without levels they have no bytes at all."""
     layout = full(bits_def=1, bits_per_value=0, value_compression=values, layers=[3])
     assert read(kind, 3, layout, [b"\0\1\0"]) == [row, None, row]
     assert read(kind, 3, layout, [b"\0\1\0"], rows=np.array([1, 2])) == [None, row]
@@ -387,8 +389,8 @@ def test_zipped_fixed_size_lists_of_nulls_have_no_bytes(kind: pa.DataType, value
     assert read(pa.list_(kind), 3, layout, [b"\2\0\3\2", b"\0\2\3\4"]) == wanted
 
 
-def test_rows_of_impossible_widths_are_refused_when_taken() -> None:
-    """Where single rows are picked, nothing is allocated for a width that no chunk has room for."""
+def test_take_of_values_with_an_impossible_width_is_rejected() -> None:
+    """A take of single rows allocates nothing for a width that exceeds the size of every chunk."""
     wide = pb.CompressiveEncoding(fixed_size_list=pb.FixedSizeList(items_per_value=2**28, values=flat(128)))
     chunk = padded(words(0, 24)) + padded(bytes(24))
     layout = mini(value_compression=wide)
@@ -397,7 +399,7 @@ def test_rows_of_impossible_widths_are_refused_when_taken() -> None:
             read(kind, 3, layout, [words((len(chunk) // 8 - 1) << 4), chunk], rows=np.array([0, 2]))
 
 
-def test_zipped_values_without_bytes_are_refused_for_other_types() -> None:
+def test_full_zip_values_without_bytes_are_rejected_for_other_types() -> None:
     for values in (flat(0), flat(32), variable()):
         with pytest.raises(CorruptFileError):
             read(INTS, 3, full(bits_per_value=0, value_compression=values), [b""])

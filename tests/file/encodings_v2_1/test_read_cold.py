@@ -1,8 +1,9 @@
-"""A take of one row from a file that nothing is known of but its metadata: how often it asks, and for how much.
+"""Requests and bytes of a take of one row from a file of which only the metadata is cached.
 
-At most two rounds for all columns of a field (what the page holds where, then the values), three for blobs, whose bytes
-lie apart. Without merging of ranges: hardly more than the chunks with the row, what tells their places, and the
-dictionary. Every layout and every encoding of values is among the pages, by pylance's hand and by ours.
+At most two rounds of requests for all columns of a field (positions in the page, then values), and three for blobs,
+whose bytes are stored separately. Without merging of ranges, hardly more bytes are read than the chunks with the row,
+their positions and the dictionary. The pages cover every layout and every encoding of values, written by pylance and
+by lancetable.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def size(where: ByteRange) -> int:
 
 
 def needed(page: Page, layout: Any, row: int, read: Read) -> int:
-    """Bytes that lead to a row of a page, and the row's own."""
+    """Return the number of bytes required to locate and read a row of a page."""
     if isinstance(layout, Blob):
         return needed(page, layout.inner_layout, row, read)
     if isinstance(layout, ConstantPage):
@@ -78,7 +79,7 @@ def payload(meta: FileMetadata, value: Any) -> int:
 
 
 def kinds_of(layout: Any, page: Page) -> set[str]:
-    """What a page is, and how its values are encoded."""
+    """Return the layouts and value encodings of a page."""
     if isinstance(layout, Blob):
         return {"blob"}
     if isinstance(layout, ConstantPage):
@@ -94,7 +95,7 @@ def kinds_of(layout: Any, page: Page) -> set[str]:
 
 
 def assert_little_is_read(path: Path, wanted: Sequence[Any], rows: Sequence[int]) -> set[str]:
-    """Returns the kinds of pages that were read."""
+    """Check the requests of takes and return the kinds of pages that were read."""
     kinds: set[str] = set()
     inner = MemoryStore()
     inner.put("f", path.read_bytes())
@@ -128,7 +129,7 @@ def assert_little_is_read(path: Path, wanted: Sequence[Any], rows: Sequence[int]
 
 
 @pytest.mark.parametrize("version", read_types.VERSIONS)
-def test_every_type(tmp_path: Path, version: str) -> None:
+def test_take_of_every_type_reads_little_in_few_rounds(tmp_path: Path, version: str) -> None:
     for name in read_types.NAMES:
         if (name, version) == ("struct packed", "2.1"):
             continue  # packed structs with fixed-size lists came with 2.2
@@ -141,7 +142,7 @@ def test_every_type(tmp_path: Path, version: str) -> None:
 
 @pytest.mark.parametrize("structure", ["miniblock", "fullzip"])
 @pytest.mark.parametrize("version", read_types.VERSIONS)
-def test_nested(tmp_path: Path, version: str, structure: str) -> None:
+def test_take_of_nested_types_reads_little_in_few_rounds(tmp_path: Path, version: str, structure: str) -> None:
     for name, data_type in read_types.NESTED + (read_types.NESTED_2_2 if version == "2.2" else []):
         rng = np.random.default_rng(6)
         values = pa.array([read_types.value(rng, data_type, 0.1) for _ in range(120)], data_type)
@@ -156,7 +157,7 @@ PREFIX = "lance-encoding:"
 
 
 def layout_cases(version: str) -> dict[str, tuple[pa.Field, pa.Array]]:
-    """A column for each layout that pylance or this library writes, and for each way to encode values."""
+    """Return a column for each layout and each value encoding that pylance or this library writes."""
     rng = np.random.default_rng(8)
     mask = pa.array(rng.random(N) < 0.1)
     words = pa.array([f"word {k}" for k in range(40)]).take(pa.array(rng.integers(0, 40, N)))
@@ -226,7 +227,7 @@ KINDS_2_2 = {
 
 
 @pytest.mark.parametrize("version", read_types.VERSIONS)
-def test_every_layout(tmp_path: Path, version: str) -> None:
+def test_take_of_every_layout_reads_little_in_few_rounds(tmp_path: Path, version: str) -> None:
     seen: set[str] = set()
     path = tmp_path / "f.lance"
     for field, array in layout_cases(version).values():
@@ -240,7 +241,7 @@ def test_every_layout(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("too_much", ["bytes", "rounds"])
-def test_the_measure_can_fail(tmp_path: Path, too_much: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_detects_additional_reads(tmp_path: Path, too_much: str, monkeypatch: pytest.MonkeyPatch) -> None:
     field, array = layout_cases("2.1")["long texts"]
     wanted = read_types.write(tmp_path / "f.lance", "2.1", field, [array])
     read = FullZip.read

@@ -1,7 +1,7 @@
-"""Damaged pages of versions 2.1 and 2.2: an error of ours or an array that Arrow finds sound; never anything else.
+"""Damaged pages of versions 2.1 and 2.2: reading raises a LanceError or returns an array that is valid for Arrow.
 
-The trials run in a child process with an address limit, because a crash is one of the things that must not happen. This
-file is that child's program as well:    test_read_damage.py DIRECTORY SEED COUNT
+The trials run in a child process with a limit on its address space, because a reader may also crash. This file is the
+program of the child process, too:    test_read_damage.py DIRECTORY SEED COUNT
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KINDS = ["flip", "overwrite", "zero", "message", "message", "length"]
 
 
 def columns() -> dict[str, tuple[pa.Array, dict[str, str]]]:
-    """Columns that between them use every layout and most arms; any bits of their types are values."""
+    """Return columns that together use every layout and most encodings; every bit pattern of their types is valid."""
     rng = np.random.default_rng(8)
     n = 3000
     mask = rng.random(n) < 0.2
@@ -63,7 +63,7 @@ def columns() -> dict[str, tuple[pa.Array, dict[str, str]]]:
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
-def test_damage(tmp_path: Path, version: str, scale: int) -> None:
+def test_damaged_pages_raise_lance_errors_or_return_valid_arrays(tmp_path: Path, version: str, scale: int) -> None:
     lance_file = pytest.importorskip("lance.file", reason="pylance writes the files")
     for number, (array, metadata) in enumerate(columns().values()):
         schema = pa.schema([pa.field("c", array.type, metadata=metadata)])
@@ -106,7 +106,7 @@ def trials(directory: str, seed: int, count: int) -> dict[str, Any]:
             try:
                 attempt(store, meta, rows)
                 found["read"] += 1
-            except LanceError:  # noqa: PERF203 - each trial stands alone
+            except LanceError:  # noqa: PERF203 - trials are independent
                 found["refused"] += 1
             except Exception:
                 wrong.append(f"{kind}: {traceback.format_exc()[-1500:]}")
@@ -139,7 +139,7 @@ def damage(data: bytearray, page: Page, kind: str, rng: random.Random) -> None:
 
 
 def changed(encoding: bytes, rng: random.Random) -> bytes:
-    """The layout with one number of it changed."""
+    """Return the layout with one of its numbers changed."""
     wrapper = AnyMessage.FromString(encoding)
     layout = pb.PageLayout.FromString(wrapper.value)
     places: list[tuple[Message, str]] = []

@@ -43,7 +43,7 @@ def key(**settings: str) -> dict[str, str]:
 
 
 def columns() -> list[tuple[str, pa.Array, dict[str, str], list[str]]]:
-    """Name, values, field metadata, versions."""
+    """Return name, values, field metadata and versions of each column."""
     rng = np.random.default_rng(5)
     both, newer = ["2.1", "2.2"], ["2.2"]
     mask = rng.random(N) < 0.1
@@ -116,7 +116,7 @@ def pages(path: Path) -> list[pb.PageLayout]:
 
 
 def arms(message: Message) -> Counter[str]:
-    """How often each member of a oneof stands in a message."""
+    """Count the members of oneofs that are set in a message."""
     found: Counter[str] = Counter()
     for field, content in message.ListFields():
         if field.containing_oneof is not None:
@@ -133,7 +133,7 @@ CASES = [(name, array, metadata, version) for name, array, metadata, versions in
 
 
 @pytest.mark.parametrize(("name", "array", "metadata", "version"), CASES, ids=[f"{c[0]} {c[3]}" for c in CASES])
-def test_reads_what_pylance_wrote(
+def test_files_of_pylance_are_read(
     tmp_path: Path, name: str, array: pa.Array, metadata: dict[str, str], version: str
 ) -> None:
     path = tmp_path / "a.lance"
@@ -143,24 +143,24 @@ def test_reads_what_pylance_wrote(
     read_types.assert_reads(path, wanted, np.random.default_rng(1))
 
 
-def test_every_layout_and_arm_is_met(tmp_path: Path) -> None:
+def test_pylance_files_cover_every_layout_and_oneof_case(tmp_path: Path) -> None:
     met: Counter[str] = Counter()
     for name, array, metadata, version in CASES:
         path = tmp_path / f"{name} {version}.lance"
         read_types.write(path, version, pa.field("c", array.type, metadata=metadata), [array])
         for message in pages(path):
             met += arms(message)
-    # A dictionary stands in the layout, not in its own arm.
+    # A dictionary is stored in the layout, not in its own member of the oneof.
     assert {*LAYOUTS, *COMPRESSIVE} - met.keys() == {"dictionary"}
 
 
 @pytest.mark.parametrize(("oneof", "known"), [("layout", LAYOUTS), ("compression", COMPRESSIVE)])
-def test_every_arm_of_the_oneofs_is_known(oneof: str, known: dict[str, Any]) -> None:
+def test_every_oneof_case_has_a_class(oneof: str, known: dict[str, Any]) -> None:
     message = pb.PageLayout if oneof == "layout" else pb.CompressiveEncoding
     assert known.keys() == {arm.name for arm in message.DESCRIPTOR.oneofs_by_name[oneof].fields}
 
 
-def test_messages_survive_parsing_and_building() -> None:
+def test_messages_round_trip() -> None:
     flat = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=32))
     message = pb.CompressiveEncoding(dictionary=pb.Dictionary(indices=flat, items=flat, num_dictionary_items=3))
     assert compressive_to_message(compressive_from_message(message)) == message
@@ -174,7 +174,7 @@ class Remote(CountingStore):
     mapped = False
 
 
-def test_a_take_reads_only_its_chunks(tmp_path: Path) -> None:
+def test_take_reads_only_chunks_of_its_rows(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     count = 200_000
     offsets = np.arange(0, count + 1, 4).astype(np.int32)
@@ -205,8 +205,8 @@ def test_a_take_reads_only_its_chunks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lists", [False, True])
 @pytest.mark.parametrize("order", ["text, numbers", "numbers, text", "text, numbers, numbers, text, text"])
-def test_rows_of_pages_some_of_them_compressed(tmp_path: Path, order: str, lists: bool) -> None:
-    """Pages with symbol tables, each with its own, beside pages without, in one take."""
+def test_take_reads_pages_with_and_without_symbol_tables(tmp_path: Path, order: str, lists: bool) -> None:
+    """One take reads pages with their own symbol tables and pages without."""
     rng = np.random.default_rng(11)
     arrays, kinds = [], order.split(", ")
     for kind in kinds:

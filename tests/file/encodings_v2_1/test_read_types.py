@@ -20,12 +20,12 @@ from lancetable.testing.strategies import TYPE_CASES
 lance_file = pytest.importorskip("lance.file", reason="pylance is the judge")
 
 VERSIONS = ["2.1", "2.2"]
-# Shown to users as text, stored as JSONB; tests/test_dataset.py has it.
+# Returned as strings but stored as JSONB; tested in tests/test_dataset.py.
 NAMES = sorted(TYPE_CASES.keys() - {"json"})
 
 
 def write(path: Path, version: str, field: pa.Field, arrays: Sequence[pa.Array]) -> list[Any]:
-    """A file with a page for each array, and what pylance reads from it."""
+    """Write a file with a page for each array, and return the values that pylance reads from it."""
     write_file(path, version, field, arrays)
     found = lance_file.LanceFileReader(str(path)).read_all().to_table().column(0)
     if isinstance(found.type, pa.BaseExtensionType):
@@ -52,11 +52,11 @@ def read(store: ObjectStore, base: str, rows: Any = None, field: Field | None = 
 
 
 def assert_reads(path: Path, wanted: list[Any], rng: np.random.Generator) -> None:
-    """Full scan, ranges and takes, from a memory map and through ranges of bytes."""
+    """Check a full scan, ranges and takes, from a memory map and with range requests."""
     count = len(wanted)
     for options in (None, {"mmap": "false"}):
         store, base = open_store(str(path), options)
-        # repr compares NaN with itself and tells 0.0 from -0.0
+        # repr treats NaN as equal to itself, and 0.0 as different from -0.0
         assert repr(read(store, base)) == repr(wanted)
         for _ in range(3 if count else 0):
             start = int(rng.integers(count))
@@ -72,7 +72,7 @@ def assert_reads(path: Path, wanted: list[Any], rng: np.random.Generator) -> Non
     ("name", "version"),
     [(name, version) for name in NAMES for version in VERSIONS if (name, version) != ("struct packed", "2.1")],
 )
-def test_every_type(tmp_path: Path, name: str, version: str) -> None:
+def test_every_type_is_read_as_by_pylance(tmp_path: Path, name: str, version: str) -> None:
     case = TYPE_CASES[name]
     for number, (count, fractions) in enumerate([(0, [0.0]), (1, [0.0]), (300, [0.3, 0.0, 1.0]), (1500, [0.02])]):
         rng = np.random.default_rng(number)
@@ -96,7 +96,7 @@ NESTED_2_2: list[tuple[str, pa.DataType]] = [
 
 
 def value(rng: np.random.Generator, data_type: pa.DataType, nulls: float) -> Any:
-    """A random value; one list in fifty is so long that it spans chunks."""
+    """Return a random value; one list in fifty is so long that it spans chunks."""
     types = pa.types
     if rng.random() < nulls:
         return None
@@ -126,7 +126,7 @@ def value(rng: np.random.Generator, data_type: pa.DataType, nulls: float) -> Any
     ("version", "name"),
     [(version, name) for version in VERSIONS for name, _ in NESTED] + [("2.2", name) for name, _ in NESTED_2_2],
 )
-def test_nested(tmp_path: Path, version: str, name: str, structure: str | None) -> None:
+def test_nested_types_are_read_as_by_pylance(tmp_path: Path, version: str, name: str, structure: str | None) -> None:
     data_type = dict(NESTED + NESTED_2_2)[name]
     rng = np.random.default_rng(len(name))
     metadata = None if structure is None else {"lance-encoding:structural-encoding": structure}
@@ -138,7 +138,7 @@ def test_nested(tmp_path: Path, version: str, name: str, structure: str | None) 
         assert_reads(path, [row for array in arrays for row in array.to_pylist()], rng)
 
 
-def test_structs_read_without_some_children_or_with_new_ones(tmp_path: Path) -> None:
+def test_structs_are_read_with_fewer_or_additional_children(tmp_path: Path) -> None:
     inner = pa.struct([("x", pa.int32()), ("y", pa.utf8())])
     data_type = pa.struct([("l", pa.list_(inner)), ("n", pa.int64())])
     rng = np.random.default_rng(3)

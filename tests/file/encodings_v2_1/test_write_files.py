@@ -1,4 +1,4 @@
-"""What the writer of 2.1 and 2.2 puts into files: bytes, layouts and encodings, and that pylance reads them equal."""
+"""Files of the writer of 2.1 and 2.2: bytes, layouts and encodings; pylance reads the same values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write(
 
 
 def pages(path: Path, column: int = 0) -> list[tuple[Any, list[bytes]]]:
-    """Layout and buffers of every page."""
+    """Return layout and buffers of every page."""
     store, base = open_store(str(path))
     meta = open_data_file(store, base)
     return [
@@ -51,7 +51,7 @@ def pages(path: Path, column: int = 0) -> list[tuple[Any, list[bytes]]]:
 
 
 def assert_reads(path: Path, array: pa.Array) -> None:
-    """Both readers give the array back, whole, by a range and by rows."""
+    """Check that both readers return the array, whole, by a range and by rows."""
     count = len(array)
     rows = sorted({0, count // 3, count // 2, count - 1} & set(range(count)))
     for reader in (lance_file.LanceFileReader, LanceFileReader):
@@ -77,7 +77,7 @@ def shown(array: pa.Array) -> str:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", sorted(TYPE_CASES.keys() - {"json"}))
-def test_every_type(tmp_path: Path, name: str, version: str) -> None:
+def test_every_type_is_read_by_pylance(tmp_path: Path, name: str, version: str) -> None:
     case = TYPE_CASES[name]
     rng = np.random.default_rng(3)
     arrays = [case(rng, 1500, 0.3), case(rng, 1, 1.0), case(rng, 0, 0.0)]
@@ -94,7 +94,7 @@ def test_every_type(tmp_path: Path, name: str, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_pages_of_any_size(tmp_path: Path, version: str) -> None:
+def test_small_pages_are_read_by_pylance(tmp_path: Path, version: str) -> None:
     rng = np.random.default_rng(5)
     values = [
         None if i % 11 == 0 else [] if i % 7 == 0 else [int(v) for v in rng.integers(0, 9, i % 5)] for i in range(2500)
@@ -108,7 +108,7 @@ def test_pages_of_any_size(tmp_path: Path, version: str) -> None:
 
 @pytest.mark.parametrize("kind", ["text", "words", "lists of text", "lists of words"])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_rows_of_pages_with_tables_of_their_own(tmp_path: Path, version: str, kind: str) -> None:
+def test_each_page_has_its_own_dictionary_or_symbol_table(tmp_path: Path, version: str, kind: str) -> None:
     """Every page has another dictionary or symbol table; single rows of all of them are read together."""
     rng = np.random.default_rng(8)
     batches = []
@@ -137,7 +137,7 @@ def test_rows_of_pages_with_tables_of_their_own(tmp_path: Path, version: str, ki
         assert taken.column(0).combine_chunks().equals(array.take(pa.array(rows)))
 
 
-def test_nothing_but_levels_between_two_values(tmp_path: Path) -> None:
+def test_many_empty_lists_between_two_values_round_trip(tmp_path: Path) -> None:
     lists: list[list[int]] = [[1], *([[]] * 200_000), [2]]
     array = pa.array(lists, pa.list_(pa.int32()))
     path = tmp_path / "a.lance"
@@ -151,7 +151,7 @@ def test_nothing_but_levels_between_two_values(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------------------- bytes
 
 
-def test_miniblock_bytes(tmp_path: Path) -> None:
+def test_miniblock_page_has_the_expected_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.lance"
     write(path, pa.array([[1, 2], None, [], [3]], pa.list_(pa.int32())))
     ((layout, buffers),) = pages(path)
@@ -166,7 +166,7 @@ def test_miniblock_bytes(tmp_path: Path) -> None:
     assert buffers[2] == bytes.fromhex("0400000000000000 0000000000000000")
 
 
-def test_large_chunk_bytes(tmp_path: Path) -> None:
+def test_miniblock_page_with_large_chunks_has_the_expected_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.lance"
     write(path, pa.array([[1, 2], None, [], [3]], pa.list_(pa.int32())), "2.2")
     ((layout, buffers),) = pages(path)
@@ -175,7 +175,7 @@ def test_large_chunk_bytes(tmp_path: Path) -> None:
     assert buffers[1][:16] == bytes.fromhex("0500 0a00 0a00 0c000000 fefefefefefe")
 
 
-def test_fullzip_bytes(tmp_path: Path) -> None:
+def test_fullzip_page_has_the_expected_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.lance"
     array = pa.array([["a", "bc"], None, [], ["d", None, ""]], pa.list_(pa.string()))
     field = pa.field("item", pa.string(), metadata={KEY + "structural-encoding": "fullzip"})
@@ -186,7 +186,7 @@ def test_fullzip_bytes(tmp_path: Path) -> None:
     assert buffers[1] == bytes.fromhex("000d0e0f1b")
 
 
-def test_constant_bytes(tmp_path: Path) -> None:
+def test_constant_page_has_the_expected_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.lance"
     write(path, pa.array(["hello"] * 300), "2.2")
     ((layout, buffers),) = pages(path)
@@ -241,7 +241,7 @@ CHOICES = [
 
 
 @pytest.mark.parametrize("number", range(len(CHOICES)))
-def test_choice(tmp_path: Path, number: int) -> None:
+def test_expected_layout_and_encoding_are_selected(tmp_path: Path, number: int) -> None:
     array, metadata, version, kind, arm = CHOICES[number]
     path = tmp_path / "a.lance"
     write(path, array, version, metadata)
@@ -270,7 +270,7 @@ def test_chunks_stay_within_the_limit(tmp_path: Path, version: str, limit: int) 
     assert_reads(path, array)
 
 
-def test_chunk_size_as_asked_for(tmp_path: Path) -> None:
+def test_chunk_size_is_configurable(tmp_path: Path) -> None:
     path = tmp_path / "a.lance"
     sizes = []
     for asked in ("1000", "20000"):
@@ -281,7 +281,7 @@ def test_chunk_size_as_asked_for(tmp_path: Path) -> None:
     assert sizes[0] <= 1000 < sizes[1] <= 20_500
 
 
-def test_vectors_are_written_as_they_lie_in_memory(tmp_path: Path) -> None:
+def test_vectors_are_written_without_conversion(tmp_path: Path) -> None:
     vectors = RNG.random(100 * 96, dtype=np.float32)
     path = tmp_path / "a.lance"
     write(path, pa.FixedSizeListArray.from_arrays(pa.array(vectors), 96))
@@ -289,7 +289,7 @@ def test_vectors_are_written_as_they_lie_in_memory(tmp_path: Path) -> None:
     assert buffers == [vectors.tobytes()]
 
 
-def test_blobs_lie_apart(tmp_path: Path) -> None:
+def test_blobs_are_stored_outside_of_pages(tmp_path: Path) -> None:
     path = tmp_path / "a.lance"
     array = pa.array([b"abc", b"", None, b"x" * 5000], pa.large_binary())
     write(path, array, "2.1", {"blob": "true"})
@@ -317,7 +317,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("number", range(len(REFUSED)))
-def test_refused_types_leave_no_file(tmp_path: Path, number: int) -> None:
+def test_unsupported_types_leave_no_file(tmp_path: Path, number: int) -> None:
     data_type, version, metadata = REFUSED[number]
     with pytest.raises(UnsupportedFeatureError, match="c"):
         write(tmp_path / "a.lance", pa.nulls(0, data_type), version, metadata)
@@ -325,7 +325,7 @@ def test_refused_types_leave_no_file(tmp_path: Path, number: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_null_where_there_must_be_none(tmp_path: Path, version: str) -> None:
+def test_null_in_a_non_nullable_column_is_rejected(tmp_path: Path, version: str) -> None:
     strict = pa.schema([pa.field("c", pa.struct([pa.field("a", pa.int32(), nullable=False)]))])
     good = pa.table([pa.array([None, {"a": 1}], strict.field(0).type)], schema=strict)
     path = tmp_path / "a.lance"
@@ -340,7 +340,7 @@ def test_null_where_there_must_be_none(tmp_path: Path, version: str) -> None:
         writer.write_batch(pa.table([bad], schema=strict))
 
 
-def test_versions_write_their_footer(tmp_path: Path) -> None:
+def test_footer_has_the_file_version(tmp_path: Path) -> None:
     for version in (FileVersion.V2_1, FileVersion.V2_2):
         write(tmp_path / "a.lance", pa.array([1]), version.number)
         store, base = open_store(str(tmp_path / "a.lance"))
@@ -349,7 +349,9 @@ def test_versions_write_their_footer(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not NATIVE, reason="the compiled kernels are not built or switched off")
 @pytest.mark.parametrize("version", VERSIONS)
-def test_pages_made_in_one_step_are_the_same(tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_encoded_in_one_step_have_the_same_bytes(
+    tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = np.random.default_rng(8)
     arrays = [
         pa.array(rng.integers(0, top, count).astype(dtype))
@@ -399,6 +401,6 @@ def test_no_dictionary_is_written_twice(tmp_path: Path, version: str) -> None:
 
 
 def write_whole(path: Path, array: pa.Array, version: str) -> None:
-    """As one batch, in pages of 128 KiB."""
+    """Write the array as one batch, in pages of 128 KiB."""
     with LanceFileWriter(str(path), pa.schema([("c", array.type)]), version=version, max_page_bytes=1 << 17) as writer:
         writer.write_batch(pa.record_batch([array], names=["c"]))

@@ -59,7 +59,7 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: str(example[0].type)[:40])
-def test_examples(example: tuple[Any, ...]) -> None:
+def test_examples_have_the_expected_levels(example: tuple[Any, ...]) -> None:
     array, leaf, layers, repetition, definition, values = example
     found = shredded(array)[leaf]
     assert tuple(found.layers) == layers
@@ -76,7 +76,7 @@ def _visible(found: Shredded) -> list[int]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: str(example[0].type)[:40])
-def test_slices_do_not_matter(example: tuple[Any, ...]) -> None:
+def test_slices_have_the_levels_of_their_rows(example: tuple[Any, ...]) -> None:
     array, leaf, *_ = example
     padded = pa.concat_arrays([array, array, array]).slice(len(array), len(array))
     found, wanted = shredded(padded)[leaf], shredded(array)[leaf]
@@ -86,7 +86,7 @@ def test_slices_do_not_matter(example: tuple[Any, ...]) -> None:
     assert len(found.values) == len(wanted.values)
 
 
-def test_garbage_under_null_lists_is_left_out() -> None:
+def test_values_under_null_lists_are_dropped() -> None:
     valid = pa.py_buffer(np.packbits([True, False, True], bitorder="little"))
     offsets = pa.py_buffer(np.array([0, 1, 3, 4], np.int32))
     array = pa.Array.from_buffers(INTS, 3, [valid, offsets], children=[pa.array([1, 98, 99, 4], pa.int32())])
@@ -115,8 +115,8 @@ def test_old_readers_get_lists_that_may_be_null() -> None:
     assert levels(shredded(nested, plain_lists=False)[0].definition) == [0, 0, 0]
 
 
-def test_a_struct_that_can_never_be_null_gets_no_nullable_layer() -> None:
-    """Where it can, other pages may have null ones, and pylance wants the layer in all of them or none."""
+def test_only_nullable_structs_get_a_nullable_layer() -> None:
+    """A nullable struct gets the layer even without nulls, because pylance requires it in all pages or in none."""
     kind = pa.struct([("l", pa.list_(pa.string()))])
     array = pa.array([{"l": ["a"]}, {"l": None}], kind)
     for nullable, layer in ((True, 3), (False, 1)):
@@ -125,8 +125,8 @@ def test_a_struct_that_can_never_be_null_gets_no_nullable_layer() -> None:
         assert shred(array, leaf.steps).layers == (1, 4, layer)
 
 
-def test_slices_of_fixed_size_lists_in_each_other_under_null_lists() -> None:
-    """Arrow takes and filters wrong items of them."""
+def test_slices_of_nested_fixed_size_lists_under_null_lists_are_exact() -> None:
+    """Arrow's take and filter return wrong items for such slices."""
     rows = pa.FixedSizeListArray.from_arrays(pa.FixedSizeListArray.from_arrays(pa.array(range(240)), 2), 3)
     structs = pa.StructArray.from_arrays([rows], ["f"])
     ends = pa.py_buffer(np.array([0, 10, 13, 15, 20, 40], np.int32))

@@ -28,7 +28,7 @@ def packed_values(draw: st.DrawFn) -> tuple[np.ndarray, int]:
 
 
 @given(packed_values())
-def test_a_stream_is_one_big_integer(case: tuple[np.ndarray, int]) -> None:
+def test_packed_stream_equals_a_big_integer(case: tuple[np.ndarray, int]) -> None:
     values, width = case
     number = sum(value << (i * width) for i, value in enumerate(values.tolist()))
     size = bitpacking.stream_bytes(len(values), width)
@@ -39,7 +39,7 @@ def test_a_stream_is_one_big_integer(case: tuple[np.ndarray, int]) -> None:
 
 
 @given(packed_values(), st.integers(0, 3000), st.integers(0, 3000))
-def test_a_part_of_a_stream(case: tuple[np.ndarray, int], first: int, count: int) -> None:
+def test_part_of_a_stream_is_unpacked(case: tuple[np.ndarray, int], first: int, count: int) -> None:
     values, width = case
     first = min(first, len(values))
     part = values[first : first + count]
@@ -72,7 +72,7 @@ def test_blocks_are_lanes_in_transposed_order(case: tuple[np.ndarray, int]) -> N
 
 
 @pytest.mark.parametrize("width", [1, 5, 8, 13, 16])
-def test_sign(width: int) -> None:
+def test_sign_extension_restores_negative_values(width: int) -> None:
     values = np.array([0, 1, -1, (1 << width - 1) - 1, -(1 << width - 1)], np.int16)
     values = values[(values >= -(1 << width - 1)) & (values < 1 << width - 1)]
     packed = bitpacking.pack_stream(values.view(np.uint16), width)
@@ -86,7 +86,7 @@ def test_required_width() -> None:
     assert bitpacking.required_width(np.array([2**64 - 1], np.uint64)) == 64
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_incomplete_blocks_are_rejected() -> None:
     one_block = np.zeros(128 * 5, np.uint8)
     with pytest.raises(CorruptFileError):
         bitpacking.unpack_blocks(one_block[:-1], 5, np.dtype("u4"))

@@ -1,4 +1,4 @@
-"""Indices of different values: both forms give the same, and what they stand for are the values."""
+"""Indices of distinct values: the compiled and the NumPy form agree, and the indexed values equal the input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ TEXTS = st.one_of(st.text(st.sampled_from("ab\0é"), max_size=20), st.integers(0
 
 
 @given(st.sampled_from(KINDS), st.lists(TEXTS, max_size=30), st.integers(1, 60), st.integers(0, 9), st.integers(0, 40))
-def test_index_values(kind: pa.DataType, values: list[str | None], repeats: int, skip: int, most: int) -> None:
+def test_both_forms_index_values_in_the_same_way(
+    kind: pa.DataType, values: list[str | None], repeats: int, skip: int, most: int
+) -> None:
     array = pa.array(values * repeats, pa.string()).cast(kind)[skip:]
     found = []
     for native in (None, kernels.native_write):
@@ -45,7 +47,7 @@ def test_index_values(kind: pa.DataType, values: list[str | None], repeats: int,
 
 
 @pytest.mark.skipif(not kernels.NATIVE, reason="the compiled kernels are not built or switched off")
-def test_many_values_and_offsets_that_lead_outside() -> None:
+def test_many_values_are_indexed_and_invalid_offsets_rejected() -> None:
     values = pa.array(np.random.default_rng(3).integers(0, 30_000, 100_000)).cast(pa.string())
     found = distinct.index_values(values, 1 << 40)
     assert found is not None

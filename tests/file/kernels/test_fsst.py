@@ -56,14 +56,14 @@ coded_values = st.lists(
 
 
 @given(coded_values, st.sampled_from([np.int32, np.int64]))
-def test_expansion(values: list[bytes], dtype: type) -> None:
+def test_decompress_equals_a_byte_by_byte_decoder(values: list[bytes], dtype: type) -> None:
     codes, offsets = arrays_of(values, dtype)
     data, new_offsets = fsst.decompress(codes, offsets, table_of(SYMBOLS))
     assert new_offsets.dtype == dtype
     assert values_of(data, new_offsets) == [walk(value, SYMBOLS) for value in values]
 
 
-def test_expansion_of_many_blocks_and_of_a_part() -> None:
+def test_many_blocks_and_slices_are_decompressed() -> None:
     rng = np.random.default_rng(7)
     values = [bytes(rng.integers(0, len(SYMBOLS), rng.integers(0, 40))) for _ in range(5000)]
     codes, offsets = arrays_of(values)
@@ -73,7 +73,7 @@ def test_expansion_of_many_blocks_and_of_a_part() -> None:
 
 
 @pytest.mark.parametrize("escapes", [False, True])
-def test_expansion_of_so_many_codes_that_they_are_looked_up_by_two(escapes: bool) -> None:
+def test_long_inputs_are_decompressed_with_pairs_of_codes(escapes: bool) -> None:
     rng = np.random.default_rng(8)
     symbols = [bytes(rng.integers(0, 256, size % 8 + 1, np.uint8)) for size in range(250)]
     values = [bytes(rng.integers(0, len(symbols), size, np.uint8)) for size in rng.integers(0, 60, 6000).tolist()]
@@ -89,7 +89,7 @@ def test_expansion_of_so_many_codes_that_they_are_looked_up_by_two(escapes: bool
         assert data.tobytes() == b"".join(expected) and np.diff(ends).tolist() == [len(value) for value in expected]
 
 
-def test_expansion_that_needs_far_less_room_than_it_seems_to() -> None:
+def test_unused_output_memory_is_released() -> None:
     # Literals that would be long symbols: megabytes are asked for, and an eighth of them is filled.
     codes, offsets = arrays_of([b"\xff\x06" * 1000] * 400)
     data, ends = fsst.decompress(codes, offsets, table_of(SYMBOLS))
@@ -97,7 +97,7 @@ def test_expansion_that_needs_far_less_room_than_it_seems_to() -> None:
     assert data.base is None or len(data.base) < 2 * len(data)
 
 
-def test_table_layout() -> None:
+def test_symbol_table_has_the_layout_of_the_format() -> None:
     data = table_of(SYMBOLS).to_bytes()
     assert len(data) == 2312
     assert data[:8] == bytes([len(SYMBOLS), 0, 0, 1]) + b"TSSF"
@@ -106,7 +106,7 @@ def test_table_layout() -> None:
     assert fsst.SymbolTable.parse(data).symbols() == SYMBOLS
 
 
-def test_a_table_that_is_switched_off_changes_nothing() -> None:
+def test_disabled_symbol_table_returns_the_input() -> None:
     raw = fsst.SymbolTable(np.empty(0, np.uint64), np.empty(0, np.uint8), False)
     codes, offsets = arrays_of([b"\xff", b"abc"])
     assert values_of(*fsst.decompress(codes, offsets, fsst.SymbolTable.parse(raw.to_bytes()))) == [b"\xff", b"abc"]
@@ -137,7 +137,7 @@ def test_compression_round_trip(kind: str) -> None:
         assert len(codes) < 0.5 * len(data)
 
 
-def test_compression_of_a_part_with_empty_values() -> None:
+def test_slices_with_empty_values_round_trip() -> None:
     values = random_texts(4000, "urls")
     values[::3] = [b""] * len(values[::3])
     data, offsets = arrays_of(values)
@@ -145,8 +145,8 @@ def test_compression_of_a_part_with_empty_values() -> None:
     assert values_of(*fsst.decompress(codes, code_offsets, table)) == values[100:]
 
 
-def test_long_values_keep_all_their_bytes() -> None:
-    """Values that go on for long where no symbol matches, in pieces and whole."""
+def test_long_values_round_trip() -> None:
+    """Values with long ranges that match no symbol."""
     rng = np.random.default_rng(5)
     words = [b"lorem", b"ipsum", b"dolor", b"consectetur", b"adipiscing", b"http://", b"www."]
     values = [b" ".join(words[i] for i in row) + rng.bytes(150) for row in rng.integers(0, len(words), (300, 60))]
@@ -173,7 +173,7 @@ def broken(**changes: int) -> bytes:
     "data",
     [b"", bytes(2312), broken(at7=0), broken(at64=0), broken(at64=9), table_of(SYMBOLS).to_bytes()[:-1]],
 )
-def test_broken_tables(data: bytes) -> None:
+def test_damaged_symbol_tables_are_rejected(data: bytes) -> None:
     with pytest.raises(CorruptFileError):
         fsst.SymbolTable.parse(data)
 
@@ -189,6 +189,6 @@ def test_broken_tables(data: bytes) -> None:
         [b"\xff\x07\x08"],
     ],
 )
-def test_broken_codes(values: list[bytes]) -> None:
+def test_damaged_codes_are_rejected(values: list[bytes]) -> None:
     with pytest.raises(CorruptFileError):
         fsst.decompress(*arrays_of(values), table_of(SYMBOLS))

@@ -1,4 +1,4 @@
-"""Compressed buffers: pyarrow writes, hand-made frames, and buffers that lie about their size."""
+"""Compressed buffers: buffers of pyarrow, hand-made frames, and buffers that declare a wrong size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXT = b"the quick brown fox " * 200
 
 
 @given(st.binary(max_size=2000), st.sampled_from(general.SCHEMES))
-def test_what_goes_in_comes_out(data: bytes, scheme: str) -> None:
+def test_compression_round_trips(data: bytes, scheme: str) -> None:
     assert general.decompress(scheme, general.compress(scheme, data), len(data)).to_pybytes() == data
 
 
@@ -33,12 +33,12 @@ def test_layout_of_lz4() -> None:
     assert pa.Codec("lz4_raw").decompress(packed[4:], len(TEXT), asbytes=True) == TEXT
 
 
-def test_a_zstd_frame_without_the_size_in_front_is_accepted() -> None:
+def test_zstd_frame_without_size_prefix_is_accepted() -> None:
     frame = pa.Codec("zstd").compress(TEXT, asbytes=True)
     assert general.decompress("zstd", frame, len(TEXT)).to_pybytes() == TEXT
 
 
-def test_a_streamed_zstd_frame_that_does_not_tell_its_size_is_accepted() -> None:
+def test_streamed_zstd_frame_without_size_is_accepted() -> None:
     frame = streamed_frame(TEXT)
     assert general.decompress("zstd", frame, len(TEXT)).to_pybytes() == TEXT
     with pytest.raises(CorruptFileError):
@@ -46,7 +46,7 @@ def test_a_streamed_zstd_frame_that_does_not_tell_its_size_is_accepted() -> None
 
 
 @pytest.mark.parametrize("scheme", general.SCHEMES)
-def test_more_than_there_can_be_is_refused(scheme: str) -> None:
+def test_declared_size_above_the_limit_is_rejected(scheme: str) -> None:
     with pytest.raises(CorruptFileError, match="declares"):
         general.decompress(scheme, general.compress(scheme, TEXT), len(TEXT) - 1)
 
@@ -71,12 +71,12 @@ BOMBS = [
 
 
 @pytest.mark.parametrize(("scheme", "data"), BOMBS)
-def test_bombs_and_torn_buffers(scheme: str, data: bytes) -> None:
+def test_decompression_bombs_and_damaged_buffers_are_rejected(scheme: str, data: bytes) -> None:
     with pytest.raises(CorruptFileError):
         general.decompress(scheme, data, 1000)
 
 
-def test_a_streamed_frame_with_a_huge_window_is_refused() -> None:
+def test_streamed_frame_with_a_huge_window_is_rejected() -> None:
     frame = bytearray(streamed_frame(TEXT))
     frame[5] = 0xFF
     with pytest.raises(UnsupportedFeatureError):
@@ -84,7 +84,7 @@ def test_a_streamed_frame_with_a_huge_window_is_refused() -> None:
 
 
 @pytest.mark.parametrize("scheme", general.SCHEMES)
-def test_a_size_that_no_content_can_have_is_refused_before_memory_is_asked_for(scheme: str) -> None:
+def test_impossible_declared_size_is_rejected_before_allocation(scheme: str) -> None:
     prefix = struct.pack("<Q" if scheme == "zstd" else "<I", 1 << 31)
     codec = pa.Codec("zstd" if scheme == "zstd" else "lz4_raw")
     with pytest.raises(CorruptFileError, match="declares"):
@@ -92,12 +92,12 @@ def test_a_size_that_no_content_can_have_is_refused_before_memory_is_asked_for(s
 
 
 @pytest.mark.parametrize("scheme", general.SCHEMES)
-def test_honest_zeros_pass(scheme: str) -> None:
+def test_highly_compressible_data_is_accepted(scheme: str) -> None:
     zeros = bytes(50_000_000)
     assert general.decompress(scheme, general.compress(scheme, zeros), len(zeros)).equals(pa.py_buffer(zeros))
 
 
-def test_an_unknown_scheme_is_named() -> None:
+def test_error_for_an_unknown_scheme_contains_its_name() -> None:
     with pytest.raises(UnsupportedFeatureError, match="snappy"):
         general.decompress("snappy", b"", 0)
     with pytest.raises(UnsupportedFeatureError, match="snappy"):
@@ -120,10 +120,10 @@ def streamed_frame(data: bytes) -> bytes:
     st.one_of(st.none(), st.tuples(st.integers(0, 1 << 20), st.integers(1, 255))),
     st.booleans(),
 )
-def test_many_pieces_are_what_each_is(
+def test_decompress_pieces_equals_decompress_of_each_piece(
     contents: list[bytes], scheme: str, gap: int, change: tuple[int, int] | None, compiled: bool
 ) -> None:
-    """Frames that lie apart at multiples of 8 or of 4, whole or damaged, in both forms."""
+    """Frames at multiples of 8 or of 4 bytes, intact or damaged, in the compiled and the NumPy form."""
     packed = [general.compress(scheme, content) for content in contents]
     room = 4 if gap == 2 else 8
     sizes = np.array([len(piece) for piece in packed], np.int64)
@@ -158,7 +158,7 @@ def test_many_pieces_are_what_each_is(
 
 
 @pytest.mark.parametrize("number", range(len(BOMBS)))
-def test_bombs_among_many_pieces(number: int) -> None:
+def test_decompression_bomb_among_many_pieces_is_rejected(number: int) -> None:
     scheme, bomb = BOMBS[number]
     pieces = [piece.ljust(len(piece) + -len(piece) % 8, b"x") for piece in [general.compress(scheme, TEXT)] * 9]
     data = np.frombuffer(b"".join([*pieces, bomb]), np.uint8)

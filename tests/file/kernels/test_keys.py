@@ -21,13 +21,13 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def strings(values: list[bytes], dtype: Any = np.int32, before: bytes = b"xyz") -> tuple[Any, Any]:
-    """Ends and bytes of values that begin behind others, as in a slice."""
+    """Return ends and bytes of values that are preceded by other bytes, as in a slice."""
     ends = np.cumsum([len(before), *map(len, values)]).astype(dtype)
     return ends, np.frombuffer(before + b"".join(values), np.uint8)
 
 
 @pytest.mark.parametrize("kind", ["near", "far", "few", "narrow", "none"])
-def test_tables_find_the_first_row_of_each_number(kind: str, form: None) -> None:
+def test_hash_tables_return_the_first_row_of_each_number(kind: str, form: None) -> None:
     rng = np.random.default_rng(3)
     if kind == "narrow":
         numbers = rng.integers(-128, 128, 300).astype(np.int8)
@@ -51,7 +51,7 @@ def test_tables_find_the_first_row_of_each_number(kind: str, form: None) -> None
     assert rows.tolist() == [row for row in found if row >= 0]
 
 
-def test_the_greatest_and_the_least_number(form: None) -> None:
+def test_extreme_numbers_are_found(form: None) -> None:
     ends = np.array([2**63 - 1, -(2**63), 0, 2**63 - 1])
     assert keys.table_of(ends, None).own.tolist() == [0, 1, 2, 0]
     table = keys.table_of(np.array([2**63 - 2, 2**63 - 1]), None)
@@ -60,7 +60,7 @@ def test_the_greatest_and_the_least_number(form: None) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_hashes_tell_values_apart_and_both_forms_agree(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashes_of_distinct_values_differ_and_both_forms_agree(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(4)
     values = [rng.bytes(int(size)) for size in rng.integers(0, 40, 2000)] + [b"a" * k for k in range(30)] + [b"\0", b""]
     found = []

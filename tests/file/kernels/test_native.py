@@ -37,13 +37,13 @@ DTYPES = [np.dtype(name) for name in ("u1", "u2", "u4", "u8")]
     os.environ.get("LANCETABLE_REQUIRE_KERNELS") != "1", reason="LANCETABLE_REQUIRE_KERNELS is not set to 1"
 )
 def test_kernels_are_built() -> None:
-    """scripts/test builds them and asks for them; elsewhere they may be missing."""
+    """scripts/test builds and requires the kernels; they are optional elsewhere."""
     wanted = os.environ.get("LANCETABLE_KERNELS") != "0"
     assert kernels.NATIVE is wanted
 
 
 def outcome(module: ModuleType, native: Any, call: Callable[[], Any]) -> Any:
-    """What a kernel returns in one of its forms, or that it refuses its input."""
+    """Return the result of a kernel in its compiled or NumPy form, or CorruptFileError if it rejects its input."""
     saved = module.native
     module.native = native
     if hasattr(module, "native_write"):
@@ -82,7 +82,7 @@ def random_values(seed: int, count: int, dtype: np.dtype[Any], width: int) -> np
 
 @st.composite
 def numbers(draw: st.DrawFn, most: int = 2600) -> tuple[np.ndarray, int]:
-    """Values and a width that holds them."""
+    """Draw values and a bit width that is sufficient for them."""
     dtype = draw(st.sampled_from(DTYPES))
     width = draw(st.integers(0, dtype.itemsize * 8))
     count = draw(st.one_of(st.integers(0, 40), st.sampled_from([1023, 1024, 1025, 2048]), st.integers(0, most)))
@@ -91,7 +91,7 @@ def numbers(draw: st.DrawFn, most: int = 2600) -> tuple[np.ndarray, int]:
 
 @st.composite
 def pieces(draw: st.DrawFn, contents: st.SearchStrategy[list[bytes]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pieces in a buffer with gaps between them, sometimes cut short or out of place: data, starts, sizes."""
+    """Draw data, starts and sizes of pieces with gaps between them; some are truncated or out of bounds."""
     content = draw(contents)
     gap = draw(st.integers(0, 9))
     data = bytearray(b"\xfe" * gap)
@@ -111,7 +111,7 @@ def joined(content: list[bytes], gap: int = 3) -> tuple[np.ndarray, np.ndarray, 
 
 
 def damaged(data: np.ndarray, spot: int) -> np.ndarray:
-    """A copy with one byte changed; none if the spot lies outside."""
+    """Return a copy with one byte changed, or unchanged if the position is past the end."""
     copy = data.copy()
     if spot < len(copy):
         copy[spot] ^= 0x55
@@ -275,7 +275,7 @@ def test_list_layer(case: tuple[np.ndarray, int], seed: int, low: int, own: int,
     call = lambda: levels.list_layer(repetition, definition, low, high, high + beyond, null)  # noqa: E731
     numpy_form, compiled = outcome(levels, None, call), outcome(levels, kernels.native, call)
     if isinstance(numpy_form, tuple):
-        # A mask that says that all are valid is as good as none.
+        # A mask without nulls is equivalent to no mask.
         mask = numpy_form[1]
         mask = None if mask is None or mask.all() else mask
         numpy_form = (numpy_form[0], mask, *numpy_form[2:])
@@ -389,7 +389,7 @@ WORDS = [b"http://", b"www.", b"customer#", b"order", b"\xff", b"\x00\x00", "Ã¤â
 
 @st.composite
 def texts(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
-    """Enough text for a table, in values of 0 to 400 bytes: data, offsets."""
+    """Draw data and offsets of values of 0 to 400 bytes, large enough for a symbol table."""
     seed = draw(st.integers(0, 1 << 32))
     most = draw(st.sampled_from([1, 3, 30]))
     rng = np.random.default_rng(seed)
@@ -404,7 +404,7 @@ def texts(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 
 @needs_native
 @given(texts())
-def test_fsst_reads_what_the_other_form_wrote(case: tuple[np.ndarray, np.ndarray]) -> None:
+def test_fsst_output_of_one_form_is_read_by_the_other(case: tuple[np.ndarray, np.ndarray]) -> None:
     data, offsets = case
     for writer in (None, kernels.native):
         codes, ends, table = outcome(fsst, writer, lambda: fsst.compress(data, offsets))
@@ -415,7 +415,7 @@ def test_fsst_reads_what_the_other_form_wrote(case: tuple[np.ndarray, np.ndarray
 
 @needs_native
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=5), st.integers(0, 255))
-def test_fsst_refuses_the_same_codes(codes: bytes, cuts: list[int], symbols: int) -> None:
+def test_both_forms_of_fsst_reject_the_same_codes(codes: bytes, cuts: list[int], symbols: int) -> None:
     table = fsst.SymbolTable(np.arange(symbols, dtype=np.uint64), (np.arange(symbols) % 8 + 1).astype(np.uint8), True)
     stored = np.frombuffer(codes, np.uint8)
     offsets = np.array([0, *sorted(min(cut, len(codes)) for cut in cuts), len(codes)], np.int32)
@@ -475,7 +475,7 @@ def test_zone_maps(kind: pa.DataType, values: list[str | None], offset: int, bat
 
 
 def picked(seed: int, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray, counts: np.ndarray) -> gather.Pieces:
-    """A few values of each piece, now and then one that is not there."""
+    """Select a few values of each piece, sometimes one past its end."""
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.integers(0, len(starts), 12)) if len(starts) else np.zeros(0, np.int64)
     chosen = chosen[counts[chosen] > 0]
@@ -518,7 +518,7 @@ def test_gather_numbers(case: tuple[np.ndarray, int], size: int, seed: int, spot
             chunk_of = np.searchsorted(starts, wanted.starts)
             assert found.tolist() == [chunks[at][place] for at, place in zip(chunk_of, wanted.places)]
         if spot is not None:
-            # A damaged chunk next to the wanted value is nobody's business: no crash is all there is to see.
+            # The result may be right if another chunk is damaged, so only the absence of a crash is checked.
             outcome(gather, kernels.native, lambda: pick(wanted._replace(data=damaged(data, spot))))  # noqa: B023
 
 
@@ -585,7 +585,7 @@ SIZES = st.sampled_from([0, 1, 5, 255, 256, 261, 66_000, 1 << 31, (1 << 32) - 1,
 def test_packed_frames(
     headers: list[tuple[int, int, int, bytes, int]], last_magic: bytes, most: int, agreeing: bool
 ) -> None:
-    """What stands before a frame and what its header says, alike or not; frames that are named several times."""
+    """The size before a frame and the size in its header may differ, and a frame may be referenced several times."""
     contents = []
     for number, (size, descriptor, other, rest, _) in enumerate(headers):
         magic = last_magic if number == len(headers) - 1 else b"\x28\xb5\x2f\xfd"
@@ -600,7 +600,7 @@ def test_packed_frames(
     packed = kernels.native.pack_frames(data, starts[named], sizes[named], most)
 
     def declared(buffer: bytes) -> int:
-        """The size before a frame, if the frame says the same and can have as much content."""
+        """Return the size before a frame; raise if the frame declares another size or cannot have as much content."""
         size = int.from_bytes(buffer[:8], "little")
         general._check_size("zstd", size, most, len(buffer) - 8)
         if buffer[:4] == b"\x28\xb5\x2f\xfd" or general._zstd_content_size(memoryview(buffer)[8:]) != size:
@@ -623,7 +623,7 @@ def test_packed_frames(
 
 @needs_native
 @given(st.integers(0, 1 << 32))
-def test_where_rows_lie(seed: int) -> None:
+def test_both_forms_locate_rows_in_the_same_chunks(seed: int) -> None:
     """Chunks of several pages, some without values."""
     rng = np.random.default_rng(seed)
     tables, indices, rows, forms = [], [], [], []

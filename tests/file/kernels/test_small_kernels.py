@@ -19,23 +19,23 @@ def test_runs_are_expanded(runs: list[tuple[int, int]], dtype: str) -> None:
     assert rle.expand(values, lengths, len(expected)).tolist() == expected
 
 
-def test_floats_keep_their_bits() -> None:
+def test_run_expansion_keeps_the_bits_of_floats() -> None:
     expanded = rle.expand(np.array([np.nan, 0.0, -0.0]), np.array([2, 1, 1], np.uint8), 4)
     assert np.isnan(expanded[:2]).all() and np.signbit(expanded[2:]).tolist() == [False, True]
 
 
-def test_excess_is_cut() -> None:
+def test_runs_past_the_row_count_are_truncated() -> None:
     assert rle.expand(np.array([1, 2]), np.array([3, 9], np.uint8), 5).tolist() == [1, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("lengths", [[3, 1], [3, 0], [5], []])
-def test_broken_runs(lengths: list[int]) -> None:
+def test_damaged_runs_are_rejected(lengths: list[int]) -> None:
     with pytest.raises(CorruptFileError):
         rle.expand(np.array([1, 2]), np.array(lengths, np.uint8), 5)
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=50), st.sampled_from(["u4", "f4", "u8"]))
-def test_byte_streams(numbers: list[int], dtype: str) -> None:
+def test_byte_streams_round_trip(numbers: list[int], dtype: str) -> None:
     values = np.array(numbers, "u8" if dtype == "u8" else "u4").view(dtype)
     streams = byte_stream_split.split(values)
     assert streams.shape == (values.dtype.itemsize, len(values))

@@ -18,7 +18,7 @@ def ends(*values: int) -> np.ndarray:
     return np.array(values, np.uint64)
 
 
-def test_the_example_of_the_format() -> None:
+def test_ends_of_the_format_example_become_offsets() -> None:
     offsets, valid = varbin.offsets_from_ends(ends(1, 3, 7), 4, 3, INT32)
     assert offsets.tolist() == [0, 1, 3, 3] and offsets.dtype == INT32
     assert valid is not None and valid.tolist() == [True, True, False]
@@ -26,7 +26,7 @@ def test_the_example_of_the_format() -> None:
 
 
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=5)), max_size=20), st.sampled_from([INT32, INT64]))
-def test_there_and_back(values: list[bytes | None], dtype: np.dtype) -> None:
+def test_offsets_round_trip(values: list[bytes | None], dtype: np.dtype) -> None:
     array = pa.array(values, pa.binary())
     offsets = np.frombuffer(array.buffers()[1], np.int32, len(values) + 1) if values else np.zeros(1, np.int32)
     known = np.array([value is not None for value in values], bool)
@@ -53,17 +53,17 @@ def test_there_and_back(values: list[bytes | None], dtype: np.dtype) -> None:
         (ends(2**32 + 1, 2), 2**40, 10, 0),  # wraps a 32-bit integer
     ],
 )
-def test_broken_ends(stored: np.ndarray, adjustment: int, limit: int, base: int) -> None:
+def test_damaged_ends_are_rejected(stored: np.ndarray, adjustment: int, limit: int, base: int) -> None:
     with pytest.raises(CorruptFileError):
         varbin.offsets_from_ends(stored, adjustment, limit, INT32, base)
 
 
-def test_an_adjustment_of_zero_makes_everything_null() -> None:
+def test_null_adjustment_of_zero_makes_all_values_null() -> None:
     offsets, valid = varbin.offsets_from_ends(ends(1, 3), 0, 3, INT32)
     assert offsets.tolist() == [0, 1, 3] and valid is not None and not valid.any()
 
 
-def test_gather() -> None:
+def test_gather_copies_valid_ranges_and_rejects_others() -> None:
     data = np.frombuffer(b"abcdef", np.uint8)
     starts, stops = np.array([4, 0, 2, 0]), np.array([6, 3, 2, 1])
     offsets, out = varbin.gather(starts, stops, data)
@@ -74,12 +74,12 @@ def test_gather() -> None:
 
 
 @given(st.binary(max_size=40), st.integers(0, 9))
-def test_ascii(data: bytes, skip: int) -> None:
+def test_is_ascii_equals_python(data: bytes, skip: int) -> None:
     array = np.frombuffer(b"z" * skip + data, np.uint8)[skip:]
     assert varbin.is_ascii(array) == data.isascii()
 
 
-def test_utf8() -> None:
+def test_invalid_or_split_utf8_is_rejected() -> None:
     data = np.frombuffer("aé漢".encode(), np.uint8)
     for dtype in (INT32, INT64):
         varbin.check_utf8(np.array([0, 1, 3, 6], dtype), data)

@@ -37,7 +37,9 @@ def numbers(dtype: np.dtype[Any], count: int, seed: int) -> np.ndarray:
     st.sampled_from([None, 0.0, 0.01, 0.5, 1.0]),
     st.integers(0, 20),
 )
-def test_number_zones(native: Any, name: str, sizes: list[int], seed: int, null_share: float | None, skip: int) -> None:
+def test_zone_bounds_equal_numpy(
+    native: Any, name: str, sizes: list[int], seed: int, null_share: float | None, skip: int
+) -> None:
     values = numbers(np.dtype(name), sum(sizes), seed)
     valid = np.random.default_rng(seed).random(len(values)) >= (null_share or 0.0)
     bits = np.concatenate([np.ones(skip, np.bool_), valid])
@@ -65,7 +67,7 @@ def test_number_zones(native: Any, name: str, sizes: list[int], seed: int, null_
 
 
 @pytest.mark.skipif(not kernels.NATIVE, reason="the compiled kernels are not built or switched off")
-def test_refuses_what_lies_outside() -> None:
+def test_zones_past_the_last_row_are_rejected() -> None:
     values, starts = np.zeros(10, np.int64), np.array([0], np.int64)
     for ends, validity in ((np.array([11]), None), (np.array([-1]), None), (np.array([10]), bytes(1))):
         with pytest.raises(ValueError, match=r"beyond the last row|too short"):

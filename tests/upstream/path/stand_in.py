@@ -81,7 +81,7 @@ class AbsentModules(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Put all of that in place."""
+    """Install the stand-ins."""
     shim.install()
     # pylance's datasets hold one of native code, whose methods its tests call here and there.
     sys.modules["lance"].LanceDataset._ds = property(lambda dataset: dataset)
