@@ -70,7 +70,7 @@ class ZoneCheck:
         borders = np.concatenate(([first_row], self._ends[zone:last], [last_row])) - first_row
         starts, ends = borders[:-1], borders[1:]
         pieces = RowRanges(starts, ends)
-        
+
         for index, (leaf, _) in enumerate(self._leaves):
             picked = leaf.pick([array])
             leaf.summary.add(picked, pieces)
