@@ -170,18 +170,9 @@ def _ranks(array: pa.Array) -> Codes:
         for child in array.flatten():
             ranks = _refine(ranks, _ranks(child))
         return ranks
-    if _is_list(array.type):
+    if pa.types.is_nested(array.type):
         return _list_ranks(array)
-    indices = np.asarray(sort_indices([array], [ColumnOrdering("")])).astype(np.int64)
-    sorted_values = array.take(pa.array(indices))
-    if len(array) == 0:
-        return np.zeros(0, dtype=np.int64)
-    step = pc.not_equal(_sortable(sorted_values[1:]), _sortable(sorted_values[:-1]))
-    null_step = np.diff(np.asarray(sorted_values.is_null()).astype(np.int8)) != 0
-    steps = np.asarray(step.fill_null(False)) | null_step
-    ranks = np.empty(len(array), dtype=np.int64)
-    ranks[indices] = np.concatenate((np.zeros(1, np.int64), np.cumsum(steps)))
-    return ranks
+    return np.asarray(pc.rank(_sortable(array), tiebreaker="dense")).astype(np.int64)
 
 
 def _list_ranks(array: pa.Array) -> Codes:
@@ -196,15 +187,6 @@ def _list_ranks(array: pa.Array) -> Codes:
         current[reached] = items[starts[reached] + position] + 1
         ranks = _refine(ranks, current)
     return ranks
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind)
-        or pa.types.is_large_list(kind)
-        or pa.types.is_fixed_size_list(kind)
-        or pa.types.is_map(kind)
-    )
 
 
 def _refine(ranks: Codes, finer: Codes) -> Codes:

@@ -19,8 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError
+from lancetable.file.fetch import as_range
 from lancetable.format.fragment import Fragment
 from lancetable.format.manifest import Manifest
+from lancetable.format.row_address import split
 from lancetable.ops.read.columns import concat_columns, contains_dictionary
 from lancetable.ops.read.projection import (
     PHYSICAL_ADDRESS,
@@ -43,7 +45,7 @@ from lancetable.table.row_count_index import (
 from lancetable.table.row_id_lookup import row_id_index
 from lancetable.table.version import TableVersion
 
-__all__ = ["Columns", "Indices", "fetch_addresses", "take_addresses", "take_offsets", "take_row_ids", "virtual_values"]
+__all__ = ["Columns", "Indices", "fetch_addresses", "runs", "take_addresses", "take_offsets", "take_row_ids", "virtual_values"]
 
 Columns: TypeAlias = "Sequence[str] | Mapping[str, str] | None"
 Indices: TypeAlias = "Sequence[int] | npt.NDArray[Any] | pa.Array | pa.ChunkedArray | range"
@@ -157,10 +159,11 @@ def fetch_addresses(
     # Otherwise this is the sort order of a whole scan, whose addresses are ascending.
     fragments = version.manifest.fragments
     pieces = []
-    for fragment_id, begin, end in _runs(_fragment_ids(ascending)):
+    ids, offsets = (part.view(np.int64) for part in split(ascending))
+    for fragment_id, begin, end in runs(ids):
         position = fragments.position(fragment_id)
         assert position is not None
-        pieces.append((fragments[position], _row_offsets(ascending[begin:end])))
+        pieces.append((fragments[position], offsets[begin:end]))
     return _read(version, projection, pieces, order)
 
 
@@ -198,15 +201,7 @@ def _split_positions(
         begin = end
 
 
-def _fragment_ids(addresses: npt.NDArray[np.uint64]) -> Offsets:
-    return np.asarray(addresses >> np.uint64(32), dtype=np.int64)
-
-
-def _row_offsets(addresses: npt.NDArray[np.uint64]) -> Offsets:
-    return np.asarray(addresses & np.uint64(0xFFFF_FFFF), dtype=np.int64)
-
-
-def _runs(keys: npt.NDArray[Any]) -> Iterator[tuple[int, int, int]]:
+def runs(keys: npt.NDArray[Any]) -> Iterator[tuple[int, int, int]]:
     """Yield (key, begin, end) of every run of equal keys."""
     edges = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)] if len(keys) else []
     for begin, end in pairwise(edges):
@@ -216,10 +211,10 @@ def _runs(keys: npt.NDArray[Any]) -> Iterator[tuple[int, int, int]]:
 def _live_mask(version: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
     """Return which addresses have a live row. Raises OutOfRangeError for one past the end of its fragment."""
     fragments = version.manifest.fragments
-    ids, offsets = _fragment_ids(addresses), _row_offsets(addresses)
+    ids, offsets = (part.view(np.int64) for part in split(addresses))
     live = np.ones(len(addresses), dtype=np.bool_)
     by_fragment = np.argsort(ids, kind="stable")
-    for fragment_id, begin, end in _runs(ids[by_fragment]):
+    for fragment_id, begin, end in runs(ids[by_fragment]):
         selected = by_fragment[begin:end]
         position = fragments.position(fragment_id)
         if position is None:
@@ -272,12 +267,6 @@ def _reorder(column: ColumnLike, order: pa.Array) -> ColumnLike:
     ):
         return pa.concat_arrays([column.slice(row, 1) for row in order.to_pylist()])
     return column.take(order)
-
-
-def as_range(offsets: Offsets) -> range | Offsets:
-    """Return adjacent rows as a range, which is read without a gather."""
-    first, last = int(offsets[0]), int(offsets[-1])
-    return range(first, last + 1) if last - first + 1 == len(offsets) else offsets
 
 
 def virtual_values(version: TableVersion, selection: Selection, name: str) -> pa.Array:
