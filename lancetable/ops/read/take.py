@@ -21,17 +21,16 @@ import pyarrow as pa
 from lancetable.errors import OutOfRangeError
 from lancetable.file.fetch import as_range
 from lancetable.format.fragment import Fragment
-from lancetable.format.manifest import Manifest
 from lancetable.format.row_address import split
 from lancetable.ops.read.columns import concat_columns, contains_dictionary
 from lancetable.ops.read.projection import (
     PHYSICAL_ADDRESS,
     ROW_OFFSET,
     ColumnLike,
+    Columns,
     Projection,
     assemble,
-    project_mapping,
-    project_stored,
+    project,
 )
 from lancetable.table.fragments import Selection, read_selections, select, virtual_column
 from lancetable.table.row_count_index import (
@@ -45,9 +44,8 @@ from lancetable.table.row_count_index import (
 from lancetable.table.row_id_lookup import row_id_index
 from lancetable.table.version import TableVersion
 
-__all__ = ["Columns", "Indices", "fetch_addresses", "runs", "take_addresses", "take_offsets", "take_row_ids", "virtual_values"]
+__all__ = ["Columns", "Indices", "fetch_addresses", "take_addresses", "take_offsets", "take_row_ids", "virtual_values"]
 
-Columns: TypeAlias = "Sequence[str] | Mapping[str, str] | None"
 Indices: TypeAlias = "Sequence[int] | npt.NDArray[Any] | pa.Array | pa.ChunkedArray | range"
 
 _LONG_LIST_ITEMS = 1024
@@ -290,20 +288,13 @@ def virtual_values(version: TableVersion, selection: Selection, name: str) -> pa
 
 def _projection(version: TableVersion, columns: Columns, blobs_as_bytes: bool = False) -> Projection:
     """Return the projection of requested columns, cached with the version."""
-    is_mapping = isinstance(columns, Mapping)
-    if columns is not None and not is_mapping and (isinstance(columns, str) or not isinstance(columns, Sequence)):
-        raise TypeError(f"columns must be a list or dict[name, expression], got {type(columns)}")
     requested = None if columns is None else tuple(columns.items() if isinstance(columns, Mapping) else columns)
-    key = ("take projection", id(version.manifest), is_mapping, blobs_as_bytes, requested)
-    entry: tuple[Manifest, Projection] | None = version.cache.get(key)
-    if entry is not None and entry[0] is version.manifest:
-        return entry[1]
-    if isinstance(columns, Mapping):
-        projection = project_mapping(version.schema, columns, blobs_as_bytes=blobs_as_bytes)
-    else:
-        projection = project_stored(version.schema, columns, blobs_as_bytes=blobs_as_bytes)
-    version.cache.put(key, (version.manifest, projection), _CACHED_PROJECTION_BYTES)
-    return projection
+    return version.cache.derived(
+        ("take projection", type(columns), blobs_as_bytes, requested),
+        version.manifest,
+        lambda: project(version.schema, columns, blobs_as_bytes=blobs_as_bytes, whole_columns=True),
+        lambda _: _CACHED_PROJECTION_BYTES,
+    )
 
 
 def _integers(values: Indices, name: str, *, unsigned: bool = False) -> npt.NDArray[Any]:

@@ -203,7 +203,7 @@ class _Check:
         except LanceError as error:
             self._add(finding_of("manifest", location.path, error, f"version {number}"), number)
             return None
-        version = TableVersion(self.store, base, uri, file, self.handler, self.cache, self.options)
+        version = TableVersion(self.store, base, uri, self.handler, self.cache, self.options, file)
         for finding in check_manifest(version, data):
             self._add(finding, number)
         self._check_files(version)
