@@ -176,9 +176,7 @@ class TableVersion(Table):
     @property
     def main_base(self) -> str:
         """Return the root directory of the main branch, which contains the refs."""
-        branch = self.branch
-        suffix = f"/{TREE_DIR}/{branch}"
-        return self.base[: -len(suffix)] if branch is not None and self.base.endswith(suffix) else self.base
+        return self.base if self.branch is None else self.base.removesuffix(f"/{TREE_DIR}/{self.branch}")
 
     def data_file_path(self, file: DataFile) -> str:
         """Return the path of a data file, its base path resolved.
@@ -207,10 +205,6 @@ class TableVersion(Table):
         """Return the path of an object below a base path; errors as for `data_file_path`."""
         root, _ = self._foreign_base(base_id)
         return join(root, check_relative(path))
-
-    def is_own_base(self, base_id: int) -> bool:
-        """Return True if a base path is the table's own root."""
-        return self.is_base_at(base_id, self.base)
 
     def is_base_at(self, base_id: int, base: str) -> bool:
         """Return True if a base path is the root `base`, of a table or branch in the same store."""

@@ -15,6 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancetable.table.file_layouts import one_array
+
 __all__ = ["ColumnOrdering", "foremost", "sort_indices"]
 
 Codes = npt.NDArray[np.int64]
@@ -130,26 +132,20 @@ def _sortable(key: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     if pa.types.is_dictionary(kind):
         return _sortable(key.cast(kind.value_type))
     if pa.types.is_floating(kind):
-        return _from_codes(_float_codes(_combined(key)), key)
+        return _from_codes(_float_codes(one_array(key)), key)
     if pa.types.is_boolean(kind):
         return pc.cast(key, pa.uint8())
     if pa.types.is_nested(kind):
-        return _from_codes(_ranks(_combined(key)), key)
+        return _from_codes(_ranks(one_array(key)), key)
     if pa.types.is_null(kind):
         return key.cast(pa.int8())
     return key
 
 
-def _combined(key: pa.ChunkedArray | pa.Array) -> pa.Array:
-    if isinstance(key, pa.Array):
-        return key
-    return key.chunk(0) if key.num_chunks == 1 else pa.concat_arrays(key.chunks or [pa.array([], key.type)])
-
-
 def _from_codes(codes: Codes, key: pa.ChunkedArray | pa.Array) -> pa.Array:
     if not key.null_count:
         return pa.array(codes)
-    return pa.array(codes, mask=np.asarray(_combined(key).is_null()))
+    return pa.array(codes, mask=np.asarray(one_array(key).is_null()))
 
 
 def _float_codes(array: pa.Array) -> Codes:

@@ -36,6 +36,7 @@ __all__ = [
     "Projection",
     "assemble",
     "column_not_found",
+    "concat_tables",
     "evaluation_schema",
     "nested_value",
     "project",
@@ -286,6 +287,13 @@ def without_columns(num_rows: int, schema: pa.Schema) -> pa.Table:
     # A table without columns keeps its number of rows only if it is derived from one with columns.
     dropped = pa.schema([pa.field("", pa.null())], metadata=schema.metadata)
     return pa.Table.from_arrays([pa.nulls(num_rows)], schema=dropped).select([])
+
+
+def concat_tables(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    """Concatenate tables of a schema. Unlike Arrow, keep the number of rows of tables without columns."""
+    if not schema.names:
+        return without_columns(sum(table.num_rows for table in tables), schema)
+    return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
 def _expression_table(

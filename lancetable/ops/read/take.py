@@ -32,7 +32,7 @@ from lancetable.ops.read.projection import (
     assemble,
     project,
 )
-from lancetable.table.fragments import Selection, read_selections, select, virtual_column
+from lancetable.table.fragments import Selection, dead_rows, read_selections, select, virtual_column
 from lancetable.table.row_count_index import (
     Offsets,
     RowCountIndex,
@@ -224,9 +224,7 @@ def _live_mask(version: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.
             raise OutOfRangeError(f"row {last} is out of range for fragment {fragment_id} with {total} rows")
         deleted = deleted_offsets(version, fragment)
         if deleted is not None:
-            rows = offsets[selected].astype(np.uint32)
-            slots = np.minimum(deleted.searchsorted(rows), len(deleted) - 1)
-            live[selected] = deleted[slots] != rows
+            live[selected] = ~dead_rows(offsets[selected], deleted)
     return live
 
 
@@ -288,7 +286,8 @@ def virtual_values(version: TableVersion, selection: Selection, name: str) -> pa
 
 def _projection(version: TableVersion, columns: Columns, blobs_as_bytes: bool = False) -> Projection:
     """Return the projection of requested columns, cached with the version."""
-    requested = None if columns is None else tuple(columns.items() if isinstance(columns, Mapping) else columns)
+    items = columns.items() if isinstance(columns, Mapping) else columns
+    requested = tuple(items) if isinstance(items, Iterable) else None
     return version.cache.derived(
         ("take projection", type(columns), blobs_as_bytes, requested),
         version.manifest,
