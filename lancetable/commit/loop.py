@@ -57,7 +57,7 @@ from lancetable.handlers.base import ManifestLocation, outcome_by_content
 from lancetable.store.base import PutOutcome
 from lancetable.table import manifests, transactions
 from lancetable.table.manifests import ManifestFile, read_manifest
-from lancetable.table.version import TableVersion, explained, open_location
+from lancetable.table.version import TableVersion, open_location
 
 if TYPE_CHECKING:
     from lancetable.format.version import FileVersion
@@ -314,7 +314,7 @@ def publish_first(
         _remove_quietly(store, [transaction_path(base, name)])
         raise
     file = manifests.packed_file(location, message, packed)
-    return TableVersion(store, base, uri, file, handler, cache, storage_options)
+    return TableVersion(store, base, uri, handler, cache, storage_options, file)
 
 
 class _CommitRun:
@@ -393,7 +393,7 @@ class _CommitRun:
             try:
                 read = transactions.read_since(base.store, base.base, batch)
             except CorruptFileError as error:
-                raise explained(base, unseen[-1], error) from error
+                raise base.explained(unseen[-1], error) from error
             for file, committed in read:
                 self._check_no_gap(file.location)
                 published = self._apply_version(file, committed, strict)
@@ -434,7 +434,7 @@ class _CommitRun:
         try:
             file, committed = transactions.met(store, base, location, data)
         except CorruptFileError as error:
-            raise explained(self.base, location, error) from error
+            raise self.base.explained(location, error) from error
         published = self._apply_version(file, committed, False)
         flags.check_writable(file.manifest.writer_flags, self.base.uri, reader_flags=file.manifest.reader_flags)
         # A cleanup since the last listing would have removed this version, so its existence replaces a listing.

@@ -31,7 +31,7 @@ from lancetable.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from lancetable.ops.read.appended import Appended, appended_by
+from lancetable.ops.read.appended import appended_by
 from lancetable.ops.read.scan_plan import ScanOptions
 from lancetable.ops.read.splits import Split, plan_splits
 from lancetable.spark.options import LATEST
@@ -182,8 +182,8 @@ class LanceStreamReader(DataSourceStreamReader, _AvailableNow):
                 f"{error}. To continue without its rows, pass option('failOnDataLoss', 'false')", version=number
             ) from error
         change = appended_by(version)
-        if isinstance(change, Appended):
-            return self._tasks(version, change.fragment_ids) if change.fragment_ids else []
+        if not isinstance(change, str):
+            return self._tasks(version, change) if change else []
         if self._options.skip_change_commits:
             logger.warning(
                 "%s: version %d %s; all of it is left out, rows that it added included, because skipChangeCommits is"

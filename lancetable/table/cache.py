@@ -60,7 +60,7 @@ class TableCache:
                 _, (_, evicted_bytes) = self._entries.popitem(last=False)
                 self._size_bytes -= evicted_bytes
 
-    def derived(self, kind: str, source: object, make: Callable[[], T], size_bytes: Callable[[T], int]) -> T:
+    def derived(self, kind: Hashable, source: object, make: Callable[[], T], size_bytes: Callable[[T], int]) -> T:
         """Return a value computed from the object `source`; call `make` unless the value is cached.
 
         The entry is found by the identity of `source`, which it references, so that the identity is not reused.

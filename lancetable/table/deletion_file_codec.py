@@ -4,8 +4,8 @@ Arrow form: an Arrow IPC file with one record batch of one column `row_id: uint3
 
     ARROW1, 2 zeros | schema message | batch: ffffffff, i32 length, flatbuffer, body | footer, i32 length, ARROW1
 
-Only this schema is valid, so the few flatbuffer tables are parsed here with every offset checked. A general reader may
-allocate memory by a damaged length or abort the process.
+Arrow checks the structure of the file. The message of the record batch is parsed here, because Arrow allocates the
+memory that a compressed buffer declares before it is known to be needed.
 
 Roaring form: the portable serialization of a 32-bit roaring bitmap (github.com/RoaringBitmap/RoaringFormatSpec).
 
@@ -37,8 +37,6 @@ _I64 = struct.Struct("<q")
 _ARROW_MAGIC = b"ARROW1"
 _ARROW_SCHEMA = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
 _COMPRESSED_OFFSETS = 256
-_TYPE_INT = 2
-_HEADER_RECORD_BATCH = 3
 _CODECS = {0: "lz4", 1: "zstd"}
 
 _COOKIE_NO_RUNS = 12346
@@ -84,69 +82,39 @@ def parse_arrow(data: memoryview, path: str, *, max_count: int) -> Offsets:
     Raises CorruptFileError for any other schema or structure, and before allocating more than `max_count` values.
     """
     fail = _failing(path, "Arrow")
-    size = len(data)
-    if size < 24 or bytes(data[:6]) != _ARROW_MAGIC or bytes(data[size - 6 :]) != _ARROW_MAGIC:
-        fail("no ARROW1 at both ends", 0)
-    footer_length = _I32.unpack_from(data, size - 10)[0]
-    footer_start = size - 10 - footer_length
-    if footer_length < 8 or footer_start < 8:
-        fail(f"footer of {footer_length} bytes does not fit", size - 10)
-    footer = _Flatbuffer(data[footer_start : size - 10], footer_start, fail).root()
-    _check_schema(footer, fail)
+    if bytes(data[:6]) != _ARROW_MAGIC:
+        fail("no ARROW1 at its start", 0)
+    buffer = pa.py_buffer(data)
+    try:
+        schema = pa.ipc.open_file(buffer).schema
+    except (pa.ArrowException, OSError) as error:
+        fail(str(error), 0)
+    footer_bytes = _I32.unpack_from(data, len(data) - 10)[0]  # checked by Arrow
+    footer_start = len(data) - 10 - footer_bytes
+    if not schema.equals(_ARROW_SCHEMA, check_metadata=True):
+        fail(f"expected the schema {_ARROW_SCHEMA}, found {schema}", footer_start)
+    footer = _Flatbuffer(data[footer_start : footer_start + footer_bytes], footer_start, fail).root()
+    if footer.table(1).scalar(0, "<h", 0) != 0:
+        fail("big-endian data", footer_start)
     if footer.vector(2, 24)[1] != 0:
-        fail("dictionaries are not allowed", footer.position)
+        fail("dictionaries are not allowed", footer_start)
     blocks, num_blocks = footer.vector(3, 24)
     if num_blocks != 1:
         fail(f"expected 1 record batch, found {num_blocks}", blocks)
-    block = blocks - footer_start
-    view = footer.buffer.view
-    message_start = _I64.unpack_from(view, block)[0]
-    metadata_length = _I32.unpack_from(view, block + 8)[0]
-    body_length = _I64.unpack_from(view, block + 16)[0]
-    if (
-        message_start < 8
-        or metadata_length < 16
-        or body_length < 0
-        or message_start + metadata_length + body_length > footer_start
-    ):
+    start = _I64.unpack_from(data, blocks)[0]
+    if not 8 <= start < footer_start:
         fail("the record batch is outside the file", blocks)
-    body_start = message_start + metadata_length
-    # Newer writers prefix the length with ffffffff; both forms are valid IPC.
-    prefix = 8 if _U32.unpack_from(data, message_start)[0] == 0xFFFFFFFF else 4
-    flatbuffer_length = _I32.unpack_from(data, message_start + prefix - 4)[0]
-    if flatbuffer_length < 8 or prefix + flatbuffer_length > metadata_length:
-        fail("the record batch's metadata does not fit", message_start)
-    start = message_start + prefix
-    message = _Flatbuffer(data[start : start + flatbuffer_length], start, fail).root()
-    if message.scalar(1, "<B", 0) != _HEADER_RECORD_BATCH:
+    try:
+        message = pa.ipc.read_message(buffer[start:footer_start])
+    except (pa.ArrowException, OSError, EOFError) as error:
+        fail(str(error), start)
+    if message.type != "record batch":
         fail("the message is not a record batch", start)
-    return _batch_values(message.table(2), data[body_start : body_start + body_length], body_start, max_count, fail)
+    batch = _Flatbuffer(memoryview(message.metadata), start, fail).root().table(2)
+    return _batch_values(batch, memoryview(message.body), start, max_count, fail)
 
 
-def _check_schema(footer: _Table, fail: Fail) -> None:
-    schema = footer.table(1)
-    if schema.scalar(0, "<h", 0) != 0:
-        fail("big-endian data", schema.position)
-    if schema.vector(2, 4)[1] != 0:
-        fail("schema metadata is not allowed", schema.position)
-    fields = schema.tables(1)
-    if len(fields) != 1:
-        fail(f"expected 1 column, found {len(fields)}", schema.position)
-    field = fields[0]
-    if field.text(0) != b"row_id":
-        fail("the column is not called row_id", field.position)
-    if field.scalar(1, "<B", 0) != 0:
-        fail("the column is nullable", field.position)
-    if field.scalar(2, "<B", 0) != _TYPE_INT or field.has(4):
-        fail("the column is not uint32", field.position)
-    integer = field.table(3)
-    if integer.scalar(0, "<i", 0) != 32 or integer.scalar(1, "<B", 0) != 0:
-        fail("the column is not uint32", integer.position)
-    if field.vector(5, 4)[1] != 0 or field.vector(6, 4)[1] != 0:
-        fail("the column has children or metadata", field.position)
-
-
-def _batch_values(batch: _Table, body: memoryview, body_start: int, max_count: int, fail: Fail) -> Offsets:
+def _batch_values(batch: _Table, body: memoryview, start_of_batch: int, max_count: int, fail: Fail) -> Offsets:
     count = batch.scalar(0, "<q", 0)
     if not 0 <= count <= max_count:
         fail(f"{count} values where at most {max_count} are possible", batch.position)
@@ -163,9 +131,9 @@ def _batch_values(batch: _Table, body: memoryview, body_start: int, max_count: i
         fail("the values are outside the batch", buffers)
     values = body[start : start + length]
     if batch.has(3):
-        values = _decompressed(batch.table(3), values, 4 * count, body_start + start, fail)
+        values = _decompressed(batch.table(3), values, 4 * count, start_of_batch, fail)
     if len(values) < 4 * count:
-        fail(f"{len(values)} bytes of values for {count} rows", body_start + start)
+        fail(f"{len(values)} bytes of values for {count} rows", start_of_batch)
     return np.frombuffer(values, "<u4", count)
 
 
@@ -253,18 +221,6 @@ class _Table:
         if at + 4 + count * item_bytes > self.buffer.size:
             self.buffer.fail(f"a list of {count} entries does not fit", self.buffer.base + at)
         return self.buffer.base + at + 4, count
-
-    def tables(self, slot: int) -> list[_Table]:
-        start, count = self.vector(slot, 4)
-        if count > 16:
-            self.buffer.fail(f"{count} entries", start)
-        first = start - self.buffer.base
-        return [_Table(self.buffer, at + self.buffer.unpack("<I", at)) for at in range(first, first + 4 * count, 4)]
-
-    def text(self, slot: int) -> bytes:
-        start, count = self.vector(slot, 1)
-        first = start - self.buffer.base
-        return bytes(self.buffer.view[first : first + count])
 
 
 # --- roaring form ----------------------------------------------------------------------------------------------------

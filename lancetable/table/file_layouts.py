@@ -29,7 +29,7 @@ from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import physical_rows
 from lancetable.table.version import TableVersion
 
-__all__ = ["Column", "FileLayouts", "FragmentFiles", "Layout", "file_layouts", "files_of", "merge_parts"]
+__all__ = ["Column", "FileLayouts", "FragmentFiles", "Layout", "file_layouts", "files_of", "merge_parts", "one_array"]
 
 Column: TypeAlias = "pa.ChunkedArray | pa.Array"
 
@@ -279,11 +279,12 @@ def merge_parts(source: Source, parts: Sequence[Sequence[Column]], num_rows: int
     if len(source.parts) == 1 and source.parts[0][2] is source.field:
         number, position, _ = source.parts[0]
         return parts[number][position]
-    arrays = [(field, _one_array(parts[number][position])) for number, position, field in source.parts]
+    arrays = [(field, one_array(parts[number][position])) for number, position, field in source.parts]
     return _merge(source.field, arrays, num_rows)
 
 
-def _one_array(column: Column) -> pa.Array:
+def one_array(column: Column) -> pa.Array:
+    """Return a column as one array."""
     if isinstance(column, pa.Array):
         return column
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])

@@ -38,6 +38,7 @@ __all__ = [
     "Rows",
     "Selection",
     "blob_data_file",
+    "dead_rows",
     "filter_columns",
     "narrow",
     "read_selection",
@@ -125,7 +126,7 @@ def select(version: TableVersion, fragment: Fragment, rows: Rows, *, keep_delete
     deleted = deleted_offsets(version, fragment)
     if deleted is None:
         return Selection(fragment, rows, len(rows))
-    dead = _dead_rows(rows, deleted)
+    dead = dead_rows(rows, deleted)
     num_dead = int(np.count_nonzero(dead))
     if not num_dead:
         return Selection(fragment, rows, len(rows))
@@ -139,7 +140,8 @@ def select(version: TableVersion, fragment: Fragment, rows: Rows, *, keep_delete
     return Selection(fragment, rows, num_live, keep=~dead)
 
 
-def _dead_rows(rows: range | Offsets, deleted: DeletedOffsets) -> npt.NDArray[np.bool_]:
+def dead_rows(rows: range | Offsets, deleted: DeletedOffsets) -> npt.NDArray[np.bool_]:
+    """Return which rows are deleted; `deleted` is not empty."""
     if isinstance(rows, range):
         dead = np.zeros(len(rows), dtype=np.bool_)
         if rows:

@@ -12,10 +12,11 @@ Source: protos/table.proto, Manifest; footer as in "Manifest file" of the format
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.format.manifest import Manifest
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
     from lancetable.table.version import TableVersion
 
+T = TypeVar("T")
+
 __all__ = [
     "FOOTER_BYTES",
     "MAX_MANIFEST_BYTES",
@@ -33,6 +36,7 @@ __all__ = [
     "VersionSummary",
     "history",
     "identity_of",
+    "map_versions",
     "met_manifest",
     "pack",
     "packed_file",
@@ -219,10 +223,17 @@ def history(version: TableVersion) -> list[VersionSummary]:
             version.cache.put(key, summary, _MAX_SUMMARY_BYTES)
         return summary
 
-    if len(locations) > 2 and version.store.capabilities.parallel:
-        with ThreadPoolExecutor(_READ_AT_ONCE, "lancetable-versions") as pool:
-            return list(pool.map(summary_of, locations))
-    return [summary_of(location) for location in locations]
+    return map_versions(version.store, summary_of, locations)
+
+
+def map_versions(
+    store: ObjectStore, function: Callable[[ManifestLocation], T], locations: Sequence[ManifestLocation]
+) -> list[T]:
+    """Apply a function that reads a version to each location, on threads if the store serves parallel requests."""
+    if len(locations) > 1 and store.capabilities.parallel:
+        with ThreadPoolExecutor(min(len(locations), _READ_AT_ONCE), "lancetable-versions") as pool:
+            return list(pool.map(function, locations))
+    return list(map(function, locations))
 
 
 def identity_of(store: ObjectStore, location: ManifestLocation) -> int | None:

@@ -9,7 +9,7 @@ another library moved them, in hidden columns of a data file. Source: protos/row
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,8 +21,8 @@ from lancetable.format.fragment import CREATED_AT_FIELD, LAST_UPDATED_AT_FIELD, 
 from lancetable.format.schema import Field
 from lancetable.rowids import RowIdIndex, RowIdSequence, RowVersionSequence
 from lancetable.rowids.versions import FIRST_VERSION
-from lancetable.table import deletions
 from lancetable.table.open_files import file_metadata
+from lancetable.table.row_count_index import deleted_offsets
 
 if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment
@@ -39,7 +39,11 @@ def row_id_index(version: TableVersion) -> RowIdIndex:
     Raises CorruptFileError if a fragment has no row ids, or if two live rows have the same id.
     """
     parts = (
-        (fragment.id, row_id_sequence(version, fragment), _deleted_offsets(version, fragment))
+        (
+            fragment.id,
+            row_id_sequence(version, fragment),
+            partial(deleted_offsets, version, fragment) if fragment.deletion_file is not None else None,
+        )
         for fragment in version.manifest.fragments
     )
     return version.cache.derived(
@@ -48,16 +52,6 @@ def row_id_index(version: TableVersion) -> RowIdIndex:
         lambda: RowIdIndex.build(parts, version.location.path),
         lambda index: index.nbytes + 256,
     )
-
-
-def _deleted_offsets(version: TableVersion, fragment: Fragment) -> Callable[[], npt.NDArray[np.uint32] | None] | None:
-    """Return a function that reads the deleted rows of a fragment, or None if it has none."""
-
-    def read() -> npt.NDArray[np.uint32] | None:
-        vector = deletions.read(version, fragment)
-        return None if vector is None else vector.offsets()
-
-    return None if fragment.deletion_file is None else read
 
 
 def row_id_sequence(version: TableVersion, fragment: Fragment) -> RowIdSequence:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from lancetable.errors import CorruptFileError, NotFoundError, UnsupportedFeatureError
 from lancetable.format.paths import transaction_name, transaction_path
 from lancetable.format.transaction import Transaction
 from lancetable.store.base import Durability
-from lancetable.table.manifests import ManifestFile, met_manifest, read_manifest
+from lancetable.table.manifests import ManifestFile, map_versions, met_manifest, read_manifest
 
 if TYPE_CHECKING:
     from lancetable.handlers.base import ManifestLocation
     from lancetable.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)
-
-_READ_AT_ONCE = 16
 
 __all__ = ["met", "read", "read_since", "write"]
 
@@ -58,10 +55,9 @@ def read_since(
     store: ObjectStore, base: str, locations: Sequence[ManifestLocation]
 ) -> list[tuple[ManifestFile, Transaction | None]]:
     """Return manifest and transaction of each location, in order; None for a missing or unreadable transaction."""
-    if len(locations) > 1 and store.capabilities.parallel:
-        with ThreadPoolExecutor(min(len(locations), _READ_AT_ONCE), "lancetable-versions") as pool:
-            return list(pool.map(lambda location: _read_one(store, base, location), locations))
-    return [_read_one(store, base, location) for location in locations]
+    return map_versions(
+        store, lambda location: _with_transaction(store, base, read_manifest(store, location)), locations
+    )
 
 
 def met(
@@ -69,10 +65,6 @@ def met(
 ) -> tuple[ManifestFile, Transaction | None]:
     """Return manifest and transaction of a version whose complete manifest file is `data`."""
     return _with_transaction(store, base, met_manifest(store, location, data))
-
-
-def _read_one(store: ObjectStore, base: str, location: ManifestLocation) -> tuple[ManifestFile, Transaction | None]:
-    return _with_transaction(store, base, read_manifest(store, location))
 
 
 def _with_transaction(store: ObjectStore, base: str, file: ManifestFile) -> tuple[ManifestFile, Transaction | None]:

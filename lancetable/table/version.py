@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Reference",
+    "Table",
     "TableVersion",
     "base_of_branch",
     "checkout",
-    "explained",
     "latest",
     "latest_readable",
     "open_location",
@@ -69,19 +69,85 @@ Reference = int | str | tuple[str | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class TableVersion:
-    """A table at one version. Immutable and thread-safe; pickling includes the manifest.
+class Table:
+    """A table or a branch of it at an address: the state that all its versions share.
 
-    `base` is the root directory of the table or of a branch inside `store`; `uri` is the caller's address of it.
+    `base` is its root directory inside `store`; `uri` is the caller's address of it.
     """
 
     store: ObjectStore
     base: str
     uri: str
-    file: ManifestFile = field(repr=False)
     handler: CommitHandler = field(repr=False)
     cache: TableCache = field(repr=False)
-    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    storage_options: Mapping[str, str] | None = field(repr=False)
+
+    def open(self, location: ManifestLocation) -> TableVersion:
+        """Open the version at a location returned by the handler."""
+        file = read_manifest(self.store, location)
+        manifest = file.manifest
+        check_readable(manifest.reader_flags, location.path, writer_flags=manifest.writer_flags)
+        return TableVersion(self.store, self.base, self.uri, self.handler, self.cache, self.storage_options, file)
+
+    def newest(self) -> TableVersion:
+        """Open the newest version. Raises DatasetNotFoundError."""
+        looked_at = time.monotonic()
+        location = self.handler.latest(self.store, self.base)
+        if location is None:
+            raise DatasetNotFoundError(f"Dataset at path {self.uri} was not found", path=self.uri)
+        return replace(self.open_newest(location), newest_at=looked_at)
+
+    def open_newest(self, location: ManifestLocation) -> TableVersion:
+        """Open the newest version. The error of a damaged manifest names the version to continue with."""
+        try:
+            return self.open(location)
+        except CorruptFileError as error:
+            raise self.explained(location, error) from error
+
+    def explained(self, location: ManifestLocation, error: CorruptFileError) -> CorruptFileError:
+        """Return the error of a damaged newest manifest with the newest version that can be read and the remedies."""
+        if "newest_readable" in error.__dict__:
+            return error
+        try:
+            readable = self._readable_before(location)
+        except Exception:  # the damage is more important than an error of this search
+            return error
+        uri = self.uri
+        if readable is None:
+            advice = f'Run "lancetable fsck {uri}" to list the versions that can be read'
+        else:
+            advice = (
+                f'The newest version that can be read is {readable}: run "lancetable fsck --repair {uri}" to move the '
+                f"damaged manifest aside, or restore it with dataset(uri, version={readable}).restore()"
+            )
+        return CorruptFileError(f"{error}. {advice}", **{**error.__dict__, "newest_readable": readable})
+
+    def _readable_before(self, location: ManifestLocation) -> int | None:
+        """Return the greatest version number below a location that can be opened, of a bounded number of them."""
+        for number in range(location.version - 1, max(location.version - 1 - _MAX_VERSIONS_SEARCHED, 0), -1):
+            for candidate in self.handler.candidates(self.store, self.base, number, location.naming):
+                if candidate.naming is location.naming:
+                    with contextlib.suppress(NotFoundError, CorruptFileError, UnsupportedFeatureError):
+                        return self.open(candidate).version
+        return None
+
+    def at(self, version: int, naming: ManifestNaming | None = None) -> TableVersion:
+        """Open a version by number. Raises OutOfRangeError, VersionNotFoundError, DatasetNotFoundError."""
+        if not 0 < version < 1 << 64:
+            raise OutOfRangeError(f"version numbers are between 1 and 2^64 - 1, got {version}")
+        for location in self.handler.candidates(self.store, self.base, version, naming):
+            with contextlib.suppress(NotFoundError):
+                return self.open(location)
+        if self.handler.latest(self.store, self.base) is None:
+            raise DatasetNotFoundError(f"Dataset at path {self.uri} was not found", path=self.uri)
+        raise VersionNotFoundError(f"{self.uri} has no version {version}", path=self.uri, version=version)
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion(Table):
+    """A table at one version. Immutable and thread-safe; pickling includes the manifest."""
+
+    file: ManifestFile = field(repr=False)
     # Time (time.monotonic) when this was the newest version, None if unknown. Not pickled.
     newest_at: float | None = field(default=None, repr=False, compare=False)
 
@@ -110,9 +176,7 @@ class TableVersion:
     @property
     def main_base(self) -> str:
         """Return the root directory of the main branch, which contains the refs."""
-        branch = self.branch
-        suffix = f"/{TREE_DIR}/{branch}"
-        return self.base[: -len(suffix)] if branch is not None and self.base.endswith(suffix) else self.base
+        return self.base if self.branch is None else self.base.removesuffix(f"/{TREE_DIR}/{self.branch}")
 
     def data_file_path(self, file: DataFile) -> str:
         """Return the path of a data file, its base path resolved.
@@ -142,10 +206,6 @@ class TableVersion:
         root, _ = self._foreign_base(base_id)
         return join(root, check_relative(path))
 
-    def is_own_base(self, base_id: int) -> bool:
-        """Return True if a base path is the table's own root."""
-        return self.is_base_at(base_id, self.base)
-
     def is_base_at(self, base_id: int, base: str) -> bool:
         """Return True if a base path is the root `base`, of a table or branch in the same store."""
         listed = self.manifest.base_paths[base_id]
@@ -165,7 +225,7 @@ class TableVersion:
 
     def __reduce__(self) -> tuple[Any, ...]:
         file = ManifestFile(self.manifest, self.location, b"")
-        return TableVersion, (self.store, self.base, self.uri, file, self.handler, self.cache, self.storage_options)
+        return TableVersion, (self.store, self.base, self.uri, self.handler, self.cache, self.storage_options, file)
 
 
 def open_version(
@@ -185,10 +245,10 @@ def open_version(
     store, base = open_store(uri, storage_options)
     text = os.fspath(uri)
     handler = choose_handler(store, text, commit_lock, storage_options)
-    handle = _TableHandle(store, base, text, handler, TableCache() if cache is None else cache, storage_options)
+    table = Table(store, base, text, handler, TableCache() if cache is None else cache, storage_options)
     if type(ref) is int:
-        return handle.at(base, ref)
-    version = handle.newest(base)
+        return table.at(ref)
+    version = table.newest()
     if ref is not None:
         return checkout(version, ref)
     return version if asof is None else _asof(version, asof)
@@ -196,7 +256,7 @@ def open_version(
 
 def open_location(version: TableVersion, location: ManifestLocation) -> TableVersion:
     """Open another version of the same table, at a location returned by the handler."""
-    return _TableHandle.of(version).open(version.base, location)
+    return version.open(location)
 
 
 def checkout(version: TableVersion, ref: Reference) -> TableVersion:
@@ -204,19 +264,18 @@ def checkout(version: TableVersion, ref: Reference) -> TableVersion:
 
     Raises VersionNotFoundError, RefNotFoundError, InvalidInputError.
     """
-    handle = _TableHandle.of(version)
     if isinstance(ref, str):
         tag = refs.TAGS.read(version.store, version.main_base, ref)
-        return handle.on(version, tag.branch).at(base_of_branch(version, tag.branch), tag.version)
+        return _on_branch(version, tag.branch).at(tag.version)
     if isinstance(ref, tuple):
         branch, number = ref
         if branch is not None and branch not in ("main", version.branch):
             refs.BRANCHES.check_exists(version.store, version.main_base, branch)
-        base, handle = base_of_branch(version, branch), handle.on(version, branch)
-        return handle.newest(base) if number is None else handle.at(base, number)
+        table = _on_branch(version, branch)
+        return table.newest() if number is None else table.at(number)
     if isinstance(ref, bool) or not isinstance(ref, int):
         raise InvalidInputError(f"a version is a number, a tag or (branch, version), not {type(ref).__name__}")
-    return version if ref == version.version else handle.at(version.base, ref, version.location.naming)
+    return version if ref == version.version else version.at(ref, version.location.naming)
 
 
 def latest(version: TableVersion) -> TableVersion:
@@ -224,11 +283,10 @@ def latest(version: TableVersion) -> TableVersion:
 
     Raises CorruptFileError if the newest manifest is damaged.
     """
-    handle = _TableHandle.of(version)
     if version.version & DETACHED_BIT:
-        return handle.newest(version.base)
+        return version.newest()
     newer = version.handler.newer(version.store, version.base, version.location)
-    return handle.open_newest(version.base, newer[-1]) if newer else version
+    return version.open_newest(newer[-1]) if newer else version
 
 
 def latest_readable(version: TableVersion) -> tuple[TableVersion, ManifestLocation | None]:
@@ -246,9 +304,10 @@ def latest_readable(version: TableVersion) -> tuple[TableVersion, ManifestLocati
     return version, newest
 
 
-def explained(version: TableVersion, location: ManifestLocation, error: CorruptFileError) -> CorruptFileError:
-    """Return the error of a damaged newest manifest with the newest version that can be read and the remedies."""
-    return _TableHandle.of(version).explained(version.base, location, error)
+def _on_branch(version: TableVersion, branch: str | None) -> Table:
+    uri = version.uri if branch == version.branch else uri_of_branch(version, branch)
+    base = base_of_branch(version, branch)
+    return Table(version.store, base, uri, version.handler, version.cache, version.storage_options)
 
 
 def base_of_branch(version: TableVersion, branch: str | None) -> str:
@@ -285,80 +344,3 @@ def _asof(newest: TableVersion, asof: datetime) -> TableVersion:
     raise VersionNotFoundError(
         f"{newest.uri}: no version was committed at or before {asof.isoformat()}", path=newest.uri
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _TableHandle:
-    """State shared by all versions of a table that was opened."""
-
-    store: ObjectStore
-    base: str
-    uri: str
-    handler: CommitHandler
-    cache: TableCache
-    storage_options: Mapping[str, str] | None
-
-    @classmethod
-    def of(cls, version: TableVersion) -> _TableHandle:
-        return cls(version.store, version.base, version.uri, version.handler, version.cache, version.storage_options)
-
-    def on(self, version: TableVersion, branch: str | None) -> _TableHandle:
-        """Return the handle of another branch."""
-        return replace(self, uri=uri_of_branch(version, branch)) if branch != version.branch else self
-
-    def open(self, base: str, location: ManifestLocation) -> TableVersion:
-        file = read_manifest(self.store, location)
-        manifest = file.manifest
-        check_readable(manifest.reader_flags, location.path, writer_flags=manifest.writer_flags)
-        return TableVersion(self.store, base, self.uri, file, self.handler, self.cache, self.storage_options)
-
-    def newest(self, base: str) -> TableVersion:
-        looked_at = time.monotonic()
-        location = self.handler.latest(self.store, base)
-        if location is None:
-            raise DatasetNotFoundError(f"Dataset at path {self.uri} was not found", path=self.uri)
-        return replace(self.open_newest(base, location), newest_at=looked_at)
-
-    def open_newest(self, base: str, location: ManifestLocation) -> TableVersion:
-        """Open the newest version. The error of a damaged manifest names the version to continue with."""
-        try:
-            return self.open(base, location)
-        except CorruptFileError as error:
-            raise self.explained(base, location, error) from error
-
-    def explained(self, base: str, location: ManifestLocation, error: CorruptFileError) -> CorruptFileError:
-        """See the function `explained`."""
-        if "newest_readable" in error.__dict__:
-            return error
-        try:
-            readable = self._readable_before(base, location)
-        except Exception:  # the damage is more important than an error of this search
-            return error
-        uri = self.uri
-        if readable is None:
-            advice = f'Run "lancetable fsck {uri}" to list the versions that can be read'
-        else:
-            advice = (
-                f'The newest version that can be read is {readable}: run "lancetable fsck --repair {uri}" to move the '
-                f"damaged manifest aside, or restore it with dataset(uri, version={readable}).restore()"
-            )
-        return CorruptFileError(f"{error}. {advice}", **{**error.__dict__, "newest_readable": readable})
-
-    def _readable_before(self, base: str, location: ManifestLocation) -> int | None:
-        """Return the greatest version number below a location that can be opened, of a bounded number of them."""
-        for number in range(location.version - 1, max(location.version - 1 - _MAX_VERSIONS_SEARCHED, 0), -1):
-            for candidate in self.handler.candidates(self.store, base, number, location.naming):
-                if candidate.naming is location.naming:
-                    with contextlib.suppress(NotFoundError, CorruptFileError, UnsupportedFeatureError):
-                        return self.open(base, candidate).version
-        return None
-
-    def at(self, base: str, version: int, naming: ManifestNaming | None = None) -> TableVersion:
-        if not 0 < version < 1 << 64:
-            raise OutOfRangeError(f"version numbers are between 1 and 2^64 - 1, got {version}")
-        for location in self.handler.candidates(self.store, base, version, naming):
-            with contextlib.suppress(NotFoundError):
-                return self.open(base, location)
-        if self.handler.latest(self.store, base) is None:
-            raise DatasetNotFoundError(f"Dataset at path {self.uri} was not found", path=self.uri)
-        raise VersionNotFoundError(f"{self.uri} has no version {version}", path=self.uri, version=version)

@@ -50,7 +50,7 @@ class ReferencedFiles:
     def add(self, version: TableVersion) -> None:
         """Add the files of a version."""
         bases = version.manifest.base_paths
-        own = {None} | {base_id for base_id in bases if version.is_own_base(base_id)}
+        own = {None} | {base_id for base_id in bases if version.is_base_at(base_id, version.base)}
         fragments = set(map(_BYTES_OF, version.manifest.message.fragments))
         unseen = fragments - self._fragments if own == self._own else fragments
         self._fragments, self._own = fragments, own

@@ -220,14 +220,11 @@ def concat(chunks: Sequence[pa.Array], data_type: pa.DataType) -> pa.Array:
 
 def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return one array of plain values, without extension type or dictionary."""
-    if isinstance(column, pa.ChunkedArray) and pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    column = whole(column)
     if isinstance(column.type, pa.BaseExtensionType):
-        column = column.storage
+        column = column.cast(column.type.storage_type)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    return column
+    return whole(column)
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------

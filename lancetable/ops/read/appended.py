@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from lancetable.format import transaction as tx
 from lancetable.table import transactions
 from lancetable.table.version import TableVersion
 
-__all__ = ["Appended", "appended_by"]
+__all__ = ["appended_by"]
 
 _NO_ROWS = (
     tx.Rewrite,
@@ -22,34 +20,31 @@ _NO_ROWS = (
 )
 
 
-class Appended(NamedTuple):
-    """The fragments that contain the rows added by a version; empty if it changed no row."""
+def appended_by(version: TableVersion) -> frozenset[int] | str:
+    """Return the ids of the fragments that a version added, or a description of its change if it is not a pure append.
 
-    fragment_ids: frozenset[int]
-
-
-def appended_by(version: TableVersion) -> Appended | str:
-    """Return the rows that a version added, or a description of the change if it is not a pure append."""
+    The ids are empty if the version changed no row.
+    """
     transaction = transactions.read(version.store, version.base, version.file)
     if transaction is None:
         return "has no transaction file that records its change"
     operation = transaction.operation
     if isinstance(operation, _NO_ROWS):
-        return Appended(frozenset())
+        return frozenset()
     if isinstance(operation, tx.Append):
-        return Appended(_last_fragments(version, len(operation.fragments)))
+        return _last_fragments(version, len(operation.fragments))
     if isinstance(operation, tx.Overwrite):
         if version.version == 1:
-            return Appended(frozenset(fragment.id for fragment in version.manifest.fragments))
+            return frozenset(fragment.id for fragment in version.manifest.fragments)
         return "overwrote the table"
     if isinstance(operation, tx.Update):
         if operation.updated_fragments or operation.removed_fragment_ids:
             return "updated rows"
-        return Appended(_last_fragments(version, len(operation.new_fragments)))
+        return _last_fragments(version, len(operation.new_fragments))
     if isinstance(operation, tx.Delete):
         if operation.updated_fragments or operation.deleted_fragment_ids:
             return "deleted rows"
-        return Appended(frozenset())
+        return frozenset()
     return f"is a {type(operation).__name__}"
 
 

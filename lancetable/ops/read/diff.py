@@ -127,8 +127,8 @@ def diff(older: TableVersion, newer: TableVersion, key: Sequence[str] | None = N
     old_rows, new_rows = old_side.take(pairs["old"]), new_side.take(pairs["new"])
     changed = _changed(old_rows, new_rows)
     updated = {name: after[name].take(pairs["new"]).filter(changed) for name in names}
-    updated["old"] = _as_struct(old_rows.filter(changed))
-    updated["new"] = _as_struct(new_rows.filter(changed))
+    updated["old"] = old_rows.filter(changed).to_struct_array()
+    updated["new"] = new_rows.filter(changed).to_struct_array()
     return Diff(
         _without(after, pairs["new"], key is None),
         pa.table(updated),
@@ -156,15 +156,9 @@ def _check_unique(table: pa.Table, names: Sequence[str], version: TableVersion) 
 
 def _pairs(before: pa.Table, after: pa.Table, names: Sequence[str]) -> pa.Table:
     """Return positions of rows with the same key: columns `old` and `new`, sorted by `new`."""
-    groups = [_numbered(side, names, column) for side, column in ((before, "old"), (after, "new"))]
-    # Grouping matches nulls; a join does not.
-    together = pa.concat_tables(
-        [
-            groups[0].append_column("new", pa.nulls(len(before), pa.int64())),
-            groups[1].append_column("old", pa.nulls(len(after), pa.int64())),
-        ],
-        promote_options="default",
-    )
+    # Grouping matches nulls; a join does not. Promotion adds nulls for the missing column.
+    sides = [_numbered(before, names, "old"), _numbered(after, names, "new")]
+    together = pa.concat_tables(sides, promote_options="default")
     grouped = together.group_by(list(names)).aggregate([("old", "max"), ("new", "max")])
     pairs = pa.table({"old": grouped["old_max"], "new": grouped["new_max"]})
     return pairs.filter(pc.and_(pairs["old"].is_valid(), pairs["new"].is_valid())).sort_by("new")
@@ -175,13 +169,6 @@ def _without(table: pa.Table, positions: pa.ChunkedArray, drop_ids: bool) -> pa.
     kept[positions.to_numpy()] = False
     rows = table.filter(pa.array(kept))
     return rows.drop_columns([ROW_ID]) if drop_ids else rows
-
-
-def _as_struct(table: pa.Table) -> pa.Array:
-    arrays = [column.combine_chunks() for column in table.columns]
-    if not arrays:
-        return pa.array([{}] * len(table), pa.struct([]))
-    return pa.StructArray.from_arrays(arrays, fields=list(table.schema))
 
 
 def _changed(old: pa.Table, new: pa.Table) -> pa.Array:

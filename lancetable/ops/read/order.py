@@ -15,6 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancetable.table.file_layouts import one_array
+
 __all__ = ["ColumnOrdering", "foremost", "sort_indices"]
 
 Codes = npt.NDArray[np.int64]
@@ -130,26 +132,20 @@ def _sortable(key: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     if pa.types.is_dictionary(kind):
         return _sortable(key.cast(kind.value_type))
     if pa.types.is_floating(kind):
-        return _from_codes(_float_codes(_combined(key)), key)
+        return _from_codes(_float_codes(one_array(key)), key)
     if pa.types.is_boolean(kind):
         return pc.cast(key, pa.uint8())
     if pa.types.is_nested(kind):
-        return _from_codes(_ranks(_combined(key)), key)
+        return _from_codes(_ranks(one_array(key)), key)
     if pa.types.is_null(kind):
         return key.cast(pa.int8())
     return key
 
 
-def _combined(key: pa.ChunkedArray | pa.Array) -> pa.Array:
-    if isinstance(key, pa.Array):
-        return key
-    return key.chunk(0) if key.num_chunks == 1 else pa.concat_arrays(key.chunks or [pa.array([], key.type)])
-
-
 def _from_codes(codes: Codes, key: pa.ChunkedArray | pa.Array) -> pa.Array:
     if not key.null_count:
         return pa.array(codes)
-    return pa.array(codes, mask=np.asarray(_combined(key).is_null()))
+    return pa.array(codes, mask=np.asarray(one_array(key).is_null()))
 
 
 def _float_codes(array: pa.Array) -> Codes:
@@ -170,18 +166,9 @@ def _ranks(array: pa.Array) -> Codes:
         for child in array.flatten():
             ranks = _refine(ranks, _ranks(child))
         return ranks
-    if _is_list(array.type):
+    if pa.types.is_nested(array.type):
         return _list_ranks(array)
-    indices = np.asarray(sort_indices([array], [ColumnOrdering("")])).astype(np.int64)
-    sorted_values = array.take(pa.array(indices))
-    if len(array) == 0:
-        return np.zeros(0, dtype=np.int64)
-    step = pc.not_equal(_sortable(sorted_values[1:]), _sortable(sorted_values[:-1]))
-    null_step = np.diff(np.asarray(sorted_values.is_null()).astype(np.int8)) != 0
-    steps = np.asarray(step.fill_null(False)) | null_step
-    ranks = np.empty(len(array), dtype=np.int64)
-    ranks[indices] = np.concatenate((np.zeros(1, np.int64), np.cumsum(steps)))
-    return ranks
+    return np.asarray(pc.rank(_sortable(array), tiebreaker="dense")).astype(np.int64)
 
 
 def _list_ranks(array: pa.Array) -> Codes:
@@ -196,15 +183,6 @@ def _list_ranks(array: pa.Array) -> Codes:
         current[reached] = items[starts[reached] + position] + 1
         ranks = _refine(ranks, current)
     return ranks
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind)
-        or pa.types.is_large_list(kind)
-        or pa.types.is_fixed_size_list(kind)
-        or pa.types.is_map(kind)
-    )
 
 
 def _refine(ranks: Codes, finer: Codes) -> Codes:

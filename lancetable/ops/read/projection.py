@@ -31,20 +31,21 @@ __all__ = [
     "ROW_OFFSET",
     "VIRTUAL",
     "ColumnLike",
+    "Columns",
     "Output",
     "Projection",
     "assemble",
     "column_not_found",
+    "concat_tables",
     "evaluation_schema",
     "nested_value",
-    "project_list",
-    "project_mapping",
-    "project_stored",
+    "project",
     "read_set",
     "without_columns",
 ]
 
 ColumnLike: TypeAlias = "pa.ChunkedArray | pa.Array"
+Columns: TypeAlias = "Sequence[str] | Mapping[str, str] | None"
 
 ROW_OFFSET = "_rowoffset"
 # Like `_rowaddr`, but not null for deleted rows. Not a valid name for callers.
@@ -85,74 +86,73 @@ class Projection:
 # --- building a projection ------------------------------------------------------------------------------------------
 
 
-def project_list(
-    schema: Schema, names: Sequence[str] | None, *, add: Sequence[str] = (), blobs_as_bytes: bool = False
+def project(
+    schema: Schema,
+    columns: Columns,
+    *,
+    add: Sequence[str] = (),
+    blobs_as_bytes: bool = False,
+    whole_columns: bool = False,
 ) -> Projection:
-    """Build a projection of columns given by name or dotted path; None selects all, `*` expands to all.
+    """Build a projection.
 
-    A nested column is named after the path in the request. `add` are virtual columns that are appended, even if `names`
-    contains them. Raises ColumnNotFoundError, InvalidInputError for a duplicate column, TypeError for a name that is
-    not a string.
+    Parameters
+    ----------
+    schema
+        Schema of the table.
+    columns
+        Names or dotted paths, or SQL expressions by result name. None selects all columns, and `*` expands to all.
+    add
+        Virtual columns to append, even if `columns` contains them.
+    blobs_as_bytes
+        Read the bytes of blobs instead of their descriptions.
+    whole_columns
+        For names: a nested path keeps its position in its struct, and repeated stored columns are merged. Otherwise a
+        nested column is named after the path in the request, and names must be distinct.
+
+    Raises
+    ------
+    ColumnNotFoundError
+        If a column does not exist.
+    InvalidInputError
+        If a name is repeated.
+    InvalidSqlError
+        If an expression is invalid.
+    TypeError
+        If `columns` or a name has another type.
     """
-    requested = _expand(schema, names)
-    requested = [name for name in requested if name not in add] + list(add)
-    if len(set(requested)) != len(requested):
-        twice = next(name for name in requested if requested.count(name) > 1)
-        raise InvalidInputError(f"Duplicate column name: {twice}")
+    sources: list[tuple[str, str | Expr]]  # result names, each with a path or an expression
+    if isinstance(columns, Mapping):
+        whole_columns, types = False, evaluation_schema(schema, blobs_as_bytes)
+        parsed = {name: parse_expression(text, types) for name, text in columns.items() if name not in add}
+        sources = [(name, value.name if isinstance(value, Column) else value) for name, value in parsed.items()]
+    elif columns is not None and (isinstance(columns, str) or not isinstance(columns, Sequence)):
+        raise TypeError(f"columns must be a list or dict[name, expression], got {type(columns)}")
+    else:
+        names = [name for name in _expand(schema, columns) if name not in add]
+        if not whole_columns and len(set(names)) != len(names):
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise InvalidInputError(f"Duplicate column name: {repeated}")
+        sources = [(name, name) for name in names]
+    sources += [(name, name) for name in add]
     virtual = {*VIRTUAL, *add}
-    stored = [name for name in requested if name not in virtual]
-    columns = read_set(schema, stored, blobs_as_bytes=blobs_as_bytes)
-    indexes = _index_by_id(columns)
-    outputs = [
-        _virtual_output(name, name) if name in virtual else _stored_output(schema, columns, indexes, name, name)
-        for name in requested
-    ]
-    return _projection(schema, outputs, columns)
-
-
-def project_mapping(
-    schema: Schema, expressions: Mapping[str, str], *, add: Sequence[str] = (), blobs_as_bytes: bool = False
-) -> Projection:
-    """Build a projection of SQL expressions by result name. Raises InvalidSqlError, ColumnNotFoundError."""
-    arrow = evaluation_schema(schema, blobs_as_bytes)
-    parsed = {name: parse_expression(text, arrow) for name, text in expressions.items() if name not in add}
-    paths: dict[str, None] = {}
-    for expression in parsed.values():
-        paths.update(dict.fromkeys(path for path in columns_of(expression) if path not in VIRTUAL))
-    columns = read_set(schema, list(paths), blobs_as_bytes=blobs_as_bytes)
-    indexes = _index_by_id(columns)
-    outputs = []
-    for name, expression in parsed.items():
-        if isinstance(expression, Column):
-            if expression.virtual:
-                outputs.append(_virtual_output(name, expression.path[0]))
-            else:
-                outputs.append(_stored_output(schema, columns, indexes, expression.name, name))
-        else:
-            outputs.append(Output(pa.field(name, expression.data_type), expression=expression))
-    outputs += [_virtual_output(name, name) for name in add]
-    return _projection(schema, outputs, columns)
-
-
-def project_stored(schema: Schema, names: Sequence[str] | None, *, blobs_as_bytes: bool = False) -> Projection:
-    """Build a projection for takes: a nested path keeps its position in its struct, and repeated columns are merged.
-
-    Repeated virtual columns are kept. Raises ColumnNotFoundError, TypeError for a name that is not a string.
-    """
-    requested = _expand(schema, names)
-    columns = read_set(schema, [name for name in requested if name not in VIRTUAL], blobs_as_bytes=blobs_as_bytes)
-    indexes = _index_by_id(columns)
+    used = (path for _, source in sources for path in ([source] if isinstance(source, str) else columns_of(source)))
+    paths = [path for path in dict.fromkeys(used) if path not in virtual]
+    fields = read_set(schema, paths, blobs_as_bytes=blobs_as_bytes)
+    indexes = {field.id: index for index, field in enumerate(fields)}
     outputs: list[Output] = []
-    added: set[int] = set()
-    for name in requested:
-        if name in VIRTUAL:
-            outputs.append(_virtual_output(name, name))
-            continue
-        index = indexes[_top_level(schema, name).id]
-        if index not in added:
-            added.add(index)
-            outputs.append(Output(columns[index].to_arrow(), column=index))
-    return _projection(schema, outputs, columns)
+    merged: set[int] = set()
+    for name, source in sources:
+        if not isinstance(source, str):
+            outputs.append(Output(pa.field(name, source.data_type), expression=source))
+        elif source in virtual:
+            outputs.append(Output(pa.field(name, pa.uint64()), virtual=source))
+        elif not whole_columns:
+            outputs.append(_stored_output(schema, fields, indexes, source, name))
+        elif (index := indexes[_top_level(schema, source).id]) not in merged:
+            merged.add(index)
+            outputs.append(Output(fields[index].to_arrow(), column=index))
+    return _projection(schema, outputs, fields)
 
 
 def _expand(schema: Schema, names: Sequence[str] | None) -> list[str]:
@@ -186,10 +186,6 @@ def _projection(schema: Schema, outputs: Sequence[Output], columns: tuple[Field,
         and all(output.field.type == columns[output.column].data_type for output in outputs if output.column >= 0)
     )
     return Projection(arrow, tuple(outputs), columns, tuple(virtual), plain)
-
-
-def _virtual_output(name: str, virtual: str) -> Output:
-    return Output(pa.field(name, pa.uint64()), virtual=virtual)
 
 
 def _stored_output(
@@ -246,10 +242,6 @@ def _top_level(schema: Schema, path: str) -> Field:
     return field
 
 
-def _index_by_id(columns: Sequence[Field]) -> dict[int, int]:
-    return {column.id: index for index, column in enumerate(columns)}
-
-
 def column_not_found(schema: Schema, path: str) -> ColumnNotFoundError:
     """Return the error for a missing column, with the most similar names."""
     known = [schema.path_of(field.id) for field in schema.walk()]
@@ -295,6 +287,13 @@ def without_columns(num_rows: int, schema: pa.Schema) -> pa.Table:
     # A table without columns keeps its number of rows only if it is derived from one with columns.
     dropped = pa.schema([pa.field("", pa.null())], metadata=schema.metadata)
     return pa.Table.from_arrays([pa.nulls(num_rows)], schema=dropped).select([])
+
+
+def concat_tables(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    """Concatenate tables of a schema. Unlike Arrow, keep the number of rows of tables without columns."""
+    if not schema.names:
+        return without_columns(sum(table.num_rows for table in tables), schema)
+    return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
 def _expression_table(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
 from lancetable.ops.read.batch_sizer import note_allocated, release_memory
-from lancetable.ops.read.projection import without_columns
+from lancetable.ops.read.projection import concat_tables
 from lancetable.ops.read.scan_plan import ScanPlan
 
 __all__ = ["to_batches"]
@@ -43,14 +43,15 @@ def to_batches(tables: Iterable[pa.Table], plan: ScanPlan, *, combine: bool) -> 
         heavy = pending_bytes >= _FULL_BYTES and not plan.strict_batch_size
         if num_pending < batch_rows and not heavy:
             if len(pending) > _MAX_PENDING:
-                pending = [_concat(pending).combine_chunks()]
+                pending = [concat_tables(pending, pending[0].schema).combine_chunks()]
             continue
-        combined = _concat(pending)
+        combined = concat_tables(pending, pending[0].schema)
         num_complete = num_pending // batch_rows * batch_rows or num_pending
         if heavy:  # the rows of one range may be larger than a batch
             batch_rows = min(batch_rows, -(-num_complete // -(-pending_bytes // _MAX_BATCH_BYTES)))
         num_pending -= num_complete
-        pending = [combined.slice(num_complete)] if num_pending else []
+        # Without a length, slices of tables without columns keep the number of rows.
+        pending = [combined.slice(num_complete, num_pending)] if num_pending else []
         pending_bytes = sum(map(_size_bytes, pending))
         combined = combined.slice(0, num_complete)
         note_allocated(combined.nbytes)
@@ -58,7 +59,7 @@ def to_batches(tables: Iterable[pa.Table], plan: ScanPlan, *, combine: bool) -> 
         del combined
         release_memory()
     if num_pending:
-        yield from _cut(_concat(pending), num_pending)
+        yield from _cut(concat_tables(pending, pending[0].schema), num_pending)
 
 
 def _batch_rows(table: pa.Table, plan: ScanPlan) -> int:
@@ -75,13 +76,6 @@ def _size_bytes(table: pa.Table) -> int:
         for column in table.columns
         for chunk in column.chunks
     )
-
-
-def _concat(tables: Sequence[pa.Table]) -> pa.Table:
-    if tables[0].num_columns:
-        return pa.concat_tables(tables)
-    # pa.concat_tables loses the number of rows of tables without columns.
-    return without_columns(sum(table.num_rows for table in tables), tables[0].schema)
 
 
 def _cut(table: pa.Table, batch_rows: int) -> Iterator[pa.RecordBatch]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from lancetable.ops.read.projection import without_columns
+from lancetable.ops.read.projection import concat_tables
 from lancetable.ops.read.record_batches import to_batches
 from lancetable.ops.read.scan_plan import ScanPlan
 from lancetable.ops.read.scan_run import ScanRun
@@ -20,11 +20,7 @@ def scan_table(version: TableVersion, plan: ScanPlan) -> pa.Table:
     """Return the result as one table. Without a filter, its chunks are slices of the pages of large fragments."""
     with ScanRun(version, plan) as run:
         tables = list(sorted_tables(run, None) if plan.order else run.tables())
-    if len(tables) == 1:
-        return tables[0]
-    if not plan.output_schema.names:
-        return without_columns(sum(table.num_rows for table in tables), plan.output_schema)
-    return pa.concat_tables(tables) if tables else plan.output_schema.empty_table()
+    return tables[0] if len(tables) == 1 else concat_tables(tables, plan.output_schema)
 
 
 def execute_scan(version: TableVersion, plan: ScanPlan) -> Iterator[pa.RecordBatch]:

@@ -29,8 +29,7 @@ from lancetable.ops.read.projection import (
     VIRTUAL,
     Projection,
     evaluation_schema,
-    project_list,
-    project_mapping,
+    project,
     read_set,
 )
 from lancetable.table.version import TableVersion
@@ -214,12 +213,7 @@ def _project(schema: Schema, options: ScanOptions) -> Projection:
     as_bytes = _BLOB_HANDLING[options.blob_handling]
     virtual = (("_rowid", options.with_row_id), ("_rowaddr", options.with_row_address))
     add = [name for name, wanted in virtual if wanted]
-    columns = options.columns
-    if isinstance(columns, Mapping):
-        return project_mapping(schema, columns, add=add, blobs_as_bytes=as_bytes)
-    if columns is not None and (isinstance(columns, str) or not isinstance(columns, Sequence)):
-        raise TypeError(f"columns must be a list or dict[name, expression], got {type(columns)}")
-    return project_list(schema, columns, add=add, blobs_as_bytes=as_bytes)
+    return project(schema, options.columns, add=add, blobs_as_bytes=as_bytes)
 
 
 def _ordering(key: str | ColumnOrdering) -> ColumnOrdering:
@@ -235,7 +229,7 @@ def _keys(schema: Schema, order: Sequence[ColumnOrdering]) -> Projection | None:
     if not order:
         return None
     names = [ordering.column_name for ordering in order]
-    return project_list(schema, list(dict.fromkeys(names)), add=[PHYSICAL_ADDRESS])
+    return project(schema, list(dict.fromkeys(names)), add=[PHYSICAL_ADDRESS])
 
 
 def _early(columns: Sequence[Field], late: bool | Sequence[str] | None) -> list[Field]:

@@ -161,8 +161,10 @@ class ScanRun:
             if skip >= table.num_rows:
                 skip -= table.num_rows
                 continue
-            if skip or (remaining is not None and remaining < table.num_rows - skip):
-                table = table.slice(skip, remaining)
+            num_rows = table.num_rows - skip
+            if skip or (remaining is not None and remaining < num_rows):
+                # Without a length, slices of tables without columns keep the number of rows.
+                table = table.slice(skip, num_rows if remaining is None else min(num_rows, remaining))
             skip = 0
             if remaining is not None:
                 remaining -= table.num_rows

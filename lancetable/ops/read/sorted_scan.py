@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.ops.read.order import ColumnOrdering, foremost, sort_indices
+from lancetable.ops.read.projection import concat_tables
 from lancetable.ops.read.scan_plan import ScanPlan
 from lancetable.ops.read.scan_run import RowRange, ScanRun
 from lancetable.ops.read.take import fetch_addresses
@@ -48,7 +49,7 @@ def _sorted_addresses(version: TableVersion, plan: ScanPlan) -> tuple[npt.NDArra
                 keys = pa.concat_tables(parts)
                 parts = [keys.take(pa.array(np.sort(_order(keys, plan, stop)[:stop])))]
                 num_rows = parts[0].num_rows
-    keys = pa.concat_tables(parts) if parts else keys_plan.output_schema.empty_table()
+    keys = concat_tables(parts, keys_plan.output_schema)
     return keys.column(keys.num_columns - 1).to_numpy(), _order(keys, plan, stop)[plan.offset : stop]
 
 

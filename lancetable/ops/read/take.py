@@ -19,19 +19,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError
+from lancetable.file.fetch import as_range
 from lancetable.format.fragment import Fragment
-from lancetable.format.manifest import Manifest
+from lancetable.format.row_address import split
 from lancetable.ops.read.columns import concat_columns, contains_dictionary
 from lancetable.ops.read.projection import (
     PHYSICAL_ADDRESS,
     ROW_OFFSET,
     ColumnLike,
+    Columns,
     Projection,
     assemble,
-    project_mapping,
-    project_stored,
+    project,
 )
-from lancetable.table.fragments import Selection, read_selections, select, virtual_column
+from lancetable.table.fragments import Selection, dead_rows, read_selections, select, virtual_column
 from lancetable.table.row_count_index import (
     Offsets,
     RowCountIndex,
@@ -45,7 +46,6 @@ from lancetable.table.version import TableVersion
 
 __all__ = ["Columns", "Indices", "fetch_addresses", "take_addresses", "take_offsets", "take_row_ids", "virtual_values"]
 
-Columns: TypeAlias = "Sequence[str] | Mapping[str, str] | None"
 Indices: TypeAlias = "Sequence[int] | npt.NDArray[Any] | pa.Array | pa.ChunkedArray | range"
 
 _LONG_LIST_ITEMS = 1024
@@ -157,10 +157,11 @@ def fetch_addresses(
     # Otherwise this is the sort order of a whole scan, whose addresses are ascending.
     fragments = version.manifest.fragments
     pieces = []
-    for fragment_id, begin, end in _runs(_fragment_ids(ascending)):
+    ids, offsets = (part.view(np.int64) for part in split(ascending))
+    for fragment_id, begin, end in runs(ids):
         position = fragments.position(fragment_id)
         assert position is not None
-        pieces.append((fragments[position], _row_offsets(ascending[begin:end])))
+        pieces.append((fragments[position], offsets[begin:end]))
     return _read(version, projection, pieces, order)
 
 
@@ -198,15 +199,7 @@ def _split_positions(
         begin = end
 
 
-def _fragment_ids(addresses: npt.NDArray[np.uint64]) -> Offsets:
-    return np.asarray(addresses >> np.uint64(32), dtype=np.int64)
-
-
-def _row_offsets(addresses: npt.NDArray[np.uint64]) -> Offsets:
-    return np.asarray(addresses & np.uint64(0xFFFF_FFFF), dtype=np.int64)
-
-
-def _runs(keys: npt.NDArray[Any]) -> Iterator[tuple[int, int, int]]:
+def runs(keys: npt.NDArray[Any]) -> Iterator[tuple[int, int, int]]:
     """Yield (key, begin, end) of every run of equal keys."""
     edges = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)] if len(keys) else []
     for begin, end in pairwise(edges):
@@ -216,10 +209,10 @@ def _runs(keys: npt.NDArray[Any]) -> Iterator[tuple[int, int, int]]:
 def _live_mask(version: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
     """Return which addresses have a live row. Raises OutOfRangeError for one past the end of its fragment."""
     fragments = version.manifest.fragments
-    ids, offsets = _fragment_ids(addresses), _row_offsets(addresses)
+    ids, offsets = (part.view(np.int64) for part in split(addresses))
     live = np.ones(len(addresses), dtype=np.bool_)
     by_fragment = np.argsort(ids, kind="stable")
-    for fragment_id, begin, end in _runs(ids[by_fragment]):
+    for fragment_id, begin, end in runs(ids[by_fragment]):
         selected = by_fragment[begin:end]
         position = fragments.position(fragment_id)
         if position is None:
@@ -231,9 +224,7 @@ def _live_mask(version: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.
             raise OutOfRangeError(f"row {last} is out of range for fragment {fragment_id} with {total} rows")
         deleted = deleted_offsets(version, fragment)
         if deleted is not None:
-            rows = offsets[selected].astype(np.uint32)
-            slots = np.minimum(deleted.searchsorted(rows), len(deleted) - 1)
-            live[selected] = deleted[slots] != rows
+            live[selected] = ~dead_rows(offsets[selected], deleted)
     return live
 
 
@@ -274,12 +265,6 @@ def _reorder(column: ColumnLike, order: pa.Array) -> ColumnLike:
     return column.take(order)
 
 
-def as_range(offsets: Offsets) -> range | Offsets:
-    """Return adjacent rows as a range, which is read without a gather."""
-    first, last = int(offsets[0]), int(offsets[-1])
-    return range(first, last + 1) if last - first + 1 == len(offsets) else offsets
-
-
 def virtual_values(version: TableVersion, selection: Selection, name: str) -> pa.Array:
     """Return a virtual column of a selection, uint64. Deleted rows have no row id and no position; these are null."""
     fragment = selection.fragment
@@ -301,20 +286,14 @@ def virtual_values(version: TableVersion, selection: Selection, name: str) -> pa
 
 def _projection(version: TableVersion, columns: Columns, blobs_as_bytes: bool = False) -> Projection:
     """Return the projection of requested columns, cached with the version."""
-    is_mapping = isinstance(columns, Mapping)
-    if columns is not None and not is_mapping and (isinstance(columns, str) or not isinstance(columns, Sequence)):
-        raise TypeError(f"columns must be a list or dict[name, expression], got {type(columns)}")
-    requested = None if columns is None else tuple(columns.items() if isinstance(columns, Mapping) else columns)
-    key = ("take projection", id(version.manifest), is_mapping, blobs_as_bytes, requested)
-    entry: tuple[Manifest, Projection] | None = version.cache.get(key)
-    if entry is not None and entry[0] is version.manifest:
-        return entry[1]
-    if isinstance(columns, Mapping):
-        projection = project_mapping(version.schema, columns, blobs_as_bytes=blobs_as_bytes)
-    else:
-        projection = project_stored(version.schema, columns, blobs_as_bytes=blobs_as_bytes)
-    version.cache.put(key, (version.manifest, projection), _CACHED_PROJECTION_BYTES)
-    return projection
+    items = columns.items() if isinstance(columns, Mapping) else columns
+    requested = tuple(items) if isinstance(items, Iterable) else None
+    return version.cache.derived(
+        ("take projection", type(columns), blobs_as_bytes, requested),
+        version.manifest,
+        lambda: project(version.schema, columns, blobs_as_bytes=blobs_as_bytes, whole_columns=True),
+        lambda _: _CACHED_PROJECTION_BYTES,
+    )
 
 
 def _integers(values: Indices, name: str, *, unsigned: bool = False) -> npt.NDArray[Any]:

@@ -172,16 +172,8 @@ def _retyped(field: Field, new_type: pa.DataType, first_id: int) -> Field:
     """Return the field with another type and new ids throughout."""
     arrow = pa.schema([pa.field(field.name.replace(".", "_"), new_type, field.nullable)])
     made = Schema.from_arrow(arrow, first_id=first_id).fields[0]
-    return replace(
-        made,
-        name=field.name,
-        parent_id=field.parent_id,
-        metadata=field.metadata,
-        is_primary_key=field.is_primary_key,
-        primary_key_position=field.primary_key_position,
-        is_clustering_key=field.is_clustering_key,
-        clustering_key_position=field.clustering_key_position,
-    )
+    storage = {name: getattr(made, name) for name in ("id", "logical_type", "children", "encoding", "dictionary")}
+    return replace(field, **storage)
 
 
 def _exchanged(field: Field, old_id: int, new: Field) -> Field:

@@ -179,6 +179,14 @@ def test_batches_without_columns_keep_their_row_counts(busy: Any) -> None:
     assert sum(batch.num_rows for batch in batches(busy, columns=[])) == busy.theirs.count_rows()
 
 
+def test_filtered_batches_without_columns_keep_their_row_counts(tmp_path: Path) -> None:
+    table = pa.table({"id": range(9)})
+    dataset = lancetable.write_dataset(table, tmp_path / "t", max_rows_per_file=4)
+    batches = dataset.to_batches(columns=[], filter="id > 1", batch_size=3)
+    assert [batch.num_rows for batch in batches] == [3, 3, 1]
+    assert dataset.scanner(columns=[], filter="id > 1", offset=2).to_table().num_rows == 5
+
+
 @pytest.mark.parametrize("predicate", [None, "k < 40", "_rowid is null"])
 @pytest.mark.parametrize("limit", [None, 7])
 def test_deleted_rows_on_request(busy: Any, predicate: str | None, limit: int | None) -> None:

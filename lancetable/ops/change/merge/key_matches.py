@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import groupby, pairwise
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from lancetable.ops.change.rewritten_rows import ordered
 from lancetable.ops.change.spill import PartitionedRows
 from lancetable.ops.read.projection import ColumnLike
 from lancetable.ops.read.prune import prunable_columns, prune_fragment
+from lancetable.ops.read.take import runs
 from lancetable.table.fragments import read_selection, select
 from lancetable.table.row_count_index import Offsets, physical_rows
 from lancetable.table.version import TableVersion
@@ -216,13 +217,11 @@ def matches_by_fragment(
 ) -> Iterator[MatchedRows]:
     """Split matches in address order by fragment. Raises InvalidInputError for a fragment that `version` lacks."""
     ids, offsets = split(addresses)
-    edges = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)]
-    for start, end in pairwise(edges):
-        if start < end:
-            fragment = version.manifest.fragments.by_id(int(ids[start]))
-            if fragment is None:
-                raise InvalidInputError(f"version {version.version} has no fragment {int(ids[start])}")
-            yield MatchedRows(fragment, offsets[start:end].astype(np.int64), source_rows[start:end])
+    for fragment_id, start, end in runs(ids):
+        fragment = version.manifest.fragments.by_id(fragment_id)
+        if fragment is None:
+            raise InvalidInputError(f"version {version.version} has no fragment {fragment_id}")
+        yield MatchedRows(fragment, offsets[start:end].astype(np.int64), source_rows[start:end])
 
 
 def pruning_predicate(fields: Iterable[Field], keys: Sequence[pa.ChunkedArray]) -> Expr | None:
