@@ -213,7 +213,6 @@ class _Check:
                 f"the external manifest store has a row for version {latest.version}, but its manifest is missing; put "
                 "the manifest back, or remove the row"
             )
-<<<<<<< HEAD
             self._add(Finding("manifest", latest.path, detail), latest.version)
         opened: TableVersion | None = None
         newest_intact: int | None = None
@@ -224,31 +223,6 @@ class _Check:
             opened = opened or version
             if version is not None and newest_intact is None and not self._has_problems(DEFECTS, start):
                 newest_intact = version.version
-=======
-            self._problem("manifest", latest.path, detail, latest.version)
-
-    def _check_location(self, uri: str, base: str, location: ManifestLocation) -> TableVersion | None:
-        """Check one version and return it; None if it cannot be opened."""
-        number = location.version
-        try:
-            data = bytes(self.store.read_all(location.path))
-            file = met_manifest(self.store, location, data)
-            check_readable(file.manifest.reader_flags, location.path, writer_flags=file.manifest.writer_flags)
-        except NotFoundError as error:
-            if self.handler.locate(self.store, base, number, location.naming) is not None:
-                self._problem("manifest", location.path, error, number)
-            return None  # cleaned up after it was listed
-        except LanceError as error:
-            self._add(finding_of("manifest", location.path, error, f"version {number}"), number)
-            return None
-        version = TableVersion(self.store, base, uri, self.handler, self.cache, self.options, file)
-        for finding in check_manifest(version, data):
-            self._add(finding, number)
-        self._check_files(version)
-        return version
-
-    def _check_detached(self, uri: str, base: str) -> None:
->>>>>>> pread
         for meta in self.store.list_names(join(base, VERSIONS_DIR)):
             parsed = parse_manifest_name(meta.name)
             if parsed is not None and is_detached(parsed[0]):
@@ -269,7 +243,7 @@ class _Check:
                 where = "" if is_missing else f"version {number}"
                 self._add(finding_of("manifest", location.path, error, where), number)
             return None
-        version = TableVersion(self.store, base, uri, file, self.handler, self.cache, self.options)
+        version = TableVersion(self.store, base, uri, self.handler, self.cache, self.options, file)
         self._add_all(check_manifest(version, data), number)
         self._check_files(version)
         return version
