@@ -20,12 +20,13 @@ import pyarrow as pa
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file.column import BlobSink, ColumnWriter, EncodedPage, PageOptions, holds_null
 from lancetable.file.encodings_v2_0.base import COLUMN_URL, BufferList, pack_any, pack_page
-from lancetable.file.encodings_v2_0.binary import nulls_of, offsets_of
+from lancetable.file.encodings_v2_0.binary import nulls_of
 from lancetable.file.encodings_v2_0.blob import describe_blobs
 from lancetable.file.encodings_v2_0.choose import check_field, encode_page
 from lancetable.file.encodings_v2_0.lists import encode_list
 from lancetable.file.encodings_v2_0.packed_struct import encode_packed
 from lancetable.file.encodings_v2_0.struct import SimpleStruct
+from lancetable.file.kernels.varbin import offsets_of
 from lancetable.format.schema import Field, Schema
 from lancetable.proto import encodings_v2_0_pb2 as pb
 

@@ -6,7 +6,6 @@ from lancetable.file.encodings_v2_1.base import COMPRESSIVE, LAYOUTS, layout_of,
 from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking, OutOfLineBitpacking
 from lancetable.file.encodings_v2_1.compressive.byte_stream_split import ByteStreamSplit
 from lancetable.file.encodings_v2_1.compressive.constant import Constant
-from lancetable.file.encodings_v2_1.compressive.dictionary import Dictionary
 from lancetable.file.encodings_v2_1.compressive.fixed_size_list import FixedSizeList
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.fsst import Fsst
@@ -31,7 +30,6 @@ COMPRESSIVE.update(
             OutOfLineBitpacking,
             InlineBitpacking,
             Fsst,
-            Dictionary,
             Rle,
             ByteStreamSplit,
             General,

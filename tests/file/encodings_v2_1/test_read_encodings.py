@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf.message import Message
 
+from lancetable.errors import UnsupportedFeatureError
 from lancetable.file.columns import column_map
 from lancetable.file.encodings_v2_0.base import unpack_any
 from lancetable.file.encodings_v2_1.base import (
@@ -150,19 +151,27 @@ def test_every_layout_and_arm_is_met(tmp_path: Path) -> None:
         read_types.write(path, version, pa.field("c", array.type, metadata=metadata), [array])
         for message in pages(path):
             met += arms(message)
-    # A dictionary stands in the layout, not in its own arm.
-    assert {*LAYOUTS, *COMPRESSIVE} - met.keys() == {"dictionary"}
+    assert {*LAYOUTS, *COMPRESSIVE} <= met.keys()
 
 
 @pytest.mark.parametrize(("oneof", "known"), [("layout", LAYOUTS), ("compression", COMPRESSIVE)])
 def test_every_arm_of_the_oneofs_is_known(oneof: str, known: dict[str, Any]) -> None:
     message = pb.PageLayout if oneof == "layout" else pb.CompressiveEncoding
-    assert known.keys() == {arm.name for arm in message.DESCRIPTOR.oneofs_by_name[oneof].fields}
+    # Files store a dictionary in the layout of a page; no writer nests one in a chunk.
+    assert known.keys() == {arm.name for arm in message.DESCRIPTOR.oneofs_by_name[oneof].fields} - {"dictionary"}
+
+
+def test_dictionary_inside_a_chunk_is_refused() -> None:
+    flat = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=32))
+    message = pb.CompressiveEncoding(dictionary=pb.Dictionary(indices=flat, items=flat, num_dictionary_items=3))
+    with pytest.raises(UnsupportedFeatureError, match="dictionary"):
+        compressive_from_message(message)
 
 
 def test_messages_survive_parsing_and_building() -> None:
     flat = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=32))
-    message = pb.CompressiveEncoding(dictionary=pb.Dictionary(indices=flat, items=flat, num_dictionary_items=3))
+    lengths = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=8))
+    message = pb.CompressiveEncoding(rle=pb.Rle(values=flat, run_lengths=lengths))
     assert compressive_to_message(compressive_from_message(message)) == message
     constant = pb.PageLayout(constant_layout=pb.ConstantLayout(layers=[1], inline_value=b"\0"))
     assert layout_from_message(constant).to_proto() == constant.constant_layout
