@@ -20,7 +20,7 @@ from lancetable.file.column import ColumnReader
 from lancetable.file.container import FileMetadata
 from lancetable.file.encodings_v0_1.dictionary import DictionaryNode, dictionary_items
 from lancetable.file.encodings_v0_1.lists import ListNode
-from lancetable.file.encodings_v0_1.pages import Node, Pages, Spans, TooLongError, zeros
+from lancetable.file.encodings_v0_1.pages import Node, Pages, Spans, TooLongError
 from lancetable.file.encodings_v0_1.plain import NullNode, PlainNode, item_bits
 from lancetable.file.encodings_v0_1.var_binary import VarBinaryNode
 from lancetable.file.fetch import ReadPlan, Rows, gather, run
@@ -201,7 +201,7 @@ class BatchReader:
         last = int(offsets.searchsorted(rows.stop))
         counts = np.diff(offsets[first : last + 1])
         counts[-1] = rows.stop - offsets[last - 1]
-        firsts = zeros(len(counts))
+        firsts = np.zeros(len(counts), np.int64)
         firsts[0] = rows.start - offsets[first]
         counts[0] -= firsts[0]
         return Spans(np.arange(first, last), firsts, counts, len(rows))

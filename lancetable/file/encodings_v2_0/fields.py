@@ -32,7 +32,7 @@ from lancetable.file.encodings_v2_0.registry import encoding_of
 from lancetable.file.encodings_v2_0.scattered import Scattered
 from lancetable.file.fetch import MAPPED, ReadPlan, Rows, gather
 from lancetable.file.kernels import varbin
-from lancetable.file.page_rows import page_cuts, split_rows
+from lancetable.file.page_rows import align_rows, page_cuts, split_rows
 from lancetable.format.schema import Field
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
@@ -213,30 +213,11 @@ class StructReader:
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
         parts = yield from gather([child.read(rows, gap) for child in self.children])
-        if all(len(arrays) == 1 for arrays in parts):
-            return [self._assemble([arrays[0] for arrays in parts], len(rows))]
-        ends = sorted({end for arrays in parts for end in np.cumsum([len(array) for array in arrays]).tolist()})
-        columns = [_split(arrays, ends) for arrays in parts]
-        return [
-            self._assemble(list(children), end - start) for start, end, *children in zip([0, *ends], ends, *columns)
-        ]
+        aligned = align_rows(parts, len(rows), len, lambda array, start, stop: array.slice(start, stop - start))
+        return [self._assemble(children, count) for count, children in aligned]
 
     def _assemble(self, children: list[pa.Array], count: int) -> pa.Array:
         return pa.Array.from_buffers(self.data_type, count, [None], 0, children=children)
-
-
-def _split(arrays: Sequence[pa.Array], ends: Sequence[int]) -> list[pa.Array]:
-    """Split arrays at `ends`, which include the ends of all arrays."""
-    pieces = []
-    number, used, start = 0, 0, 0
-    for end in ends:
-        while used == len(arrays[number]):
-            number, used = number + 1, 0
-        array = arrays[number]
-        pieces.append(array if len(array) == end - start else array.slice(used, end - start))
-        used += end - start
-        start = end
-    return pieces
 
 
 class PackedReader(LeafReader):

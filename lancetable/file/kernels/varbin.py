@@ -136,8 +136,7 @@ def gather(
     Raises CorruptFileError if a value ends before it starts or is outside the data.
     """
     if native is not None:
-        gathered: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]] = native.gather(starts, ends, data, 8)
-        return gathered
+        return native.gather(starts, ends, data, 8)
     if (starts < 0).any() or (ends < starts).any() or (ends > len(data)).any():
         raise CorruptFileError("value is outside its page", expected=f"0 to {len(data)}")
     values = [data.data[start:end] for start, end in zip(starts.tolist(), ends.tolist())]
@@ -158,8 +157,7 @@ def take(
     if rows.dtype.kind == "i":
         rows = rows.astype(np.int64, copy=False)
     if native is not None:
-        taken: tuple[Offsets, npt.NDArray[np.uint8]] = native.take(offsets, data, aligned(rows), validity)
-        return taken
+        return native.take(offsets, data, aligned(rows), validity)
     valid = np.ones(len(rows), np.bool_)
     if validity is not None:
         valid = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little", count=len(rows)).view(np.bool_)
