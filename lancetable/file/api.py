@@ -820,7 +820,7 @@ class LanceFileSession:
     def list(self, path: str | None = None) -> list[str]:
         """List all objects below the path recursively, in arbitrary order."""
         prefix = self._full(path or "")
-        return [self._relative(f"{prefix}/{item.name}") for item in self._store.list_recursive(prefix)]
+        return [f"{prefix}/{item.name}"[len(self._base) + 1 :] for item in self._store.list_recursive(prefix)]
 
     def list_with_delimiter(self, path: str | None = None) -> ListResult:
         """List the directories and objects directly below the path."""
@@ -896,6 +896,3 @@ class LanceFileSession:
         if ".." in inner.split("/"):
             raise InvalidInputError(f"invalid path {path!r}: '..' is not allowed because it leaves the base path")
         return f"{self._base}/{inner}" if inner else self._base
-
-    def _relative(self, full: str) -> str:
-        return full[len(self._base) + 1 :]

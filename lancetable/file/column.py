@@ -214,6 +214,6 @@ class Family:
     """
 
     open_field: Callable[[FileMetadata, Field, Mapping[int, int]], ColumnReader]
-    writers: Callable[[Schema, PageOptions, BlobSink], list[ColumnWriter]] | None
-    has_no_nulls: Callable[[ColumnPages], bool] | None
+    writers: Callable[[Schema, PageOptions, BlobSink], list[ColumnWriter]] | None = None
+    has_no_nulls: Callable[[ColumnPages], bool] | None = None
     open_cursor: Callable[[ColumnReader, RunPlan], Cursor | None] | None = None

@@ -54,30 +54,19 @@ def storage_array(array: pa.Array, data_type: pa.DataType, name: str) -> pa.Arra
         return pa.nulls(len(array), data_type)
     if types.is_struct(source) and types.is_struct(data_type):
         return _storage_struct(array, data_type, name)
-    for is_list in (types.is_list, types.is_large_list):
-        if is_list(source) and is_list(data_type):
+    same_size = getattr(source, "list_size", None) == getattr(data_type, "list_size", None)
+    for is_list, num_buffers in ((types.is_list, 2), (types.is_large_list, 2), (types.is_fixed_size_list, 1)):
+        if is_list(source) and is_list(data_type) and same_size:
             items = storage_array(array.values, data_type.value_type, name)
-            return pa.Array.from_buffers(
-                data_type, len(array), array.buffers()[:2], array.null_count, array.offset, [items]
-            )
-    if types.is_fixed_size_list(source) and _same_size_list(source, data_type):
-        items = storage_array(array.values, data_type.value_type, name)
-        return pa.Array.from_buffers(
-            data_type, len(array), array.buffers()[:1], array.null_count, array.offset, [items]
-        )
-    if types.is_dictionary(source) and _same_dictionary(source, data_type):
+            buffers = array.buffers()[:num_buffers]
+            return pa.Array.from_buffers(data_type, len(array), buffers, array.null_count, array.offset, [items])
+    if (
+        types.is_dictionary(source)
+        and types.is_dictionary(data_type)
+        and (source.index_type, source.value_type) == (data_type.index_type, data_type.value_type)
+    ):
         return pa.DictionaryArray.from_arrays(array.indices, array.dictionary, ordered=data_type.ordered)
     raise SchemaMismatchError(f"column {name!r}: expected {data_type} as in the schema, got {source}", column=name)
-
-
-def _same_size_list(source: pa.DataType, data_type: pa.DataType) -> bool:
-    return pa.types.is_fixed_size_list(data_type) and bool(source.list_size == data_type.list_size)
-
-
-def _same_dictionary(source: pa.DataType, data_type: pa.DataType) -> bool:
-    if not pa.types.is_dictionary(data_type):
-        return False
-    return bool(source.index_type == data_type.index_type and source.value_type == data_type.value_type)
 
 
 def _storage_struct(array: pa.Array, data_type: pa.DataType, name: str) -> pa.Array:

@@ -21,12 +21,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.file import pool
-from lancetable.store.base import ByteRange, ObjectStore
+from lancetable.store.base import ByteRange, ObjectStore, short_read
 
 __all__ = [
     "MAPPED",
     "REMOTE_GAP_BYTES",
     "Blocks",
+    "InMemory",
     "RangeSource",
     "ReadPlan",
     "Rows",
@@ -119,7 +120,7 @@ def gather(plans: Sequence[ReadPlan[T]], heavy: Sequence[bool] | None = None) ->
         return [(yield from plans[0])]
     results: list[Any] = [None] * len(plans)
     waiting = list(range(len(plans)))
-    steps = [_start(plan) for plan in plans]
+    steps = [_step(plan, None) for plan in plans]
     while True:
         unfinished: list[int] = []
         ranges: list[ByteRange] = []
@@ -139,11 +140,9 @@ def gather(plans: Sequence[ReadPlan[T]], heavy: Sequence[bool] | None = None) ->
             steps = [_step(plans[waiting[0]], buffers)]
             continue
         replies = [buffers[start:end] for start, end in zip([0, *ends], ends)]
-        large = _large_steps(replies, [heavy is not None and heavy[index] for index in waiting])
-        if len(large) < 2 or pool.in_worker() or pool.size() == 1:
-            steps = [_step(plans[index], reply) for index, reply in zip(waiting, replies)]
-        else:
-            steps = _steps_on_pool([plans[index] for index in waiting], replies, large)
+        steps = _advance(
+            [plans[index] for index in waiting], replies, [heavy is not None and heavy[index] for index in waiting]
+        )
 
 
 class RangeSource(Protocol):
@@ -153,9 +152,22 @@ class RangeSource(Protocol):
         """Return the bytes of each range of the object at `path`."""
 
 
+class InMemory(NamedTuple):
+    """Range source over bytes in memory."""
+
+    data: memoryview
+
+    def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        data = self.data
+        for start, end in ranges:
+            if not 0 <= start <= end <= len(data):
+                raise short_read(path, start, end, max(len(data) - start, 0))
+        return [data[start:end] for start, end in ranges]
+
+
 def run(plan: ReadPlan[T], store: RangeSource, path: str) -> T:
     """Run a plan on one object and return its result. Raises what the plan and the store raise."""
-    done, value = _start(plan)
+    done, value = _step(plan, None)
     while not done:
         done, value = _step(plan, store.read_many(path, value))
     return value  # type: ignore[no-any-return]  # the return value of the generator
@@ -167,7 +179,7 @@ def run_each(plans: Sequence[ReadPlan[T]], sources: Sequence[RangeSource], paths
     Repeating one step keeps its code and tables in the CPU cache; running the plans one after the other takes 1.5 times
     as long.
     """
-    steps = [_start(plan) for plan in plans]
+    steps = [_step(plan, None) for plan in plans]
     waiting = [number for number, (done, _) in enumerate(steps) if not done]
     while waiting:
         replies = [sources[number].read_many(paths[number], steps[number][1]) for number in waiting]
@@ -177,27 +189,20 @@ def run_each(plans: Sequence[ReadPlan[T]], sources: Sequence[RangeSource], paths
     return [value for _, value in steps]
 
 
-def _start(plan: ReadPlan[Any]) -> tuple[bool, Any]:
-    try:
-        return False, next(plan)
-    except StopIteration as stop:
-        return True, stop.value
-
-
-def _step(plan: ReadPlan[Any], buffers: Sequence[memoryview]) -> tuple[bool, Any]:
+def _step(plan: ReadPlan[Any], buffers: Any) -> tuple[bool, Any]:
     try:
         return False, plan.send(buffers)
     except StopIteration as stop:
         return True, stop.value
 
 
-def _large_steps(replies: Sequence[Sequence[memoryview]], heavy: Sequence[bool]) -> list[int]:
-    return [number for number, reply in enumerate(replies) if heavy[number] and sum(map(len, reply)) >= PARALLEL_BYTES]
-
-
-def _steps_on_pool(
-    plans: Sequence[ReadPlan[Any]], replies: Sequence[Sequence[memoryview]], large: Sequence[int]
+def _advance(
+    plans: Sequence[ReadPlan[Any]], replies: Sequence[Sequence[memoryview]], heavy: Sequence[bool]
 ) -> list[tuple[bool, Any]]:
+    """Run the next step of each plan; heavy plans with large replies share the pool."""
+    large = [number for number, reply in enumerate(replies) if heavy[number] and sum(map(len, reply)) >= PARALLEL_BYTES]
+    if len(large) < 2 or pool.in_worker() or pool.size() == 1:
+        return [_step(plan, reply) for plan, reply in zip(plans, replies)]
     executor = pool.pool()
     # This thread runs the last large step, instead of only waiting for the pool.
     futures = {number: executor.submit(_step, plans[number], replies[number]) for number in large[:-1]}

@@ -227,17 +227,20 @@ class LegacyMetadata(FileMetadata):
                 return memoryview(data)[location.start - start : location.end - start]
         return None
 
-    def require_bytes(self, location: ByteRange) -> memoryview:
-        """Return the cached bytes of a range. Raises IndirectEncodings if they must be fetched first."""
-        data = self.cached_bytes(location)
-        if data is None:
-            raise IndirectEncodings(
-                f"{self.path}: bytes {location.start} to {location.end} have not been fetched",
-                feature="parts of the metadata",
-                path=self.path,
-                ranges=[location],
-            )
-        return data
+    def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        """Return the cached bytes of each range. Raises IndirectEncodings if they must be fetched first."""
+        buffers = []
+        for location in ranges:
+            data = self.cached_bytes(location)
+            if data is None:
+                raise IndirectEncodings(
+                    f"{self.path}: bytes {location.start} to {location.end} have not been fetched",
+                    feature="parts of the metadata",
+                    path=self.path,
+                    ranges=[location],
+                )
+            buffers.append(data)
+        return buffers
 
 
 # ------------------------------------------------------------------------------------------------------------- parse

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,9 @@ import numpy.typing as npt
 from lancetable.file.container import ColumnPages
 from lancetable.file.fetch import Rows
 
-__all__ = ["page_cuts", "split_rows"]
+__all__ = ["align_rows", "page_cuts", "split_rows"]
+
+T = TypeVar("T")
 
 _FEW: Final = 48  # up to this many rows, splitting by page is faster in Python than in NumPy
 
@@ -60,3 +62,42 @@ def page_cuts(starts: npt.NDArray[np.int64], rows: range) -> list[range]:
     """Split a range of rows at the boundaries `starts`, which are ascending."""
     inside = starts[np.searchsorted(starts, rows.start, "right") : np.searchsorted(starts, rows.stop)].tolist()
     return [range(first, end) for first, end in itertools.pairwise([rows.start, *inside, rows.stop])]
+
+
+def align_rows(
+    columns: Sequence[Sequence[T]],
+    num_rows: int,
+    length: Callable[[T], int],
+    cut: Callable[[T, int, int], T],
+) -> list[tuple[int, list[T]]]:
+    """Cut columns of `num_rows` rows at their common boundaries.
+
+    Parameters
+    ----------
+    columns
+        The parts of each column, in order.
+    num_rows
+        Number of rows of each column.
+    length
+        Function that returns the number of rows of a part.
+    cut
+        Function that returns the rows of a part from a first to an exclusive last row.
+
+    Returns
+    -------
+    list
+        For each range of rows: their number, and a part of each column.
+    """
+    if all(len(parts) == 1 for parts in columns):
+        return [(num_rows, [parts[0] for parts in columns])]
+    ends = sorted({end for parts in columns for end in itertools.accumulate(map(length, parts))})
+
+    def pieces(parts: Sequence[T]) -> Iterator[T]:
+        number = used = start = 0
+        for end in ends:
+            while used == length(parts[number]):
+                number, used = number + 1, 0
+            yield cut(parts[number], used, used + end - start)
+            used, start = used + end - start, end
+
+    return [(end - start, list(row)) for start, end, *row in zip([0, *ends], ends, *map(pieces, columns))]

@@ -33,14 +33,27 @@ from lancetable.file.container import (
     parse_footer,
     parse_metadata,
 )
-from lancetable.file.encodings_v0_1.family import FAMILY as FAMILY_0_1
-from lancetable.file.encodings_v2_0.family import FAMILY as FAMILY_2_0
-from lancetable.file.encodings_v2_1.family import FAMILY_2_1, FAMILY_2_2
-from lancetable.file.fetch import MAPPED, RangeSource, ReadPlan, Rows, as_range, gap_bytes, gather, run, run_each
+from lancetable.file.encodings_v0_1 import fields as fields_v0_1
+from lancetable.file.encodings_v2_0 import fields as fields_v2_0
+from lancetable.file.encodings_v2_0 import writers as writers_v2_0
+from lancetable.file.encodings_v2_1 import fields as fields_v2_1
+from lancetable.file.encodings_v2_1 import writers as writers_v2_1
+from lancetable.file.fetch import (
+    MAPPED,
+    InMemory,
+    RangeSource,
+    ReadPlan,
+    Rows,
+    as_range,
+    gap_bytes,
+    gather,
+    run,
+    run_each,
+)
 from lancetable.file.legacy_container import metadata_range, parse_legacy
 from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion
-from lancetable.store.base import ByteRange, ObjectStore, short_read
+from lancetable.store.base import ObjectStore
 
 __all__ = [
     "FAMILIES",
@@ -56,10 +69,16 @@ __all__ = [
 ]
 
 FAMILIES: Final[dict[FileVersion, Family]] = {
-    FileVersion.LEGACY: FAMILY_0_1,
-    FileVersion.V2_0: FAMILY_2_0,
-    FileVersion.V2_1: FAMILY_2_1,
-    FileVersion.V2_2: FAMILY_2_2,
+    FileVersion.LEGACY: Family(fields_v0_1.open_field),
+    FileVersion.V2_0: Family(fields_v2_0.open_field, writers_v2_0.open_writers, fields_v2_0.has_no_nulls),
+} | {
+    version: Family(
+        fields_v2_1.open_field,
+        partial(writers_v2_1.open_writers, version),
+        fields_v2_1.has_no_nulls,
+        fields_v2_1.open_cursor,
+    )
+    for version in (FileVersion.V2_1, FileVersion.V2_2)
 }
 """Encodings of each supported file version."""
 
@@ -334,10 +353,12 @@ def pages_without_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, 
 def _readers(
     store: ObjectStore, path: str, meta: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int]
 ) -> list[ColumnReader]:
-    try:
-        return _open_readers(meta, fields, columns)
-    except IndirectEncodings:
-        return run(_plan_readers(meta, fields, columns), store, path)
+    """Return a reader of each field; fetch encodings that are stored outside of the column metadata."""
+    while True:
+        try:
+            return _open_readers(meta, fields, columns)
+        except IndirectEncodings as error:  # noqa: PERF203 - the loop is the retry
+            meta.keep_indirect(error.ranges, store.read_many(path, error.ranges))
 
 
 def refuse_nulls(field: Field, arrays: Sequence[Arrays], path: str) -> None:
@@ -355,19 +376,6 @@ def refuse_nulls(field: Field, arrays: Sequence[Arrays], path: str) -> None:
         )
 
 
-class _Content(NamedTuple):
-    """Range source over the cached bytes of a small file."""
-
-    data: memoryview
-
-    def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
-        data = self.data
-        for start, end in ranges:
-            if not 0 <= start <= end <= len(data):
-                raise short_read(path, start, end, max(len(data) - start, 0))
-        return [data[start:end] for start, end in ranges]
-
-
 def _source(store: ObjectStore, meta: FileMetadata) -> tuple[RangeSource, int]:
     """Return the source of page bytes (the cached bytes or the store) and its gap for coalescing ranges."""
     content = meta.content
@@ -375,7 +383,7 @@ def _source(store: ObjectStore, meta: FileMetadata) -> tuple[RangeSource, int]:
         return store, gap_bytes(store)
     if len(content) > KEPT_BYTES:
         meta.content = None
-    return _Content(content), MAPPED
+    return InMemory(content), MAPPED
 
 
 def _check_rows(meta: FileMetadata, rows: Rows | None) -> Rows:
@@ -386,17 +394,6 @@ def _check_rows(meta: FileMetadata, rows: Rows | None) -> Rows:
             f"{meta.path}: rows {rows[0]} to {rows[-1]} out of range; the file has {meta.num_rows} rows", path=meta.path
         )
     return rows
-
-
-def _plan_readers(
-    meta: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int]
-) -> ReadPlan[list[ColumnReader]]:
-    """Open readers; fetch encodings stored outside of the column metadata, which common writers do not produce."""
-    while True:
-        try:
-            return _open_readers(meta, fields, columns)
-        except IndirectEncodings as error:  # noqa: PERF203 - the loop is the retry
-            meta.keep_indirect(error.ranges, (yield error.ranges))
 
 
 def _open_readers(meta: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int]) -> list[ColumnReader]:

@@ -308,7 +308,8 @@ def _check_declared_bytes(message: pa.Message, limit: int) -> None:
     pyarrow has already verified the flatbuffer of the message.
     """
     metadata, body = memoryview(message.metadata), memoryview(message.body)
-    batch = _flatbuffer_reference(metadata, _flatbuffer_root(metadata), 2)
+    (root,) = struct.unpack_from("<I", metadata, 0)
+    batch = _flatbuffer_reference(metadata, root, 2)
     if batch is None or _flatbuffer_slot(metadata, batch, 3) is None:
         return
     buffers = _flatbuffer_reference(metadata, batch, 2)
@@ -321,10 +322,6 @@ def _check_declared_bytes(message: pa.Message, limit: int) -> None:
             declared += max(0, struct.unpack_from("<q", body, offset)[0])
     if declared > limit:
         raise ValueError(f"the declared decompressed size of {declared} bytes exceeds the limit of {limit} bytes")
-
-
-def _flatbuffer_root(data: memoryview) -> int:
-    return int(struct.unpack_from("<I", data, 0)[0])
 
 
 def _flatbuffer_slot(data: memoryview, table: int, slot: int) -> int | None:

@@ -288,7 +288,7 @@ class _BoolSummary:
         nulls, trues = _sums(self._nulls, firsts), _sums(self._trues, firsts)
         unknown = nulls == zone_rows
         low, high = (trues + nulls == zone_rows) & ~unknown, (trues > 0) | unknown
-        return ZoneStats(nulls, _from_flags(low), _from_flags(high), None)
+        return ZoneStats(nulls, pa.array(low), pa.array(high), None)
 
 
 class _ScalarSummary:
@@ -370,17 +370,15 @@ class BytesSummary(_ScalarSummary):
         super().add(array, ranges)
 
     def _extremes(self, array: pa.Array, ranges: RowRanges) -> tuple[Int64, Int64] | None:
-        dtype = varbin.offset_dtype(self._kind)
-        if dtype is None:
+        if varbin.offset_dtype(self._kind) is None:
             return super()._extremes(array, ranges)
         if native_write is None:
             return None
-        bitmap, ends, content = array.buffers()
-        offsets = np.frombuffer(ends, dtype, len(array) + 1, array.offset * dtype.itemsize)
+        bitmap, _, content = array.buffers()
         data = b"" if content is None else content
         valid = bitmap if array.null_count else None
         extremes: tuple[Int64, Int64] = native_write.extremes(
-            offsets, data, valid, array.offset, ranges.starts, ranges.ends
+            varbin.offsets_of(array), data, valid, array.offset, ranges.starts, ranges.ends
         )
         return extremes
 
@@ -458,11 +456,6 @@ def _reduce(ufunc: np.ufunc, pieces: list[npt.NDArray[Any]], firsts: Int64, dtyp
         return whole  # each range is a zone
     reduced: npt.NDArray[Any] = ufunc.reduceat(whole, firsts)
     return reduced
-
-
-def _from_flags(values: npt.NDArray[np.bool_]) -> pa.Array:
-    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
 
 
 def array_of(kind: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:

@@ -8,7 +8,6 @@ from lancetable.errors import UnsupportedFeatureError
 from lancetable.file.container import BufferRef
 from lancetable.file.encodings_v2_0.base import pack_page
 from lancetable.file.encodings_v2_0.binary import Binary
-from lancetable.file.encodings_v2_0.constant import Constant
 from lancetable.file.encodings_v2_0.dictionary import Dictionary
 from lancetable.file.encodings_v2_0.fixed_size_list import FixedSizeList
 from lancetable.file.encodings_v2_0.flat import Flat
@@ -20,8 +19,9 @@ from lancetable.file.reader import FAMILIES
 from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
-# Oneof cases for the mini-blocks of 2.1, which 2.0 pages do not use.
+# Oneof cases for the mini-blocks of 2.1, which 2.0 pages do not use, and the case that no writer uses.
 LATER = {
+    "constant",
     "inline_bitpacking",
     "out_of_line_bitpacking",
     "variable",
@@ -47,7 +47,6 @@ TREES = [
     SimpleStruct(),
     Binary(ENDS, Flat(8, BufferRef(1)), 9),
     Dictionary(Nullable(Flat(8, BufferRef(0))), Binary(ENDS, Flat(8, BufferRef(1)), 3), 2),
-    Constant(b"x"),
 ]
 
 

@@ -20,10 +20,10 @@ from lancetable.file.column import ColumnReader
 from lancetable.file.container import FileMetadata
 from lancetable.file.encodings_v0_1.dictionary import DictionaryNode, dictionary_items
 from lancetable.file.encodings_v0_1.lists import ListNode
-from lancetable.file.encodings_v0_1.pages import Node, Pages, Spans, TooLongError, zeros
+from lancetable.file.encodings_v0_1.pages import Node, Pages, Spans, TooLongError
 from lancetable.file.encodings_v0_1.plain import NullNode, PlainNode, item_bits
 from lancetable.file.encodings_v0_1.var_binary import VarBinaryNode
-from lancetable.file.fetch import ReadPlan, Rows, gather
+from lancetable.file.fetch import ReadPlan, Rows, gather, run
 from lancetable.file.kernels import varbin
 from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.file.page_rows import page_cuts
@@ -135,12 +135,7 @@ def _embedded_items(file: LegacyMetadata, field: Field) -> pa.Array:
     if embedded is None or embedded.dictionary is None or embedded.dictionary[0] == 0:
         raise file.corrupt(f"the dictionary of field {field.name!r} is missing")
     plan = dictionary_items(field.data_type.value_type, *embedded.dictionary, file.size_bytes, field.name)
-    try:
-        ranges = next(plan)
-        while True:
-            ranges = plan.send([file.require_bytes(location) for location in ranges])
-    except StopIteration as stop:
-        return stop.value
+    return run(plan, file, file.path)
 
 
 def read_dictionaries(fields: Sequence[Field], limit: int) -> ReadPlan[dict[int, pa.Array]]:
@@ -206,7 +201,7 @@ class BatchReader:
         last = int(offsets.searchsorted(rows.stop))
         counts = np.diff(offsets[first : last + 1])
         counts[-1] = rows.stop - offsets[last - 1]
-        firsts = zeros(len(counts))
+        firsts = np.zeros(len(counts), np.int64)
         firsts[0] = rows.start - offsets[first]
         counts[0] -= firsts[0]
         return Spans(np.arange(first, last), firsts, counts, len(rows))

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lancetable.file.encodings_v0_1.pages import Node, Pages, Spans, fetch_joined, offsets_of_runs
 from lancetable.file.fetch import ReadPlan
+from lancetable.file.kernels.varbin import offsets_of
 
 __all__ = ["ListNode", "list_offsets"]
 
@@ -48,10 +49,7 @@ class ListNode:
 
 def list_offsets(array: pa.Array) -> bytes:
     """Encode the offsets of the lists of an array; they start at 0."""
-    dtype = _offset_dtype(array.type)
-    if len(array) == 0:
-        return bytes(dtype.itemsize)
-    offsets = np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize)
+    offsets = offsets_of(array)
     page: bytes = (offsets - offsets[0]).tobytes()
     return page
 

@@ -21,7 +21,7 @@ from lancetable.file.kernels import varbin
 from lancetable.file.legacy_container import LegacyMetadata, PageRow
 from lancetable.store.base import ByteRange
 
-__all__ = ["Node", "Pages", "Spans", "TooLongError", "fetch_bits", "fetch_joined", "offsets_of_runs", "zeros"]
+__all__ = ["Node", "Pages", "Spans", "TooLongError", "fetch_bits", "fetch_joined", "offsets_of_runs"]
 
 Int64 = npt.NDArray[np.int64]
 
@@ -206,8 +206,3 @@ def _check_total(total: int, dtype: np.dtype[Any]) -> None:
     limit = np.iinfo(dtype).max
     if total > limit:
         raise TooLongError(f"{total} bytes of values are too long for their type", expected=limit, found=total)
-
-
-def zeros(count: int) -> Int64:
-    """Return zeros of shape (count,)."""
-    return np.zeros(count, np.int64)

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.encodings_v0_1.pages import Pages, Spans, zeros
+from lancetable.file.encodings_v0_1.pages import Pages, Spans
 from lancetable.file.encodings_v0_1.plain import PlainNode, item_bits
 from lancetable.file.encodings_v0_1.var_binary import VarBinaryNode
 from lancetable.file.fetch import ReadPlan, gather
@@ -240,7 +240,7 @@ def _read_column(file: LegacyMetadata, entry: Int64, kind: pa.DataType, name: st
     count = file.num_batches
     row = PageRow(entry[:1].copy(), entry[1:].copy())
     expected = np.array([count], np.int64)
-    spans = Spans(zeros(1), zeros(1), expected, count)
+    spans = Spans(np.zeros(1, np.int64), np.zeros(1, np.int64), expected, count)
     if varbin.offset_dtype(kind) is not None:
         # Read as nullable, because an empty bound is unknown even if the field is not nullable.
         return (yield from VarBinaryNode(Pages(file, row, 64, expected, name), kind, True).read(spans, 0))

@@ -75,8 +75,7 @@ def page_parts(array: pa.Array, position: int) -> tuple[Any, bytes, int]:
         array = array.fill_null(pa.scalar("" if is_string else b"", array.type))
     if len(array) == 0:
         return b"", np.array([position], "<i8").tobytes(), position
-    _, ends, content = array.buffers()
-    offsets = np.frombuffer(ends, dtype, len(array) + 1, array.offset * dtype.itemsize).astype("<i8")
+    offsets, content = varbin.offsets_of(array).astype("<i8"), array.buffers()[2]
     first, last = int(offsets[0]), int(offsets[-1])
     data = b"" if content is None else memoryview(content)[first:last]
     offsets += position - first

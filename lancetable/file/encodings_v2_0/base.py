@@ -170,27 +170,19 @@ def _parse_page(data: bytes) -> ArrayEncoding:
 on_change(_parse_page.cache_clear)
 
 
-class CustomPage:
-    """Encoding tree of a page with a custom encoding, which always decodes the whole page."""
+@dataclass(frozen=True, slots=True)
+class CustomPage(ParsedMessage):
+    """Encoding tree of a page with a custom encoding, which always decodes the whole page. It has no message."""
 
     oneof_case: ClassVar[str] = "custom"
-    __slots__ = ("_encoding",)
 
-    def __init__(self, encoding: PageEncoding) -> None:
-        self._encoding = encoding
+    encoding: PageEncoding
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
-        array = yield from read_custom(self._encoding, page, data_type)
+        array = yield from read_custom(self.encoding, page, data_type)
         rows = positions(slots)
         array = array.slice(rows.start, len(rows)) if isinstance(rows, range) else array.take(pa.array(rows))
         return Decoded(len(array), array=array)
-
-    @classmethod
-    def from_proto(cls, message: Any) -> Self:
-        raise CorruptFileError("a custom encoding cannot be nested inside another encoding")
-
-    def to_proto(self) -> Any:
-        raise CorruptFileError("a custom encoding cannot be nested inside another encoding")
 
 
 def unpack_any(data: bytes, url: str, message: Any) -> None:

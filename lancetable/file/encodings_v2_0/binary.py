@@ -33,7 +33,6 @@ __all__ = [
     "fetch_ends",
     "fetch_spans",
     "nulls_of",
-    "offsets_of",
     "select_spans",
     "unwrap",
 ]
@@ -277,7 +276,7 @@ def encode_binary(
 
 def _spans_of(arrays: Sequence[pa.Array]) -> list[tuple[int, int]]:
     """Return the start of the first value and the end of the last value of each array."""
-    return [(int(offsets[0]), int(offsets[-1])) for offsets in map(offsets_of, arrays)]
+    return [(int(offsets[0]), int(offsets[-1])) for offsets in map(varbin.offsets_of, arrays)]
 
 
 class _Ends:
@@ -295,7 +294,7 @@ class _Ends:
         memory = np.empty(_BLOCK_ROWS, np.int64)
         base = 0
         for array, (start, stop) in zip(self._arrays, self._spans):
-            offsets = offsets_of(array)
+            offsets = varbin.offsets_of(array)
             nulls = nulls_of(array) if array.null_count else None
             for first in range(0, len(array), _BLOCK_ROWS):
                 last = min(first + _BLOCK_ROWS, len(array))
@@ -306,17 +305,6 @@ class _Ends:
                     block += np.multiply(nulls[first:last], self._adjustment, dtype=np.int64)
                 yield block.view(np.uint64)
             base += stop - start
-
-
-def offsets_of(array: pa.Array) -> npt.NDArray[Any]:
-    """Return the offsets, of shape (n + 1,), of a string, binary or list array without a copy."""
-    types = pa.types
-    wide = types.is_large_string(array.type) or types.is_large_binary(array.type) or types.is_large_list(array.type)
-    dtype = np.dtype("<i8" if wide else "<i4")
-    buffer = array.buffers()[1]
-    if len(array) == 0 or buffer is None or buffer.size == 0:
-        return np.zeros(len(array) + 1, dtype)
-    return np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize)
 
 
 def nulls_of(array: pa.Array) -> npt.NDArray[np.uint8]:

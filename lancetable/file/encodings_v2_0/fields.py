@@ -32,7 +32,7 @@ from lancetable.file.encodings_v2_0.registry import encoding_of
 from lancetable.file.encodings_v2_0.scattered import Scattered
 from lancetable.file.fetch import MAPPED, ReadPlan, Rows, gather
 from lancetable.file.kernels import varbin
-from lancetable.file.page_rows import page_cuts, split_rows
+from lancetable.file.page_rows import align_rows, page_cuts, split_rows
 from lancetable.format.schema import Field
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
@@ -87,7 +87,7 @@ def _open_struct(
 ) -> ColumnReader:
     if pages is not None and len(pages) and encoding_of(pages.page(0)).oneof_case == "packed_struct":
         stored = file.schema.by_id.get(field.id, field)
-        return PackedReader(LeafReader(pages, stored.data_type), field.data_type)
+        return PackedReader(pages, stored.data_type, field.data_type)
     present = [child for child in field.children if any(part.id in columns for part in child.walk())]
     num_rows = None if pages is None else pages.num_rows
     if num_rows is None and not present:
@@ -213,56 +213,29 @@ class StructReader:
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
         parts = yield from gather([child.read(rows, gap) for child in self.children])
-        if all(len(arrays) == 1 for arrays in parts):
-            return [self._assemble([arrays[0] for arrays in parts], len(rows))]
-        ends = sorted({end for arrays in parts for end in np.cumsum([len(array) for array in arrays]).tolist()})
-        columns = [_split(arrays, ends) for arrays in parts]
-        return [
-            self._assemble(list(children), end - start) for start, end, *children in zip([0, *ends], ends, *columns)
-        ]
+        aligned = align_rows(parts, len(rows), len, lambda array, start, stop: array.slice(start, stop - start))
+        return [self._assemble(children, count) for count, children in aligned]
 
     def _assemble(self, children: list[pa.Array], count: int) -> pa.Array:
         return pa.Array.from_buffers(self.data_type, count, [None], 0, children=children)
 
 
-def _split(arrays: Sequence[pa.Array], ends: Sequence[int]) -> list[pa.Array]:
-    """Split arrays at `ends`, which include the ends of all arrays."""
-    pieces = []
-    number, used, start = 0, 0, 0
-    for end in ends:
-        while used == len(arrays[number]):
-            number, used = number + 1, 0
-        array = arrays[number]
-        pieces.append(array if len(array) == end - start else array.slice(used, end - start))
-        used += end - start
-        start = end
-    return pieces
-
-
-@dataclass(slots=True, eq=False)
-class PackedReader:
+class PackedReader(LeafReader):
     """Reader of a packed struct, which is stored in one column; returns the requested children."""
 
-    inner: LeafReader
-    data_type: pa.DataType
-    heavy: ClassVar[bool] = True
-
-    @property
-    def num_rows(self) -> int:
-        return self.inner.num_rows
-
-    def cuts(self, rows: range) -> list[range]:
-        return self.inner.cuts(rows)
+    def __init__(self, pages: ColumnPages, stored_type: pa.DataType, data_type: pa.DataType) -> None:
+        super().__init__(pages, stored_type)
+        self._selected_type = data_type
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
-        arrays = yield from self.inner.read(rows, gap)
-        if arrays[0].type.equals(self.data_type):
+        arrays = yield from super().read(rows, gap)
+        data_type = self._selected_type
+        if arrays[0].type.equals(data_type):
             return arrays
+        selections = [[array.field(field.name) for field in data_type] for array in arrays]
         return [
-            pa.Array.from_buffers(
-                self.data_type, len(array), [None], 0, children=[array.field(field.name) for field in self.data_type]
-            )
-            for array in arrays
+            pa.Array.from_buffers(data_type, len(array), [None], 0, children=children)
+            for array, children in zip(arrays, selections)
         ]
 
 
@@ -336,28 +309,22 @@ class ListReader:
         return encoding
 
 
-class ByteListReader:
+class ByteListReader(ListReader):
     """Reader of strings and binaries written by release 0.13: lists whose items are bytes in the next column."""
 
-    heavy = True
-
     def __init__(self, pages: ColumnPages, field: Field, items: LeafReader) -> None:
-        self._type = field.data_type
-        large = "large_list" if varbin.offset_dtype(self._type) == np.int64 else "list"
+        self._binary_type = field.data_type
+        large = "large_list" if varbin.offset_dtype(field.data_type) == np.int64 else "list"
         item = Field("item", -1, field.id, "uint8", nullable=False)
-        self._lists = ListReader(pages, replace(field, logical_type=large, children=(item,)), items)
-        self.num_rows = pages.num_rows
-
-    def cuts(self, rows: range) -> list[range]:
-        return self._lists.cuts(rows)
+        super().__init__(pages, replace(field, logical_type=large, children=(item,)), items)
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
-        return [self._to_binary(lists) for lists in (yield from self._lists.read(rows, gap))]
+        return [self._to_binary(lists) for lists in (yield from super().read(rows, gap))]
 
     def _to_binary(self, lists: pa.Array) -> pa.Array:
         validity, ends = lists.buffers()[:2]
         data = lists.values.to_numpy()
-        if pa.types.is_string(self._type) or pa.types.is_large_string(self._type):
-            varbin.check_utf8(np.frombuffer(ends, varbin.offset_dtype(self._type), len(lists) + 1), data)
+        if pa.types.is_string(self._binary_type) or pa.types.is_large_string(self._binary_type):
+            varbin.check_utf8(np.frombuffer(ends, varbin.offset_dtype(self._binary_type), len(lists) + 1), data)
         buffers = [validity, ends, pa.py_buffer(np.ascontiguousarray(data))]
-        return pa.Array.from_buffers(self._type, len(lists), buffers, -1 if validity is not None else 0)
+        return pa.Array.from_buffers(self._binary_type, len(lists), buffers, -1 if validity is not None else 0)

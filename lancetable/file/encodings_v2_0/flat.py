@@ -23,6 +23,7 @@ from lancetable.file.encodings_v2_0.base import BufferList, buffer_message
 from lancetable.file.fetch import (
     MAPPED,
     Blocks,
+    InMemory,
     ReadPlan,
     Slots,
     aligned_buffer,
@@ -30,6 +31,7 @@ from lancetable.file.fetch import (
     fetch_bits,
     fetch_slots,
     gap_within,
+    run,
 )
 from lancetable.file.kernels import general
 from lancetable.proto import encodings_v2_0_pb2 as pb
@@ -133,7 +135,7 @@ class Flat:
         if len(content) < size:
             raise page.corrupt("a compressed buffer contains too few values", f"{size} bytes", len(content))
         plan = fetch_bits(0, slots, MAPPED) if bits == 1 else fetch_slots(0, bits // 8, slots, MAPPED)
-        return _run_in_memory(plan, content)
+        return run(plan, InMemory(content), page.path)
 
     def fetch_all(self, page: Page, max_bytes: int) -> ReadPlan[memoryview]:
         """Plan reading the whole buffer and decompressing it to at most `max_bytes` bytes.
@@ -163,19 +165,6 @@ class Flat:
             if self.level is not None:
                 message.compression.level = self.level
         return message
-
-
-def _run_in_memory(plan: ReadPlan[Any], content: memoryview) -> Any:
-    """Run a plan of one round on bytes in memory; its positions refer to `content`."""
-    ranges = next(plan)
-    try:
-        plan.send([content[start:end] for start, end in ranges])
-    except StopIteration as stop:
-        return stop.value
-    raise AssertionError("fixed-width values take one round")
-
-
-# ------------------------------------------------------------------------------------------------------------ encode
 
 
 def encode_values(arrays: Sequence[pa.Array], buffers: BufferList) -> Flat:

@@ -69,14 +69,8 @@ def _array(buffer: pa.Buffer | None, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 def encode_fsst(arrays: Sequence[pa.Array], buffers: BufferList) -> Fsst:
     """Compress string or binary arrays of one type with a symbol table trained on them."""
     array = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-    dtype = varbin.offset_dtype(array.type)
-    assert dtype is not None, f"{array.type} has no offsets"
-    _, stored_offsets, stored = array.buffers()
-    if len(array) == 0 or stored_offsets is None:
-        offsets = np.zeros(len(array) + 1, dtype)
-    else:
-        offsets = np.frombuffer(stored_offsets, dtype, len(array) + 1, array.offset * dtype.itemsize)
-    data = _array(stored, np.dtype(np.uint8))
+    offsets = varbin.offsets_of(array)
+    data = _array(array.buffers()[2], np.dtype(np.uint8))
     codes, code_offsets, table = fsst.compress(data, offsets)
     valid = np.asarray(array.is_valid()) if array.null_count else None
     ends, adjustment = varbin.offsets_to_ends(code_offsets, valid)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from lancetable.file.encodings_v2_0.base import ENCODINGS, encoding_of, from_message, to_message
 from lancetable.file.encodings_v2_0.binary import Binary
 from lancetable.file.encodings_v2_0.bitpacked import Bitpacked, BitpackedForNonNeg
-from lancetable.file.encodings_v2_0.constant import Constant
 from lancetable.file.encodings_v2_0.dictionary import Dictionary
 from lancetable.file.encodings_v2_0.fixed_size_binary import FixedSizeBinary
 from lancetable.file.encodings_v2_0.fixed_size_list import FixedSizeList
@@ -34,7 +33,6 @@ ENCODINGS.update(
             Bitpacked,
             FixedSizeBinary,
             BitpackedForNonNeg,
-            Constant,
         )
     }
 )

@@ -10,6 +10,7 @@ split into equal parts.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Final, Protocol
 
@@ -20,12 +21,13 @@ import pyarrow as pa
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file.column import BlobSink, ColumnWriter, EncodedPage, PageOptions, holds_null
 from lancetable.file.encodings_v2_0.base import COLUMN_URL, BufferList, pack_any, pack_page
-from lancetable.file.encodings_v2_0.binary import nulls_of, offsets_of
+from lancetable.file.encodings_v2_0.binary import nulls_of
 from lancetable.file.encodings_v2_0.blob import describe_blobs
 from lancetable.file.encodings_v2_0.choose import check_field, encode_page
 from lancetable.file.encodings_v2_0.lists import encode_list
 from lancetable.file.encodings_v2_0.packed_struct import encode_packed
 from lancetable.file.encodings_v2_0.struct import SimpleStruct
+from lancetable.file.kernels.varbin import offsets_of
 from lancetable.format.schema import Field, Schema
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
@@ -75,7 +77,7 @@ def _open_writer(column: int, field: Field, path: str, options: PageOptions, blo
             writer = _open_writer(child_column, child, f"{path}.{child.name}", options, blobs)
             children.append(writer)
             child_column += len(writer.column_encodings)
-        return StructWriter(column, field, path, children)
+        return StructWriter(column, path, children)
     return LeafWriter(column, field, path, options)
 
 
@@ -179,17 +181,15 @@ class BlobWriter(LeafWriter):
             yield EncodedPage(self._column, sum(map(len, arrays)), buffers.buffers, pack_page(encoding))
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class StructWriter:
     """Writer of a struct, which must not be null because 2.0 does not store the validity of structs."""
 
-    __slots__ = ("_children", "_column", "_num_rows", "_path")
+    _column: int
+    _path: str
+    _children: Sequence[_Writer]
+    _num_rows: int = 0
     concurrent: ClassVar[bool] = False
-
-    def __init__(self, column: int, field: Field, path: str, children: Sequence[_Writer]) -> None:
-        self._column = column
-        self._path = path
-        self._children = children
-        self._num_rows = 0
 
     @property
     def column_encodings(self) -> Sequence[bytes]:
@@ -221,22 +221,21 @@ class StructWriter:
             yield from child.finish()
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class ListWriter:
     """Writer of lists: ends in one column, items in the columns of the child field."""
 
-    __slots__ = ("_column", "_ends", "_field", "_items", "_nulls", "_num_items", "_options", "_path", "_queued_bytes")
+    _column: int
+    _field: Field
+    _path: str
+    _options: PageOptions
+    _items: _Writer
+    # The queued lists: their ends, counted from the first item of the page, and 1 where a list is null.
+    _ends: list[npt.NDArray[np.int64]] = dataclasses.field(default_factory=list)
+    _nulls: list[npt.NDArray[np.uint8] | None] = dataclasses.field(default_factory=list)
+    _num_items: int = 0
+    _queued_bytes: int = 0
     concurrent: ClassVar[bool] = False
-
-    def __init__(self, column: int, field: Field, path: str, options: PageOptions, items: _Writer) -> None:
-        self._column = column
-        self._field = field
-        self._path = path
-        self._options = options
-        self._items = items
-        self._ends: list[npt.NDArray[np.int64]] = []  # counted from the first item of the page
-        self._nulls: list[npt.NDArray[np.uint8] | None] = []  # 1 where a list is null
-        self._num_items = 0
-        self._queued_bytes = 0
 
     @property
     def column_encodings(self) -> Sequence[bytes]:

@@ -66,12 +66,6 @@ _PLAIN: Final = frozenset(
         *(pa.float16().id, pa.float32().id, pa.float64().id, pa.date32().id, pa.timestamp("us").id),
     }
 )
-_VARIABLE: Final = {
-    pa.string().id: 4,
-    pa.binary().id: 4,
-    pa.large_string().id: 8,
-    pa.large_binary().id: 8,
-}
 _STRINGS: Final = frozenset({pa.string().id, pa.large_string().id})
 
 
@@ -122,12 +116,13 @@ def type_bits(data_type: pa.DataType) -> int | None:
 
 def offset_bytes(data_type: pa.DataType) -> int:
     """Return the bytes of one offset of a string or binary type; 0 for other types."""
-    return _VARIABLE.get(data_type.id, 0)
+    dtype = varbin.offset_dtype(data_type)
+    return 0 if dtype is None else dtype.itemsize
 
 
 def is_variable(data_type: pa.DataType) -> bool:
     """Return whether this is a string or binary type."""
-    return data_type.id in _VARIABLE
+    return varbin.offset_dtype(data_type) is not None
 
 
 def octets_of(data: Any) -> Bytes:
@@ -258,8 +253,8 @@ class VariableWidth:
         return VariableWidth(*varbin.take(self.offsets, octets_of(self.data), indices))
 
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
-        width = _VARIABLE.get(data_type.id)
-        if width is None:
+        width = offset_bytes(data_type)
+        if not width:
             raise CorruptFileError(f"page stores strings or bytes, expected {data_type}")
         offsets, data = self.offsets, self.data
         base, end = int(offsets[0]), int(offsets[-1])

@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from lancetable.file.encodings_v2_0.binary import offsets_of
 from lancetable.file.encodings_v2_1 import stats
 from lancetable.file.encodings_v2_1.base import Compressive
 from lancetable.file.encodings_v2_1.block import FixedWidth, is_variable, type_bits
@@ -29,6 +28,7 @@ from lancetable.file.encodings_v2_1.encoding_options import zstd_level
 from lancetable.file.encodings_v2_1.layouts.miniblock import EncodedItems
 from lancetable.file.encodings_v2_1.shred import Step, StepKind
 from lancetable.file.kernels.distinct import index_values
+from lancetable.file.kernels.varbin import offsets_of
 
 __all__ = [
     "MIN_DICTIONARY_VALUES",

@@ -13,11 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.file.column import BufferPieces
-from lancetable.file.encodings_v2_0.binary import offsets_of
 from lancetable.file.encodings_v2_0.flat import bitmap_piece
 from lancetable.file.encodings_v2_1.base import Compressive, Ints, PageLayout
 from lancetable.file.encodings_v2_1.block import FixedWidth, VariableWidth, type_bits
 from lancetable.file.kernels.interleave import Runs
+from lancetable.file.kernels.varbin import offsets_of
 
 __all__ = [
     "ChunkTooLarge",

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
@@ -33,9 +34,9 @@ from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
 from lancetable.file.encodings_v2_1.layouts.miniblock import LoadedChunks, MiniBlock
 from lancetable.file.encodings_v2_1.registry import layout_of
 from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, ITEM, LIST, NULLABLE_ITEM, LayerArrays, unravel
-from lancetable.file.fetch import MAPPED, ReadPlan, Rows, gather
+from lancetable.file.fetch import MAPPED, Blocks, ReadPlan, Rows, gather, positions
 from lancetable.file.kernels import varbin
-from lancetable.file.page_rows import page_cuts, split_rows
+from lancetable.file.page_rows import align_rows, page_cuts, split_rows
 from lancetable.format.schema import BLOB_KEY, Field
 
 __all__ = ["has_no_nulls", "open_cursor", "open_field"]
@@ -220,7 +221,11 @@ class LeafColumn:
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[Spine]]:
         """Return the requested rows, one spine for each page."""
         if self._repeat > 1:
-            rows = _repeated(rows, self._repeat)
+            size = self._repeat
+            if isinstance(rows, range):
+                rows = range(rows.start * size, rows.stop * size)
+            else:
+                rows = positions(Blocks(rows, size))
         parts = split_rows(self._pages, rows)
         if len(parts) == 1 or isinstance(rows, range):
             return (yield from gather([self._read_page(self._pages.page(number), part, gap) for number, part in parts]))
@@ -361,12 +366,6 @@ def _is_blob_descriptor(field: Field) -> bool:
     return BLOB_KEY in field.metadata or field.is_blob_v2
 
 
-def _repeated(rows: Rows, size: int) -> Rows:
-    if isinstance(rows, range):
-        return range(rows.start * size, rows.stop * size)
-    return (rows[:, None] * size + np.arange(size)).reshape(-1)
-
-
 def _wanted_children(array: pa.Array, data_type: pa.DataType) -> pa.Array:
     """Project a packed struct to the children of `data_type`, by name."""
     children = [array.field(field.name) for field in data_type]
@@ -414,26 +413,8 @@ class FieldReader:
                 return [spine.values for spine in spines]
             return [_assemble(self._root, [spine], spine.num_rows) for spine in spines]
         parts = yield from gather([leaf.read(rows, gap) for leaf in leaves])
-        if all(len(part) == 1 for part in parts):
-            return [_assemble(self._root, [part[0] for part in parts], len(rows))]
-        ends = sorted({end for part in parts for end in np.cumsum([spine.num_rows for spine in part]).tolist()})
-        columns = [_cut(part, ends) for part in parts]
-        return [
-            _assemble(self._root, list(spines), end - start) for start, end, *spines in zip([0, *ends], ends, *columns)
-        ]
-
-
-def _cut(spines: Sequence[Spine], ends: Sequence[int]) -> list[Spine]:
-    """Slice spines at `ends`, which include the ends of all spines."""
-    pieces = []
-    number, used, at = 0, 0, 0
-    for end in ends:
-        while used == spines[number].num_rows:
-            number, used = number + 1, 0
-        pieces.append(spines[number].slice(used, used + end - at))
-        used += end - at
-        at = end
-    return pieces
+        aligned = align_rows(parts, len(rows), attrgetter("num_rows"), Spine.slice)
+        return [_assemble(self._root, spines, count) for count, spines in aligned]
 
 
 def _assemble(node: _Node, spines: Sequence[Spine], count: int, depth: int = 0) -> pa.Array:

@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.file.encodings_v2_0.binary import offsets_of
 from lancetable.file.encodings_v2_1.block import offsets_of_sizes
 from lancetable.file.encodings_v2_1.chunks import nulls_of
 from lancetable.file.encodings_v2_1.repdef import (
@@ -34,6 +33,7 @@ from lancetable.file.encodings_v2_1.repdef import (
     layers_of,
 )
 from lancetable.file.kernels.levels import LEVEL, Levels
+from lancetable.file.kernels.varbin import offsets_of
 from lancetable.format.schema import Field
 
 __all__ = ["Leaf", "Shredded", "Step", "StepKind", "leaves_of", "shred"]

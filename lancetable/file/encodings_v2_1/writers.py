@@ -10,6 +10,7 @@ buffered.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, Final, NamedTuple
@@ -182,28 +183,19 @@ class FieldWriter:
         yield EncodedRows(page, len(job.array), len(job.array))
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class BlobWriter:
     """Writer of a top-level blob column: payloads go to the file at once, and their descriptors become the pages."""
 
-    __slots__ = ("_column", "_descriptors", "_leaf", "_num_rows", "_options", "_queued_bytes", "_sink")
+    _column: int
+    _leaf: LeafSpec
+    _options: PageOptions
+    _sink: BlobSink
+    _descriptors: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]] = dataclasses.field(default_factory=list)
+    _num_rows: int = 0
+    queued_bytes: int = 0
     concurrent: ClassVar[bool] = False  # payloads are written to the file in `write`
-
-    def __init__(self, column: int, leaf: LeafSpec, options: PageOptions, sink: BlobSink) -> None:
-        self._column = column
-        self._leaf = leaf
-        self._options = options
-        self._sink = sink
-        self._descriptors: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]] = []
-        self._queued_bytes = 0
-        self._num_rows = 0
-
-    @property
-    def column_encodings(self) -> Sequence[bytes]:
-        return (COLUMN_VALUES,)
-
-    @property
-    def queued_bytes(self) -> int:
-        return self._queued_bytes
+    column_encodings: ClassVar[Sequence[bytes]] = (COLUMN_VALUES,)
 
     def write(self, array: pa.Array) -> Iterator[EncodedPage]:
         field = self._leaf.leaf.field
@@ -216,15 +208,15 @@ class BlobWriter:
         if array.null_count:
             positions[array.is_null().to_numpy(zero_copy_only=False)] = _NULL_POSITION
         self._descriptors.append((positions, np.asarray(described.field(1))))
-        self._queued_bytes += len(array) * _QUEUE_BYTES_PER_BLOB
-        if self._queued_bytes > self._options.cache_bytes:
+        self.queued_bytes += len(array) * _QUEUE_BYTES_PER_BLOB
+        if self.queued_bytes > self._options.cache_bytes:
             yield from self.finish()
 
     def finish(self) -> Iterator[EncodedPage]:
         if not self._descriptors:
             return
         positions, sizes = (np.concatenate(parts) for parts in zip(*self._descriptors))
-        self._descriptors, self._queued_bytes = [], 0
+        self._descriptors, self.queued_bytes = [], 0
         any_null = bool(((positions == _NULL_POSITION) & (sizes == 0)).any())
         page = encode_blobs(positions, sizes, (NULLABLE_ITEM if any_null else ALL_VALID_ITEM,), self._leaf.large)
         yield EncodedPage(self._column, len(positions), page.buffers, pack_page(page.layout), self._num_rows)

@@ -107,8 +107,7 @@ def sign_extend(values: UInt, width: int) -> npt.NDArray[Any]:
     spare = values.dtype.itemsize * 8 - width
     if width == 0 or spare == 0:
         return signed
-    extended: npt.NDArray[Any] = (signed << signed.dtype.type(spare)) >> signed.dtype.type(spare)
-    return extended
+    return (signed << signed.dtype.type(spare)) >> signed.dtype.type(spare)
 
 
 def unpack_blocks(packed: npt.NDArray[np.uint8], width: int, dtype: np.dtype[Any]) -> UInt:
@@ -156,8 +155,7 @@ def pack_blocks(values: UInt, width: int) -> npt.NDArray[np.uint8]:
     if width == 0:
         return np.empty(0, np.uint8)
     if native is not None:
-        packed: npt.NDArray[np.uint8] = native.pack_blocks(aligned(values), width)
-        return packed
+        return native.pack_blocks(aligned(values), width)
     blocks, lanes = -(-len(values) // BLOCK_VALUES), BLOCK_VALUES // bits
     padded = np.zeros((blocks, BLOCK_VALUES), dtype)
     padded.reshape(-1)[: len(values)] = values

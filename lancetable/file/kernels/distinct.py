@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.file.kernels import native_write as native
-from lancetable.file.kernels.varbin import offset_dtype
+from lancetable.file.kernels.varbin import offset_dtype, offsets_of
 
 __all__ = ["Indexed", "index_values"]
 
@@ -26,17 +26,15 @@ class Indexed(NamedTuple):
 
 def index_values(array: pa.Array, most: int) -> Indexed | None:
     """Dictionary-encode strings, bytes or fixed-width values; None for more than `most` or 2^31 distinct ones."""
-    dtype = offset_dtype(array.type)
-    if native is None or dtype is None or len(array) == 0:
+    if native is None or offset_dtype(array.type) is None or len(array) == 0:
         encoded = array.dictionary_encode()
         if len(encoded.dictionary) > most:
             return None
         indices = encoded.indices.fill_null(0) if encoded.indices.null_count else encoded.indices
         return Indexed(np.asarray(indices), encoded.dictionary)
-    bitmap, ends, content = array.buffers()
-    offsets = np.frombuffer(ends, dtype, len(array) + 1, array.offset * dtype.itemsize)
+    bitmap, _, content = array.buffers()
     data, validity = b"" if content is None else content, bitmap if array.null_count else None
-    encoding = native.index_strings(offsets, data, validity, array.offset, min(most, (1 << 31) - 1))
+    encoding = native.index_strings(offsets_of(array), data, validity, array.offset, min(most, (1 << 31) - 1))
     if encoding is None:
         return None
     indices, first_rows = encoding

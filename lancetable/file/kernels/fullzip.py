@@ -73,10 +73,7 @@ def walk(
     if control == 0 and not length_bytes:
         raise CorruptFileError("entries have neither a control word nor a length")
     if native is not None:
-        walked: tuple[npt.NDArray[Any], Ints, Ints, Ints] = native.walk(
-            data, starts, ends, control, bits_def, top, value_bytes, length_bytes
-        )
-        return walked
+        return native.walk(data, starts, ends, control, bits_def, top, value_bytes, length_bytes)
     view = data.data
     words, positions, sizes, first = [], [], [], [0]
     for at, end in zip(starts.tolist(), ends.tolist()):

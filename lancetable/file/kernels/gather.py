@@ -82,8 +82,7 @@ def _decoded(pieces: Pieces, decode: Callable[[Ints], npt.NDArray[Any]]) -> npt.
     indices, piece = pieces.once()
     values = decode(indices)
     counts = pieces.counts[indices]
-    selected: npt.NDArray[Any] = values[(np.cumsum(counts) - counts)[piece] + pieces.places]
-    return selected
+    return values[(np.cumsum(counts) - counts)[piece] + pieces.places]
 
 
 def fixed(pieces: Pieces, width: int) -> Bytes:
@@ -92,8 +91,7 @@ def fixed(pieces: Pieces, width: int) -> Bytes:
     if width > _USUAL_BYTES and len(pieces.sizes) and width > int(pieces.sizes.max()):
         raise CorruptFileError("values do not fill their chunk")
     if native is not None:
-        selected: Bytes = native.gather_fixed(*pieces, width)
-        return selected
+        return native.gather_fixed(*pieces, width)
     pieces.check(pieces.counts * width)
     return miniblock.gather_rows(pieces.data, pieces.starts + pieces.places * width, width).reshape(-1)
 
@@ -101,8 +99,7 @@ def fixed(pieces: Pieces, width: int) -> Bytes:
 def bits(pieces: Pieces) -> Bytes:
     """Select values of one bit, the lowest of a byte first; return a bitmap. Raises the errors of `fixed`."""
     if native is not None:
-        bitmap: Bytes = native.gather_bits(*pieces)
-        return bitmap
+        return native.gather_bits(*pieces)
     pieces.check((pieces.counts + 7) // 8)
     octets = pieces.data[pieces.starts + pieces.places // 8]
     return np.packbits(octets >> (pieces.places % 8).astype(np.uint8) & 1, bitorder="little")
@@ -112,8 +109,7 @@ def inline(pieces: Pieces, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Select bit-packed values that are stored after their width; see `miniblock.unpack_inline`."""
     data, starts, sizes, counts, _ = pieces
     if native is not None:
-        values: npt.NDArray[Any] = native.gather_inline(*pieces, 8 * dtype.itemsize).view(dtype)
-        return values
+        return native.gather_inline(*pieces, 8 * dtype.itemsize).view(dtype)
     return _decoded(pieces, lambda n: miniblock.unpack_inline(data, starts[n], sizes[n], counts[n], dtype))
 
 
@@ -121,8 +117,7 @@ def out_of_line(pieces: Pieces, width: int, dtype: np.dtype[Any]) -> npt.NDArray
     """Select bit-packed values of one width; see `miniblock.unpack_out_of_line`."""
     data, starts, sizes, counts, _ = pieces
     if native is not None:
-        values: npt.NDArray[Any] = native.gather_out_of_line(*pieces, width, 8 * dtype.itemsize).view(dtype)
-        return values
+        return native.gather_out_of_line(*pieces, width, 8 * dtype.itemsize).view(dtype)
     return _decoded(pieces, lambda n: miniblock.unpack_out_of_line(data, starts[n], sizes[n], counts[n], width, dtype))
 
 
@@ -130,8 +125,7 @@ def variable(pieces: Pieces, offset_bytes: int) -> tuple[Ints, Ints]:
     """Return the start and end positions in `data` of values stored after offsets; see `miniblock.variable`."""
     data, starts, sizes, counts, places = pieces
     if native is not None:
-        spans: tuple[Ints, Ints] = native.gather_variable(*pieces, offset_bytes)
-        return spans
+        return native.gather_variable(*pieces, offset_bytes)
     pieces.check()
     if (counts >= sizes // offset_bytes).any():
         raise CorruptFileError("offset points into the offsets")
@@ -153,8 +147,7 @@ def runs(pieces: Pieces, value_starts: Ints, value_sizes: Ints, dtype: np.dtype[
     """
     data, starts, sizes, counts, _ = pieces
     if native is not None:
-        values: npt.NDArray[Any] = native.gather_runs(*pieces, value_starts, value_sizes, dtype.itemsize).view(dtype)
-        return values
+        return native.gather_runs(*pieces, value_starts, value_sizes, dtype.itemsize).view(dtype)
     if (value_sizes != sizes * dtype.itemsize).any():
         raise CorruptFileError("values do not fill their chunk")
 
@@ -169,8 +162,7 @@ def runs(pieces: Pieces, value_starts: Ints, value_sizes: Ints, dtype: np.dtype[
 def streams(pieces: Pieces, width: int) -> Bytes:
     """Select values that are stored as `width` byte streams; return their bytes. See `miniblock.byte_streams`."""
     if native is not None:
-        selected: Bytes = native.gather_streams(*pieces, width)
-        return selected
+        return native.gather_streams(*pieces, width)
     pieces.check(pieces.counts * width)
     positions = (pieces.starts + pieces.places)[:, None] + pieces.counts[:, None] * np.arange(width)
     return pieces.data[positions].reshape(-1)
@@ -189,8 +181,7 @@ def locate(tables: Sequence[ChunkTable], rows: Sequence[Ints]) -> Ints:
     Returns (4, n) start, end and number of values of the chunk, and the index of the value in it.
     """
     if native is not None:
-        located: Ints = native.locate(tables, rows)
-        return located
+        return native.locate(tables, rows)
     parts = []
     for (starts, ends, values), page_rows in zip(tables, rows):
         chunks = np.searchsorted(values, page_rows, "right") - 1
@@ -225,8 +216,7 @@ def locate_lists(
         after the last one. The numbers of chunks of different pages are not consecutive.
     """
     if native is not None:
-        located: tuple[Ints, Ints, list[int]] = native.locate_lists(tables, indices, rows, forms)
-        return located
+        return native.locate_lists(tables, indices, rows, forms)
     parts, all_rows, bounds = [], [], [0]
     chunks_before = rows_before = 0
     for (starts, ends, values), (row_starts, continues), page_rows, page_forms in zip(tables, indices, rows, forms):
@@ -320,7 +310,7 @@ def entries_of_rows(
         If levels and counts are inconsistent.
     """
     if native is not None:
-        entries_and_spans: tuple[Levels, Levels | None, Ints] = native.entries_of_rows(
+        return native.entries_of_rows(
             data,
             repetition,
             definition,
@@ -334,7 +324,6 @@ def entries_of_rows(
             top,
             highest,
         )
-        return entries_and_spans
     repeated = _levels(data, repetition, num_levels)
     defined = np.zeros(len(repeated), LEVEL) if definition is None else _levels(data, definition, num_levels)
     is_start, is_visible = repeated >= num_lists, defined <= top
@@ -371,8 +360,7 @@ def expand_spans(spans: Ints, starts: Ints, sizes: Ints, counts: Ints) -> Ints:
     Returns (2 b + 2, n): start and size of the chunk in each buffer, its number of values, and the index of the value.
     """
     if native is not None:
-        expanded: Ints = native.expand_spans(spans, starts, sizes, counts)
-        return expanded
+        return native.expand_spans(spans, starts, sizes, counts)
     chunks, first, lengths = spans
     chunk = np.repeat(chunks, lengths)
     places = np.repeat(first - np.cumsum(lengths) + lengths, lengths) + np.arange(len(chunk))

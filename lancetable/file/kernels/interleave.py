@@ -46,8 +46,7 @@ def runs_of(data: Any, sizes: npt.NDArray[np.int64] | int, count: int | None = N
 
 def total_sizes(streams: Sequence[Runs]) -> npt.NDArray[np.int64]:
     """Return the (n,) sizes of the i-th runs of all streams together."""
-    sizes: npt.NDArray[np.int64] = np.diff(np.add.reduce([stream.offsets for stream in streams]))
-    return sizes
+    return np.diff(np.add.reduce([stream.offsets for stream in streams]))
 
 
 def padding(sizes: npt.NDArray[np.int64], alignment: int, filler: int) -> Runs:

@@ -43,7 +43,7 @@ def hash_values(ends: Ends, data: npt.NDArray[np.uint8]) -> Numbers:
         hashes = native.hash_values(ends, data, _BYTES_FACTOR, _LENGTH_FACTOR)
         if hashes is None:
             raise ValueError("ends do not match the data")
-        return hashes  # type: ignore[no-any-return]  # the compiled module has no types
+        return hashes
     starts: Rows = ends[:-1].astype(np.int64)
     sizes: Rows = ends[1:] - starts
     total: Numbers = sizes.astype(np.uint64) * np.uint64(_LENGTH_FACTOR)
@@ -131,8 +131,7 @@ class _DirectTable(KeyTable):
         native.build_near(np.ascontiguousarray(_unsigned(values)), rows, self._low, self._slots, self.own)
 
     def matches(self, values: npt.NDArray[Any]) -> Matches:
-        matches: Matches = native.find_near(_unsigned(values), self._low, self._slots)
-        return matches
+        return native.find_near(_unsigned(values), self._low, self._slots)
 
 
 class _HashTable(KeyTable):
@@ -146,8 +145,7 @@ class _HashTable(KeyTable):
         native.build(self._keys, rows, self._slots, _MULTIPLIER, self.own)
 
     def matches(self, values: npt.NDArray[Any]) -> Matches:
-        matches: Matches = native.find(_unsigned(values), self._keys, self._slots, _MULTIPLIER)
-        return matches
+        return native.find(_unsigned(values), self._keys, self._slots, _MULTIPLIER)
 
 
 class _SortedTable(KeyTable):

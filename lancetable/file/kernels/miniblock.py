@@ -47,7 +47,7 @@ def chunk_headers(
         headers = native.chunk_headers(data, starts, sizes, num_level_buffers, num_buffers, large)
         if headers is None:
             raise CorruptFileError("buffers do not fill their chunk")
-        return headers  # type: ignore[no-any-return]  # the compiled module has no types
+        return headers
     width = 4 if large else 2
     first_value = 2 + 2 * num_level_buffers
     header = first_value + width * num_buffers

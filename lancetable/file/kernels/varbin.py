@@ -50,6 +50,17 @@ def offset_dtype(data_type: pa.DataType) -> np.dtype[Any] | None:
     return _OFFSET_DTYPES.get(data_type.id)
 
 
+def offsets_of(array: pa.Array) -> npt.NDArray[Any]:
+    """Return the offsets, of shape (n + 1,), of a string, binary or list array without a copy."""
+    types = pa.types
+    wide = types.is_large_string(array.type) or types.is_large_binary(array.type) or types.is_large_list(array.type)
+    dtype = np.dtype("<i8" if wide else "<i4")
+    buffer = array.buffers()[1]
+    if len(array) == 0 or buffer is None or buffer.size == 0:
+        return np.zeros(len(array) + 1, dtype)
+    return np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize)
+
+
 def offsets_from_ends(
     ends: npt.NDArray[np.uint64],
     null_adjustment: int,
@@ -125,8 +136,7 @@ def gather(
     Raises CorruptFileError if a value ends before it starts or is outside the data.
     """
     if native is not None:
-        gathered: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]] = native.gather(starts, ends, data, 8)
-        return gathered
+        return native.gather(starts, ends, data, 8)
     if (starts < 0).any() or (ends < starts).any() or (ends > len(data)).any():
         raise CorruptFileError("value is outside its page", expected=f"0 to {len(data)}")
     values = [data.data[start:end] for start, end in zip(starts.tolist(), ends.tolist())]
@@ -147,8 +157,7 @@ def take(
     if rows.dtype.kind == "i":
         rows = rows.astype(np.int64, copy=False)
     if native is not None:
-        taken: tuple[Offsets, npt.NDArray[np.uint8]] = native.take(offsets, data, aligned(rows), validity)
-        return taken
+        return native.take(offsets, data, aligned(rows), validity)
     valid = np.ones(len(rows), np.bool_)
     if validity is not None:
         valid = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little", count=len(rows)).view(np.bool_)
@@ -164,11 +173,9 @@ def take(
 
 def take_items(items: pa.Array, numbers: npt.NDArray[Any], validity: pa.Buffer | None) -> tuple[pa.Buffer, pa.Buffer]:
     """Gather strings or bytes at checked indices: buffers of offsets and bytes; null items have no bytes."""
-    dtype = _OFFSET_DTYPES[items.type.id]
-    _, ends, content = items.buffers()
-    offsets = np.frombuffer(ends, dtype, len(items) + 1, items.offset * dtype.itemsize)
+    content = items.buffers()[2]
     data = np.frombuffer(content, np.uint8) if content is not None and content.size else np.empty(0, np.uint8)
-    new_offsets, chosen = take(offsets, data, numbers, validity)
+    new_offsets, chosen = take(offsets_of(items), data, numbers, validity)
     return pa.py_buffer(new_offsets), pa.py_buffer(chosen)
 
 
