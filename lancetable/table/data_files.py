@@ -111,7 +111,7 @@ def write_data_files(
     """
     targets = targets or (table_target(base),)
     writer = _FragmentWriter(
-        store, targets, schema, limits, file_version, progress, dictionaries or {}, batch_rows, completed
+        store, targets, schema, limits, file_version, progress, dict(dictionaries or {}), batch_rows, completed
     )
     try:
         for batch in batches:
@@ -144,7 +144,7 @@ class _FragmentWriter:
     limits: WriteLimits
     version: FileVersion
     progress: WriteProgress | None
-    dictionaries: Mapping[int, pa.Array]
+    dictionaries: dict[int, pa.Array]
     batch_rows: Sequence[int] | None
     completed: Callable[[Fragment], None] | None
     fragments: list[Fragment] = field(default_factory=list)
@@ -214,7 +214,7 @@ class _FragmentWriter:
                 group_rows=self.batch_rows or min(limits.max_rows_per_group, limits.max_rows_per_file),
                 statistics=limits.statistics,
                 keep_arrays=limits.keep_arrays,
-                dictionaries=dict(self.dictionaries),
+                dictionaries=self.dictionaries,
             )
         return FileWriter(
             sink,
