@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from lancetable.cli.inspect import parse_encoding, size_of
 from lancetable.file.blobs.descriptor import described
-from lancetable.file.columns import is_single_column, number_columns
+from lancetable.file.column_numbers import is_single_column, number_columns
 from lancetable.file.container import ColumnPages, FileMetadata
 from lancetable.file.reader import open_data_file, read_columns
 from lancetable.format.schema import Field

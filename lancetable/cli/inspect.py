@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 
 from lancetable.dataset import LanceDataset
 from lancetable.errors import CorruptFileError, NotFoundError
-from lancetable.file.columns import number_columns
+from lancetable.file.column_numbers import number_columns
 from lancetable.file.container import ColumnPages, FileMetadata
 from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.file.reader import open_data_file

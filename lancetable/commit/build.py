@@ -36,7 +36,7 @@ from lancetable.errors import (
     RetryableCommitConflictError,
     UnsupportedFeatureError,
 )
-from lancetable.file.columns import column_of, is_single_column
+from lancetable.file.column_numbers import column_of, is_single_column
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment

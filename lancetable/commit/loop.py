@@ -28,9 +28,9 @@ from lancetable.commit.conflicts import Context, Severity, Verdict, check, descr
 from lancetable.commit.contention import Backoff, Contention, RetryLock, contention_of
 from lancetable.commit.dictionaries import dictionary_head
 from lancetable.commit.gc.automatic import clean_up_after_commit, keeps_young_versions
+from lancetable.commit.legacy_manifests import repair
 from lancetable.commit.lineage import Lineage, is_in_grace_period, verify_lineage
 from lancetable.commit.rebase import rebase_deletions, rebase_index
-from lancetable.commit.repair import repair
 from lancetable.errors import (
     AlreadyExistsError,
     CommitConflictError,

@@ -44,7 +44,7 @@ from lancetable.file.blobs.prepared import (
     holds_prepared,
     plain_field,
 )
-from lancetable.file.columns import column_map
+from lancetable.file.column_numbers import column_map
 from lancetable.file.container import ALIGNMENT, ColumnPages, Page
 from lancetable.file.extension import storage_array, user_array
 from lancetable.file.fetch import Rows

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import InvalidInputError
-from lancetable.file.column import contains_dictionary
+from lancetable.file.column_interfaces import contains_dictionary
 from lancetable.file.encodings_v0_1.lists import list_offsets
 from lancetable.file.encodings_v0_1.statistics import BatchStatistics
 from lancetable.file.encodings_v0_1.storable import check_index, check_storable, check_values

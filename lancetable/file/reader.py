@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import pool
-from lancetable.file.column import ColumnReader, Cursor, Family, RunPlan, contains_dictionary
+from lancetable.file.column_interfaces import ColumnReader, Cursor, Family, RunPlan, contains_dictionary
 from lancetable.file.container import (
     DEFAULT_LIMITS,
     FileMetadata,

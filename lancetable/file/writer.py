@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import pool
-from lancetable.file.column import ColumnWriter, EncodedPage, PageOptions, holds_null
-from lancetable.file.columns import number_columns
+from lancetable.file.column_interfaces import ColumnWriter, EncodedPage, PageOptions, holds_null
+from lancetable.file.column_numbers import number_columns
 from lancetable.file.container import ALIGNMENT, PADDING, build_tail
 from lancetable.file.custom import check_fields
 from lancetable.file.extension import storage_array

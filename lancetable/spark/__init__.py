@@ -18,10 +18,10 @@ except ImportError as error:
 from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
+from lancetable.spark.data_source import LanceDataSource
 from lancetable.spark.merge import MergeResult, SparkMergeBuilder
-from lancetable.spark.source import LanceDataSource
 from lancetable.spark.table import SparkTable
-from lancetable.spark.write import write_table
+from lancetable.spark.write_table import write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 
 from lancetable.commit.idempotency import config_key, last_number
-from lancetable.ops.change.numbered_batches import replaced_since
+from lancetable.ops.change.batch_history import replaced_since
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -32,7 +32,7 @@ from lancetable.spark.sql import quote_name
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from lancetable.spark.sources import Files
+    from lancetable.spark.pipeline_sources import Files
 
 __all__ = ["FileBatch", "InferredSchema", "open_batch"]
 

@@ -42,15 +42,15 @@ from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writ
 
 from lancetable.dataset import dataset, write_dataset
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, InvalidOperationError
-from lancetable.ops.change.numbered_batches import follows
+from lancetable.ops.change.batch_history import follows
 from lancetable.spark.checkpoint import accept_table, out_of_step, read_checkpoint
 from lancetable.spark.file_batches import FileBatch, InferredSchema, open_batch
 from lancetable.spark.merge import NullKeys
-from lancetable.spark.sources import Files, Query, Source, Stream
+from lancetable.spark.pipeline_sources import Files, Query, Source, Stream
 from lancetable.spark.sql import quote_name
 from lancetable.spark.table import SparkTable
 from lancetable.spark.upsert import UpsertResult, upsert
-from lancetable.spark.write import write_table
+from lancetable.spark.write_table import write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

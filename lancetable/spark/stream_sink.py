@@ -36,11 +36,9 @@ from lancetable.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from lancetable.ops.change.numbered_batches import follows, last_properties
+from lancetable.ops.change.batch_history import follows, last_properties
 from lancetable.ops.schema.settings import update_config
-from lancetable.spark.pin import Pin, pinned
-from lancetable.spark.types import table_schema, wire_schema
-from lancetable.spark.writer import (
+from lancetable.spark.batch_writer import (
     WrittenFragments,
     appended_schema,
     commit_written,
@@ -48,6 +46,8 @@ from lancetable.spark.writer import (
     fragments_of,
     write_task,
 )
+from lancetable.spark.pin import Pin, pinned
+from lancetable.spark.types import table_schema, wire_schema
 from lancetable.table.version import checkout
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 
 from lancetable.errors import CorruptFileError, InvalidInputError, OutOfRangeError, UnsupportedFeatureError
 from lancetable.file import pool
-from lancetable.file.columns import column_map, column_of, number_columns
+from lancetable.file.column_numbers import column_map, column_of, number_columns
 from lancetable.file.container import FileMetadata, ReadLimits
 from lancetable.file.encodings_v2_0.base import encoding_of
 from lancetable.file.reader import Cursors, open_data_file, read_columns

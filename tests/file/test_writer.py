@@ -12,7 +12,7 @@ from lance.file import LanceFileReader as OracleReader
 from lance.file import LanceFileWriter as OracleWriter
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file.columns import column_map
+from lancetable.file.column_numbers import column_map
 from lancetable.file.container import FileMetadata
 from lancetable.file.encodings_v2_0.base import encoding_of
 from lancetable.file.reader import open_data_file, read_columns

@@ -44,7 +44,7 @@ from lancetable.spark.jobs.count import CountRows
 from lancetable.spark.jobs.delete import DeleteRows
 from lancetable.spark.jobs.plans import planned_pin, schema_from_string
 from lancetable.spark.jobs.update import UpdateRows
-from lancetable.spark.merge.broadcast import InsertRows, MergeFragments, keys_compare_as_in_spark, merge_broadcast
+from lancetable.spark.merge.broadcast_merge import InsertRows, MergeFragments, keys_compare_as_in_spark, merge_broadcast
 from lancetable.spark.merge.broadcast_source import _estimated_bytes, _land, _pack, open_part
 from lancetable.spark.merge.job import MergeJob
 from lancetable.spark.pin import Pin, _opened
@@ -361,7 +361,7 @@ def test_a_small_source_in_tasks_does_what_the_library_does(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lancetable.spark.jobs.plans.DEFAULT_TASK_ROWS", 100)
-    monkeypatch.setattr("lancetable.spark.merge.broadcast._INSERTED_ROWS_OF_TASK", 6)
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_merge._INSERTED_ROWS_OF_TASK", 6)
     rng = np.random.default_rng(seed)
     t = made(tmp_path / "t.lance", 400, enable_stable_row_ids=bool(seed % 2))
     t.delete("id % 50 = 3")

@@ -19,7 +19,7 @@ from lancetable.handlers import probe, unsafe
 from lancetable.store.base import PutOutcome
 from lancetable.store.clouds.fsspec_client import make_file_system, reply_to
 from lancetable.store.clouds.options import CloudOptions
-from lancetable.store.conditional import Reply, create_exclusively
+from lancetable.store.exclusive_create import Reply, create_exclusively
 from lancetable.store.open import open_store
 
 pytest.importorskip("obstore")

@@ -43,7 +43,7 @@ from lancetable.format.schema import BLOB_V2_NAME
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from lancetable.file.column import BlobSink
+    from lancetable.file.column_interfaces import BlobSink
     from lancetable.store.base import ObjectStore
 
 __all__ = [

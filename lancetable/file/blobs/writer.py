@@ -35,7 +35,7 @@ from lancetable.file.encodings_v2_0.blob import describe_blobs
 from lancetable.format.flags import MANAGED_BLOBS_KEY
 
 if TYPE_CHECKING:
-    from lancetable.file.column import BlobSink
+    from lancetable.file.column_interfaces import BlobSink
     from lancetable.format.schema import Field, Schema
     from lancetable.store.base import ObjectStore, ObjectWriter
 

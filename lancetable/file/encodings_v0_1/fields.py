@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.column import ColumnReader
+from lancetable.file.column_interfaces import ColumnReader
 from lancetable.file.container import FileMetadata
 from lancetable.file.encodings_v0_1.dictionary import DictionaryNode, dictionary_items
 from lancetable.file.encodings_v0_1.lists import ListNode

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import UnsupportedFeatureError
-from lancetable.file.column import fixed_width_array
+from lancetable.file.column_interfaces import fixed_width_array
 from lancetable.file.encodings_v0_1.pages import Pages, Spans, fetch_bits, fetch_joined
 from lancetable.file.fetch import ReadPlan, aligned_buffer
 

@@ -17,7 +17,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import DecodeError
 
 from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
-from lancetable.file.column import BufferPieces, Decoded
+from lancetable.file.column_interfaces import BufferPieces, Decoded
 from lancetable.file.container import BufferRef, Page
 from lancetable.file.custom import PageEncoding, custom_page, on_change, read_custom
 from lancetable.file.fetch import ReadPlan, Slots, positions

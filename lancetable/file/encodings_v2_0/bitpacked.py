@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.file.column import Decoded
+from lancetable.file.column_interfaces import Decoded
 from lancetable.file.container import BufferRef, Page
 from lancetable.file.encodings_v2_0.base import ParsedMessage
 from lancetable.file.encodings_v2_0.flat import value_width

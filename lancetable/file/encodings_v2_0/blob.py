@@ -29,7 +29,7 @@ from lancetable.format.schema import Field
 from lancetable.store.base import ByteRange
 
 if TYPE_CHECKING:
-    from lancetable.file.column import BlobSink
+    from lancetable.file.column_interfaces import BlobSink
     from lancetable.file.container import Page
 
 __all__ = ["DESCRIPTOR", "BlobReader", "describe_blobs"]

@@ -21,7 +21,7 @@ from typing import Final
 import pyarrow as pa
 
 from lancetable.errors import UnsupportedFeatureError
-from lancetable.file.column import EncodedPage
+from lancetable.file.column_interfaces import EncodedPage
 from lancetable.file.custom import encode_custom, wanted_encoding
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, pack_page
 from lancetable.file.encodings_v2_0.binary import encode_binary

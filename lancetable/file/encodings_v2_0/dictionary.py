@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.file import page_cache
-from lancetable.file.column import Decoded
+from lancetable.file.column_interfaces import Decoded
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, ParsedMessage
 from lancetable.file.encodings_v2_0.binary import encode_binary

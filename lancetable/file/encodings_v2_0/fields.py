@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.column import ColumnReader
+from lancetable.file.column_interfaces import ColumnReader
 from lancetable.file.container import ColumnPages, FileMetadata, Page
 from lancetable.file.encodings_v2_0.base import COLUMN_URL, unpack_any
 from lancetable.file.encodings_v2_0.binary import unwrap

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from lancetable.file.column import Decoded
+from lancetable.file.column_interfaces import Decoded
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, ParsedMessage
 from lancetable.file.encodings_v2_0.binary import check_strings, unwrap

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.column import Decoded
+from lancetable.file.column_interfaces import Decoded
 from lancetable.file.container import BufferRef, Page
 from lancetable.file.encodings_v2_0.base import BufferList, buffer_message
 from lancetable.file.fetch import (

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.column import Decoded
+from lancetable.file.column_interfaces import Decoded
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, from_message, to_message
 from lancetable.file.encodings_v2_0.flat import bitmap_piece, encode_bits

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file.column import Decoded, fixed_width_array
+from lancetable.file.column_interfaces import Decoded, fixed_width_array
 from lancetable.file.container import BufferRef, Page
 from lancetable.file.encodings_v2_0.base import (
     ArrayEncoding,

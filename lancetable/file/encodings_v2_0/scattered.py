@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.column import Decoded, fixed_width_array
+from lancetable.file.column_interfaces import Decoded, fixed_width_array
 from lancetable.file.container import ColumnPages, Page
 from lancetable.file.encodings_v2_0.base import encoding_of
 from lancetable.file.encodings_v2_0.binary import Binary, check_strings, select_spans, unwrap

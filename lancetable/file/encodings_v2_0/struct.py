@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from lancetable.file.column import Decoded
+from lancetable.file.column_interfaces import Decoded
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import ParsedMessage, refused
 from lancetable.file.fetch import ReadPlan, Slots

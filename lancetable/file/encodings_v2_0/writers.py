@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file.column import BlobSink, ColumnWriter, EncodedPage, PageOptions, holds_null
+from lancetable.file.column_interfaces import BlobSink, ColumnWriter, EncodedPage, PageOptions, holds_null
 from lancetable.file.encodings_v2_0.base import COLUMN_URL, BufferList, pack_any, pack_page
 from lancetable.file.encodings_v2_0.binary import nulls_of
 from lancetable.file.encodings_v2_0.blob import describe_blobs

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.file.column import BufferPieces
+from lancetable.file.column_interfaces import BufferPieces
 from lancetable.file.encodings_v2_0.flat import bitmap_piece
 from lancetable.file.encodings_v2_1.base import Compressive, Ints, PageLayout
 from lancetable.file.encodings_v2_1.block import FixedWidth, VariableWidth, type_bits

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
 from lancetable.file import pool
-from lancetable.file.column import ColumnReader, Cursor, RunPlan
+from lancetable.file.column_interfaces import ColumnReader, Cursor, RunPlan
 from lancetable.file.container import ColumnPages, FileMetadata, Page
 from lancetable.file.encodings_v2_1.base import DecodedRows, ReadContext
 from lancetable.file.encodings_v2_1.block import MAX_INT32, null_count

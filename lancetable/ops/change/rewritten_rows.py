@@ -36,7 +36,7 @@ from lancetable.table.data_files import WriteLimits, remove_from
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.fragments import narrow, read_selection, select
 from lancetable.table.row_count_index import Offsets, live_offsets, physical_rows
-from lancetable.table.row_id_lookup import row_ids_at
+from lancetable.table.row_id_sequences import row_ids_at
 from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion
 

@@ -41,7 +41,7 @@ from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.rowids import RowIdSequence, RowVersionSequence
 from lancetable.table.data_files import WriteLimits, remove_quietly
 from lancetable.table.row_count_index import deleted_offsets, num_live_rows, physical_rows
-from lancetable.table.row_id_lookup import row_id_sequence
+from lancetable.table.row_id_sequences import row_id_sequence
 from lancetable.table.version import TableVersion, checkout, latest
 
 __all__ = [

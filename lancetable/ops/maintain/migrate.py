@@ -31,7 +31,7 @@ from lancetable.errors import (
     NotFoundError,
     UnsupportedFeatureError,
 )
-from lancetable.file.columns import number_columns
+from lancetable.file.column_numbers import number_columns
 from lancetable.file.reader import FAMILIES, open_data_file
 from lancetable.file.writer import FileWriter
 from lancetable.format import flags

@@ -19,7 +19,7 @@ from lancetable.ops.change.compare import differs
 from lancetable.ops.read.scan import execute_scan, scan_table
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.table.row_count_index import deleted_offsets
-from lancetable.table.row_id_lookup import row_id_sequence
+from lancetable.table.row_id_sequences import row_id_sequence
 from lancetable.table.version import TableVersion
 
 __all__ = ["Diff", "deleted_row_ids", "diff", "inserted_rows", "updated_rows"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from lancetable.ops.read.prune import prunable_columns, prune_fragment
 from lancetable.ops.read.scan import scan_table
 from lancetable.ops.read.scan_plan import ScanPlan
 from lancetable.ops.read.scan_run import ScanStatistics
+from lancetable.ops.read.zone_pruning import prunable_columns, prune_fragment
 from lancetable.table.row_count_index import physical_rows
 from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion

@@ -10,9 +10,9 @@ import numpy as np
 
 from lancetable.expr.syntax.ast import Literal
 from lancetable.format.fragment import Fragment
-from lancetable.ops.read.prune import prunable_columns, prune_fragment
 from lancetable.ops.read.scan_plan import Filter, ScanOptions, ScanPlan, plan_scan, resolve_filter
 from lancetable.ops.read.scan_run import RowRange, ScanRun, group_ranges, split_ranges
+from lancetable.ops.read.zone_pruning import prunable_columns, prune_fragment
 from lancetable.table.fragments import Selection, select
 from lancetable.table.row_count_index import Offsets, row_count_index
 from lancetable.table.version import TableVersion

@@ -32,9 +32,9 @@ from lancetable.ops.read.batch_sizer import BatchSizer, with_memory_release
 from lancetable.ops.read.columns import concat_columns
 from lancetable.ops.read.io_stats import ScanStore
 from lancetable.ops.read.projection import ColumnLike, assemble
-from lancetable.ops.read.prune import intersect, prunable_columns, prune_fragment
 from lancetable.ops.read.scan_plan import ScanPlan
 from lancetable.ops.read.take import virtual_values
+from lancetable.ops.read.zone_pruning import intersect, prunable_columns, prune_fragment
 from lancetable.table.file_layouts import file_layouts
 from lancetable.table.fragments import Selection, filter_columns, narrow, read_selection, read_selections, select
 from lancetable.table.row_count_index import physical_offsets, physical_rows, row_count_index

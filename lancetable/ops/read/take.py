@@ -41,7 +41,7 @@ from lancetable.table.row_count_index import (
     physical_rows,
     row_count_index,
 )
-from lancetable.table.row_id_lookup import row_id_index
+from lancetable.table.row_id_sequences import row_id_index
 from lancetable.table.version import TableVersion
 
 __all__ = ["Columns", "Indices", "fetch_addresses", "take_addresses", "take_offsets", "take_row_ids", "virtual_values"]

@@ -29,7 +29,7 @@ from lancetable.ops.tracker import Tracker
 from lancetable.ops.write.conform import conform_batches, conform_schema
 from lancetable.table.fragments import ROW_ADDRESS, ROW_ID
 from lancetable.table.row_count_index import Offsets
-from lancetable.table.row_id_lookup import row_ids_at
+from lancetable.table.row_id_sequences import row_ids_at
 from lancetable.table.version import TableVersion
 
 __all__ = ["merge", "merge_fragment", "update_columns"]

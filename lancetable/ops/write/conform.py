@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError
 from lancetable.file.blobs.descriptor import holds_blobs
-from lancetable.file.column import holds_null
+from lancetable.file.column_interfaces import holds_null
 from lancetable.file.extension import storage_array
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.write.blob_columns import convert_blobs, schema_with_prepared

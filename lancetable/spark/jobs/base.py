@@ -11,7 +11,7 @@ from lancetable.errors import AlreadyExistsError
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.transaction import Transaction
-from lancetable.ops.change.numbered_batches import follows
+from lancetable.ops.change.batch_history import follows
 from lancetable.spark.jobs.plans import planned_pin
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import pinned

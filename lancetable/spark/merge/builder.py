@@ -22,10 +22,10 @@ from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
 from lancetable.spark.casts import cast_source
 from lancetable.spark.coordinator import run_job
 from lancetable.spark.jobs.plans import planned_pin, schema_from_string, slices_from_plan
-from lancetable.spark.merge.broadcast import keys_compare_as_in_spark, merge_broadcast, null_key_rows
+from lancetable.spark.merge.broadcast_merge import keys_compare_as_in_spark, merge_broadcast, null_key_rows
 from lancetable.spark.merge.broadcast_source import BroadcastSource, broadcast_source
 from lancetable.spark.merge.job import DELETE, KEY, MergeJob, counts_from_results
-from lancetable.spark.merge.join import KeyScan, MergeRows, row_writer
+from lancetable.spark.merge.join_merge import KeyScan, MergeRows, row_writer
 from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json, Runner, SparkRunner, permanent_failure, succeeded
 from lancetable.spark.types import spark_schema

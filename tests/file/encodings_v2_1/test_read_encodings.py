@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf.message import Message
 
-from lancetable.file.columns import column_map
+from lancetable.file.column_numbers import column_map
 from lancetable.file.encodings_v2_0.base import unpack_any
 from lancetable.file.encodings_v2_1.base import (
     compressive_from_message,

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.column import BufferPieces
+from lancetable.file.column_interfaces import BufferPieces
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_1.base import Compressive, DecodedRows, PageLayout, ReadContext, decode_levels, whole
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, VariableWidth, offset_bytes, type_bits

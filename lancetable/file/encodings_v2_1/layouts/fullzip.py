@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.column import BufferPieces
+from lancetable.file.column_interfaces import BufferPieces
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_1.base import Bytes, Compressive, DecodedRows, Ints, PageLayout, ReadContext
 from lancetable.file.encodings_v2_1.block import WORDS, Block, FixedWidth, VariableWidth, octets_of, offsets_of_sizes

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file import page_cache
-from lancetable.file.column import BufferPieces
+from lancetable.file.column_interfaces import BufferPieces
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_1.base import (
     Bytes,

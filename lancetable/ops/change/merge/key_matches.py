@@ -27,8 +27,8 @@ from lancetable.ops.change.merge.row_changes import MatchedRows
 from lancetable.ops.change.rewritten_rows import ordered
 from lancetable.ops.change.spill import PartitionedRows
 from lancetable.ops.read.projection import ColumnLike
-from lancetable.ops.read.prune import prunable_columns, prune_fragment
 from lancetable.ops.read.take import runs
+from lancetable.ops.read.zone_pruning import prunable_columns, prune_fragment
 from lancetable.table.fragments import read_selection, select
 from lancetable.table.row_count_index import Offsets, physical_rows
 from lancetable.table.version import TableVersion

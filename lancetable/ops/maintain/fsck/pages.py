@@ -26,7 +26,7 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError, LanceError
 from lancetable.file.blobs.descriptor import described, replace_blobs, with_bytes
 from lancetable.file.blobs.storage import BlobLocations, locate_blobs
-from lancetable.file.column import holds_null
+from lancetable.file.column_interfaces import holds_null
 from lancetable.file.encodings_v0_1.statistics import read_zones
 from lancetable.file.extension import user_array
 from lancetable.file.fetch import run

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from lancetable.commit.idempotency import is_done
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, LanceError
+from lancetable.spark.batch_writer import log_skipped
 from lancetable.spark.options import STORAGE_PREFIX, VECTOR_PREFIX
-from lancetable.spark.writer import log_skipped
 from lancetable.table.version import open_version
 
 if TYPE_CHECKING:
