@@ -145,7 +145,6 @@ def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Seq
     """Return the rows of all parts, once all files with values to parse are parsed; None without any part."""
     if not parts:
         return None
-    """Return the rows of all parts, once all files with values to parse are parsed."""
     total, values, frames = 0, defaultdict[str, int](int), []
     for part in parts:
         records = part.records

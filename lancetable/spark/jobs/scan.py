@@ -9,7 +9,7 @@ import pyarrow as pa
 from lancetable.ops.read.null_free import null_free_columns
 from lancetable.ops.read.scan_plan import resolve_filter
 from lancetable.ops.read.splits import plan_slices
-from lancetable.spark.jobs.plans import pin_to_json, rows_per_task, schema_to_string, task_of_slices
+from lancetable.spark.jobs.base import pin_to_json, rows_per_task, schema_to_string, task_of_slices
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import pinned
 from lancetable.spark.reader import projected_schema
