@@ -6,8 +6,8 @@
                                                              metrics: one row a step
 
 A run may be stopped anywhere and started again. A batch of files or of a stream is merged under its number, which the
-table records (`commit.once`), so that a batch that Spark repeats changes nothing; and a run begins only if the number
-fits the checkpoint (`checkpoint.py`). A query is asked for the rows from the greatest cursor in the table on, which are
+table records (`commit/idempotency.py`), so that a batch that Spark repeats changes nothing. A run begins only if the
+number fits the checkpoint (`checkpoint.py`). A query reads the rows from the greatest cursor in the table on, which are
 merged by key: the table itself is the state.
 
     flights = Pipeline(
@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -415,7 +416,7 @@ class _Steps:
 
     def __init__(self, pipeline: Pipeline, run: str, progress: Callable[[Step], None] | None) -> None:
         self._pipeline, self._run = pipeline, run
-        self._progress = progress or _log
+        self._progress = progress or partial(logger.info, "%s")
         self.done: list[Step] = []
 
     @contextmanager
@@ -454,7 +455,3 @@ def _is_below(address: str, folder: str) -> bool:
         return path if "://" in path else os.path.abspath(path)
 
     return f"{plain(address)}/".startswith(f"{plain(folder).rstrip('/')}/")
-
-
-def _log(step: Step) -> None:
-    logger.info("%s", step)

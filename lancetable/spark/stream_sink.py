@@ -1,13 +1,14 @@
 """Streaming writes, exactly once: a batch and its number are committed together.
 
 Spark repeats a batch whose acknowledgement it has not seen. The commit of batch n also records, in the config of the
-table, that n was the last one of this stream (`commit.once`), so a repeated batch is recognised however old it is, and
-the files that it wrote again are removed. The batches of a stream have consecutive numbers. One that neither repeats
-the last recorded batch nor follows it shows that checkpoint and table are out of step; so does an overwrite of the
-table since (`ops.batches`). Such a batch is refused, unless `continueFromCheckpoint` accepts the table as it is.
+table, that n was the last one of this stream (`commit/idempotency.py`). So a repeated batch is recognized at any age,
+and the files that it wrote again are removed. The batches of a stream have consecutive numbers. One that neither
+repeats the last recorded batch nor follows it shows that checkpoint and table are out of step; so does an overwrite of
+the table since (`ops/change/numbered_batches.py`). Such a batch is refused, unless `continueFromCheckpoint` accepts the
+table as it is.
 
 A stream is named by `txnAppId`, or else by the id that Spark stores in its checkpoint, so that a new checkpoint is a
-new stream. Where that file is not on the local disk, the address of the checkpoint is the name: a new checkpoint at the
+new stream. If that file is not on the local disk, the address of the checkpoint is the name: a new checkpoint at the
 same address then begins at batch 0 against a higher recorded number, and is refused.
 
 Spark makes one writer for the tasks of a batch and another one for its commit or abort. Both derive the name of the
@@ -147,15 +148,15 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
                 continue
             # Not `written.open()`, which may find the version of a removed table in the memory of this process.
             ref = written.version if version.branch is None else (version.branch, written.version)
-            found = Pin.of(checkout(version, ref))
-            if found.mark != written.mark:
+            base = Pin.of(checkout(version, ref))
+            if base.mark != written.mark:
                 raise VersionNotFoundError(
                     f"version {written.version} of {version.uri} is not the one that the batch was written for, because"
                     " the table was removed and created again; start the query again",
                     version=written.version,
                 )
-            if found.open().schema != version.schema:
-                return found
+            if base.open().schema != version.schema:
+                return base
         return newest
 
     def _existing_or_new(self) -> Pin:

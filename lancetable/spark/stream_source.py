@@ -201,7 +201,7 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         if number == 0 or expected is None:
             return
         try:
-            found = mark_of(_version(newest, number))
+            actual = mark_of(_version(newest, number))
         except VersionNotFoundError:
             logger.warning(
                 "%s: version %d, up to which this stream has read, was cleaned up, so whether the table is still the"
@@ -210,9 +210,9 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
                 number,
             )
             return
-        if found != expected:
+        if actual != expected:
             raise InvalidOperationError(
-                f"version {number} of {uri} was committed by transaction {found}, and the checkpoint of this stream"
+                f"version {number} of {uri} was committed by transaction {actual}, and the checkpoint of this stream"
                 f" names {expected}: {_OTHER_TABLE}"
             )
 
@@ -235,7 +235,7 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
             )
         uri = uri_of_branch(newest, newest.branch)
         try:
-            found = dataset(uri, asof=moment, storage_options=options.storage_options or None)
+            before = dataset(uri, asof=moment, storage_options=options.storage_options or None)
         except VersionNotFoundError as error:
             oldest = dataset(uri, storage_options=options.storage_options or None).version_refs()[0]["version"]
             if oldest == 1:
@@ -255,7 +255,7 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
                 " option('failOnDataLoss', 'false')",
                 version=oldest,
             ) from error
-        return _offset_of(found.table_version)
+        return _offset_of(before.table_version)
 
 
 _OTHER_TABLE = (

@@ -101,7 +101,7 @@ class SparkTable:
         Raises
         ------
         DatasetNotFoundError, RefNotFoundError
-            If there is no table or branch.
+            If the table or the branch does not exist.
 
         Examples
         --------
@@ -109,7 +109,7 @@ class SparkTable:
         >>> table.to_df(columns=["id"], filter="price > 10").show()  # doctest: +SKIP
         """
         table = cls(spark, str(path), storage_options=storage_options, branch=branch, runner=runner, run_on=run_on)
-        table._call(attrgetter("version"))  # raises if there is no table
+        table._call(attrgetter("version"))  # raises for a missing table or branch
         return table
 
     def __repr__(self) -> str:
@@ -258,7 +258,26 @@ class SparkTable:
     def update(self, set: Mapping[str, str], where: str | None = None, *, txn: tuple[str, int] | None = None) -> int:
         """Set columns to the values of SQL expressions in the rows for which `where` is true.
 
-        Returns the number of updated rows. Arguments and errors as in `LanceDataset.update` and `delete`.
+        Parameters
+        ----------
+        set
+            SQL expressions by column name.
+        where
+            SQL predicate; all rows by default.
+        txn
+            An application and the number of its change; a change that was committed before is not made again.
+
+        Returns
+        -------
+        int
+            The number of updated rows, 0 for a repeated change.
+
+        Raises
+        ------
+        InvalidSqlError, ColumnNotFoundError
+            If an expression or the predicate does not fit the table.
+        RetryableCommitConflictError
+            If every attempt lost against another commit.
 
         Examples
         --------
@@ -267,13 +286,33 @@ class SparkTable:
         return int(self._change(UpdateJob(self.options, txn, dict(set), where))["rows"])
 
     def merge(self, source: DataFrame, on: str | Sequence[str], *, null_keys: NullKeys = "refuse") -> SparkMergeBuilder:
-        """Begin a merge of a frame into the table, by the key columns `on`; see `SparkMergeBuilder`.
+        """Begin a merge of a frame into the table.
 
-        A null in a key matches no row. So a source row with one would be inserted again by each repeated merge, and is
-        refused by default. With `null_keys="drop"` such rows are dropped and counted in the result; with "keep" they
-        are inserted each time, which makes the merge not repeatable.
+        Parameters
+        ----------
+        source
+            The frame, with columns of the table.
+        on
+            The key columns.
+        null_keys
+            What to do with source rows that have a null in a key. Such a row matches nothing, so that each repeated
+            merge would insert it again. "refuse" raises, "drop" drops and counts the rows, and "keep" inserts them
+            each time, which makes the merge not repeatable.
 
-        Example: `t.merge(updates, "id").when_matched_update_all().when_not_matched_insert_all().execute()`
+        Returns
+        -------
+        SparkMergeBuilder
+            Builder of the actions.
+
+        Raises
+        ------
+        InvalidInputError
+            If `null_keys` is unknown.
+
+        Examples
+        --------
+        >>> merge = table.merge(updates, "id").when_matched_update_all()  # doctest: +SKIP
+        >>> merge.when_not_matched_insert_all().execute()  # doctest: +SKIP
         """
         keys = (on,) if isinstance(on, str) else tuple(on)
         return SparkMergeBuilder(self, source, keys, runner=self._runner, cores=self._cores(), null_keys=null_keys)
@@ -342,8 +381,20 @@ class SparkTable:
     def compact(self, **options: Any) -> CompactionMetrics:
         """Rewrite small neighbouring fragments, and those with many deleted rows, in tasks.
 
-        The options are those of `LanceDataset.optimize.compact_files`, such as `target_rows_per_fragment=1_000_000`.
-        Raises InvalidInputError for an unknown option.
+        Parameters
+        ----------
+        options
+            As in `LanceDataset.optimize.compact_files`, for instance `target_rows_per_fragment=1_000_000`.
+
+        Returns
+        -------
+        CompactionMetrics
+            Numbers of removed and added fragments and files.
+
+        Raises
+        ------
+        InvalidInputError
+            If an option is unknown.
         """
         known = CompactionOptions.__annotations__
         for name in options:
@@ -360,8 +411,18 @@ class SparkTable:
     ) -> CleanupStats:
         """Remove old versions and the files that no version needs, those of failed jobs included.
 
-        See `LanceDataset.cleanup_old_versions`. Files that no version names are kept for seven days, since a job may
-        be running, unless `delete_unverified`.
+        Parameters
+        ----------
+        older_than_days, retain_versions
+            The age of versions that are removed, and the number of newest versions that are kept; see
+            `LanceDataset.cleanup_old_versions`.
+        delete_unverified
+            Also remove files that no version names and that are less than seven days old. A running job may need them.
+
+        Returns
+        -------
+        CleanupStats
+            Numbers of removed versions and bytes.
         """
         older_than = None if older_than_days is None else timedelta(days=older_than_days)
         stats = self._call(

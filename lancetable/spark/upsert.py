@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 from pyspark.sql import types as st
@@ -135,14 +135,15 @@ def _result(merged: Mapping[str, Any], total: int, dropped: int) -> UpsertResult
     counts = {name: merged.get(name, 0) for name in _OUTCOMES}
     repeated = bool(merged.get("repeated", False))
     superseded = total - dropped - sum(counts.values())
-    return UpsertResult(  # type: ignore[no-any-return]
+    numbers = {
         **counts,
-        num_source_rows=total,
-        num_deleted_rows=0,
-        num_null_key_rows=0 if repeated else dropped,
-        num_superseded_rows=0 if repeated else superseded,
-        repeated=repeated,
-    )
+        "num_source_rows": total,
+        "num_deleted_rows": 0,
+        "num_null_key_rows": 0 if repeated else dropped,
+        "num_superseded_rows": 0 if repeated else superseded,
+        "repeated": repeated,
+    }
+    return cast("UpsertResult", numbers)
 
 
 _OUTCOMES = (

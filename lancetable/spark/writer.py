@@ -50,7 +50,7 @@ class WrittenFragments(WriterCommitMessage):
 class FragmentWriter:
     """Common part of the writers of batches and of streams.
 
-    `_pin` is the version to append to or to replace, None if there is no table yet.
+    `_pin` is the version to append to or to replace, None for a new table.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:

@@ -94,7 +94,7 @@ def test_delete_update_count_and_compact_in_tasks(tmp_path: Path, stable: bool, 
 
 
 class Twice(Through):
-    """What a cluster may do: run a task again whose answer was lost."""
+    """A runner that runs each task twice, as a cluster does if a result is lost."""
 
     def run(self, work: Work, tasks: Any) -> list[Json]:
         super().run(work, tasks)
@@ -115,7 +115,7 @@ def test_plans_and_commits_that_run_twice_on_the_cluster_change_once(tmp_path: P
 
 
 class Repeating(Through):
-    """What a cluster does: a task that fails is run again, whatever its first run has done."""
+    """A runner that runs a failed task again, as a cluster does, after its first run wrote files."""
 
     def run(self, work: Work, tasks: Any) -> list[Json]:
         for _ in range(3):

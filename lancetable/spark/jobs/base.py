@@ -22,7 +22,6 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.transaction import Transaction
 from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.ops.change.deletion_vectors import WrittenDeletions
-from lancetable.ops.change.numbered_batches import follows
 from lancetable.ops.read.splits import Slice, plan_slices, rows_of_each
 from lancetable.spark import options as limits
 from lancetable.spark.options import SourceOptions
@@ -48,8 +47,10 @@ class TableJob:
 
     def plan(self) -> Json:
         """Return {"pin", "tasks"} for the newest version, or {"result"} if nothing is left to do."""
-        version = self._begin()
-        if version is None:
+        version = pinned(self.options).open()
+        manifest = version.manifest
+        flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
+        if self.is_repeat(version):
             return {"result": self.repeated}
         return {"pin": pin_to_json(version), **self.plan_tasks(version)}
 
@@ -73,20 +74,12 @@ class TableJob:
         """Remove the files that results name, because other tasks failed."""
         raise NotImplementedError
 
-    def _begin(self, *, consecutive: bool = False) -> TableVersion | None:
-        """Return the newest version; None if the change was committed before. Raises UnsupportedFeatureError."""
-        version = pinned(self.options).open()
-        manifest = version.manifest
-        flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
-        if self.txn is None:
-            return version
-        if consecutive:
-            remedy = "consecutive=False for this change (of a pipeline: continue_from_checkpoint=True)"
-            return version if follows(version, *self.txn, remedy=remedy) else None
-        if not is_done(manifest.config, self.txn):
-            return version
+    def is_repeat(self, version: TableVersion) -> bool:
+        """Return True if a version contains the change, or a later one of the application."""
+        if self.txn is None or not is_done(version.manifest.config, self.txn):
+            return False
         app, number = self.txn
-        last = last_number(manifest.config, app)
+        last = last_number(version.manifest.config, app)
         if last != number:
             logger.warning(
                 "%s: change %d of %r is not made, since change %s was made before. Numbers must rise: a job or"
@@ -96,7 +89,7 @@ class TableJob:
                 app,
                 last,
             )
-        return None
+        return True
 
     def _transaction(self, base: TableVersion, operation: tx.Operation, uuid: str) -> Transaction:
         return Transaction(base.version, uuid, operation, "", {} if self.txn is None else properties_of(*self.txn))

@@ -47,13 +47,13 @@ def keys_compare_as_in_spark(keys: Iterable[pa.DataType]) -> bool:
 
 def null_key_rows(source: tuple[Part, ...], on: Sequence[str]) -> pyroaring.BitMap:
     """Return the positions of the source rows that have a null in their key."""
-    start, found = 0, pyroaring.BitMap()
+    start, positions = 0, pyroaring.BitMap()
     for part in source:
         for batch in open_part(part):
             null = null_keys([batch.column(name) for name in on])
-            found |= pyroaring.BitMap(np.flatnonzero(null) + start)
+            positions |= pyroaring.BitMap(np.flatnonzero(null) + start)
             start += batch.num_rows
-    return found
+    return positions
 
 
 def merge_broadcast(

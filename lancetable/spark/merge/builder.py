@@ -73,8 +73,10 @@ class _SourceOfCall:
 
 
 class SparkMergeBuilder:
-    """Builder of a merge. Each `when_...` method also has the name that it has in Delta's builder.
+    """Builder of a merge. Each `when_...` method is also available under its name in Delta's builder.
 
+    Examples
+    --------
     >>> t.merge(updates, "id").when_matched_update_all().when_not_matched_insert_all().execute()  # doctest: +SKIP
     """
 
@@ -122,7 +124,7 @@ class SparkMergeBuilder:
         return self._with(insert=True)
 
     def when_not_matched_by_source_delete(self, condition: str | None = None) -> SparkMergeBuilder:
-        """Rows of the table without a match are deleted; with `condition`, SQL over their columns, where it is true."""
+        """Delete rows of the table without a match, or those for which `condition`, SQL over their columns, is true."""
         return self._with(delete_unmatched=True, delete_condition=condition)
 
     whenMatchedUpdateAll = when_matched_update_all  # noqa: N815  # Delta's name

@@ -11,6 +11,7 @@ import pyarrow as pa
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.ops.change.merge.clauses import Clauses, Condition, Counts, check_source, key_fields
 from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
+from lancetable.ops.change.numbered_batches import follows
 from lancetable.ops.change.rewritten_rows import Prepared, commit_prepared
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import plan_slices
@@ -40,6 +41,12 @@ class MergeJob(TableJob):
     consecutive: bool = False
 
     repeated: ClassVar[Json] = {"counts": asdict(Counts()), "repeated": True}
+
+    def is_repeat(self, version: TableVersion) -> bool:
+        if self.txn is None or not self.consecutive:
+            return super().is_repeat(version)
+        remedy = "consecutive=False for this change (of a pipeline: continue_from_checkpoint=True)"
+        return not follows(version, *self.txn, remedy=remedy)
 
     def plan_tasks(self, version: TableVersion) -> Json:
         on = tuple(field.name for field in key_fields(version.schema, self.clauses.on))
