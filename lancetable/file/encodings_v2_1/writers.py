@@ -1,4 +1,4 @@
-"""LeafSpec writers of 2.1 and 2.2 files.
+"""Leaf writers of 2.1 and 2.2 files.
 
     write(array)  ->  Queue  ->  shred, choose, encode for each leaf  ->  EncodedPage
 

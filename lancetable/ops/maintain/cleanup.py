@@ -43,7 +43,7 @@ def cleanup(
     Parameters
     ----------
     version
-        The newest version of the table.
+        Version of the handle. Only older versions are removed.
     policy
         The versions to remove.
     deletes_per_second

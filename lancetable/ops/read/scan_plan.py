@@ -6,7 +6,7 @@
         outputs           nested fields, expressions, virtual columns, in the caller's order
 
 Zone statistics are stored in the data files. Which zones they prune is known only when the plan runs or when
-`ops.scan.explain_plan` explains it.
+`ops/read/explain.py` explains it.
 """
 
 from __future__ import annotations

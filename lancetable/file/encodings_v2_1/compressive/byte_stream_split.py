@@ -1,4 +1,4 @@
-"""Byte stream split: stores byte k of all values of a chunk contiguously.   [a0 b0][a1 b1] -> [a0 a1][b0 b1]
+"""Byte stream split: stores byte k of all values of a chunk contiguously.   [a0 a1][b0 b1] -> [a0 b0][a1 b1]
 
 Source: protos/encodings_v2_1.proto, ByteStreamSplit.
 """
