@@ -1,6 +1,6 @@
-"""Lance tables in Spark, by pip alone: `register(spark)`, then `spark.read.format("lance")`.
+"""Lance tables in Spark without a JAR: `register(spark)`, then `spark.read.format("lance")`.
 
-Needs PySpark 4.0 or newer, which is brought by the platform or by `pip install 'lancetable[spark-local]'`.
+Needs PySpark 4.0 or newer, which the platform has or `pip install 'lancetable[spark-local]'` installs.
 """
 
 from __future__ import annotations
@@ -30,14 +30,22 @@ __all__ = ["LanceDataSource", "MergeResult", "SparkMergeBuilder", "SparkTable", 
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `lance` known to a session, classic or Connect, and to the thread that calls this.
+    """Register the format `lance` in a session and in the calling thread.
 
     Spark looks a format up in the active session of the thread for `df.write` and `writeStream`, and a new thread has
     none, not even an `InheritableThread`. Call this first in each thread that writes, for instance as the initializer
     of a pool: `ThreadPoolExecutor(4, initializer=register, initargs=(spark,))`. A session made by `newSession` is
-    registered like any other. `write_table` and `SparkTable` need no call.
+    registered like any other. `write_table` and `SparkTable` do not need this call.
 
-    Example: `register(spark); spark.read.format("lance").load("s3://bucket/table.lance")`
+    Parameters
+    ----------
+    spark
+        A classic or Connect session.
+
+    Examples
+    --------
+    >>> register(spark)  # doctest: +SKIP
+    >>> spark.read.format("lance").load("s3://bucket/table.lance")  # doctest: +SKIP
     """
     active = type(spark).getActiveSession()
     if active is None:
@@ -45,7 +53,7 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(LanceDataSource)
     except AnalysisException as error:
-        # Spark takes the name for one of its own where only the active session of the thread has it.
+        # Spark reports the name as its own if only the active session of the thread has it.
         if active is None or error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
         _activate(spark)
@@ -58,5 +66,5 @@ def register(spark: SparkSession) -> None:
 
 
 def _activate(spark: SparkSession) -> None:
-    """Make a session the active one of this thread, as every frame of local rows does; no job runs."""
+    """Make a session the active one of this thread, as each frame of local rows does, without a job."""
     spark.createDataFrame([], StructType([]))

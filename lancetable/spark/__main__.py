@@ -1,7 +1,7 @@
-"""`python -m lancetable.spark run pipelines.py:flights`: one run of a pipeline, for cron and its like.
+"""`python -m lancetable.spark run pipelines.py:flights`: one run of a pipeline, for cron and similar schedulers.
 
-Prints each step. Ends with 1, and the error, if one failed; the next run goes on from there. A session is made with
-`--master` and `--conf`, or is the one that `spark-submit` gives.
+Prints each step. If a step fails, prints the error and exits with 1; the next run continues there. The session is
+created with `--master` and `--conf`, or is that of `spark-submit`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from lancetable.errors import LanceError
-from lancetable.spark.pipeline import Pipeline
+from lancetable.spark.pipeline import Pipeline, Step
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         help="accept the table as it is where it does not fit the checkpoint, for instance after a restore",
     )
     given = parser.parse_args(arguments)
-    pipeline = _found(given.pipeline)
+    pipeline = _load_pipeline(given.pipeline)
 
     from pyspark.sql import SparkSession
 
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     try:
-        pipeline.run(spark, lambda step: _say(str(step)), continue_from_checkpoint=given.continue_from_checkpoint)
+        pipeline.run(spark, _print_step, continue_from_checkpoint=given.continue_from_checkpoint)
     except LanceError as error:
         sys.stderr.write(f"{pipeline.name}: {type(error).__name__}: {error}\n")
         return 1
@@ -50,19 +50,19 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _found(text: str) -> Pipeline:
-    place, _, name = text.rpartition(":")
-    if not place or not name:
-        raise SystemExit(f"a pipeline is named by file.py:name or package.module:name, not {text!r}")
-    names: dict[str, Any] = runpy.run_path(place) if place.endswith(".py") else vars(importlib.import_module(place))
+def _load_pipeline(reference: str) -> Pipeline:
+    module, _, name = reference.rpartition(":")
+    if not module or not name:
+        raise SystemExit(f"a pipeline is named by file.py:name or package.module:name, not {reference!r}")
+    names: dict[str, Any] = runpy.run_path(module) if module.endswith(".py") else vars(importlib.import_module(module))
     pipeline = names.get(name)
     if not isinstance(pipeline, Pipeline):
-        raise SystemExit(f"{place} has no pipeline {name!r}")
+        raise SystemExit(f"{module} has no pipeline {name!r}")
     return pipeline
 
 
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
+def _print_step(step: Step) -> None:
+    sys.stdout.write(f"{step}\n")
     sys.stdout.flush()
 
 

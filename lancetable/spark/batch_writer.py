@@ -1,12 +1,12 @@
 """Batch writing: tasks write fragments, the driver commits them once.
 
-A task's files are named apart per attempt and count only when the message that names them reaches the commit, so a
-retried or speculative task never doubles rows. A task that fails removes its files; those of a killed one are part of
-no version and wait for a cleanup.
+The files of each attempt of a task have names of their own and count only when the message that names them reaches the
+commit, so a retried or speculative task never doubles rows. A task that fails removes its files. The files of a killed
+task are part of no version until a cleanup removes them.
 
 Spark also calls `abort` when `commit` raised, or its process died, after the version had appeared. The transaction is
-therefore named when the write begins: as long as its file is there a commit was begun and not surely given up, and the
-data files stay.
+therefore named when the write begins. While its file exists, a commit was begun and may have succeeded, and the data
+files stay.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import logging
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -34,98 +35,118 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from lancetable.fragment_metadata import FragmentMetadata
-    from lancetable.operation import LanceOperation
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class WrittenFragments(WriterCommitMessage):
-    """The fragments that one task wrote, each as JSON, their rows, and the version they were written for."""
+    """The fragments that one task wrote, each as JSON, and the version they were written for."""
 
     fragments: list[str]
-    num_rows: int
     pin: Pin | None = None
 
 
-def write_task(
-    iterator: Iterator[pa.RecordBatch], schema: pa.Schema, pin: Pin | None, options: SourceOptions, mode: str
-) -> WrittenFragments:
-    """Write the rows of one task as fragments, cast to `schema`; runs in tasks.
+class FragmentWriter:
+    """Common part of the writers of batches and of streams.
 
-    `pin` is the version to append to or to replace, None where there is no table yet.
+    `_pin` is the version to append to or to replace, None for a new table.
     """
-    from lancetable.dataset import LanceDataset
-    from lancetable.fragment import write_fragments
 
-    init_worker()
-    rows = 0
+    def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
+        self._options, self._overwrite = options, overwrite
+        self._pin: Pin | None = None
+        wire_schema(schema)  # raises for a type without an Arrow form, before any task starts
+        self._schema = table_schema(schema, options.vector_dimensions)
 
-    def counted() -> Iterator[pa.RecordBatch]:
-        nonlocal rows
-        for batch in convert_batches(iterator, schema):
-            if batch.num_rows:
-                rows += batch.num_rows
-                yield batch
+    def _append_to(self, pin: Pin) -> None:
+        """Set the version to append to, and the schema of the rows. Raises SchemaMismatchError."""
+        self._pin = pin
+        if not self._overwrite:
+            self._schema = appended_schema(self._schema, pin.open().schema.to_arrow(), self._options.uri)
 
-    batches = counted()
-    first = next(batches, None)
-    if first is None:
-        return WrittenFragments([], 0)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFragments:
+        """Write the rows of one task as fragments; runs in tasks."""
+        from lancetable.dataset import LanceDataset
+        from lancetable.fragment import write_fragments
 
-    def all_batches() -> Iterator[pa.RecordBatch]:
-        yield first
-        yield from batches
+        init_worker()
+        options, pin = self._options, self._pin
+        batches = (batch for batch in convert_batches(iterator, self._schema) if batch.num_rows)
+        first = next(batches, None)
+        if first is None:
+            return WrittenFragments([])
+        limits: dict[str, Any] = {}
+        if options.max_rows_per_file is not None:
+            limits["max_rows_per_file"] = options.max_rows_per_file
+        fragments = write_fragments(
+            pa.RecordBatchReader.from_batches(self._schema, chain([first], batches)),
+            options.uri if pin is None else LanceDataset.from_version(pin.open()),
+            self._schema,
+            mode="overwrite" if self._overwrite or pin is None else "append",
+            data_storage_version=options.data_storage_version,
+            storage_options=options.storage_options or None,
+            **limits,
+        )
+        return WrittenFragments([json.dumps(fragment.to_json()) for fragment in fragments], pin)
 
-    arguments: dict[str, Any] = {}
-    if options.max_rows_per_file is not None:
-        arguments["max_rows_per_file"] = options.max_rows_per_file
-    fragments = write_fragments(
-        pa.RecordBatchReader.from_batches(schema, all_batches()),
-        options.uri if pin is None else LanceDataset.from_version(pin.open()),
-        schema,
-        mode=mode,
-        data_storage_version=options.data_storage_version,
-        storage_options=options.storage_options or None,
-        **arguments,
-    )
-    texts = [json.dumps(fragment.to_json()) for fragment in fragments]
-    return WrittenFragments(texts, rows, pin)
+    def _commit(
+        self,
+        pin: Pin | None,
+        messages: Iterable[WriterCommitMessage | None],
+        transaction_uuid: str,
+        properties: Mapping[str, str],
+    ) -> None:
+        """Commit the fragments of messages, judged against everything since `pin`; without one, as a new table.
+
+        Raises AlreadyExistsError for a change that was committed before, and for a table that another job created
+        since, whose rows stay; CommitConflictError, CommitStateUnknownError.
+        """
+        from lancetable.operation import LanceOperation, Transaction
+
+        fragments = fragments_of(messages)
+        operation: LanceOperation.BaseOperation = LanceOperation.Append(fragments)
+        if self._overwrite or pin is None:
+            operation = LanceOperation.Overwrite(self._schema, fragments)
+        version = 0 if pin is None else pin.version
+        transaction = Transaction(version, operation, transaction_uuid, dict(properties)).to_format()
+        if pin is None:
+            commits.commit(self._options.uri, transaction, storage_options=self._options.storage_options or None)
+        else:
+            commits.commit(pin.open(), transaction)
+
+    def _discard(self, messages: Iterable[WriterCommitMessage | None], transaction_uuid: str | None) -> None:
+        """Remove the files of messages, unless the transaction may be committed."""
+        discard_fragments(
+            self._options.uri,
+            paths_of(messages),
+            storage_options=self._options.storage_options or None,
+            transaction_uuid=transaction_uuid,
+        )
 
 
 def fragments_of(messages: Iterable[WriterCommitMessage | None]) -> list[FragmentMetadata]:
-    """The fragments of all tasks that came to an end, in the order of the tasks."""
+    """Return the fragments of all tasks that succeeded, in the order of the tasks."""
     from lancetable.fragment_metadata import FragmentMetadata
 
-    return [
-        FragmentMetadata.from_json(text)
-        for message in messages
-        if isinstance(message, WrittenFragments)
-        for text in message.fragments
-    ]
+    written = (message for message in messages if isinstance(message, WrittenFragments))
+    return [FragmentMetadata.from_json(fragment) for message in written for fragment in message.fragments]
 
 
-def discard_written(
-    options: SourceOptions, messages: Iterable[WriterCommitMessage | None], transaction_uuid: str | None
-) -> None:
-    """Remove the files of messages, unless the transaction may be committed."""
-    paths = [file.path for fragment in fragments_of(messages) for file in fragment.files]
-    discard_fragments(
-        options.uri, paths, storage_options=options.storage_options or None, transaction_uuid=transaction_uuid
-    )
+def paths_of(messages: Iterable[WriterCommitMessage | None]) -> list[str]:
+    """Return the paths of the data files of all tasks that succeeded."""
+    return [file.path for fragment in fragments_of(messages) for file in fragment.files]
 
 
-class LanceWriter(DataSourceArrowWriter):
+class LanceWriter(FragmentWriter, DataSourceArrowWriter):
+    """The writer of a batch write."""
+
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
-        self._options = options.for_batch_write()
+        super().__init__(options.for_batch_write(), schema, overwrite)
         self._transaction_uuid = str(uuid.uuid4())
         self._skip = False
-        wire_schema(schema)  # a type without an Arrow form is refused here, before any task starts
-        self._schema = table_schema(schema, options.vector_dimensions)
-        self._mode = "overwrite"
-        self._pin: Pin | None = None
         try:
-            self._pin = pinned(self._options)
+            pin = pinned(options)
         except DatasetNotFoundError:
             if options.create is False:
                 raise
@@ -133,50 +154,36 @@ class LanceWriter(DataSourceArrowWriter):
         if options.create:
             raise AlreadyExistsError(f"create='true', and there is a table at {options.uri}", path=options.uri)
         self._skip = self._was_committed()
-        if not overwrite:
-            self._mode = "append"
-            table = self._pin.open().schema.to_arrow()
-            self._schema = appended_schema(self._schema, table, options.uri)
+        self._append_to(pin)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFragments:
-        if self._skip:
-            return WrittenFragments([], 0)
-        return write_task(iterator, self._schema, self._pin, self._options, self._mode)
+        return WrittenFragments([]) if self._skip else super().write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        txn, fragments = self._options.txn, fragments_of(messages)
-        if self._skip and txn is not None:
-            log_skipped(pinned(self._options).open().manifest.config, txn, self._options.uri)
-            return
-        properties = {} if txn is None else properties_of(*txn)
+        txn = self._options.txn
         try:
-            commit_written(self._options, self._pin, self._operation(fragments), self._transaction_uuid, properties)
+            if not self._skip:
+                self._commit(self._pin, messages, self._transaction_uuid, {} if txn is None else properties_of(*txn))
+                return
         except AlreadyExistsError:
-            if txn is None or not self._was_committed():
+            if not self._was_committed():
                 raise
-            # Another run of the same job was faster: this one has nothing to add.
-            log_skipped(pinned(self._options).open().manifest.config, txn, self._options.uri)
-            discard_written(self._options, messages, self._transaction_uuid)
+            # Another run of the same job was faster.
+            self._discard(messages, self._transaction_uuid)
+        assert txn is not None
+        log_skipped(pinned(self._options).open().manifest.config, txn, self._options.uri)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        discard_written(self._options, messages, self._transaction_uuid)
-
-    def _operation(self, fragments: list[FragmentMetadata]) -> LanceOperation.BaseOperation:
-        from lancetable.operation import LanceOperation
-
-        if self._mode == "append":
-            return LanceOperation.Append(fragments)
-        return LanceOperation.Overwrite(self._schema, fragments)
+        self._discard(messages, self._transaction_uuid)
 
     def _was_committed(self) -> bool:
-        txn = self._options.txn
-        return txn is not None and is_done(pinned(self._options).open().manifest.config, txn)
+        return is_done(pinned(self._options).open().manifest.config, self._options.txn)
 
 
 def log_skipped(config: Mapping[str, str], txn: tuple[str, int], uri: str) -> None:
     """Log that a change is not made because it, or a later one of the application, was committed before.
 
-    A later one is a warning: a new checkpoint, or a name that is used twice, begins with lower numbers.
+    A later one is a warning: it shows a new checkpoint, or a name that is used twice, which begins with lower numbers.
     """
     app, number = txn
     last = last_number(config, app)
@@ -191,27 +198,6 @@ def log_skipped(config: Mapping[str, str], txn: tuple[str, int], uri: str) -> No
             app,
             last,
         )
-
-
-def commit_written(
-    options: SourceOptions,
-    pin: Pin | None,
-    operation: LanceOperation.BaseOperation,
-    transaction_uuid: str,
-    properties: dict[str, str],
-) -> None:
-    """Commit what tasks wrote, judged against everything since `pin`; without one, as a new table.
-
-    Raises AlreadyExistsError for a change that was committed before, and for a table that another job created since,
-    whose rows stay; CommitConflictError, CommitStateUnknownError.
-    """
-    from lancetable.operation import Transaction
-
-    transaction = Transaction(0 if pin is None else pin.version, operation, transaction_uuid, properties).to_format()
-    if pin is None:
-        commits.commit(options.uri, transaction, storage_options=options.storage_options or None)
-    else:
-        commits.commit(pin.open(), transaction)
 
 
 def appended_schema(incoming: pa.Schema, table: pa.Schema, uri: str) -> pa.Schema:

@@ -10,19 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
-from pyspark.sql.types import (
-    ArrayType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    MapType,
-    NumericType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as st
 
 from lancetable.errors import SchemaMismatchError
 from lancetable.spark.sql import quote_name
@@ -30,7 +18,6 @@ from lancetable.spark.types import spark_schema, wire_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
 
 __all__ = ["cast_source"]
 
@@ -46,33 +33,31 @@ def cast_source(source: DataFrame, schema: pa.Schema) -> DataFrame:
     wire_schema(wanted)
     if _types_of(source.schema) == _types_of(wanted):
         return source
+    given = {field.name: field.dataType for field in source.schema.fields}
     columns = [
-        _cast(F.col(quote_name(each.name)), source.schema[each.name].dataType, each.dataType, each.name).alias(
-            each.name
-        )
-        for each in wanted.fields
+        _cast(F.col(quote_name(name)), given[name], wanted[name].dataType, name).alias(name) for name in wanted.names
     ]
     return source.select(*columns)
 
 
-def _types_of(schema: StructType) -> list[tuple[str, str]]:
-    return [(each.name, each.dataType.simpleString()) for each in schema.fields]
+def _types_of(schema: st.StructType) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
-def _cast(column: Column, given: DataType, wanted: DataType, path: str) -> Column:
+def _cast(column: Column, given: st.DataType, wanted: st.DataType, path: str) -> Column:
     """Return a column in another type; of nested types the fields are found by name."""
     if given.simpleString() == wanted.simpleString():
         return column
-    if isinstance(given, StructType) and isinstance(wanted, StructType):
+    if isinstance(given, st.StructType) and isinstance(wanted, st.StructType):
         return _cast_struct(column, given, wanted, path)
-    if isinstance(given, ArrayType) and isinstance(wanted, ArrayType):
+    if isinstance(given, st.ArrayType) and isinstance(wanted, st.ArrayType):
         items, element = given.elementType, wanted.elementType
         return F.transform(column, lambda item: _cast(item, items, element, f"{path}.item"))
-    if isinstance(given, MapType) and isinstance(wanted, MapType):
+    if isinstance(given, st.MapType) and isinstance(wanted, st.MapType):
         keys, values = (given.keyType, wanted.keyType), (given.valueType, wanted.valueType)
         with_keys = F.transform_keys(column, lambda key, _: _cast(key, *keys, f"{path}.key"))
         return F.transform_values(with_keys, lambda _, value: _cast(value, *values, f"{path}.value"))
-    nested = (ArrayType, MapType, StructType)
+    nested = (st.ArrayType, st.MapType, st.StructType)
     if isinstance(given, nested) or isinstance(wanted, nested):
         return column.cast(wanted)  # Spark refuses it
     cast = column.try_cast(wanted)
@@ -80,7 +65,7 @@ def _cast(column: Column, given: DataType, wanted: DataType, path: str) -> Colum
     return F.when(column.isNull() | _is_same(column, cast, given, wanted), cast).otherwise(F.raise_error(message))
 
 
-def _cast_struct(column: Column, given: StructType, wanted: StructType, path: str) -> Column:
+def _cast_struct(column: Column, given: st.StructType, wanted: st.StructType, path: str) -> Column:
     unknown = [name for name in given.names if name not in wanted.names]
     if unknown:
         raise SchemaMismatchError(
@@ -88,24 +73,24 @@ def _cast_struct(column: Column, given: StructType, wanted: StructType, path: st
             f" {', '.join(wanted.names)}: leave the field out of the source",
             column=f"{path}.{unknown[0]}",
         )
-    fields = [
-        _cast(column.getField(each.name), given[each.name].dataType, each.dataType, f"{path}.{each.name}")
-        if each.name in given.names
-        else F.lit(None).cast(each.dataType)
-        for each in wanted.fields
+    values = [
+        _cast(column.getField(field.name), given[field.name].dataType, field.dataType, f"{path}.{field.name}")
+        if field.name in given.names
+        else F.lit(None).cast(field.dataType)
+        for field in wanted.fields
     ]
-    struct = F.struct(*[field.alias(each.name) for field, each in zip(fields, wanted.fields, strict=True)])
+    struct = F.struct(*[value.alias(name) for value, name in zip(values, wanted.names, strict=True)])
     return F.when(column.isNotNull(), struct)
 
 
-def _is_same(column: Column, cast: Column, given: DataType, wanted: DataType) -> Column:
-    """Return whether a value that is not null is the same after a cast."""
-    if isinstance(given, NumericType) and isinstance(wanted, (IntegralType, DecimalType)):
+def _is_same(column: Column, cast: Column, given: st.DataType, wanted: st.DataType) -> Column:
+    """Return the condition that a value, which is not null, is the same after a cast."""
+    if isinstance(given, st.NumericType) and isinstance(wanted, (st.IntegralType, st.DecimalType)):
         return cast.isNotNull() & (cast == column)
-    if isinstance(given, (IntegralType, DecimalType)) and isinstance(wanted, (FloatType, DoubleType)):
+    if isinstance(given, (st.IntegralType, st.DecimalType)) and isinstance(wanted, (st.FloatType, st.DoubleType)):
         return cast.isNotNull() & (cast.try_cast(given) == column)
-    if isinstance(given, DoubleType) and isinstance(wanted, FloatType):
+    if isinstance(given, st.DoubleType) and isinstance(wanted, st.FloatType):
         return F.isnan(column) | (F.abs(column) == _INFINITY) | (F.abs(cast) < _INFINITY)
-    if isinstance(given, (TimestampType, TimestampNTZType)) and isinstance(wanted, DateType):
+    if isinstance(given, (st.TimestampType, st.TimestampNTZType)) and isinstance(wanted, st.DateType):
         return cast.isNotNull() & (cast.cast(given) == column)
     return cast.isNotNull()

@@ -4,8 +4,8 @@
     checkpoint/offsets/7                      batch 7 was planned
     checkpoint/commits/7                      batch 7 is complete
 
-A table records the number of the last batch that was merged (`commit.once`). It is that of the last complete batch, or
-of a planned one that Spark will repeat. Anything else means that rows would be lost or added twice.
+A table records the number of the last batch that was merged (`commit/idempotency.py`). It is that of the last complete
+batch, or of a planned one that Spark will repeat. Anything else means that rows would be lost or added twice.
 """
 
 from __future__ import annotations

@@ -16,13 +16,16 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from lancetable.errors import InvalidInputError, LanceError
 from lancetable.ops.change.retry import retried
-from lancetable.spark.runner import Json, Runner, Work, raise_failures, succeeded
+from lancetable.spark.runner import Json, Runner, raise_failures, succeeded
 
-__all__ = ["Coordinator", "DeployMode", "Job", "Request", "TaskJob", "coordinator_for", "run_job"]
+if TYPE_CHECKING:
+    from lancetable.spark.jobs.base import TableJob
+
+__all__ = ["Coordinator", "DeployMode", "Request", "coordinator_for", "run_job"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,75 +37,38 @@ Request: TypeAlias = Callable[[], Json]
 _RETRY_SECONDS = 24 * 3600.0  # a distributed job may take hours; the number of attempts is limited instead
 
 
-class Job(Protocol):
-    """A change of a table in three steps. Pickles."""
+@dataclass(frozen=True)
+class Coordinator:
+    """A process that opens the table on behalf of jobs: this one, or with a runner a task of it."""
 
-    def plan(self) -> Json:
-        """Return {"pin", "tasks"} for the newest version, or {"result"} if nothing is left to do."""
-
-    def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
-        """Commit under this uuid, and return the result of the job.
-
-        If the commit certainly failed, the files of the tasks are removed, unless `keep_files`. Raises
-        RetryableCommitConflictError if the job has to be planned again.
-        """
-
-    def discard(self, plan: Json, results: list[Json]) -> Json:
-        """Remove the files that results name, because other tasks failed."""
-
-
-class TaskJob(Job, Protocol):
-    """A job whose tasks all do the same work."""
-
-    def work(self, plan: Json) -> Work:
-        """Return the work of the tasks."""
-
-
-class Coordinator(Protocol):
-    """A process that opens the table on behalf of a job."""
+    runner: Runner | None
 
     @property
     def may_repeat(self) -> bool:
         """True if a request may run more than once, even at the same time."""
+        return self.runner is not None
 
     def submit(self, request: Request) -> Json:
         """Return the result of a request."""
+        if self.runner is None:
+            return request()
+        return raise_failures(self.runner.run(partial(_run_request, request), [{}]))[0]
 
 
-class _ClientCoordinator:
-    may_repeat = False
-
-    def submit(self, request: Request) -> Json:
-        return request()
-
-
-@dataclass(frozen=True)
-class _ClusterCoordinator:
-    runner: Runner
-    may_repeat: ClassVar[bool] = True
-
-    def submit(self, request: Request) -> Json:
-        return raise_failures(self.runner.run(_RequestTask(request), [{}]))[0]
-
-
-@dataclass(frozen=True)
-class _RequestTask:
-    """A request as the only task of a job."""
-
-    request: Request
-
-    def __call__(self, task: Json) -> Json:
-        return self.request()
+def _run_request(request: Request, _task: Json) -> Json:
+    return request()
 
 
 def coordinator_for(mode: DeployMode, runner: Runner) -> Coordinator:
     """Return the coordinator of a deploy mode. Raises InvalidInputError for an unknown mode."""
-    if mode not in ("client", "cluster"):
+    if mode not in get_args(DeployMode):
         raise InvalidInputError(f"run_on is 'client' or 'cluster', not {mode!r}")
-    return _ClientCoordinator() if mode == "client" else _ClusterCoordinator(runner)
+    return Coordinator(None if mode == "client" else runner)
 
 
-def run_job(job: Job, coordinator: Coordinator, run: Callable[[Json], list[Json]], *, conflict_retries: int) -> Json:
+def run_job(
+    job: TableJob, coordinator: Coordinator, run: Callable[[Json], list[Json]], *, conflict_retries: int
+) -> Json:
     """Plan a job, execute its tasks with `run`, and commit; repeat on the newest version after a conflict.
 
     Raises the LanceError of a task that failed, after the files of the other tasks were removed.
@@ -125,7 +91,7 @@ def run_job(job: Job, coordinator: Coordinator, run: Callable[[Json], list[Json]
     return retried(attempt, conflict_retries=conflict_retries, retry_timeout_s=_RETRY_SECONDS)
 
 
-def _discard(job: Job, coordinator: Coordinator, plan: Json, written: list[Json]) -> None:
+def _discard(job: TableJob, coordinator: Coordinator, plan: Json, written: list[Json]) -> None:
     try:
         coordinator.submit(partial(job.discard, plan, written))
     except Exception as error:  # of Spark or of the store; the caller gets the error of the task that failed

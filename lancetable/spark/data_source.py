@@ -1,7 +1,7 @@
-"""The data source `lance`: what Spark calls to plan a read or a write.
+"""The data source `lance`, which Spark calls to plan a read or a write.
 
-Spark runs `schema()`, `reader()` and the tasks in three different Python processes, so whatever must be the same in all
-of them, above all the version read, is settled in the first and travels in pickles.
+Spark runs `schema()`, `reader()` and the tasks in three different Python processes. So the first one decides what must
+be the same in all of them, above all the version, and pickles carry it to the others.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def open_batch(source: Files, spark: SparkSession, names: DataFrame, inferred: I
     reader = _Reader(source, spark, inferred)
     with ExitStack() as persisted:
         try:
-            parts = [part for group in groups for part in reader.parts(group)]
+            parts = [part for group in groups for part in reader.parts(group, compares_headers=source.has_header)]
             batch = _counted(source, parts, persisted, paths)
         except LanceError:
             raise
@@ -138,14 +138,13 @@ def _by_partition_folders(paths: Sequence[str], folder: str) -> list[_Group]:
         keys = tuple(name.partition("=")[0] for name in folders[first:] if "=" in name)
         base = f"{root}/{'/'.join(folders[:first])}" if keys else ""
         groups[base, keys].append(path)
-    return [_Group(base, keys, found) for (base, keys), found in groups.items()]
+    return [_Group(base, keys, files) for (base, keys), files in groups.items()]
 
 
 def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Sequence[str]) -> FileBatch | None:
     """Return the rows of all parts, once all files with values to parse are parsed; None without any part."""
     if not parts:
         return None
-    """Return the rows of all parts, once all files with values to parse are parsed."""
     total, values, frames = 0, defaultdict[str, int](int), []
     for part in parts:
         records = part.records
@@ -158,9 +157,9 @@ def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Seq
             count = broken.count()
             total += count
             if count:
-                found = _unparsed_values(source, broken, part.corrupt)
+                unparsed = _unparsed_values(source, broken, part.corrupt)
                 for name in part.wanted:
-                    values[name] += found.get(name, 0)
+                    values[name] += unparsed.get(name, 0)
                 if source.max_unparsed is not None and total > source.max_unparsed:
                     example = str(broken.select(text).limit(1).collect()[0][0])
                     raise _too_many(source, total, values, example, paths)
@@ -219,19 +218,16 @@ class _Reader:
         """Return the batch of files without records."""
         return FileBatch(None if self._given is None else self._spark.createDataFrame([], self._given))
 
-    def parts(self, group: _Group) -> list[_Part]:
-        """Return the records of files by the header of the first one, with which Spark compares the others."""
-        return self._parts(group, compares_headers=self._source.has_header)
-
     def parts_by_header(self, group: _Group) -> list[_Part]:
         """Return the records of files, in one part for each header."""
         by_header = defaultdict[tuple[str, ...], list[str]](list)
         for path in group.paths:
             by_header[tuple(self._header(replace(group, paths=[path])))].append(path)
         groups = [replace(group, paths=paths) for paths in by_header.values()]
-        return [part for each in groups for part in self._parts(each, compares_headers=False)]
+        return [part for group in groups for part in self.parts(group, compares_headers=False)]
 
-    def _parts(self, group: _Group, *, compares_headers: bool) -> list[_Part]:
+    def parts(self, group: _Group, *, compares_headers: bool) -> list[_Part]:
+        """Return the records of files by the header of the first one, with which Spark may compare the others."""
         source = self._source
         schema, left_out = self._schema_of(group)
         if not schema.fields:
@@ -267,7 +263,7 @@ class _Reader:
             if error.getCondition() != "UNABLE_TO_INFER_SCHEMA":
                 raise
             return StructType([])
-        return StructType([each for each in schema.fields if each.name != _CORRUPT])
+        return StructType([field for field in schema.fields if field.name != _CORRUPT])
 
     def _header(self, group: _Group) -> list[str]:
         schema = self._load_schema(self._reader(group, None).option("inferSchema", "false"), group.paths)
@@ -292,21 +288,21 @@ class _Reader:
             if source.kind in _WITH_CORRUPT_RECORDS:
                 reader = reader.option("columnNameOfCorruptRecord", _CORRUPT)
             schema = reader.load(source.path).schema
-            self._inferred.schema = StructType([each for each in schema.fields if each.name != _CORRUPT])
+            self._inferred.schema = StructType([field for field in schema.fields if field.name != _CORRUPT])
         return self._inferred.schema, []
 
     def _by_header(self, schema: StructType, group: _Group) -> tuple[StructType, list[str]]:
         header = self._header(group)
         if not header:
             return StructType([]), []
-        fields = {self._folded(each.name): each for each in schema.fields}
+        fields = {self._folded(column.name): column for column in schema.fields}
         columns = [fields.get(self._folded(name)) or StructField(name, StringType()) for name in header]
-        others = [each for name, each in fields.items() if name not in set(map(self._folded, header))]
+        others = [column for name, column in fields.items() if name not in set(map(self._folded, header))]
         corrupt = self._corrupt_column(schema)
-        for each in others:
-            if each.name != corrupt and each.name not in group.keys:
+        for column in others:
+            if column.name != corrupt and column.name not in group.keys:
                 raise InvalidInputError(
-                    f"column {each.name!r} of the schema is not in the header of {group.paths[0]}"
+                    f"column {column.name!r} of the schema is not in the header of {group.paths[0]}"
                     f" ({', '.join(header)}): correct the header, or leave the column out of the schema"
                 )
         return StructType([*columns, *others]), [name for name in header if self._folded(name) not in fields]

@@ -1,10 +1,9 @@
-"""A table at one version, as a small value that travels to other processes: what all parts of one job look at."""
+"""Pins: one version of a table as a small value, which all parts of a job open in their processes."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
-from threading import Lock
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from lancetable.errors import InvalidInputError, VersionNotFoundError
@@ -14,9 +13,7 @@ if TYPE_CHECKING:
     from lancetable.spark.options import SourceOptions
     from lancetable.table.version import TableVersion
 
-_KEPT = 8
-_opened: OrderedDict[Pin, TableVersion] = OrderedDict()
-_lock = Lock()
+_OPEN_VERSIONS = 8
 
 
 @dataclass(frozen=True)
@@ -35,31 +32,26 @@ class Pin:
         options = tuple(sorted((version.storage_options or {}).items()))
         return cls(version.uri, version.branch, version.version, options, mark_of(version))
 
-    @property
-    def options(self) -> dict[str, str] | None:
-        return dict(self.storage_options) or None
-
     def open(self) -> TableVersion:
-        """The table at this version. A process keeps the last few, with what it has parsed of their files.
+        """Return the table at this version. A process caches the last few, with the parsed parts of their files.
 
         Raises VersionNotFoundError, also if the table was removed and created again since.
         """
-        with _lock:
-            found = _opened.pop(self, None)
-        if found is None:
-            ref = self.version if self.branch is None else (self.branch, self.version)
-            found = open_version(self.uri, ref, storage_options=self.options)
-            if self.mark and mark_of(found) != self.mark:
-                raise VersionNotFoundError(
-                    f"version {self.version} of {self.uri} is not the one of the plan, because the table was removed"
-                    " and created again; start the job again",
-                    version=self.version,
-                )
-        with _lock:
-            _opened[self] = found
-            while len(_opened) > _KEPT:
-                _opened.popitem(last=False)
-        return found
+        return open_pin(self)
+
+
+@lru_cache(_OPEN_VERSIONS)
+def open_pin(pin: Pin) -> TableVersion:
+    """Return the version of a pin, see `Pin.open`."""
+    ref = pin.version if pin.branch is None else (pin.branch, pin.version)
+    version = open_version(pin.uri, ref, storage_options=dict(pin.storage_options) or None)
+    if pin.mark and mark_of(version) != pin.mark:
+        raise VersionNotFoundError(
+            f"version {pin.version} of {pin.uri} is not the one of the plan, because the table was removed"
+            " and created again; start the job again",
+            version=pin.version,
+        )
+    return version
 
 
 def mark_of(version: TableVersion) -> str:
@@ -77,14 +69,14 @@ def pinned(options: SourceOptions) -> Pin:
     storage_options = options.storage_options or None
     uri = options.uri
     if options.branch is not None:
-        if isinstance(options.version, str):
+        if options.tag is not None:
             raise InvalidInputError(
-                f"tag {options.version!r} with branch {options.branch!r}: a tag names a version of its own branch; pass"
+                f"tag {options.tag!r} with branch {options.branch!r}: a tag names a version of its own branch; pass"
                 " one of them"
             )
-        found_on_branch = open_version(uri, (options.branch, options.version), storage_options=storage_options)
+        version = open_version(uri, (options.branch, options.version), storage_options=storage_options)
         if options.timestamp_as_of is None:
-            return Pin.of(found_on_branch)
-        uri = uri_of_branch(found_on_branch, options.branch)
-    found = dataset(uri, options.version, options.timestamp_as_of, storage_options=storage_options)
-    return Pin.of(found.table_version)
+            return Pin.of(version)
+        uri = uri_of_branch(version, options.branch)
+    reference = options.tag if options.version is None else options.version
+    return Pin.of(dataset(uri, reference, options.timestamp_as_of, storage_options=storage_options).table_version)

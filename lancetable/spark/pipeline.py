@@ -6,8 +6,8 @@
                                                              metrics: one row a step
 
 A run may be stopped anywhere and started again. A batch of files or of a stream is merged under its number, which the
-table records (`commit.once`), so that a batch that Spark repeats changes nothing; and a run begins only if the number
-fits the checkpoint (`checkpoint.py`). A query is asked for the rows from the greatest cursor in the table on, which are
+table records (`commit/idempotency.py`), so that a batch that Spark repeats changes nothing. A run begins only if the
+number fits the checkpoint (`checkpoint.py`). A query reads the rows from the greatest cursor in the table on, which are
 merged by key: the table itself is the state.
 
     flights = Pipeline(
@@ -33,8 +33,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -45,7 +46,7 @@ from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidI
 from lancetable.ops.change.batch_history import follows
 from lancetable.spark.checkpoint import accept_table, out_of_step, read_checkpoint
 from lancetable.spark.file_batches import FileBatch, InferredSchema, open_batch
-from lancetable.spark.merge import NullKeys
+from lancetable.spark.merge.null_keys import NullKeys, check_null_keys
 from lancetable.spark.pipeline_sources import Files, Query, Source, Stream
 from lancetable.spark.sql import quote_name
 from lancetable.spark.table import SparkTable
@@ -58,34 +59,6 @@ if TYPE_CHECKING:
 __all__ = ["METRICS_SCHEMA", "Files", "Pipeline", "Query", "Source", "Step", "Stream", "UpsertResult", "upsert"]
 
 logger = logging.getLogger(__name__)
-
-METRICS_SCHEMA = pa.schema(
-    [
-        ("run", pa.string()),
-        ("pipeline", pa.string()),
-        ("step", pa.string()),
-        ("batch", pa.int64()),
-        ("started", pa.timestamp("us", "UTC")),
-        ("seconds", pa.float64()),
-        ("rows_read", pa.int64()),
-        ("rows_inserted", pa.int64()),
-        ("rows_updated", pa.int64()),
-        ("fragments_removed", pa.int64()),
-        ("fragments_added", pa.int64()),
-        ("versions_removed", pa.int64()),
-        ("bytes_removed", pa.int64()),
-        ("version", pa.int64()),
-        ("rows_unchanged", pa.int64()),
-        ("rows_dropped", pa.int64()),
-        ("rows_superseded", pa.int64()),
-        ("rows_older", pa.int64()),
-        ("rows_without_order", pa.int64()),
-        ("rows_unparsed", pa.int64()),
-        ("unparsed", pa.string()),
-        ("repeated", pa.bool_()),
-    ]
-)
-"""The columns of the table of metrics: one row for each step of a run. `unparsed` is a JSON object."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +140,19 @@ class Step:
         return ", ".join(parts)
 
 
+_METRIC_TYPES = {
+    "str": pa.string(),
+    "int": pa.int64(),
+    "int | None": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "datetime": pa.timestamp("us", "UTC"),
+    "Mapping[str, int]": pa.string(),
+}
+METRICS_SCHEMA = pa.schema([(column.name, _METRIC_TYPES[str(column.type)]) for column in fields(Step)])
+"""The columns of the table of metrics: one row for each step of a run. `unparsed` is a JSON object."""
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """A table, its source, and the steps of a run.
@@ -225,8 +211,7 @@ class Pipeline:
                 raise InvalidInputError(
                     f"{address} is below {self.source.path}, whose files are read as data: choose a place outside of it"
                 )
-        if self.null_keys not in ("refuse", "drop", "keep"):
-            raise InvalidInputError(f"null_keys is 'refuse', 'drop' or 'keep', not {self.null_keys!r}")
+        check_null_keys(self.null_keys)
 
     def run(
         self,
@@ -283,7 +268,8 @@ class Pipeline:
             table, since = self._existing(spark), None
             if table is not None:
                 since = table.to_df([source.cursor]).agg(F.max(F.col(quote_name(source.cursor)))).collect()[0][0]
-            rows = self._cleaned(source.read(spark, since))
+            rows = source.read(spark, since)
+            rows = rows if self.clean is None else self.clean(rows)
             step.table = self._created(rows) if table is None else table
             self._upsert(step, rows, None)
 
@@ -342,7 +328,7 @@ class Pipeline:
 
     def _rows(self, batch: FileBatch, table: SparkTable | None) -> DataFrame:
         if batch.rows is not None:
-            return self._cleaned(batch.rows)
+            return batch.rows if self.clean is None else self.clean(batch.rows)
         if table is None:
             assert isinstance(self.source, Files)
             raise InvalidInputError(
@@ -355,18 +341,10 @@ class Pipeline:
         """Return the name under which the table records the batches of a stream."""
         return f"pipeline {self.name} stream:{stream_id}"
 
-    def _cleaned(self, rows: DataFrame) -> DataFrame:
-        return rows if self.clean is None else self.clean(rows)
-
     def _created(self, rows: DataFrame) -> SparkTable:
-        """Create the table for rows like these, without any."""
-        write_table(
-            rows.limit(0),
-            self.table,
-            "ignore",
-            vector_columns=self.vector_columns,
-            storage_options=self.storage_options,
-        )
+        """Create the table for rows of this schema, without rows."""
+        vectors, storage = self.vector_columns, self.storage_options
+        write_table(rows.limit(0), self.table, "ignore", vector_columns=vectors, storage_options=storage)
         return self._opened(rows.sparkSession)
 
     def _upsert(
@@ -388,16 +366,7 @@ class Pipeline:
         if result["repeated"]:  # by another run at the same time
             step.counts = {"repeated": True}
             return
-        step.counts.update(
-            rows_read=result["num_source_rows"],
-            rows_inserted=result["num_inserted_rows"],
-            rows_updated=result["num_updated_rows"],
-            rows_unchanged=result["num_unchanged_rows"],
-            rows_dropped=result["num_null_key_rows"],
-            rows_superseded=result["num_superseded_rows"],
-            rows_older=result["num_older_rows"],
-            rows_without_order=result["num_rows_without_order"],
-        )
+        step.counts.update({metric: result[number] for metric, number in _UPSERT_METRICS.items()})  # type: ignore[literal-required]  # keys of an UpsertResult
 
     def _opened(self, spark: SparkSession) -> SparkTable:
         return SparkTable.for_path(spark, self.table, storage_options=self.storage_options)
@@ -410,6 +379,16 @@ class Pipeline:
 
 
 _REMEDY = "continue_from_checkpoint=True for one run"
+_UPSERT_METRICS = {
+    "rows_read": "num_source_rows",
+    "rows_inserted": "num_inserted_rows",
+    "rows_updated": "num_updated_rows",
+    "rows_unchanged": "num_unchanged_rows",
+    "rows_dropped": "num_null_key_rows",
+    "rows_superseded": "num_superseded_rows",
+    "rows_older": "num_older_rows",
+    "rows_without_order": "num_rows_without_order",
+}
 
 
 @dataclass
@@ -437,7 +416,7 @@ class _Steps:
 
     def __init__(self, pipeline: Pipeline, run: str, progress: Callable[[Step], None] | None) -> None:
         self._pipeline, self._run = pipeline, run
-        self._progress = progress or _log
+        self._progress = progress or partial(logger.info, "%s")
         self.done: list[Step] = []
 
     @contextmanager
@@ -476,7 +455,3 @@ def _is_below(address: str, folder: str) -> bool:
         return path if "://" in path else os.path.abspath(path)
 
     return f"{plain(address)}/".startswith(f"{plain(folder).rstrip('/')}/")
-
-
-def _log(step: Step) -> None:
-    logger.info("%s", step)

@@ -17,7 +17,7 @@ _FILE_SCHEMA = "path string, modificationTime timestamp, length bigint, content 
 
 @dataclass(frozen=True)
 class Files:
-    """The files below a folder, each of them once. A file that changes after it was read is not read again.
+    """Files below a folder, each of them read once. A file that changes after it was read is not read again.
 
     Parameters
     ----------
@@ -92,10 +92,16 @@ class Files:
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream, read as far as it goes when a run begins.
+    """A stream, of which a run reads the rows that are available when it begins.
 
-    `read` returns the streaming frame, for instance of Kafka or of another table:
-    `lambda spark: spark.readStream.format("lance").load(uri)`.
+    Parameters
+    ----------
+    read
+        Function from the session to the streaming frame, for instance of Kafka or of another table.
+
+    Examples
+    --------
+    >>> Stream(lambda spark: spark.readStream.format("lance").load(uri))  # doctest: +SKIP
     """
 
     read: Callable[[SparkSession], DataFrame]
@@ -103,11 +109,18 @@ class Stream:
 
 @dataclass(frozen=True)
 class Query:
-    """A source that can be asked for new rows, such as a table behind JDBC.
+    """A source that is queried for new rows, such as a table behind JDBC.
 
-    `read` gets the session and the greatest value of the column `cursor` in the table, None for an empty one, and
-    returns the rows from that value on, the value itself included. The column is one of the table.
+    Parameters
+    ----------
+    read
+        Function from the session and the greatest value of `cursor` in the table, None for an empty table, to the
+        frame of rows from that value on, the value itself included.
+    cursor
+        A column of the table that never decreases in the source.
 
+    Examples
+    --------
     >>> def orders(spark, since):  # doctest: +SKIP
     ...     where = "true" if since is None else f"updated_at >= TIMESTAMP '{since}'"
     ...     return spark.read.jdbc(url, f"(SELECT * FROM orders WHERE {where}) AS newer", properties=login)

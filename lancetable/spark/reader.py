@@ -1,4 +1,4 @@
-"""Batch reading: the driver pins a version and deals out rows, tasks scan theirs.
+"""Batch reading: the driver pins a version and plans slices of rows, tasks scan them.
 
 `pushFilters` is not overridden on purpose. In every released PySpark that has it (4.1 to 4.3) a pushed filter leaks
 into later scans of the same frame and returns wrong rows; the option `filter` does the work instead.
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from lancetable.spark.options import SourceOptions
+    from lancetable.table.version import TableVersion
 
-BATCH_BYTES = 16 << 20
+_BATCH_BYTES = 16 << 20
 
 
 @dataclass
@@ -41,13 +42,18 @@ class SlicePartition(InputPartition):
 
 
 def projected_schema(pin: Pin, columns: Sequence[str] | None) -> pa.Schema:
-    """The Arrow schema of a read of these columns, all by default. Raises ColumnNotFoundError."""
+    """Return the Arrow schema of a read of these columns, all by default. Raises ColumnNotFoundError."""
     names = None if columns is None else list(columns)
     return plan_scan(pin.open(), ScanOptions(columns=names)).output_schema
 
 
+def scan_options(columns: Sequence[str], filter: str | None, batch_rows: int) -> ScanOptions:
+    """Return the options of a scan in batches of limited rows and bytes."""
+    return ScanOptions(columns=list(columns), filter=filter, batch_size=batch_rows, batch_size_bytes=_BATCH_BYTES)
+
+
 def scan_slices(pin: Pin, slices: Iterable[Split], options: ScanOptions, wire: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of slices in the exact form that Spark wants; runs in tasks."""
+    """Yield the rows of slices in the exact types that Spark requires; runs in tasks."""
     init_worker()
     version = pin.open()
     for scan in scan_options_of(slices, options):
@@ -68,34 +74,43 @@ def _check_no_nulls(batch: pa.RecordBatch, uri: str) -> None:
             )
 
 
-class LanceReader(DataSourceReader):
-    def __init__(self, options: SourceOptions, schema: StructType, pin: Pin | None) -> None:
-        self._pin = pinned(options) if pin is None else pin
-        known = projected_schema(self._pin, options.columns).names
+class SliceReader:
+    """Common part of the readers of batches and of streams."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, pin: Pin) -> None:
+        """Raises ColumnNotFoundError for a column that the table does not have."""
+        known = projected_schema(pin, options.columns).names
         for name in schema.fieldNames():
             if name not in known:
                 raise ColumnNotFoundError(f"no column {name!r} in {options.uri}; there are {', '.join(known)}")
-        self._options = options
-        self._schema = schema
+        self._options, self._schema = options, schema
         self._columns = [name for name in (options.columns or known) if name in schema.fieldNames()]
+
+    def _plan(self, version: TableVersion, fragments: frozenset[int] | None = None) -> list[tuple[Split, ...]]:
+        """Return the tasks that read a version, or some of its fragments."""
+        rows, size = self._options.task_rows, self._options.task_bytes
+        return plan_splits(version, columns=self._columns, task_rows=rows, task_bytes=size, fragments=fragments)
+
+    def _scan(self, pin: Pin, slices: Iterable[Split]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+        scan = scan_options(self._columns, self._options.filter, self._options.batch_rows)
+        return scan_slices(pin, slices, scan, wire_schema(self._schema))
+
+
+class LanceReader(SliceReader, DataSourceReader):
+    """The reader of a batch read."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, pin: Pin | None) -> None:
+        self._pin = pinned(options) if pin is None else pin
+        super().__init__(options, schema, self._pin)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         init_worker()  # its task reads which partition it has before it calls `read`
 
     def partitions(self) -> list[InputPartition]:
-        options = self._options
-        tasks = plan_splits(
-            self._pin.open(), columns=self._columns, task_rows=options.task_rows, task_bytes=options.task_bytes
-        )
         # A table without rows gets one partition without rows: Spark would replace an empty list by a null one.
-        return [SlicePartition(task) for task in tasks or [()]]
+        return [SlicePartition(task) for task in self._plan(self._pin.open()) or [()]]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        options = ScanOptions(
-            columns=self._columns,
-            filter=self._options.filter,
-            batch_size=self._options.batch_rows,
-            batch_size_bytes=BATCH_BYTES,
-        )
-        yield from scan_slices(self._pin, partition.slices, options, wire_schema(self._schema))
+        return self._scan(self._pin, partition.slices)

@@ -6,5 +6,5 @@ __all__ = ["quote_name"]
 
 
 def quote_name(name: str) -> str:
-    """A column's name as SQL has it, Spark's and the library's."""
+    """Return the name of a column quoted for the SQL of Spark and of the library."""
     return "`" + name.replace("`", "``") + "`"

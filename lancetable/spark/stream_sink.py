@@ -1,13 +1,14 @@
 """Streaming writes, exactly once: a batch and its number are committed together.
 
 Spark repeats a batch whose acknowledgement it has not seen. The commit of batch n also records, in the config of the
-table, that n was the last one of this stream (`commit.once`), so a repeated batch is recognised however old it is, and
-the files that it wrote again are removed. The batches of a stream have consecutive numbers. One that neither repeats
-the last recorded batch nor follows it shows that checkpoint and table are out of step; so does an overwrite of the
-table since (`ops.batches`). Such a batch is refused, unless `continueFromCheckpoint` accepts the table as it is.
+table, that n was the last one of this stream (`commit/idempotency.py`). So a repeated batch is recognized at any age,
+and the files that it wrote again are removed. The batches of a stream have consecutive numbers. One that neither
+repeats the last recorded batch nor follows it shows that checkpoint and table are out of step; so does an overwrite of
+the table since (`ops/change/numbered_batches.py`). Such a batch is refused, unless `continueFromCheckpoint` accepts the
+table as it is.
 
 A stream is named by `txnAppId`, or else by the id that Spark stores in its checkpoint, so that a new checkpoint is a
-new stream. Where that file is not on the local disk, the address of the checkpoint is the name: a new checkpoint at the
+new stream. If that file is not on the local disk, the address of the checkpoint is the name: a new checkpoint at the
 same address then begins at batch 0 against a higher recorded number, and is refused.
 
 Spark makes one writer for the tasks of a batch and another one for its commit or abort. Both derive the name of the
@@ -21,10 +22,8 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql import datasource
 
 from lancetable.commit.idempotency import config_key, properties_of
@@ -38,16 +37,8 @@ from lancetable.errors import (
 )
 from lancetable.ops.change.batch_history import follows, last_properties
 from lancetable.ops.schema.settings import update_config
-from lancetable.spark.batch_writer import (
-    WrittenFragments,
-    appended_schema,
-    commit_written,
-    discard_written,
-    fragments_of,
-    write_task,
-)
+from lancetable.spark.batch_writer import FragmentWriter, WrittenFragments, paths_of
 from lancetable.spark.pin import Pin, pinned
-from lancetable.spark.types import table_schema, wire_schema
 from lancetable.table.version import checkout
 
 if TYPE_CHECKING:
@@ -55,7 +46,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import WriterCommitMessage
     from pyspark.sql.types import StructType
 
-    from lancetable.operation import LanceOperation
     from lancetable.spark.options import SourceOptions
     from lancetable.table.version import TableVersion
 else:
@@ -69,26 +59,20 @@ _REMEDY = "option('continueFromCheckpoint', 'true') for one run"
 _NAMESPACE = uuid.UUID("5c1f1b3e-6f0a-4e0b-9a3c-2d5f6f3f7a10")
 
 
-class LanceStreamWriter(ArrowWriter):
+class LanceStreamWriter(FragmentWriter, ArrowWriter):
+    """The writer of the batches of a stream."""
+
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
         if not hasattr(datasource, "DataSourceStreamArrowWriter"):
             raise UnsupportedFeatureError(
                 "streams are written with PySpark 4.1 or newer; with 4.0 use foreachBatch and write_table",
                 feature="streaming writes with PySpark 4.0",
             )
-        self._options = options.for_stream_write()
+        options.for_stream_write()
         self._app = app_of(options)
         self._stream = stream_of(options.checkpoint) if options.checkpoint is not None else None
-        self._overwrite = overwrite
-        wire_schema(schema)
-        self._schema = table_schema(schema, options.vector_dimensions)
-        self._pin = self._made(options)
-        if not overwrite:
-            self._schema = appended_schema(self._schema, self._pin.open().schema.to_arrow(), options.uri)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFragments:
-        mode = "overwrite" if self._overwrite else "append"
-        return write_task(iterator, self._schema, self._pin, self._options, mode)
+        super().__init__(options, schema, overwrite)
+        self._append_to(self._existing_or_new())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         properties = properties_of(self._app, batchId)
@@ -96,24 +80,30 @@ class LanceStreamWriter(ArrowWriter):
             properties[_STREAM_PROPERTY] = self._stream
         try:
             newest = self._accepted(batchId)
-            if newest is None:
-                self._skip(messages, batchId)
-                return
-            base = self._base(newest, messages)
+            base = None if newest is None else self._base(newest, messages)
         except Exception:
-            self._discard(messages)
+            self.abort(messages, batchId)
             raise
         try:
-            commit_written(self._options, base, self._operation(messages), _transaction(messages), properties)
+            if base is not None:
+                self._commit(base, messages, _transaction(messages), properties)
+                return
         except AlreadyExistsError:
             # Another writer of the same stream committed first: this batch, or one that it does not follow.
-            self._discard(messages)
+            self.abort(messages, batchId)
             if self._is_next(pinned(self._options).open(), batchId):
                 raise
-            logger.warning("%s: another writer committed batch %d of %s", self._options.uri, batchId, self._app)
+        else:
+            self.abort(messages, batchId)
+        logger.warning(
+            "%s: batch %d of %s is recorded already, so this repeat of it adds no rows",
+            self._options.uri,
+            batchId,
+            self._app,
+        )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        self._discard(messages)
+        self._discard(messages, _transaction(messages))
 
     def _accepted(self, batch: int) -> Pin | None:
         """Return the newest version if the batch is to be added to it, None if the batch is a repeat.
@@ -158,41 +148,22 @@ class LanceStreamWriter(ArrowWriter):
                 continue
             # Not `written.open()`, which may find the version of a removed table in the memory of this process.
             ref = written.version if version.branch is None else (version.branch, written.version)
-            found = Pin.of(checkout(version, ref))
-            if found.mark != written.mark:
+            base = Pin.of(checkout(version, ref))
+            if base.mark != written.mark:
                 raise VersionNotFoundError(
                     f"version {written.version} of {version.uri} is not the one that the batch was written for, because"
                     " the table was removed and created again; start the query again",
                     version=written.version,
                 )
-            if found.open().schema != version.schema:
-                return found
+            if base.open().schema != version.schema:
+                return base
         return newest
 
-    def _operation(self, messages: list[WriterCommitMessage | None]) -> LanceOperation.BaseOperation:
-        from lancetable.operation import LanceOperation
-
-        fragments = fragments_of(messages)
-        return (
-            LanceOperation.Overwrite(self._schema, fragments) if self._overwrite else LanceOperation.Append(fragments)
-        )
-
-    def _skip(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
-        logger.warning(
-            "%s: batch %d of %s is recorded already, so this repeat of it adds no rows",
-            self._options.uri,
-            batch,
-            self._app,
-        )
-        self._discard(messages)
-
-    def _discard(self, messages: list[WriterCommitMessage | None]) -> None:
-        discard_written(self._options, messages, _transaction(messages))
-
-    def _made(self, options: SourceOptions) -> Pin:
-        """The newest version of the table, which is made without rows if it is not there."""
+    def _existing_or_new(self) -> Pin:
+        """Return the newest version of the table, which is created without rows if it does not exist."""
         from lancetable.dataset import write_dataset
 
+        options = self._options
         try:
             return pinned(options)
         except DatasetNotFoundError:
@@ -206,25 +177,23 @@ class LanceStreamWriter(ArrowWriter):
                 storage_options=options.storage_options or None,
             )
         except AlreadyExistsError:
-            logger.debug("%s: another writer made the table", options.uri)
+            logger.debug("%s: another writer created the table", options.uri)
         return pinned(options)
 
 
 def app_of(options: SourceOptions) -> str:
-    """The name under which a stream numbers its batches. Raises InvalidInputError."""
+    """Return the name under which a stream numbers its batches: `txnAppId`, or the id or address of the checkpoint.
+
+    Raises InvalidInputError.
+    """
     if options.txn_app is not None:
         return options.txn_app
     if options.checkpoint is None:
         raise InvalidInputError(
-            "a stream needs a name by which its batches are known again: give option('checkpointLocation', ...) on this"
+            "a stream needs a name by which its batches are recognized: give option('checkpointLocation', ...) on this"
             " query, or option('txnAppId', ...) where the session sets the checkpoint"
         )
-    return name_of_stream(options.checkpoint)
-
-
-def name_of_stream(checkpoint: str) -> str:
-    """Return the name of the stream of a checkpoint: its id, or its address where the id cannot be read."""
-    return stream_of(checkpoint) or f"checkpoint:{_path_of(checkpoint).rstrip('/')}"
+    return stream_of(options.checkpoint) or f"checkpoint:{_path_of(options.checkpoint).rstrip('/')}"
 
 
 def stream_of(checkpoint: str) -> str | None:
@@ -243,5 +212,5 @@ def _path_of(checkpoint: str) -> str:
 
 def _transaction(messages: list[WriterCommitMessage | None]) -> str:
     """Return the name of the transaction that commits the files of messages, the same in every process."""
-    paths = [file.path for fragment in fragments_of(messages) for file in fragment.files]
+    paths = paths_of(messages)
     return str(uuid.uuid5(_NAMESPACE, "\n".join(paths)) if paths else uuid.uuid4())

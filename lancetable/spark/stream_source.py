@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -25,19 +24,16 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from lancetable.arguments import parse_asof
 from lancetable.errors import (
-    ColumnNotFoundError,
     InvalidInputError,
     InvalidOperationError,
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
 from lancetable.ops.read.appended import appended_by
-from lancetable.ops.read.scan_plan import ScanOptions
-from lancetable.ops.read.splits import Split, plan_splits
+from lancetable.ops.read.splits import Split
 from lancetable.spark.options import LATEST
 from lancetable.spark.pin import Pin, mark_of, pinned
-from lancetable.spark.reader import BATCH_BYTES, SlicePartition, projected_schema, scan_slices
-from lancetable.spark.types import wire_schema
+from lancetable.spark.reader import SlicePartition, SliceReader
 from lancetable.table.version import checkout, latest, uri_of_branch
 
 if TYPE_CHECKING:
@@ -46,23 +42,16 @@ if TYPE_CHECKING:
     from lancetable.spark.options import SourceOptions
     from lancetable.table.version import TableVersion
 
-    class _AvailableNow:
-        pass
-
-else:
-    try:
-        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as _AvailableNow
-    except ImportError:  # before PySpark 4.2 a stream with trigger(availableNow=True) takes everything as one batch
-
-        class _AvailableNow:
-            pass
-
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ImportError:  # before PySpark 4.2 a stream with trigger(availableNow=True) reads everything as one batch
+    SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
 logger = logging.getLogger(__name__)
 
 Offset: TypeAlias = dict[str, Any]
 
-_HAS_LIMITS = find_spec("pyspark.sql.streaming.datasource") is not None
+_HAS_LIMITS = SupportsTriggerAvailableNow is not object
 
 
 class VersionPartition(SlicePartition):
@@ -73,23 +62,17 @@ class VersionPartition(SlicePartition):
         self.pin = pin
 
 
-class LanceStreamReader(DataSourceStreamReader, _AvailableNow):
+class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of a stream of appended rows."""
+
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        if options.version is not None or options.timestamp_as_of is not None:
-            raise InvalidInputError(
-                "version, tag and timestampAsOf are for batch reads, and a stream follows the newest version; pass"
-                " startingVersion or startingTimestamp"
-            )
+        options.for_stream_read()
         if options.max_versions_per_trigger is not None and not _HAS_LIMITS:
             raise UnsupportedFeatureError(
                 "maxVersionsPerTrigger needs PySpark 4.2 or newer; without it a batch is everything that is new",
                 feature="limits of streams before PySpark 4.2",
             )
-        known = projected_schema(pinned(options), options.columns).names
-        for name in schema.fieldNames():
-            if name not in known:
-                raise ColumnNotFoundError(f"no column {name!r} in {options.uri}; there are {', '.join(known)}")
-        self._options, self._schema = options, schema
+        super().__init__(options, schema, pinned(options))
         self._stop_at: Offset | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
@@ -143,40 +126,32 @@ class LanceStreamReader(DataSourceStreamReader, _AvailableNow):
         if begin == 0 and stop > 0:
             tasks.extend(self._tasks(self._at(newest, stop), None))
         else:
-            lost: list[int] = []
+            removed: list[int] = []
             for number in range(begin + 1, stop + 1):
-                tasks.extend(self._step(newest, number, lost))
-            if lost:
+                tasks.extend(self._step(newest, number, removed))
+            if removed:
                 logger.warning(
                     "%s: versions %s were cleaned up before this stream read them; the rows that they appended are"
                     " left out, because failOnDataLoss is false",
                     self._options.uri,
-                    ", ".join(map(str, lost)),
+                    ", ".join(map(str, removed)),
                 )
         return tasks or [VersionPartition(None, ())]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        if partition is None or partition.pin is None:
-            return
-        options = self._options
-        scan = ScanOptions(
-            columns=self._schema.fieldNames(),
-            filter=options.filter,
-            batch_size=options.batch_rows,
-            batch_size_bytes=BATCH_BYTES,
-        )
-        yield from scan_slices(partition.pin, partition.slices, scan, wire_schema(self._schema))
+        if partition is not None and partition.pin is not None:
+            yield from self._scan(partition.pin, partition.slices)
 
     def commit(self, end: Offset) -> None:
         """Nothing to do: offsets are Spark's."""
 
-    def _step(self, newest: TableVersion, number: int, lost: list[int]) -> list[InputPartition]:
-        """Return the tasks for one version; one that was cleaned up is added to `lost`, or refused."""
+    def _step(self, newest: TableVersion, number: int, removed: list[int]) -> list[InputPartition]:
+        """Return the tasks for one version; one that was cleaned up is added to `removed`, or refused."""
         try:
             version = self._at(newest, number)
         except VersionNotFoundError as error:
             if not self._options.fail_on_data_loss:
-                lost.append(number)
+                removed.append(number)
                 return []
             raise VersionNotFoundError(
                 f"{error}. To continue without its rows, pass option('failOnDataLoss', 'false')", version=number
@@ -200,14 +175,7 @@ class LanceStreamReader(DataSourceStreamReader, _AvailableNow):
         )
 
     def _tasks(self, version: TableVersion, fragment_ids: frozenset[int] | None) -> list[InputPartition]:
-        tasks = plan_splits(
-            version,
-            columns=self._schema.fieldNames(),
-            task_rows=self._options.task_rows,
-            task_bytes=self._options.task_bytes,
-            fragments=fragment_ids,
-        )
-        return [VersionPartition(Pin.of(version), task) for task in tasks]
+        return [VersionPartition(Pin.of(version), task) for task in self._plan(version, fragment_ids)]
 
     def _newest(self) -> TableVersion:
         return latest(pinned(self._options).open())
@@ -233,7 +201,7 @@ class LanceStreamReader(DataSourceStreamReader, _AvailableNow):
         if number == 0 or expected is None:
             return
         try:
-            found = mark_of(_version(newest, number))
+            actual = mark_of(_version(newest, number))
         except VersionNotFoundError:
             logger.warning(
                 "%s: version %d, up to which this stream has read, was cleaned up, so whether the table is still the"
@@ -242,9 +210,9 @@ class LanceStreamReader(DataSourceStreamReader, _AvailableNow):
                 number,
             )
             return
-        if found != expected:
+        if actual != expected:
             raise InvalidOperationError(
-                f"version {number} of {uri} was committed by transaction {found}, and the checkpoint of this stream"
+                f"version {number} of {uri} was committed by transaction {actual}, and the checkpoint of this stream"
                 f" names {expected}: {_OTHER_TABLE}"
             )
 
@@ -267,7 +235,7 @@ class LanceStreamReader(DataSourceStreamReader, _AvailableNow):
             )
         uri = uri_of_branch(newest, newest.branch)
         try:
-            found = dataset(uri, asof=moment, storage_options=options.storage_options or None)
+            before = dataset(uri, asof=moment, storage_options=options.storage_options or None)
         except VersionNotFoundError as error:
             oldest = dataset(uri, storage_options=options.storage_options or None).version_refs()[0]["version"]
             if oldest == 1:
@@ -287,7 +255,7 @@ class LanceStreamReader(DataSourceStreamReader, _AvailableNow):
                 " option('failOnDataLoss', 'false')",
                 version=oldest,
             ) from error
-        return _offset_of(found.table_version)
+        return _offset_of(before.table_version)
 
 
 _OTHER_TABLE = (

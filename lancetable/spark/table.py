@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,23 +22,24 @@ from pyspark.sql.types import StructField, StructType
 from lancetable.cleanup import CleanupStats
 from lancetable.dataset import LanceDataset
 from lancetable.errors import InvalidInputError
-from lancetable.ops.read.scan_plan import ScanOptions
 from lancetable.ops.read.splits import Split
 from lancetable.optimize import CompactionMetrics, CompactionOptions, MigrationMetrics
-from lancetable.spark.coordinator import DeployMode, TaskJob, coordinator_for, run_job
+from lancetable.spark.coordinator import DeployMode, coordinator_for, run_job
 from lancetable.spark.jobs import AddColumnsJob, Call, CompactJob, DeleteJob, PlanCount, PlanScan, UpdateJob
-from lancetable.spark.jobs.plans import (
+from lancetable.spark.jobs.base import (
+    TableJob,
     planned_pin,
     schema_from_string,
     schema_to_string,
     slices_from_plan,
+    slices_of_task,
     task_of_slices,
 )
 from lancetable.spark.merge import NullKeys, SparkMergeBuilder
 from lancetable.spark.merge.job import incoming_schema
 from lancetable.spark.options import DEFAULT_BATCH_ROWS, DEFAULT_TASK_BYTES, SourceOptions
 from lancetable.spark.pin import Pin, pinned
-from lancetable.spark.reader import BATCH_BYTES, scan_slices
+from lancetable.spark.reader import scan_options, scan_slices
 from lancetable.spark.runner import Json, Runner, SparkRunner, init_worker, raise_failures
 from lancetable.spark.types import spark_schema, table_schema, wire_schema
 
@@ -99,7 +101,7 @@ class SparkTable:
         Raises
         ------
         DatasetNotFoundError, RefNotFoundError
-            If there is no table or branch.
+            If the table or the branch does not exist.
 
         Examples
         --------
@@ -107,7 +109,7 @@ class SparkTable:
         >>> table.to_df(columns=["id"], filter="price > 10").show()  # doctest: +SKIP
         """
         table = cls(spark, str(path), storage_options=storage_options, branch=branch, runner=runner, run_on=run_on)
-        table._call(_version)
+        table._call(attrgetter("version"))  # raises for a missing table or branch
         return table
 
     def __repr__(self) -> str:
@@ -159,22 +161,19 @@ class SparkTable:
         UnsupportedFeatureError
             For a column of a type that Spark does not have.
         """
-        if sum(each is not None for each in (version, tag, as_of)) > 1:
+        if sum(selector is not None for selector in (version, tag, as_of)) > 1:
             raise InvalidInputError("version, tag and as_of name a version each; give one of them")
-        moment = as_of.isoformat() if isinstance(as_of, datetime) else as_of
-        wanted = replace(self.options, version=tag if version is None else version, timestamp_as_of=moment)
+        time = as_of.isoformat() if isinstance(as_of, datetime) else as_of
+        options = replace(self.options, version=version, tag=tag, timestamp_as_of=time)
         names = None if columns is None else tuple(columns)
-        cores = self._cores()
         plan = self.coordinator.submit(
-            PlanScan(wanted, names, filter, target_rows_per_task, target_bytes_per_task, cores)
+            PlanScan(options, names, filter, target_rows_per_task, target_bytes_per_task, self._cores())
         )
         pin, schema = planned_pin(self.options, plan), schema_from_string(plan["schema"])
-        options = ScanOptions(
-            columns=list(schema.names), filter=filter, batch_size=batch_size, batch_size_bytes=BATCH_BYTES
-        )
+        scan = scan_options(schema.names, filter, batch_size)
 
         def read(slices: tuple[Split, ...], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
-            return scan_slices(pin, slices, options, wire)
+            return scan_slices(pin, slices, scan, wire)
 
         return self.scan(slices_from_plan(plan), read, spark_schema(schema), plan["without_nulls"])
 
@@ -198,20 +197,20 @@ class SparkTable:
         """
         if not tasks:
             return self._spark.createDataFrame([], schema)
-        fields = [StructField(f.name, f.dataType, f.nullable and f.name not in without_nulls) for f in schema.fields]
-        sent = StructType(fields)
+        sent = StructType(
+            [StructField(f.name, f.dataType, f.nullable and f.name not in without_nulls) for f in schema.fields]
+        )
         wire = wire_schema(sent)
-        texts = [json.dumps(task_of_slices(task)) for task in tasks]
-        rows = sum(each.stop - each.start for task in tasks for each in task)
-        apart = max(1, min(2 * rows, _MOST_NUMBERS) // len(tasks))
-        shift = apart.bit_length() - 1  # a power of two: a division for each number took longer than narrow columns
+        encoded = [json.dumps(task_of_slices(task)) for task in tasks]
+        rows = sum(part.stop - part.start for task in tasks for part in task)
+        numbers_per_task = max(1, min(2 * rows, _MAX_NUMBERS) // len(tasks))
+        shift = numbers_per_task.bit_length() - 1  # a division for each number would take longer than narrow columns
 
         def read_some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             init_worker()
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    slices = json.loads(texts[number >> shift])["slices"]
-                    yield from read(tuple(Split(*each) for each in slices), wire)
+                    yield from read(slices_of_task(json.loads(encoded[number >> shift])), wire)
 
         numbers = self._spark.range(0, len(tasks) << shift, 1, len(tasks)).where(f"(id & {(1 << shift) - 1}) = 0")
         frame = numbers.mapInArrow(read_some, sent)
@@ -224,11 +223,11 @@ class SparkTable:
 
     def count_rows(self, filter: str | None = None) -> int:
         """Return the number of rows; without `filter` from the manifest alone."""
-        question = PlanCount(self.options, filter)
-        plan = self.coordinator.submit(question)
+        count = PlanCount(self.options, filter)
+        plan = self.coordinator.submit(count)
         if "rows" in plan:
             return int(plan["rows"])
-        return sum(each["rows"] for each in raise_failures(self._runner.run(question.work(plan), plan["tasks"])))
+        return sum(result["rows"] for result in raise_failures(self._runner.run(count.work(plan), plan["tasks"])))
 
     # ----------------------------------------------------------------------------------------------------- changing
 
@@ -254,29 +253,66 @@ class SparkTable:
         RetryableCommitConflictError
             If every attempt lost against another commit.
         """
-
         return int(self._change(DeleteJob(self.options, txn, predicate))["rows"])
 
     def update(self, set: Mapping[str, str], where: str | None = None, *, txn: tuple[str, int] | None = None) -> int:
         """Set columns to the values of SQL expressions in the rows for which `where` is true.
 
-        Returns the number of updated rows. Arguments and errors as in `LanceDataset.update` and `delete`.
+        Parameters
+        ----------
+        set
+            SQL expressions by column name.
+        where
+            SQL predicate; all rows by default.
+        txn
+            An application and the number of its change; a change that was committed before is not made again.
+
+        Returns
+        -------
+        int
+            The number of updated rows, 0 for a repeated change.
+
+        Raises
+        ------
+        InvalidSqlError, ColumnNotFoundError
+            If an expression or the predicate does not fit the table.
+        RetryableCommitConflictError
+            If every attempt lost against another commit.
 
         Examples
         --------
         >>> table.update(set={"v": "v + 1"}, where="id < 10")  # doctest: +SKIP
         """
-
         return int(self._change(UpdateJob(self.options, txn, dict(set), where))["rows"])
 
     def merge(self, source: DataFrame, on: str | Sequence[str], *, null_keys: NullKeys = "refuse") -> SparkMergeBuilder:
-        """Begin a merge of a frame into the table, by the key columns `on`; see `SparkMergeBuilder`.
+        """Begin a merge of a frame into the table.
 
-        A null in a key matches no row. So a source row with one would be inserted again by each repeated merge, and is
-        refused by default. With `null_keys="drop"` such rows are dropped and counted in the result; with "keep" they
-        are inserted each time, which makes the merge not repeatable.
+        Parameters
+        ----------
+        source
+            The frame, with columns of the table.
+        on
+            The key columns.
+        null_keys
+            What to do with source rows that have a null in a key. Such a row matches nothing, so that each repeated
+            merge would insert it again. "refuse" raises, "drop" drops and counts the rows, and "keep" inserts them
+            each time, which makes the merge not repeatable.
 
-        Example: `t.merge(updates, "id").when_matched_update_all().when_not_matched_insert_all().execute()`
+        Returns
+        -------
+        SparkMergeBuilder
+            Builder of the actions.
+
+        Raises
+        ------
+        InvalidInputError
+            If `null_keys` is unknown.
+
+        Examples
+        --------
+        >>> merge = table.merge(updates, "id").when_matched_update_all()  # doctest: +SKIP
+        >>> merge.when_not_matched_insert_all().execute()  # doctest: +SKIP
         """
         keys = (on,) if isinstance(on, str) else tuple(on)
         return SparkMergeBuilder(self, source, keys, runner=self._runner, cores=self._cores(), null_keys=null_keys)
@@ -328,31 +364,42 @@ class SparkTable:
         InvalidInputError
             If a function has no schema.
         """
-        expressions = dict(values) if isinstance(values, Mapping) else None
-        if expressions is None and schema is None:
-            raise InvalidInputError("a function needs the schema of the columns that it makes")
-        name = job or str(uuid.uuid4())
-        if expressions is not None and job is None:
-            name = hashlib.sha256(json.dumps(expressions, sort_keys=True).encode()).hexdigest()
-
-        new = None if expressions is not None else self._arrow_schema(schema, vector_columns)
+        new = None
+        if isinstance(values, Mapping):
+            values = dict(values)
+            name = job or hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+        elif schema is None:
+            raise InvalidInputError("missing argument: schema, the types of the columns that the function returns")
+        else:
+            name, new = job or str(uuid.uuid4()), self._arrow_schema(schema, vector_columns)
         columns = None if input_columns is None else tuple(input_columns)
-        work = AddColumnsJob(self.options, None, expressions or values, new, columns, batch_size, name)
-        return int(self._change(work)["reused"])
+        add_columns = AddColumnsJob(self.options, None, values, new, columns, batch_size, name)
+        return int(self._change(add_columns)["reused"])
 
     # -------------------------------------------------------------------------------------------------- maintenance
 
     def compact(self, **options: Any) -> CompactionMetrics:
         """Rewrite small neighbouring fragments, and those with many deleted rows, in tasks.
 
-        The options are those of `LanceDataset.optimize.compact_files`, such as `target_rows_per_fragment=1_000_000`.
-        Raises InvalidInputError for an unknown option.
+        Parameters
+        ----------
+        options
+            As in `LanceDataset.optimize.compact_files`, for instance `target_rows_per_fragment=1_000_000`.
+
+        Returns
+        -------
+        CompactionMetrics
+            Numbers of removed and added fragments and files.
+
+        Raises
+        ------
+        InvalidInputError
+            If an option is unknown.
         """
         known = CompactionOptions.__annotations__
-        unknown = [each for each in options if each not in known]
-        if unknown:
-            raise InvalidInputError(f"compact has no option {unknown[0]!r}; there are {', '.join(known)}")
-
+        for name in options:
+            if name not in known:
+                raise InvalidInputError(f"compact has no option {name!r}; there are {', '.join(known)}")
         return CompactionMetrics(**self._change(CompactJob(self.options, None, options)))
 
     def vacuum(
@@ -364,13 +411,27 @@ class SparkTable:
     ) -> CleanupStats:
         """Remove old versions and the files that no version needs, those of failed jobs included.
 
-        See `LanceDataset.cleanup_old_versions`. Files that no version names are kept for seven days, since a job may
-        be running, unless `delete_unverified`.
+        Parameters
+        ----------
+        older_than_days, retain_versions
+            The age of versions that are removed, and the number of newest versions that are kept; see
+            `LanceDataset.cleanup_old_versions`.
+        delete_unverified
+            Also remove files that no version names and that are less than seven days old. A running job may need them.
+
+        Returns
+        -------
+        CleanupStats
+            Numbers of removed versions and bytes.
         """
         older_than = None if older_than_days is None else timedelta(days=older_than_days)
-        arguments = {"older_than": older_than, "retain_versions": retain_versions}
-        found = self._call(LanceDataset.cleanup_old_versions, **arguments, delete_unverified=delete_unverified)
-        return CleanupStats(**found)
+        stats = self._call(
+            LanceDataset.cleanup_old_versions,
+            older_than=older_than,
+            retain_versions=retain_versions,
+            delete_unverified=delete_unverified,
+        )
+        return CleanupStats(**stats)
 
     def migrate(self, data_storage_version: str = "2.1") -> MigrationMetrics:
         """Bring the table to a newer data format, in one process, without tasks; see `DatasetOptimizer.migrate`."""
@@ -381,14 +442,14 @@ class SparkTable:
         self._call(_restore, version=version)
 
     def tag(self, name: str, version: int | None = None) -> None:
-        """Create a tag on a version, the newest by default, so that no cleanup removes it; move a tag that exists."""
+        """Create a tag on a version, the newest by default, or move it. A cleanup does not remove tagged versions."""
         self._call(_tag, name=name, version=version)
 
-    # --------------------------------------------------------------------------------------------------- looking in
+    # -------------------------------------------------------------------------------------------------- inspecting
 
     def history(self) -> DataFrame:
         """Return a row for each version, newest first: its number, time, operation, rows, data files, properties."""
-        rows = [(row[0], datetime.fromisoformat(row[1]), *row[2:]) for row in self._call(_history)]
+        rows = [(number, datetime.fromisoformat(time), *rest) for number, time, *rest in self._call(_history)]
         columns = (
             "version bigint, timestamp timestamp, operation string, read_version bigint, num_rows bigint,"
             " num_data_files bigint, properties map<string,string>"
@@ -403,11 +464,13 @@ class SparkTable:
 
     # ------------------------------------------------------------------------------------------------------- inside
 
-    def _change(self, job: TaskJob) -> Json:
-        def run(plan: Json) -> list[Json]:
-            return self._runner.run(job.work(plan), plan["tasks"])
-
-        return run_job(job, self.coordinator, run, conflict_retries=self._conflict_retries)
+    def _change(self, job: TableJob) -> Json:
+        return run_job(
+            job,
+            self.coordinator,
+            lambda plan: self._runner.run(job.work(plan), plan["tasks"]),
+            conflict_retries=self._conflict_retries,
+        )
 
     def _cores(self) -> int | None:
         """Return the number of tasks that run at a time; None in a Connect session, where it is unknown."""
@@ -426,14 +489,10 @@ class SparkTable:
         return table_schema(parsed, dict(vectors or {}))
 
 
-_MOST_NUMBERS = 1 << 25  # 256 MB: Spark broadcasts nothing near as long, and counts so far within a tenth of a second
+_MAX_NUMBERS = 1 << 25  # 256 MB: too much for Spark to broadcast, and counted within a tenth of a second
 
 
 # Functions for `Call`, which run on the client or on the cluster. They return JSON.
-
-
-def _version(dataset: LanceDataset) -> int:
-    return dataset.version
 
 
 def _source_schema(dataset: LanceDataset, names: list[str]) -> str:
@@ -461,28 +520,23 @@ def _history(dataset: LanceDataset) -> list[list[Any]]:
     for entry in reversed(dataset.versions()):
         transaction = dataset.read_transaction(entry["version"])
         metadata = entry["metadata"]
-        rows.append(
-            [
-                entry["version"],
-                entry["timestamp"].isoformat(),
-                None if transaction is None else type(transaction.operation).__name__,
-                None if transaction is None else transaction.read_version,
-                int(metadata["total_rows"]) if "total_rows" in metadata else None,
-                int(metadata["total_data_files"]) if "total_data_files" in metadata else None,
-                {} if transaction is None else dict(transaction.transaction_properties or {}),
-            ]
-        )
+        made_by: list[Any] = [None, None, {}]
+        if transaction is not None:
+            properties = dict(transaction.transaction_properties or {})
+            made_by = [type(transaction.operation).__name__, transaction.read_version, properties]
+        totals = [int(metadata[name]) if name in metadata else None for name in ("total_rows", "total_data_files")]
+        rows.append([entry["version"], entry["timestamp"].isoformat(), *made_by[:2], *totals, made_by[2]])
     return rows
 
 
 def _fragments(dataset: LanceDataset) -> list[list[Any]]:
     return [
         [
-            each.fragment_id,
-            each.physical_rows - each.num_deletions,
-            each.num_deletions,
-            [file.path for file in each.data_files()],
-            sum(file.file_size_bytes or 0 for file in each.data_files()),
+            fragment.fragment_id,
+            fragment.physical_rows - fragment.num_deletions,
+            fragment.num_deletions,
+            [file.path for file in fragment.data_files()],
+            sum(file.file_size_bytes or 0 for file in fragment.data_files()),
         ]
-        for each in dataset.get_fragments()
+        for fragment in dataset.get_fragments()
     ]

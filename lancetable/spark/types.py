@@ -1,8 +1,8 @@
 """Spark types and Arrow types, both ways.
 
-PySpark's own helpers are not stable between releases and leave out half of Arrow, so the mapping is kept here. Three
-schemas are told apart: the *table's* (what lies in Lance), the *Spark* schema (what users see), and the *wire* schema
-(the exact Arrow form in which Spark wants batches of its schema).
+PySpark's own helpers are not stable between releases and leave out half of Arrow, so the mapping is kept here. There
+are three schemas: that of the *table* in Lance, the *Spark* schema that users see, and the *wire* schema, the exact
+Arrow schema that Spark requires of batches.
 
 | Arrow | Spark |
 | --- | --- |
@@ -18,7 +18,7 @@ schemas are told apart: the *table's* (what lies in Lance), the *Spark* schema (
 | dictionary, extension | as their values, as their storage |
 | time32, time64 | time (PySpark 4.1 and later) |
 
-Anything else has no Spark form: it is refused, naming the column.
+Other types have no Spark type and are refused, with the name of the column.
 """
 
 from __future__ import annotations
@@ -67,55 +67,59 @@ _TIME_TYPE: type[st.DataType] | None = getattr(st, "TimeType", None)
 
 
 def spark_schema(schema: pa.Schema) -> st.StructType:
-    """The Spark schema under which a table of this Arrow schema is read.
+    """Return the Spark schema of a table with this Arrow schema.
 
     Raises UnsupportedFeatureError naming the first column that Spark cannot represent.
     """
-    return st.StructType([st.StructField(f.name, _spark_type(f.type, f.name), f.nullable) for f in schema])
+    return _spark_struct(schema, "")
 
 
 def wire_schema(schema: st.StructType) -> pa.Schema:
-    """The Arrow schema, to the letter, of batches that Spark accepts and sends for `schema`."""
-    return pa.schema([pa.field(f.name, _wire_type(f.dataType, f.name, "element"), f.nullable) for f in schema.fields])
+    """Return the exact Arrow schema of batches that Spark accepts and sends for `schema`."""
+    return pa.schema(_wire_fields(schema, "", "element"))
 
 
 def table_schema(schema: st.StructType, vector_dimensions: dict[str, int] | None = None) -> pa.Schema:
-    """The Arrow schema of a new table for a frame of this Spark schema.
+    """Return the Arrow schema of a new table for a frame of this Spark schema.
 
-    `vector_dimensions` names top-level array columns to be stored as fixed-size lists of so many items. Names may come
-    in lower case, as Spark hands over the keys of options.
+    `vector_dimensions` contains the sizes of fixed-size lists by the names of top-level array columns. Case is ignored,
+    since Spark passes the keys of options in lower case.
     """
     vectors = {name.lower(): dimension for name, dimension in (vector_dimensions or {}).items()}
-    fields = []
-    for field in schema.fields:
-        arrow = _wire_type(field.dataType, field.name, "item")
+    fields = _wire_fields(schema, "", "item")
+    for number, field in enumerate(fields):
         dimension = vectors.pop(field.name.lower(), None)
         if dimension is not None:
-            if not pa.types.is_list(arrow):
-                raise InvalidInputError(f"column {field.name!r} is {field.dataType.simpleString()}, not an array")
-            arrow = pa.list_(arrow.value_field, dimension)
-        fields.append(pa.field(field.name, arrow, field.nullable))
+            if not pa.types.is_list(field.type):
+                raise InvalidInputError(
+                    f"column {field.name!r} is {schema[number].dataType.simpleString()}, not an array"
+                )
+            fields[number] = field.with_type(pa.list_(field.type.value_field, dimension))
     if vectors:
         raise InvalidInputError(f"no column {', '.join(map(repr, vectors))} to store as a vector")
     return pa.schema(fields)
 
 
 def convert_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` with the columns of `schema`, in its order and in exactly its types.
+    """Return `batch` with the columns of `schema`, in its order and in exactly its types.
 
-    Values are never changed: a cast that would lose something raises SchemaMismatchError naming the column.
+    Values are never changed: a cast that would change one raises SchemaMismatchError naming the column.
     """
     columns = []
     for field in schema:
         index = batch.schema.get_field_index(field.name)
-        if index < 0:
-            columns.append(pa.nulls(batch.num_rows, field.type))
-            continue
-        columns.append(_convert(batch.column(index), field.type, field.name))
+        try:
+            columns.append(
+                pa.nulls(batch.num_rows, field.type) if index < 0 else _converted(batch.column(index), field.type)
+            )
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            message = f"column {field.name!r} cannot become {field.type}: {error}"
+            raise SchemaMismatchError(message, column=field.name) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def convert_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterable[pa.RecordBatch]:
+    """Return the batches in the types of `schema`, see `convert_batch`."""
     return (convert_batch(batch, schema) for batch in batches)
 
 
@@ -140,18 +144,20 @@ def check_stored_as(given: pa.DataType, stored: pa.DataType, column: str) -> Non
         for number in range(given.num_fields):
             inner = given.field(number)
             check_stored_as(inner.type, stored.field(number).type, f"{column}.{inner.name}")
-    elif _loses_zone(given, stored) or _loses_zone(stored, given):
-        raise SchemaMismatchError(
-            f"column {column!r} is {given} in the frame and {stored} in the table, and the conversion depends on the"
-            " time zone of the session; cast it in Spark to the type of the table",
-            column=column,
-        )
-    elif (types.is_boolean(stored) and _is_number(given)) or (types.is_decimal(stored) and types.is_floating(given)):
-        raise SchemaMismatchError(
-            f"column {column!r} is {given} in the frame and {stored} in the table, which would change values; cast it"
-            " in Spark to the type of the table",
-            column=column,
-        )
+    else:
+        problem = None
+        if _loses_zone(given, stored) or _loses_zone(stored, given):
+            problem = "and the conversion depends on the time zone of the session"
+        elif (types.is_boolean(stored) and _is_number(given)) or (
+            types.is_decimal(stored) and types.is_floating(given)
+        ):
+            problem = "which would change values"
+        if problem is not None:
+            raise SchemaMismatchError(
+                f"column {column!r} is {given} in the frame and {stored} in the table, {problem}; cast it in Spark to"
+                " the type of the table",
+                column=column,
+            )
 
 
 def _plain_type(arrow: pa.DataType) -> pa.DataType:
@@ -172,9 +178,14 @@ def _is_number(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or pa.types.is_decimal(arrow))
 
 
+def _spark_struct(fields: Iterable[pa.Field], prefix: str) -> st.StructType:
+    return st.StructType(
+        [st.StructField(field.name, _spark_type(field.type, prefix + field.name), field.nullable) for field in fields]
+    )
+
+
 def _spark_type(arrow: pa.DataType, column: str) -> st.DataType:
-    if isinstance(arrow, pa.BaseExtensionType):
-        return _spark_type(arrow.storage_type, column)
+    arrow = _plain_type(arrow)
     arrow = _WIDENED.get(arrow, arrow)
     plain = _TO_SPARK.get(arrow)
     if plain is not None:
@@ -189,8 +200,6 @@ def _spark_type(arrow: pa.DataType, column: str) -> st.DataType:
         return _TIME_TYPE()
     if pa.types.is_decimal(arrow) and arrow.precision <= MAX_DECIMAL_PRECISION and 0 <= arrow.scale <= arrow.precision:
         return st.DecimalType(arrow.precision, arrow.scale)
-    if pa.types.is_dictionary(arrow):
-        return _spark_type(arrow.value_type, column)
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
         items = arrow.value_field
         return st.ArrayType(_spark_type(items.type, f"{column}.{items.name}"), items.nullable)
@@ -201,14 +210,19 @@ def _spark_type(arrow: pa.DataType, column: str) -> st.DataType:
             arrow.item_field.nullable,
         )
     if pa.types.is_struct(arrow):
-        return st.StructType(
-            [st.StructField(f.name, _spark_type(f.type, f"{column}.{f.name}"), f.nullable) for f in arrow]
-        )
+        return _spark_struct(arrow, f"{column}.")
     raise UnsupportedFeatureError(
         f"column {column!r} has the Arrow type {arrow}, which Spark cannot represent; "
         "leave it out with the option columns='...'",
         feature=str(arrow),
     )
+
+
+def _wire_fields(schema: st.StructType, prefix: str, item_name: str) -> list[pa.Field]:
+    return [
+        pa.field(field.name, _wire_type(field.dataType, prefix + field.name, item_name), field.nullable)
+        for field in schema.fields
+    ]
 
 
 def _wire_type(spark: st.DataType, column: str, item_name: str) -> pa.DataType:
@@ -224,48 +238,33 @@ def _wire_type(spark: st.DataType, column: str, item_name: str) -> pa.DataType:
         value = pa.field("value", _wire_type(spark.valueType, f"{column}.value", item_name), spark.valueContainsNull)
         return pa.map_(_wire_type(spark.keyType, f"{column}.key", item_name), value)
     if isinstance(spark, st.StructType):
-        return pa.struct(
-            [
-                pa.field(f.name, _wire_type(f.dataType, f"{column}.{f.name}", item_name), f.nullable)
-                for f in spark.fields
-            ]
-        )
+        return pa.struct(_wire_fields(spark, f"{column}.", item_name))
     if _TIME_TYPE is not None and isinstance(spark, _TIME_TYPE):
         return pa.time64("ns")
     raise UnsupportedFeatureError(
-        f"column {column!r} has the Spark type {spark.simpleString()}, which has no Arrow form here; "
+        f"column {column!r} has the Spark type {spark.simpleString()}, which has no Arrow type here; "
         "cast it, for instance to string, before writing",
         feature=spark.simpleString(),
     )
 
 
-def _convert(values: pa.Array, target: pa.DataType, column: str) -> pa.Array:
-    if values.type.equals(target):
-        return values
-    try:
-        return _converted(values, target)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SchemaMismatchError(f"column {column!r} cannot become {target}: {error}", column=column) from error
-
-
 def _converted(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Arrow's cast, and what it cannot do: dictionaries and extension types, at any depth."""
-    found = values.type
-    if found.equals(target):
+    """Return Arrow's cast of values, extended to dictionaries and extension types at any depth."""
+    source = values.type
+    if source.equals(target):
         return values
     if isinstance(target, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(target, _converted(values, target.storage_type))
-    if isinstance(found, pa.BaseExtensionType):
+    if isinstance(source, pa.BaseExtensionType):
         return _converted(values.storage, target)
     if pa.types.is_dictionary(target):
-        plain = values.dictionary_decode() if pa.types.is_dictionary(found) else values
-        coded = _converted(plain, target.value_type).dictionary_encode()
-        return pa.DictionaryArray.from_arrays(
-            coded.indices.cast(target.index_type), coded.dictionary, ordered=target.ordered
-        )
-    if pa.types.is_dictionary(found):
+        plain = values.dictionary_decode() if pa.types.is_dictionary(source) else values
+        encoded = _converted(plain, target.value_type).dictionary_encode()
+        indices = encoded.indices.cast(target.index_type)
+        return pa.DictionaryArray.from_arrays(indices, encoded.dictionary, ordered=target.ordered)
+    if pa.types.is_dictionary(source):
         return _converted(values.dictionary_decode(), target)
-    if pa.types.is_nested(found) and pa.types.is_nested(target) and (_is_special(found) or _is_special(target)):
+    if pa.types.is_nested(source) and pa.types.is_nested(target) and (_is_special(source) or _is_special(target)):
         values = _with_children(values, target)
     cast = values.cast(target)
     check_finite(values, cast)
@@ -273,34 +272,34 @@ def _converted(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _is_special(arrow: pa.DataType) -> bool:
-    """Whether there is anything inside that Arrow does not cast."""
+    """Return True if a type is, or contains, one that Arrow does not cast."""
     if isinstance(arrow, pa.BaseExtensionType) or pa.types.is_dictionary(arrow):
         return True
     return any(_is_special(arrow.field(number).type) for number in range(arrow.num_fields))
 
 
 def _with_children(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """The same lists, maps or structs with children of the target's types."""
-    found = values.type
-    if pa.types.is_struct(found) and pa.types.is_struct(target):
-        wanted = {field.name: field.type for field in target}
-        children = [_converted(values.field(n), wanted.get(f.name, f.type)) for n, f in enumerate(found)]
-        fields = [field.with_type(child.type) for field, child in zip(found, children, strict=True)]
+    """Return the same lists, maps or structs with children of the target's types."""
+    source = values.type
+    if pa.types.is_struct(source) and pa.types.is_struct(target):
+        types = {field.name: field.type for field in target}
+        children = [_converted(values.field(n), types.get(field.name, field.type)) for n, field in enumerate(source)]
+        fields = [field.with_type(child.type) for field, child in zip(source, children, strict=True)]
         return pa.StructArray.from_arrays(children, fields=fields, mask=values.is_null())
-    if pa.types.is_map(found) and pa.types.is_map(target):
+    if pa.types.is_map(source) and pa.types.is_map(target):
         keys, items = _converted(values.keys, target.key_type), _converted(values.items, target.item_type)
         entries = pa.StructArray.from_arrays(
-            [keys, items], fields=[found.key_field.with_type(keys.type), found.item_field.with_type(items.type)]
+            [keys, items], fields=[source.key_field.with_type(keys.type), source.item_field.with_type(items.type)]
         )
         kind, child = pa.map_(entries.type[0], entries.type[1]), entries
-    elif pa.types.is_struct(found) or pa.types.is_map(found) or pa.types.is_struct(target) or pa.types.is_map(target):
+    elif pa.types.is_struct(source) or pa.types.is_map(source) or pa.types.is_struct(target) or pa.types.is_map(target):
         return values
     else:
         child = _converted(values.values, target.value_type)
-        item = found.value_field.with_type(child.type)
-        if pa.types.is_fixed_size_list(found):
-            kind = pa.list_(item, found.list_size)
+        item = source.value_field.with_type(child.type)
+        if pa.types.is_fixed_size_list(source):
+            kind = pa.list_(item, source.list_size)
         else:
-            kind = pa.large_list(item) if pa.types.is_large_list(found) else pa.list_(item)
-    buffers = values.buffers()[: 1 if pa.types.is_fixed_size_list(found) else 2]
+            kind = pa.large_list(item) if pa.types.is_large_list(source) else pa.list_(item)
+    buffers = values.buffers()[: 1 if pa.types.is_fixed_size_list(source) else 2]
     return pa.Array.from_buffers(kind, len(values), buffers, -1, values.offset, [child])

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    NumericType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as st
 from pyspark.sql.window import Window
 from pyspark.storagelevel import StorageLevel
 
-from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidOperationError
+from lancetable.errors import ColumnNotFoundError, InvalidOperationError
 from lancetable.spark.casts import cast_source
-from lancetable.spark.merge import MergeResult, NullKeys
+from lancetable.spark.merge import MergeResult
+from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_error
 from lancetable.spark.sql import quote_name
 
 if TYPE_CHECKING:
@@ -31,7 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["UpsertResult", "upsert"]
 
 _RANK = "_lancetable_rank"
-_ORDERED = (BinaryType, BooleanType, DateType, NumericType, StringType, TimestampNTZType, TimestampType)
+_ORDERED = (
+    *(st.BinaryType, st.BooleanType, st.DateType, st.NumericType),
+    *(st.StringType, st.TimestampNTZType, st.TimestampType),
+)
 
 
 class UpsertResult(MergeResult, total=False):
@@ -112,64 +109,41 @@ def upsert(
             raise ColumnNotFoundError(
                 f"the source has no column {name!r}; it has {', '.join(frame.columns)}", column=name
             )
-    if null_keys not in ("refuse", "drop", "keep"):
-        raise InvalidInputError(f"null_keys is 'refuse', 'drop' or 'keep', not {null_keys!r}")
+    check_null_keys(null_keys)
     frame = cast_source(frame, table.source_schema(frame.columns))
-    persists = persist and frame.storageLevel == StorageLevel.NONE
-    if persists:
-        frame = frame.persist()
-    try:
-        return _upsert(table, frame, keys, newest_by, null_keys, txn, consecutive)
-    finally:
-        if persists:
-            frame.unpersist()
-
-
-def _upsert(
-    table: SparkTable,
-    frame: DataFrame,
-    keys: list[str],
-    newest_by: str | None,
-    null_keys: NullKeys,
-    txn: tuple[str, int] | None,
-    consecutive: bool,
-) -> UpsertResult:
-    has_null_key: Column = F.lit(False)
-    for name in keys:
-        has_null_key = has_null_key | F.col(quote_name(name)).isNull()
-    total, without_key = frame.agg(F.count(F.lit(1)), F.count_if(has_null_key)).collect()[0]
-    if without_key and null_keys == "refuse":
-        raise InvalidOperationError(
-            f"{without_key} of {total} source rows have a null in the key ({', '.join(keys)}). A null key matches no"
-            ' row, so that each repeated upsert would insert them again: filter them out, or pass null_keys="drop" to'
-            ' drop and count them or null_keys="keep" to insert them each time'
-        )
-    dropped = without_key if null_keys == "drop" else 0
-    if total == dropped and txn is None:
-        return _result(dict.fromkeys(_OUTCOMES, 0), total, dropped)
-    rows = frame.where(~has_null_key) if dropped else frame
-    rows = _unique(rows, keys, has_null_key) if newest_by is None else _newest(rows, keys, newest_by, has_null_key)
-    merge = table.merge(rows, keys, null_keys="keep")
-    merge = merge.when_matched_update_all(newest_by=newest_by, skip_unchanged=True).when_not_matched_insert_all()
-    merged = merge.execute(txn=txn, consecutive=consecutive)
-    return _result({**merged}, total, dropped)
+    with ExitStack() as stack:
+        if persist and frame.storageLevel == StorageLevel.NONE:
+            stack.callback(frame.persist().unpersist)
+        has_null_key: Column = F.lit(False)
+        for name in keys:
+            has_null_key = has_null_key | F.col(quote_name(name)).isNull()
+        total, without_key = frame.agg(F.count(F.lit(1)), F.count_if(has_null_key)).collect()[0]
+        if without_key and null_keys == "refuse":
+            raise null_keys_error(f"{without_key} of {total}", keys)
+        dropped = without_key if null_keys == "drop" else 0
+        if total == dropped and txn is None:
+            return _result(dict.fromkeys(_OUTCOMES, 0), total, dropped)
+        rows = frame.where(~has_null_key) if dropped else frame
+        rows = _unique(rows, keys, has_null_key) if newest_by is None else _newest(rows, keys, newest_by, has_null_key)
+        merge = table.merge(rows, keys, null_keys="keep")
+        merge = merge.when_matched_update_all(newest_by=newest_by, skip_unchanged=True).when_not_matched_insert_all()
+        merged = merge.execute(txn=txn, consecutive=consecutive)
+        return _result({**merged}, total, dropped)
 
 
 def _result(merged: Mapping[str, Any], total: int, dropped: int) -> UpsertResult:
     counts = {name: merged.get(name, 0) for name in _OUTCOMES}
     repeated = bool(merged.get("repeated", False))
-    return UpsertResult(
-        num_source_rows=total,
-        num_inserted_rows=counts["num_inserted_rows"],
-        num_updated_rows=counts["num_updated_rows"],
-        num_deleted_rows=0,
-        num_unchanged_rows=counts["num_unchanged_rows"],
-        num_older_rows=counts["num_older_rows"],
-        num_rows_without_order=counts["num_rows_without_order"],
-        num_null_key_rows=0 if repeated else dropped,
-        num_superseded_rows=0 if repeated else total - dropped - sum(counts.values()),
-        repeated=repeated,
-    )
+    superseded = total - dropped - sum(counts.values())
+    numbers = {
+        **counts,
+        "num_source_rows": total,
+        "num_deleted_rows": 0,
+        "num_null_key_rows": 0 if repeated else dropped,
+        "num_superseded_rows": 0 if repeated else superseded,
+        "repeated": repeated,
+    }
+    return cast("UpsertResult", numbers)
 
 
 _OUTCOMES = (

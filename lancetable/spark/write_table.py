@@ -1,10 +1,10 @@
-"""`write_table`: a frame written with each of Spark's four modes, of which the data source gets only two."""
+"""`write_table`: writes with all four modes of Spark, which passes only two of them to a data source."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from lancetable.commit.idempotency import is_done
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, LanceError
@@ -33,17 +33,43 @@ def write_table(
     storage_options: Mapping[str, str] | None = None,
     txn: tuple[str, int] | None = None,
 ) -> None:
-    """Write a frame as a table, through Spark's own write of the data source.
+    """Write a frame as a table. Any thread may call this.
 
-    `mode` is Spark's: "errorifexists" and "ignore" make a table where none is, "append" makes or extends one,
-    "overwrite" replaces rows and schema, older versions stay. `vector_columns`, dimensions by column name, are stored
-    as vectors. `txn`, an application and the number of its change, makes a repeated write do nothing; so does a number
-    below that of the last change, with a warning. Every thread may call this.
+    Each partition of the frame becomes a data file: `repartition` a frame of many small ones.
 
-    One data file is written for each partition of the frame: `repartition` it where that makes too many. Raises
-    AlreadyExistsError; SchemaMismatchError for rows that do not fit, through Spark.
+    Parameters
+    ----------
+    df
+        The frame.
+    path
+        Address of the table.
+    mode
+        As in Spark: "errorifexists" and "ignore" create a table, "append" creates or extends one, and "overwrite"
+        replaces rows and schema, while older versions stay.
+    vector_columns
+        Dimensions by the names of array columns, which a new table stores as vectors.
+    max_rows_per_file, data_storage_version
+        Limit of a data file, and data format of a new table.
+    storage_options
+        Options of the store.
+    txn
+        An application and the number of its change, which makes a repeated write do nothing. A number below that of
+        the last change does nothing either, with a warning.
+
+    Raises
+    ------
+    InvalidInputError
+        If the mode is unknown.
+    AlreadyExistsError
+        If the table exists, with "errorifexists".
+    Exception
+        Spark's, whose message contains SchemaMismatchError for rows that do not fit the table.
+
+    Examples
+    --------
+    >>> write_table(spark.range(10), "s3://bucket/t.lance", "append", txn=("daily", 7))  # doctest: +SKIP
     """
-    if mode not in ("errorifexists", "error", "ignore", "append", "overwrite"):
+    if mode not in get_args(Mode):
         raise InvalidInputError(f"mode is errorifexists, ignore, append or overwrite, not {mode!r}")
     from lancetable.spark import register
 
@@ -51,24 +77,25 @@ def write_table(
     creates = mode in ("errorifexists", "error", "ignore")
     if creates and _exists(path, storage_options):
         if mode == "ignore":
-            logger.info("%s: there is a table, so mode 'ignore' writes nothing", path)
+            logger.info("%s: the table exists, so mode 'ignore' writes nothing", path)
             return
         raise AlreadyExistsError(f"Dataset already exists: {path}; choose mode='append' or 'overwrite'", path=path)
     if txn is not None and not creates:
         _log_if_skipped(path, storage_options, txn)
     writer = df.write.format("lance").mode("overwrite" if mode == "overwrite" else "append")
-    options: dict[str, object] = {f"{VECTOR_PREFIX}{name}": size for name, size in (vector_columns or {}).items()}
-    options.update({f"{STORAGE_PREFIX}{key}": value for key, value in (storage_options or {}).items()})
-    if max_rows_per_file is not None:
-        options["max_rows_per_file"] = max_rows_per_file
-    if data_storage_version is not None:
-        options["data_storage_version"] = data_storage_version
-    if txn is not None:
-        options["txnAppId"], options["txnVersion"] = txn
-    if creates:
-        options["create"] = "true"
+    app, number = (None, None) if txn is None else txn
+    options = {
+        **{f"{VECTOR_PREFIX}{name}": size for name, size in (vector_columns or {}).items()},
+        **{f"{STORAGE_PREFIX}{key}": value for key, value in (storage_options or {}).items()},
+        "max_rows_per_file": max_rows_per_file,
+        "data_storage_version": data_storage_version,
+        "txnAppId": app,
+        "txnVersion": number,
+        "create": "true" if creates else None,
+    }
     for name, value in options.items():
-        writer = writer.option(name, str(value))
+        if value is not None:
+            writer = writer.option(name, str(value))
     try:
         writer.save(str(path))
     except Exception as error:
@@ -76,11 +103,11 @@ def write_table(
         if not creates or "AlreadyExistsError" not in str(error):
             raise
         if mode != "ignore":
-            raise AlreadyExistsError(f"Dataset already exists: {path}", path=path) from error
+            raise AlreadyExistsError(f"Dataset already exists: {path}; choose another mode", path=path) from error
 
 
 def _log_if_skipped(path: str, storage_options: Mapping[str, str] | None, txn: tuple[str, int]) -> None:
-    """Log a skipped change in this process too, because Spark keeps the log of the writer to itself."""
+    """Log a skipped change in this process too, because Spark does not pass on the log of the writer."""
     try:
         config = open_version(path, storage_options=storage_options).manifest.config
     except LanceError as error:  # a client of Connect may not reach the table

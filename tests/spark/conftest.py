@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def spark_environment() -> dict[str, str]:
-    """What Spark starts its Python workers from; they must find the package under test."""
+    """Return the environment of Spark and its Python workers, which import the package under test."""
     pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'lancetable[spark-local]'")
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java, and there is none on the path")

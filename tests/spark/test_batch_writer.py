@@ -1,4 +1,4 @@
-"""What Spark calls on the writer and the reader, called directly: no session, no Java."""
+"""Calls of the writer and the reader as Spark makes them, without a session and Java."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_abort_after_a_commit_that_landed_removes_nothing(tmp_path: Path, exists
     pickle.loads(pickle.dumps(writer)).abort(messages)
     expected = [0, 1, 2] if exists and not overwrite else [1, 2]
     assert lancetable.dataset(path).to_table()["id"].to_pylist() == expected
-    # Committing once more is no second commit.
+    # Committing once more does not commit twice.
     version = lancetable.dataset(path).version
     if exists:
         pickle.loads(pickle.dumps(writer)).commit(messages)
@@ -215,6 +215,6 @@ def test_a_tag_on_a_branch_is_read_from_the_branch(tmp_path: Path) -> None:
     source = LanceDataSource({"path": str(path), "tag": "here"})
     reader = pickle.loads(pickle.dumps(source.reader(source.schema())))
     assert isinstance(reader, LanceReader)
-    main.tags.delete("here")  # what was pinned does not depend on it any more
+    main.tags.delete("here")  # the pinned version does not depend on it any more
     batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
     assert sorted(value for batch in batches for value in batch["id"].to_pylist()) == [0, 1]

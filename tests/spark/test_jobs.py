@@ -39,15 +39,15 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'la
 
 from lancetable.spark import SparkTable
 from lancetable.spark.coordinator import run_job
+from lancetable.spark.jobs.base import planned_pin, schema_from_string
 from lancetable.spark.jobs.compact import CompactFragments
 from lancetable.spark.jobs.count import CountRows
 from lancetable.spark.jobs.delete import DeleteRows
-from lancetable.spark.jobs.plans import planned_pin, schema_from_string
 from lancetable.spark.jobs.update import UpdateRows
 from lancetable.spark.merge.broadcast_merge import InsertRows, MergeFragments, keys_compare_as_in_spark, merge_broadcast
-from lancetable.spark.merge.broadcast_source import _estimated_bytes, _land, _pack, open_part
+from lancetable.spark.merge.broadcast_source import open_part, write_part
 from lancetable.spark.merge.job import MergeJob
-from lancetable.spark.pin import Pin, _opened
+from lancetable.spark.pin import Pin, open_pin
 from lancetable.spark.runner import Json, Runner, ThreadRunner, Work
 from lancetable.table.version import TableVersion
 
@@ -94,7 +94,7 @@ def test_delete_update_count_and_compact_in_tasks(tmp_path: Path, stable: bool, 
 
 
 class Twice(Through):
-    """What a cluster may do: run a task again whose answer was lost."""
+    """A runner that runs each task twice, as a cluster does if a result is lost."""
 
     def run(self, work: Work, tasks: Any) -> list[Json]:
         super().run(work, tasks)
@@ -115,7 +115,7 @@ def test_plans_and_commits_that_run_twice_on_the_cluster_change_once(tmp_path: P
 
 
 class Repeating(Through):
-    """What a cluster does: a task that fails is run again, whatever its first run has done."""
+    """A runner that runs a failed task again, as a cluster does, after its first run wrote files."""
 
     def run(self, work: Work, tasks: Any) -> list[Json]:
         for _ in range(3):
@@ -248,7 +248,7 @@ def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path)
     assert t.count_rows("id >= 0") == 1000 and old.open().version == 1
     shutil.rmtree(path)
     assert made(path, 2000).count_rows("id >= 0") == 2000 == t.count_rows("id >= 0")
-    _opened.clear()  # as in a process that has not seen the old one
+    open_pin.cache_clear()  # as in a process that has not seen the old one
     with pytest.raises(VersionNotFoundError, match="created again"):
         old.open()
 
@@ -320,7 +320,7 @@ def test_joined_rows_become_updates_inserts_and_deletions(tmp_path: Path, stable
 def packed(source: pa.Table, cut: int) -> tuple[bytes, ...]:
     """A source as two tasks bring it."""
     halves = [source.slice(0, cut).to_batches(max_chunksize=7), source.slice(cut).to_batches()]
-    return tuple(part["part"][0].as_py() for half in halves for part in _pack(iter(half), 1 << 20))
+    return tuple(part["part"][0].as_py() for half in halves for part in write_part(iter(half), None, 1 << 20))
 
 
 def merge_in_parts(
@@ -360,7 +360,7 @@ def test_a_merge_of_a_column_that_spark_needs_for_itself(tmp_path: Path) -> None
 def test_a_small_source_in_tasks_does_what_the_library_does(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lancetable.spark.jobs.plans.DEFAULT_TASK_ROWS", 100)
+    monkeypatch.setattr("lancetable.spark.options.DEFAULT_TASK_ROWS", 100)
     monkeypatch.setattr("lancetable.spark.merge.broadcast_merge._INSERTED_ROWS_OF_TASK", 6)
     rng = np.random.default_rng(seed)
     t = made(tmp_path / "t.lance", 400, enable_stable_row_ids=bool(seed % 2))
@@ -397,7 +397,7 @@ def test_a_small_source_in_tasks_does_what_the_library_does(
 
 
 def test_a_small_source_that_is_refused_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lancetable.spark.jobs.plans.DEFAULT_TASK_ROWS", 100)
+    monkeypatch.setattr("lancetable.spark.options.DEFAULT_TASK_ROWS", 100)
     t = made(tmp_path / "t.lance", 400)
     before = sorted(tmp_path.rglob("*.*"))
     clauses = Clauses(("id",), Matched.UPDATE, insert=True)
@@ -414,32 +414,38 @@ def test_a_small_source_that_is_refused_leaves_no_file(tmp_path: Path, monkeypat
     assert sorted(tmp_path.rglob("*.*")) == before
 
 
-def test_a_task_writes_its_rows_to_a_file_while_they_are_few(tmp_path: Path) -> None:
+def test_a_task_writes_its_rows_to_a_file_up_to_its_limit(tmp_path: Path) -> None:
     table = rows(1000)
     each = table.nbytes // 1000 + 48
-    assert list(_land(iter(table.schema.empty_table().to_batches()), str(tmp_path), 0)) == []
-    (found,) = _land(iter(table.to_batches(max_chunksize=100)), str(tmp_path), 1000 * each)
-    assert open_part(found["path"][0].as_py()).read_all() == table and found["bytes"].to_pylist() == [1000 * each]
+    assert list(write_part(iter(table.schema.empty_table().to_batches()), str(tmp_path), 0)) == []
+    (found,) = write_part(iter(table.to_batches(max_chunksize=100)), str(tmp_path), 1000 * each)
+    path = found["part"][0].as_py().decode()
+    assert open_part(path).read_all() == table and found["bytes"].to_pylist() == [1000 * each]
     (only,) = tmp_path.iterdir()
-    assert str(only) == found["path"][0].as_py()
+    assert str(only) == path
     for chunk in (100, 1000):  # too much in the last batch, or in the first
-        (found,) = _land(iter(table.to_batches(max_chunksize=chunk)), str(tmp_path), 1000 * each - 1)
-        assert found["path"].null_count == 1 and list(tmp_path.iterdir()) == [only]
+        (found,) = write_part(iter(table.to_batches(max_chunksize=chunk)), str(tmp_path), 1000 * each - 1)
+        assert found["part"].null_count == 1
 
     def broken() -> Iterator[pa.RecordBatch]:
         yield from table.to_batches()
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        list(_land(broken(), str(tmp_path), 1000 * each))
+        list(write_part(broken(), str(tmp_path), 1000 * each))
 
 
-def test_what_is_too_much_for_a_task_or_compares_otherwise_is_left_to_spark() -> None:
+def test_a_stream_over_the_limit_of_its_task_is_null() -> None:
     batches = rows(1000).to_batches(max_chunksize=100)
-    assert list(_pack(iter(()), 0)) == [] and next(_pack(iter(batches), 16_000))["part"].null_count == 0
-    assert next(_pack(iter(batches), 15_999))["part"].null_count == 1
-    assert next(_pack(iter(rows(1000).to_batches()), 5000))["part"].null_count == 1, "too much in the first batch"
-    assert _estimated_bytes(object()) is None, "a session that does not say"
+    assert list(write_part(iter(()), None, 0)) == []
+    (found,) = write_part(iter(batches), None, 16_000)
+    assert open_part(pa.py_buffer(found["part"][0].as_py())).read_all() == rows(1000)
+    assert next(write_part(iter(batches), None, 15_999))["part"].null_count == 1
+    (found,) = write_part(iter(rows(1000).to_batches()), None, 5000)
+    assert found["part"].null_count == 1, "too much in the first batch"
+
+
+def test_only_keys_that_compare_as_in_spark_are_merged_by_tasks() -> None:
     assert keys_compare_as_in_spark(
         [pa.int64(), pa.string(), pa.decimal128(9, 2), pa.dictionary(pa.int8(), pa.string())]
     )
@@ -477,7 +483,7 @@ def only_tasks_reach_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_some_tasks_refuse_on_a_cluster_keeps_its_type_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    monkeypatch.setattr("lancetable.spark.jobs.plans.DEFAULT_TASK_ROWS", 100)
+    monkeypatch.setattr("lancetable.spark.options.DEFAULT_TASK_ROWS", 100)
     lancetable.write_dataset(rows(400), tmp_path / "t.lance", max_rows_per_file=100)
     if verb == "compact":
         lancetable.dataset(tmp_path / "t.lance").delete("id % 2 = 0")
@@ -531,7 +537,7 @@ EXTENSIONS = {
 
 @pytest.mark.parametrize(("kind", "key"), [("uuid", "id"), ("uuid", "x"), ("json", "id"), ("tensor", "id")])
 def test_extension_types_go_to_every_task(tmp_path: Path, kind: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lancetable.spark.jobs.plans.DEFAULT_TASK_ROWS", 1)
+    monkeypatch.setattr("lancetable.spark.options.DEFAULT_TASK_ROWS", 1)
     values = EXTENSIONS[kind]
     if values is None:
         pytest.skip(f"this release of PyArrow has no type for {kind}")
@@ -544,32 +550,3 @@ def test_extension_types_go_to_every_task(tmp_path: Path, kind: str, key: str, m
     seen = lancetable.dataset(tmp_path / "t.lance").to_table().sort_by("id")
     wanted = pa.table({"id": [0, 1, 2], "x": values.take(pa.array([0, 1, 3]))})
     assert seen.to_pydict() == wanted.to_pydict()
-
-
-EXPLAINED = """== Optimized Logical Plan ==
-{root}
-+- LogicalRDD [id#0L], false, Statistics(sizeInBytes=7.8 KiB, rowCount=1.00E+3)
-
-== Physical Plan ==
-*(1) Project [id#0L]
-"""
-
-
-@pytest.mark.parametrize(
-    ("root", "size"),
-    [
-        ("Project [id#0L], Statistics(sizeInBytes=12.5 KiB)", 12_800),
-        ("Range (0, 9, step=1, splits=Some(2)), Statistics(sizeInBytes=72.0 B, rowCount=9)", 72),
-        ("Join Inner, Statistics(sizeInBytes=4.92E+22 B)", int(4.92e22)),
-        ("Join Inner, Statistics(sizeInBytes=8.0 EiB)", 8 << 60),
-        ("Project [Statistics(sizeInBytes=1 B) AS x#1], Statistics(sizeInBytes=3.0 MiB)", 3 << 20),
-        ("Project [one\nand two AS x#1], Statistics(sizeInBytes=3.0 MiB)", None),
-        ("Join Inner", None),
-    ],
-)
-def test_the_estimate_of_a_connect_session_is_that_of_the_whole(root: str, size: int | None) -> None:
-    class Frame:
-        def _explain_string(self, mode: str) -> str:
-            return EXPLAINED.format(root=root)
-
-    assert _estimated_bytes(Frame()) == size

@@ -1,4 +1,4 @@
-"""Columns of which files say that they have no nulls: what Spark is told, and that users see nothing of it."""
+"""Columns without nulls by the statistics of files: Spark gets them as not nullable, users as nullable."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def told(path: Path, *columns: str, most_files: int = 64, most_pages: int = 64) 
 
 
 def promised(frame: Any) -> list[str]:
-    """The columns that Spark knows to be without nulls where they come in."""
+    """The columns that Spark knows to be without nulls where they are read."""
     found = frame._jdf.queryExecution().optimizedPlan()
     while found.nodeName() != "MapInArrow":
         found = found.children().apply(0)

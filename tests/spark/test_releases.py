@@ -1,4 +1,4 @@
-"""What depends on the release of PySpark: faults that are worked around, and when they can be left behind."""
+"""Faults of PySpark releases that are worked around, and the releases in which they are fixed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ datasource = pytest.importorskip("pyspark.sql.datasource", reason="PySpark is no
 
 
 class Ones(datasource.DataSource):  # type: ignore[misc, name-defined]  # imported above, if it is there
-    """Twenty rows, of which seven have k = 1; the reader says that it takes care of filters on k."""
+    """Twenty rows, of which seven have k = 1; the reader reports that it applies filters on k."""
 
     @classmethod
     def name(cls) -> str:

@@ -21,7 +21,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'la
 
 from lancetable.spark import types
 
-# What Spark has no type for, and what is read as something else than it is written as (blobs as descriptions).
+# Types that Spark does not have, and those that are read as other ones (blobs as descriptions).
 NOT_MAPPED = {"decimal128(5, -2)", "decimal256(76, 20)"}
 if not hasattr(pytest.importorskip("pyspark.sql.types"), "TimeType"):  # it came with PySpark 4.1
     NOT_MAPPED |= {name for name in TYPE_CASES if name.startswith(("time32", "time64"))}

@@ -43,5 +43,5 @@ def test_a_table_in_a_bucket(spark: Any, s3: Moto, external: bool) -> None:
     ours = lancetable.dataset(uri, storage_options=options)
     ours.validate()
     assert ours.version == theirs.version
-    # The options hold secrets, which must not stand in what Spark prints of a plan.
+    # The options contain secrets, which must not appear in a plan that Spark prints.
     assert "labsecret" not in reader.load(uri)._jdf.queryExecution().toString()

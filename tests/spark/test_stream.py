@@ -184,7 +184,7 @@ def test_offsets_of_earlier_releases_are_read(tmp_path: Path, caplog: pytest.Log
     assert steps(reader, {"version": 4}) == ([], {"version": 4})
     with pytest.raises(InvalidOperationError, match=r"at version 5 of .*, and the newest version is 4"):
         steps(reader, {"version": 5})
-    # Where the version was cleaned up, nothing proves that the table is another one.
+    # If the version was cleaned up, nothing proves that the table is another one.
     offset = reader.latestOffset({"version": 0})
     made(path, 4)
     lancetable.dataset(path).cleanup_old_versions(timedelta(0))
@@ -289,7 +289,7 @@ def test_a_batch_is_committed_once_however_often_it_comes(tmp_path: Path) -> Non
     for restart in range(20):
         writer = sink(path, checkpointLocation=str(tmp_path / "cp"))
         if restart:
-            writer.commit([written(writer, restart - 1)], restart - 1)  # it had landed, and nobody heard of it
+            writer.commit([written(writer, restart - 1)], restart - 1)  # the commit succeeded, but its reply was lost
         message = written(writer, restart)
         writer.commit([message, None], restart)
         # An unheard commit: Spark aborts, and the files stay.
@@ -309,7 +309,7 @@ def test_a_batch_is_committed_once_however_often_it_comes(tmp_path: Path) -> Non
         for fragment in lancetable.dataset(path, version["version"]).get_fragments()
         for file in fragment.data_files()
     }
-    assert named == used  # what was written twice is gone
+    assert named == used  # files that were written twice are removed
 
 
 def test_two_writers_of_one_stream_cannot_both_commit_a_batch(tmp_path: Path) -> None:

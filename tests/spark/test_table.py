@@ -94,20 +94,13 @@ def test_tasks_suit_the_cores_of_the_session(spark: Any, tmp_path: Path) -> None
     assert len(tasks) == 2 and sum(tasks) == 1_000_000 and max(tasks) < 510_000
 
 
-@pytest.fixture(params=["to every task", "in files of tasks", "joined by Spark", "tried and joined"])
+@pytest.fixture(params=["in streams", "in files", "joined by Spark"])
 def source_goes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The sources of these tests are small; they go as large ones go, or those with more rows than expected."""
-    name = "lancetable.spark.merge.broadcast_source"
-    if request.param == "tried and joined":
-        from lancetable.spark.merge.broadcast_source import _landing
-
-        monkeypatch.setattr(f"{name}._landing", lambda own, whole: _landing(own, 0))
-        monkeypatch.setattr(f"{name}._most_rows", lambda frame: None)
-        monkeypatch.setattr(f"{name}._unless_past", lambda rows, past: None)
-    elif request.param != "to every task":
-        monkeypatch.setattr(f"{name}._MOST_COLLECTED_BYTES", 0)
-        if request.param == "joined by Spark":
-            monkeypatch.setattr(f"{name}._MOST_MAPPED_BYTES", 0)
+    """The sources of these tests are small; they are sent in each of the ways that depend on size and session."""
+    if request.param == "in streams":
+        monkeypatch.setattr("lancetable.spark.merge.builder.SparkRunner", type("Other", (), {}))
+    elif request.param == "joined by Spark":
+        monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MAX_FILE_BYTES", 0)
     return str(request.param)
 
 
@@ -118,14 +111,13 @@ def rows_in(source: Any) -> pa.Table:
 
 
 @pytest.mark.parametrize("columns", ["id", "id, cast(id AS string) AS s"])
-def test_a_source_is_collected_while_each_task_of_it_brings_little(
+def test_streams_of_tasks_within_their_limits_are_broadcast(
     spark: Any, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     from lancetable.spark.merge.broadcast_source import broadcast_source
 
-    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MOST_BYTES", 4000)
-    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._estimated_bytes", lambda frame: 0)
-    for rows, small in ((0, True), (200, True), (504, columns == "id"), (506, False)):  # 250 * 8 = 4000 / 2
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MAX_STREAM_BYTES", 4000)
+    for rows, small in ((0, True), (150, True), (504, columns == "id"), (506, False)):  # 250 * 8 = 4000 / 2
         source = spark.range(0, rows, 1, 2).where(f"id % {max(1, rows // 2)} > 1").selectExpr(*columns.split(", "))
         found = broadcast_source(source, None)
         assert (found is not None) == small
@@ -135,15 +127,15 @@ def test_a_source_is_collected_while_each_task_of_it_brings_little(
 
 @pytest.mark.parametrize(
     ("columns", "each", "more", "uneven"),
-    [("bigint(n) AS _past", 300, 400, (1250, 1240)), ("bigint(n), 'x' AS s", 100, 300, (600, 590))],
+    [("bigint(n) AS n", 300, 400, (1250, 1240)), ("bigint(n), 'x' AS s", 100, 300, (700, 690))],
 )
-def test_a_source_is_collected_while_all_tasks_together_bring_little(
+def test_streams_within_the_limit_of_all_tasks_are_broadcast(
     spark: Any, monkeypatch: pytest.MonkeyPatch, columns: str, each: int, more: int, uneven: tuple[int, int]
 ) -> None:
-    """However many partitions there are, and whatever Spark expects of their rows."""
+    """For any number of partitions."""
     from lancetable.spark.merge.broadcast_source import broadcast_source
 
-    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MOST_BYTES", 20_000)
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MAX_STREAM_BYTES", 20_000)
     for sizes, small in (([each] * 8, True), ([more] * 8, False), ([*uneven, 300, 1, 1, 1, 1, 1], False)):
         source = broadcast_source(sized(spark, sizes).selectExpr(*columns.split(", ")), None)
         assert (source is not None) == small, sizes
@@ -151,13 +143,12 @@ def test_a_source_is_collected_while_all_tasks_together_bring_little(
 
 
 @pytest.mark.parametrize("columns", ["bigint(n) AS n", "bigint(n), 'x' AS s"])
-def test_a_source_lands_in_files_while_its_tasks_write_little(
+def test_files_within_the_limit_of_all_tasks_are_broadcast(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     from lancetable.spark.merge.broadcast_source import broadcast_source
 
-    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MOST_COLLECTED_BYTES", 0)
-    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MOST_MAPPED_BYTES", 20_000)  # a row counts as 48 more
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MAX_FILE_BYTES", 20_000)  # a row counts as 48 more
     for sizes, small in (([30] * 7 + [0], True), ([60] * 8, False), ([300, 150, 1, 1, 1, 1, 1, 1], False)):
         source = broadcast_source(sized(spark, sizes).selectExpr(*columns.split(", ")), str(tmp_path))
         assert (source is not None) == small, sizes
@@ -167,16 +158,17 @@ def test_a_source_lands_in_files_while_its_tasks_write_little(
         assert not list(tmp_path.iterdir())
 
 
-def test_a_source_with_more_rows_than_expected_lands_in_files(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("limit", [7, 8, 9, 15, 16, 17, 80, 100, 1000])
+def test_no_row_of_a_source_is_lost_at_the_limit(spark: Any, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """Spark may apply a filter to literal rows before it distributes them to tasks."""
     from lancetable.spark.merge.broadcast_source import broadcast_source
 
-    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MOST_COLLECTED_BYTES", 2000)
-    source = broadcast_source(sized(spark, [100, 900]), str(tmp_path))
-    assert source is not None and rows_in(source).num_rows == 1000 and len(source.parts) == 2
-    source = broadcast_source(sized(spark, [100, 90]), str(tmp_path))
-    assert source is not None and rows_in(source).num_rows == 190 and len(source.parts) == 1
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MAX_STREAM_BYTES", limit)
+    literal = spark.sql("SELECT * FROM VALUES (1L), (2L), (3L), (4L), (5L), (6L), (7L), (8L), (9L) AS t (id)")
+    for frame in (literal, spark.range(0, 9, 1, 3), spark.range(9).repartition(5)):
+        source = broadcast_source(frame, None)
+        assert source is None or rows_in(source).num_rows == 9
+        assert source is None or limit >= 72
 
 
 def sized(spark: Any, sizes: list[int]) -> Any:
@@ -222,22 +214,6 @@ def test_a_merge_casts_what_fits(spark: Any, tmp_path: Path, key: str, value: st
         spark.conf.unset("spark.sql.ansi.enabled")
 
 
-def test_a_source_of_rows_that_spark_can_count_before_is_collected_as_it_is(
-    spark: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from lancetable.spark.merge.broadcast_source import _most_rows, broadcast_source
-
-    given = spark.sql("SELECT * FROM VALUES (1L), (2L) AS t (id)")
-    assert _most_rows(given) == _most_rows(spark.range(5).limit(2)) == 2 == _most_rows(given.where("id > 1"))
-    assert _most_rows(given.selectExpr("explode(sequence(1, id))")) is None and _most_rows(object()) is None
-    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MOST_BYTES", 160)
-    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._first_of_tasks", None)
-    assert rows_in(broadcast_source(spark.range(0, 20, 1, 3), None))["id"].to_pylist() == list(range(20))
-    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._estimated_bytes", lambda frame: 0)
-    with pytest.raises(TypeError):
-        broadcast_source(spark.range(0, 21, 1, 3), None)
-
-
 def test_a_source_goes_to_tasks_of_this_machine_in_a_file(spark: Any) -> None:
     from lancetable.spark.merge.broadcast_source import broadcast_source
     from lancetable.spark.runner import SparkRunner
@@ -246,11 +222,12 @@ def test_a_source_goes_to_tasks_of_this_machine_in_a_file(spark: Any) -> None:
     assert directory is not None and Path(directory).is_dir()
     source = broadcast_source(spark.range(1000), directory)
     assert source is not None
-    (path,) = source.parts
-    assert isinstance(path, str) and Path(directory) in Path(path).parents
-    assert rows_in(source) == rows_in(broadcast_source(spark.range(1000), None))
+    paths = [part for part in source.parts if isinstance(part, str)]
+    assert len(paths) == len(source.parts) and all(Path(directory) in Path(path).parents for path in paths)
+    streams = broadcast_source(spark.range(1000), None)
+    assert streams is not None and rows_in(source) == rows_in(streams)
     source.close()
-    assert not Path(path).exists() and Path(directory).is_dir()
+    assert not any(Path(path).exists() for path in paths) and Path(directory).is_dir()
 
 
 @pytest.mark.usefixtures("source_goes")
@@ -266,18 +243,12 @@ def test_a_merge_leaves_no_file_of_its_source(spark: Any, tmp_path: Path) -> Non
     assert sorted(directory.rglob("*")) == before
 
 
-def test_a_source_that_cannot_be_written_leaves_no_file(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_that_fails_leaves_no_file(spark: Any, tmp_path: Path) -> None:
     from lancetable.spark.merge.broadcast_source import broadcast_source
 
-    def full(rows: pa.Table, sink: Any) -> None:
-        Path(sink).write_bytes(b"begun")
-        raise OSError("no space left")
-
-    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._write_stream", full)
-    with pytest.raises(OSError, match="no space"):
-        broadcast_source(spark.range(10), str(tmp_path))
+    frame = spark.range(10).selectExpr("CASE WHEN id < 20 THEN raise_error('no rows') ELSE id END AS id")
+    with pytest.raises(Exception, match="no rows"):
+        broadcast_source(frame.selectExpr("bigint(id) AS id"), str(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
@@ -286,8 +257,8 @@ def test_what_is_small_depends_on_how_many_tasks_hold_it(
 ) -> None:
     from lancetable.spark.merge.broadcast_source import broadcast_source
 
-    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MOST_BYTES", 100)
-    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MOST_BYTES_OF_TASKS", 160_000)
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MAX_STREAM_BYTES", 100)
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MAX_BYTES_OF_TASKS", 160_000)
     for cores, small in ((None, True), (2, True), (16, False)):
         source = broadcast_source(
             spark.range(0, 1000, 1, 2).selectExpr("cast(id AS string) AS s"), str(tmp_path), cores

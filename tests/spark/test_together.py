@@ -1,4 +1,4 @@
-"""Two Spark sessions and two plain processes change one table at the same time; a judge adds up what they were told."""
+"""Two Spark sessions and two plain processes change one table at the same time; a check adds up their results."""
 
 from __future__ import annotations
 

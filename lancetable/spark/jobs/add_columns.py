@@ -10,24 +10,24 @@ import pyarrow as pa
 
 from lancetable.errors import LanceError
 from lancetable.ops.schema import new_columns
-from lancetable.spark.jobs.base import TableJob
-from lancetable.spark.jobs.plans import (
+from lancetable.spark.jobs.base import (
+    TableJob,
     fragment_from_json,
     fragment_to_json,
-    pin_to_json,
     planned_pin,
     schema_from_string,
     schema_to_string,
 )
 from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json
+from lancetable.table.version import TableVersion
 
 __all__ = ["AddColumns", "AddColumnsJob"]
 
 
 @dataclass(frozen=True)
 class AddColumnsJob(TableJob):
-    """`new` is the schema of what a function makes; that of expressions follows from the table."""
+    """`new` is the schema of the columns that a function returns; that of expressions follows from the table."""
 
     values: Mapping[str, str] | Callable[[pa.RecordBatch], Any]
     new: pa.Schema | None
@@ -35,24 +35,22 @@ class AddColumnsJob(TableJob):
     batch_rows: int | None
     job: str
 
-    def plan(self) -> Json:
-        version = self.begin()
-        assert version is not None, "a backfill has no number"
+    def plan_tasks(self, version: TableVersion) -> Json:
         new = self.new
         if isinstance(self.values, Mapping):
             new = new_columns.expression_schema(version, self.values)
         assert new is not None
-        tasks = [{"fragment": each.id} for each in version.manifest.fragments]
-        return {"pin": pin_to_json(version), "new": schema_to_string(new), "tasks": tasks}
+        tasks = [{"fragment": fragment.id} for fragment in version.manifest.fragments]
+        return {"new": schema_to_string(new), "tasks": tasks}
 
     def work(self, plan: Json) -> AddColumns:
         pin, new = planned_pin(self.options, plan), schema_from_string(plan["new"])
         return AddColumns(pin, new, self.values, self.columns, self.batch_rows, self.job)
 
     def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
-        fragments = [fragment_from_json(each["fragment"]) for each in results]
+        fragments = [fragment_from_json(result["fragment"]) for result in results]
         new_columns.commit_fragments(self._base(plan), fragments, schema_from_string(plan["new"]), uuid)
-        return {"reused": sum(each["reused"] for each in results)}
+        return {"reused": sum(result["reused"] for result in results)}
 
     def discard(self, plan: Json, results: list[Json]) -> Json:
         return {}  # files stay: the next run of the job finds them

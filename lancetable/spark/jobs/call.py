@@ -24,5 +24,5 @@ class Call:
 
     def __call__(self) -> Json:
         dataset = LanceDataset.from_version(pinned(self.options).open())
-        found = self.function(dataset, **self.arguments)
-        return {"value": asdict(found) if hasattr(found, "__dataclass_fields__") else found}
+        value = self.function(dataset, **self.arguments)
+        return {"value": asdict(value) if hasattr(value, "__dataclass_fields__") else value}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from lancetable.dataset import LanceDataset
 from lancetable.ops.read.filtered_rows import count_plan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.read.splits import Split, scan_options_of
-from lancetable.spark.jobs.plans import pin_to_json, plan_row_tasks, planned_pin
+from lancetable.ops.read.splits import scan_options_of
+from lancetable.spark.jobs.base import pin_to_json, plan_row_tasks, planned_pin, slices_of_task
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.runner import Json
@@ -42,6 +42,5 @@ class CountRows:
 
     def __call__(self, task: Json) -> Json:
         version = self.pin.open()
-        slices = [Split(*each) for each in task["slices"]]
-        scans = scan_options_of(slices, ScanOptions(columns=[], filter=self.predicate))
+        scans = scan_options_of(slices_of_task(task), ScanOptions(columns=[], filter=self.predicate))
         return {"rows": sum(count_plan(version, plan_scan(version, scan)) for scan in scans)}

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from lancetable.ops.read.null_free import null_free_columns
 from lancetable.ops.read.scan_plan import resolve_filter
 from lancetable.ops.read.splits import plan_splits
-from lancetable.spark.jobs.plans import pin_to_json, rows_per_task, schema_to_string, task_of_slices
+from lancetable.spark.jobs.base import pin_to_json, rows_per_task, schema_to_string, task_of_slices
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import pinned
 from lancetable.spark.reader import projected_schema
 from lancetable.spark.runner import Json
-from lancetable.table.version import TableVersion
 
 __all__ = ["PlanScan"]
 
@@ -43,14 +40,14 @@ class PlanScan:
         if self.filter is not None:
             resolve_filter(version.schema, self.filter)  # raises here rather than in a task
         task_rows = self.task_rows or rows_per_task(version, self.cores)
-        tasks = plan_splits(version, columns=schema.names, task_rows=task_rows, task_bytes=self.task_bytes)
+        names = schema.names
+        tasks = plan_splits(version, columns=names, task_rows=task_rows, task_bytes=self.task_bytes)
+        without_nulls: list[str] = []
+        if len(tasks) > 1:
+            without_nulls = null_free_columns(version, names, most_files=_MOST_TAILS, most_pages=_MOST_PAGES)
         return {
             "pin": pin_to_json(version),
             "schema": schema_to_string(schema),
-            "without_nulls": self._without_nulls(version, schema) if len(tasks) > 1 else [],
+            "without_nulls": without_nulls,
             "tasks": [task_of_slices(task) for task in tasks],
         }
-
-    @staticmethod
-    def _without_nulls(version: TableVersion, schema: pa.Schema) -> list[str]:
-        return null_free_columns(version, schema.names, most_files=_MOST_TAILS, most_pages=_MOST_PAGES)

@@ -1,4 +1,4 @@
-"""Merges of a small source: every task has the whole source, and merges it into some fragments.
+"""Merges of a small source: every task has the whole source and merges it into some fragments.
 
     tasks of fragments ─► files, and the positions of source rows that matched nothing there
     source rows that matched nothing in any fragment ─► tasks that insert them ─► files
@@ -22,6 +22,7 @@ from lancetable.ops.change.merge.clauses import Clauses, check_source, null_keys
 from lancetable.ops.change.merge.merge_insert import load_source, prepare_part
 from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE, prepare_prejoined
 from lancetable.ops.change.spill import PartitionedRows
+from lancetable.spark.jobs.base import fragment_ids
 from lancetable.spark.merge.broadcast_source import Part, open_part
 from lancetable.spark.merge.job import merge_to_json
 from lancetable.spark.pin import Pin
@@ -35,7 +36,7 @@ _INSERTED_ROWS_OF_TASK = 256 << 10
 
 
 def keys_compare_as_in_spark(keys: Iterable[pa.DataType]) -> bool:
-    """Return whether keys of these types are equal in the library if they are in Spark.
+    """Return True if keys of these types are equal in the library whenever they are equal in Spark.
 
     In Spark 0.0 equals -0.0, and structs, lists and columns of type null may be joined.
     """
@@ -46,13 +47,13 @@ def keys_compare_as_in_spark(keys: Iterable[pa.DataType]) -> bool:
 
 def null_key_rows(source: tuple[Part, ...], on: Sequence[str]) -> pyroaring.BitMap:
     """Return the positions of the source rows that have a null in their key."""
-    start, found = 0, pyroaring.BitMap()
+    start, positions = 0, pyroaring.BitMap()
     for part in source:
         for batch in open_part(part):
             null = null_keys([batch.column(name) for name in on])
-            found |= pyroaring.BitMap(np.flatnonzero(null) + start)
+            positions |= pyroaring.BitMap(np.flatnonzero(null) + start)
             start += batch.num_rows
-    return found
+    return positions
 
 
 def merge_broadcast(
@@ -62,7 +63,7 @@ def merge_broadcast(
     incoming: pa.Schema,
     source: tuple[Part, ...],
     parts: Sequence[Json],
-    dropped: pyroaring.BitMap | None = None,
+    dropped: pyroaring.BitMap = pyroaring.BitMap(),  # noqa: B008  # not changed
 ) -> list[Json]:
     """Return what tasks wrote for the fragments of `parts` and for inserted rows, or that they were refused.
 
@@ -74,16 +75,18 @@ def merge_broadcast(
     left = pyroaring.BitMap(range(sum(open_part(part).read_all().num_rows for part in source)))
     for result in results:
         left &= pyroaring.BitMap.deserialize(base64.b64decode(result["unmatched"]))
-    rows = np.asarray((left - dropped if dropped else left).to_array(), dtype=np.int64)
+    rows = np.asarray((left - dropped).to_array(), dtype=np.int64)
     tasks = [
-        {"rows": _rows_text(rows[start : start + _INSERTED_ROWS_OF_TASK])}
+        {"rows": _rows_to_json(rows[start : start + _INSERTED_ROWS_OF_TASK])}
         for start in range(0, len(rows), _INSERTED_ROWS_OF_TASK)
     ]
     return results + runner.run(InsertRows(pin, clauses, incoming, source), tasks)
 
 
 @dataclass(frozen=True)
-class _Merging:
+class _SourceWork:
+    """Common part of the work of tasks that have the whole source."""
+
     pin: Pin
     clauses: Clauses
     incoming: pa.Schema
@@ -95,7 +98,7 @@ class _Merging:
                 yield convert_batch(batch, self.incoming)
 
 
-class MergeFragments(_Merging):
+class MergeFragments(_SourceWork):
     """{"slices"} of whole fragments -> an Update, and {"unmatched"}: source positions as a bitmap."""
 
     def __call__(self, task: Json) -> Json:
@@ -103,35 +106,25 @@ class MergeFragments(_Merging):
         stored = check_source(version.schema, self.clauses, self.incoming)
         with PartitionedRows(stored.to_storage_arrow(), self.clauses.on) as source:
             load_source(stored, self.batches(), source, None)
-            fragments = {fragment for fragment, _, _ in task["slices"]}
-            prepared, counts, unmatched = prepare_part(version, self.clauses, source, fragments)
+            prepared, counts, unmatched = prepare_part(version, self.clauses, source, set(fragment_ids(task)))
         version.store.sync(version.base)
-        return {**merge_to_json(prepared, counts), "unmatched": _rows_text(unmatched)}
+        return {**merge_to_json(prepared, counts), "unmatched": _rows_to_json(unmatched)}
 
 
-class InsertRows(_Merging):
+class InsertRows(_SourceWork):
     """{"rows"}: positions in the source, as a bitmap -> an Update with counts."""
 
     def __call__(self, task: Json) -> Json:
         version = self.pin.open()
         stored = check_source(version.schema, self.clauses, self.incoming)
         rows = np.asarray(pyroaring.BitMap.deserialize(base64.b64decode(task["rows"])).to_array(), dtype=np.int64)
-        prepared, counts = prepare_prejoined(version, self.clauses, stored, self._inserted(rows))
+        inserted = pa.Table.from_batches(self.batches(), self.incoming).take(pa.array(rows))
+        inserted = inserted.append_column(ADDRESS, pa.nulls(len(rows), pa.int64()))
+        inserted = inserted.append_column(IN_SOURCE, pa.repeat(True, len(rows)))
+        prepared, counts = prepare_prejoined(version, self.clauses, stored, inserted.to_batches())
         version.store.sync(version.base)
         return merge_to_json(prepared, counts)
 
-    def _inserted(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[pa.RecordBatch]:
-        start = 0
-        for batch in self.batches():
-            first, last = np.searchsorted(rows, [start, start + batch.num_rows])
-            chosen = batch.take(pa.array(rows[first:last] - start))
-            beside = [pa.nulls(chosen.num_rows, pa.int64()), pa.repeat(True, chosen.num_rows)]
-            if chosen.num_rows:
-                yield pa.RecordBatch.from_arrays(
-                    [*chosen.columns, *beside], names=[*chosen.schema.names, ADDRESS, IN_SOURCE]
-                )
-            start += batch.num_rows
 
-
-def _rows_text(rows: np.ndarray[Any, np.dtype[np.int64]]) -> str:
+def _rows_to_json(rows: np.ndarray[Any, np.dtype[np.int64]]) -> str:
     return base64.b64encode(build_roaring(rows)).decode()

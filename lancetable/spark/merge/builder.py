@@ -7,25 +7,24 @@ of the table (`join.py`). In both cases tasks write files, and one commit makes 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, get_args
+from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
 import pyroaring
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 
-from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched
 from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
 from lancetable.spark.casts import cast_source
 from lancetable.spark.coordinator import run_job
-from lancetable.spark.jobs.plans import planned_pin, schema_from_string, slices_from_plan
+from lancetable.spark.jobs.base import planned_pin, schema_from_string, slices_from_plan
 from lancetable.spark.merge.broadcast_merge import keys_compare_as_in_spark, merge_broadcast, null_key_rows
 from lancetable.spark.merge.broadcast_source import BroadcastSource, broadcast_source
 from lancetable.spark.merge.job import DELETE, KEY, MergeJob, counts_from_results
 from lancetable.spark.merge.join_merge import KeyScan, MergeRows, row_writer
+from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_error
 from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json, Runner, SparkRunner, permanent_failure, succeeded
 from lancetable.spark.types import spark_schema
@@ -35,12 +34,9 @@ if TYPE_CHECKING:
 
     from lancetable.spark.table import SparkTable
 
-__all__ = ["MergeResult", "NullKeys", "SparkMergeBuilder"]
+__all__ = ["MergeResult", "SparkMergeBuilder"]
 
-_SOURCE, _PLACE = "_source_", "_place"
-
-
-NullKeys: TypeAlias = Literal["refuse", "drop", "keep"]
+_SOURCE, _PARTITION = "_source_", "_partition"
 
 
 class _Changes(TypedDict):
@@ -65,24 +61,22 @@ class MergeResult(_Changes, total=False):
 
 
 @dataclass
-class _Kept:
-    """State of one call about its source, for all attempts. Another call may find other rows in the source.
+class _SourceOfCall:
+    """The source of one call, for all of its attempts. Another call may find other rows in the source.
 
-    `null_keys` are the rows of a small source that have a null in their key, None if they are not looked for.
+    `null_keys` are the positions of the rows of a small source that have a null in their key, unless they are inserted.
     """
 
-    source: BroadcastSource | None = None
-    looked: bool = False
-    null_keys: pyroaring.BitMap | None = None
-
-    def close(self) -> None:
-        if self.source is not None:
-            self.source.close()
+    broadcast: BroadcastSource | None = None
+    is_measured: bool = False
+    null_keys: pyroaring.BitMap = field(default_factory=pyroaring.BitMap)
 
 
 class SparkMergeBuilder:
-    """Builder of a merge. Each `when_...` method also has the name that it has in Delta's builder.
+    """Builder of a merge. Each `when_...` method is also available under its name in Delta's builder.
 
+    Examples
+    --------
     >>> t.merge(updates, "id").when_matched_update_all().when_not_matched_insert_all().execute()  # doctest: +SKIP
     """
 
@@ -96,8 +90,7 @@ class SparkMergeBuilder:
         cores: int | None,
         null_keys: NullKeys = "refuse",
     ) -> None:
-        if null_keys not in get_args(NullKeys):
-            raise InvalidInputError(f"null_keys is 'refuse', 'drop' or 'keep', not {null_keys!r}")
+        check_null_keys(null_keys)
         self._table, self._source, self._runner, self._cores = table, source, runner, cores
         self._null_keys = null_keys
         self._clauses = Clauses(on, insert_null_keys=null_keys == "keep")
@@ -131,7 +124,7 @@ class SparkMergeBuilder:
         return self._with(insert=True)
 
     def when_not_matched_by_source_delete(self, condition: str | None = None) -> SparkMergeBuilder:
-        """Rows of the table without a match are deleted; with `condition`, SQL over their columns, where it is true."""
+        """Delete rows of the table without a match, or those for which `condition`, SQL over their columns, is true."""
         return self._with(delete_unmatched=True, delete_condition=condition)
 
     whenMatchedUpdateAll = when_matched_update_all  # noqa: N815  # Delta's name
@@ -144,10 +137,10 @@ class SparkMergeBuilder:
     ) -> MergeResult:
         """Merge and commit.
 
-        A source of up to 32 MB, spread evenly over its partitions, is computed once and kept for all attempts; in a
-        session on one machine one of up to 256 MB, or 1 GB divided by the cores if that is less, where each row counts
-        for 48 bytes more. It is computed two or three times if Spark expected less of it. Any other source is joined
-        by Spark, several times slower, and computed for each attempt.
+        A source of up to 32 MB, spread evenly over its partitions, is computed once for all attempts; in a session on
+        one machine one of up to 256 MB, or 1 GB divided by the cores if that is less, where each row counts for 48
+        bytes more. Any other source is joined by Spark, several times slower. It is computed once to find its size, and
+        again for each attempt; persist one that takes long to compute.
 
         All rows of a small source are cast to the table's types, those of any other only as far as they are written.
         So a null in a required column and a key out of the range of its type are errors in a small source even if
@@ -185,11 +178,13 @@ class SparkMergeBuilder:
         """
         self._clauses.check()
         job = MergeJob(self._table.options, txn, self._clauses, tuple(self._source.columns), self._cores, consecutive)
-        kept = _Kept()
+        source = _SourceOfCall()
         try:
-            done = run_job(job, self._table.coordinator, partial(self._write, kept), conflict_retries=conflict_retries)
+            run = partial(self._write, source)
+            done = run_job(job, self._table.coordinator, run, conflict_retries=conflict_retries)
         finally:
-            kept.close()
+            if source.broadcast is not None:
+                source.broadcast.close()
         counts = Counts(**done["counts"])
         result = MergeResult(
             num_inserted_rows=counts.inserted, num_updated_rows=counts.updated, num_deleted_rows=counts.deleted
@@ -200,7 +195,7 @@ class SparkMergeBuilder:
             result["num_older_rows"] = counts.older
             result["num_rows_without_order"] = counts.without_order
         if self._null_keys == "drop":
-            result["num_null_key_rows"] = counts.null_keys + len(kept.null_keys or ())
+            result["num_null_key_rows"] = counts.null_keys + len(source.null_keys)
         if txn is not None:
             result["repeated"] = done["repeated"]
         return result
@@ -209,27 +204,27 @@ class SparkMergeBuilder:
         self._clauses = replace(self._clauses, **changes)  # type: ignore[arg-type]  # names and types are those above
         return self
 
-    def _write(self, kept: _Kept, plan: Json) -> list[Json]:
+    def _write(self, source: _SourceOfCall, plan: Json) -> list[Json]:
         clauses, incoming = replace(self._clauses, on=tuple(plan["on"])), schema_from_string(plan["incoming"])
         pin = planned_pin(self._table.options, plan)
-        if not kept.looked and keys_compare_as_in_spark([incoming.field(name).type for name in clauses.on]):
+        if not source.is_measured and keys_compare_as_in_spark([incoming.field(name).type for name in clauses.on]):
             directory = self._runner.directory_of_tasks() if isinstance(self._runner, SparkRunner) else None
-            kept.source = broadcast_source(cast_source(self._source, incoming), directory, self._cores)
-            kept.looked = True
-            if kept.source is not None and not clauses.insert_null_keys:
-                kept.null_keys = null_key_rows(kept.source.parts, clauses.on)
-        if kept.source is not None:
-            if kept.null_keys and self._null_keys == "refuse":
-                return [_null_keys_refused(len(kept.null_keys), clauses.on)]
-            return merge_broadcast(
-                self._runner, pin, clauses, incoming, kept.source.parts, plan["parts"], kept.null_keys
-            )
+            source.broadcast = broadcast_source(cast_source(self._source, incoming), directory, self._cores)
+            source.is_measured = True
+            if source.broadcast is not None and not clauses.insert_null_keys:
+                source.null_keys = null_key_rows(source.broadcast.parts, clauses.on)
+        refuses_null_keys = self._null_keys == "refuse"
+        if source.broadcast is not None:
+            if source.null_keys and refuses_null_keys:
+                return [permanent_failure(null_keys_error(str(len(source.null_keys)), clauses.on))]
+            parts = source.broadcast.parts
+            return merge_broadcast(self._runner, pin, clauses, incoming, parts, plan["parts"], source.null_keys)
         rows = self._joined(plan, pin, clauses, incoming)
-        found = rows.mapInArrow(row_writer(MergeRows(pin, clauses, incoming)), "result string").collect()
-        results = [json.loads(row["result"]) for row in found]
+        written = rows.mapInArrow(row_writer(MergeRows(pin, clauses, incoming)), "result string").collect()
+        results = [json.loads(row["result"]) for row in written]
         null_keys = counts_from_results(succeeded(results)).null_keys
-        if null_keys and self._null_keys == "refuse":
-            results.append(_null_keys_refused(null_keys, clauses.on))
+        if null_keys and refuses_null_keys:
+            results.append(permanent_failure(null_keys_error(str(null_keys), clauses.on)))
         return results
 
     def _joined(self, plan: Json, pin: Pin, clauses: Clauses, incoming: pa.Schema) -> DataFrame:
@@ -245,12 +240,8 @@ class SparkMergeBuilder:
             null_key = null_key | F.col(names[name]).isNull()
         # Rows with null keys reach the tasks, which count them, also where unmatched rows are of no use.
         counts_null_keys = not clauses.insert_null_keys
-        how = {
-            (False, False): "inner",
-            (True, False): "right_outer",
-            (False, True): "left_outer",
-            (True, True): "full_outer",
-        }[clauses.insert or counts_null_keys, clauses.delete_unmatched]
+        joins = (("inner", "right_outer"), ("left_outer", "full_outer"))
+        how = joins[clauses.delete_unmatched][clauses.insert or counts_null_keys]
         rows = keys.join(source, matches, how).withColumn(IN_SOURCE, F.coalesce(F.col(IN_SOURCE), F.lit(False)))
         if counts_null_keys and not clauses.insert:
             rows = rows.where(F.col(ADDRESS).isNotNull() | null_key)
@@ -259,20 +250,10 @@ class SparkMergeBuilder:
         if clauses.matched is Matched.KEEP:
             rows = rows.where(F.col(ADDRESS).isNull() | ~F.col(IN_SOURCE))
         hashed = F.pmod(F.xxhash64(*[names[name] for name in clauses.on]), F.lit(1 << 20))
-        place = F.when(F.col(ADDRESS).isNull(), -1 - hashed).otherwise(F.shiftrightunsigned(F.col(ADDRESS), 32))
+        partition = F.when(F.col(ADDRESS).isNull(), -1 - hashed).otherwise(F.shiftrightunsigned(F.col(ADDRESS), 32))
         return (
-            rows.select(*names.values(), ADDRESS, IN_SOURCE, place.alias(_PLACE))
-            .repartition(F.col(_PLACE))
+            rows.select(*names.values(), ADDRESS, IN_SOURCE, partition.alias(_PARTITION))
+            .repartition(F.col(_PARTITION))
             .sortWithinPartitions(F.col(ADDRESS).asc_nulls_last())
-            .drop(_PLACE)
+            .drop(_PARTITION)
         )
-
-
-def _null_keys_refused(rows: int, on: Sequence[str]) -> Json:
-    """Return the result that makes the whole job refused, since rows with null keys would be inserted each time."""
-    error = InvalidOperationError(
-        f"{rows} source rows have a null in the key ({', '.join(on)}). A null key matches no row, so that each repeated"
-        ' merge would insert them again: filter them out, or pass null_keys="drop" to drop and count them or'
-        ' null_keys="keep" to insert them each time'
-    )
-    return permanent_failure(error)

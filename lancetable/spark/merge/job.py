@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import ClassVar
 
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
+from lancetable.ops.change.batch_history import follows
 from lancetable.ops.change.merge.clauses import Clauses, Condition, Counts, check_source, key_fields
 from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
 from lancetable.ops.change.rewritten_rows import Prepared, commit_prepared
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import plan_splits
-from lancetable.spark.jobs.base import TableJob
-from lancetable.spark.jobs.plans import pin_to_json, rows_per_task, schema_to_string, task_of_slices
+from lancetable.spark.jobs.base import TableJob, rows_per_task, schema_to_string, task_of_slices
 from lancetable.spark.jobs.update import discard_update, update_from_results, update_to_json
 from lancetable.spark.options import DEFAULT_TASK_BYTES, DEFAULT_TASK_ROWS
 from lancetable.spark.runner import Json
@@ -26,23 +27,28 @@ __all__ = ["DELETE", "KEY", "MergeJob", "counts_from_results", "incoming_schema"
 KEY, DELETE = "_key_", "_delete"
 
 
-_NOTHING_MERGED: Json = {"counts": asdict(Counts()), "repeated": True}
-
-
 @dataclass(frozen=True)
 class MergeJob(TableJob):
-    """Its `tasks` are those of a scan of the keys, for a join in Spark, its `parts` whole fragments, for tasks that
-    know the source; `merge.py` takes one or the other."""
+    """A merge, planned for both strategies.
+
+    The `tasks` of the plan scan the keys for a join in Spark. Its `parts` are whole fragments, for tasks that have the
+    whole source.
+    """
 
     clauses: Clauses
     source: Sequence[str]
     cores: int | None
     consecutive: bool = False
 
-    def plan(self) -> Json:
-        version = self.begin(consecutive=self.consecutive)
-        if version is None:
-            return {"result": _NOTHING_MERGED}
+    repeated: ClassVar[Json] = {"counts": asdict(Counts()), "repeated": True}
+
+    def is_repeat(self, version: TableVersion) -> bool:
+        if self.txn is None or not self.consecutive:
+            return super().is_repeat(version)
+        remedy = "consecutive=False for this change (of a pipeline: continue_from_checkpoint=True)"
+        return not follows(version, *self.txn, remedy=remedy)
+
+    def plan_tasks(self, version: TableVersion) -> Json:
         on = tuple(field.name for field in key_fields(version.schema, self.clauses.on))
         incoming = incoming_schema(version, self.source)
         check_source(version.schema, replace(self.clauses, on=on), incoming)
@@ -51,17 +57,16 @@ class MergeJob(TableJob):
                 raise UnsupportedFeatureError(f"a merge by Spark has a column {name!r} of its own", feature="merge")
         condition = self.clauses.update_condition
         if condition is not None:
-            Condition(condition, version.schema, set(incoming.names))  # refused here, not in every task
+            Condition(condition, version.schema, set(incoming.names))  # raises here rather than in every task
         columns = _key_columns(self.clauses, on)
         keys = plan_scan(version, ScanOptions(columns=columns)).output_schema.append(pa.field(ADDRESS, pa.int64()))
         tasks = plan_splits(version, columns=on, task_rows=DEFAULT_TASK_ROWS, task_bytes=DEFAULT_TASK_BYTES)
-        # Each part indexes the source and writes a file of its own: no more of them than are of use.
+        # Each part indexes the source and writes a file of its own, so there are no more of them than are of use.
         part_rows = rows_per_task(version, self.cores)
         parts = plan_splits(
             version, columns=on, task_rows=part_rows, task_bytes=DEFAULT_TASK_BYTES, whole_fragments=True
         )
         return {
-            "pin": pin_to_json(version),
             "on": list(on),
             "incoming": schema_to_string(incoming),
             "columns": columns,
@@ -77,19 +82,19 @@ class MergeJob(TableJob):
         transaction = self._transaction(base, update_from_results(results), uuid)
         prepared = Prepared(transaction, {}, inserts_keys=unique and self.clauses.insert)
         merged = {"counts": asdict(counts_from_results(results)), "repeated": False}
-        return self._once(lambda: commit_prepared(base, prepared, keep_files=keep_files), merged, _NOTHING_MERGED)
+        return self._once(lambda: commit_prepared(base, prepared, keep_files=keep_files), merged)
 
     def discard(self, plan: Json, results: list[Json]) -> Json:
         return discard_update(self._base(plan), update_from_results(results))
 
 
 def incoming_schema(version: TableVersion, names: Sequence[str]) -> pa.Schema:
-    """The columns that a source brings, in the table's types and order. Raises SchemaMismatchError."""
+    """Return the table's fields for the columns of a source, in the table's order. Raises SchemaMismatchError."""
     table = version.schema.to_arrow()
     unknown = [name for name in names if name not in table.names]
     if unknown:
         raise SchemaMismatchError(
-            f"the source has a column {unknown[0]!r} that {version.uri} has not; there are {', '.join(table.names)}",
+            f"the source has a column {unknown[0]!r} that {version.uri} does not have; it has {', '.join(table.names)}",
             column=unknown[0],
         )
     return pa.schema([field for field in table if field.name in names])
@@ -105,10 +110,7 @@ def _key_columns(clauses: Clauses, on: Sequence[str]) -> dict[str, str]:
 
 def merge_to_json(prepared: Prepared, counts: Counts) -> Json:
     """Return the result of a task of a merge: an uncommitted Update and its counts, as JSON."""
-    return {
-        **update_to_json(prepared.operation),
-        "counts": asdict(counts),
-    }
+    return {**update_to_json(prepared.operation), "counts": asdict(counts)}
 
 
 def counts_from_results(results: Iterable[Json]) -> Counts:

@@ -47,7 +47,7 @@ class KeyScan:
 
 @dataclass(frozen=True)
 class MergeRows:
-    """Batches of joined rows, first the columns of `incoming`, -> what was written for them."""
+    """Batches of joined rows, first the columns of `incoming`, -> an Update with counts."""
 
     pin: Pin
     clauses: Clauses
@@ -56,27 +56,21 @@ class MergeRows:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Json:
         version = self.pin.open()
         stored = check_source(version.schema, self.clauses, self.incoming)
-        names = [*self.incoming.names, ADDRESS, IN_SOURCE]
-
-        def converted() -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                if batch.num_rows:
-                    given = pa.RecordBatch.from_arrays(batch.columns[: len(self.incoming)], names=self.incoming.names)
-                    source = convert_batch(given, self.incoming)
-                    beside = [batch.column(ADDRESS), batch.column(IN_SOURCE)]
-                    yield pa.RecordBatch.from_arrays([*source.columns, *beside], names=names)
-
-        prepared, counts = prepare_prejoined(version, self.clauses, stored, converted())
+        schema = pa.schema([*self.incoming, (ADDRESS, pa.int64()), (IN_SOURCE, pa.bool_())])
+        rows = (convert_batch(batch.rename_columns(schema.names), schema) for batch in batches if batch.num_rows)
+        prepared, counts = prepare_prejoined(version, self.clauses, stored, rows)
         version.store.sync(version.base)
         return merge_to_json(prepared, counts)
 
 
 def row_writer(work: MergeRows) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function that merges the joined rows of a task and yields its result."""
+
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         init_worker()
         text = run_task(lambda _: work(batches), "{}")
         for _ in batches:
-            pass  # a refusal leaves rows behind, which Spark wants to hand over
+            pass  # an error leaves rows, and Spark does not reuse a worker that has not read all of them
         yield pa.record_batch({"result": [text]})
 
     return write

@@ -38,7 +38,7 @@ class BreakingWriter(LanceWriter):
         if not broken:
             return message
         if self.kind == "always" or (self.kind != "nothing" and first(self.marker)):
-            with open(f"{self.marker}.files", "a") as lost:  # what this attempt has written, and nobody shall see
+            with open(f"{self.marker}.files", "a") as lost:  # files of this attempt, which must not become visible
                 lost.writelines(f"{file.path}\n" for each in fragments_of([message]) for file in each.files)
             if self.kind in ("exception", "always"):
                 raise RuntimeError("broken on purpose")

@@ -1,4 +1,4 @@
-"""One life of a stream that dies: restarts.py DIRECTORY BATCH
+"""One run of a stream that is killed: restarts.py DIRECTORY BATCH
 
 The process that commits batch BATCH kills Spark right after the commit, so that nobody hears of it. -1: nobody dies.
 """
