@@ -8,8 +8,8 @@ A cleanup can free a version number between the look for new versions and the pu
 
 A conditional create cannot prevent this. Time can: cleanups of this library wait before they remove very young versions
 (commit/gc/plan.py: CleanupPlan), so a publication within `GRACE_PERIOD_SECONDS` of its look needs no check. After a
-longer time the versions are listed again. A published version is valid if it is the newest. Otherwise the store's clock
-decides whether the next version is older, because a cleanup may keep tagged versions on both sides of a free number.
+longer time the versions are listed again. A cleanup never removes the newest version, and never leaves out an old
+version without a tag. A published version is therefore valid if it is the newest, or if both of its neighbours exist.
 """
 
 from __future__ import annotations
@@ -55,15 +55,16 @@ def verify_lineage(published: TableVersion) -> Lineage:
     newer = published.handler.newer(store, base, location)
     if not newer:
         return Lineage.SUCCESSOR
+    next_exists = newer[0].version == location.version + 1
+    if next_exists and published.handler.locate(store, base, location.version - 1, location.naming) is not None:
+        return Lineage.SUCCESSOR
     next_is_older = _is_older(store, base, newer[0], location)
+    if next_is_older is None:
+        return Lineage.UNKNOWN
     if next_is_older:
         return Lineage.STALE
     # If the next number is missing, that version was removed too and may have existed before the published one.
-    if newer[0].version != location.version + 1:
-        return Lineage.UNKNOWN
-    if next_is_older is None and published.handler.locate(store, base, location.version - 1, location.naming) is None:
-        return Lineage.UNKNOWN
-    return Lineage.SUCCESSOR
+    return Lineage.SUCCESSOR if next_exists else Lineage.UNKNOWN
 
 
 def _is_older(store: ObjectStore, base: str, one: ManifestLocation, other: ManifestLocation) -> bool | None:

@@ -15,7 +15,7 @@ from integration.servers.moto_locked import Moto
 from lancetable.format.paths import ManifestNaming, manifest_path
 from lancetable.store.open import open_store
 
-CLIENTS = ["obstore", "fsspec"]
+CLIENTS = ["obstore"]
 
 
 def _rows(first: int, count: int = 10) -> pa.Table:
@@ -114,7 +114,7 @@ def test_concurrent_writers_of_both_libraries_lose_no_rows(s3: Moto, external: b
     scale."""
     uri, options = _place(s3, external)
     lancetable.write_dataset(_rows(-1, 1), uri, storage_options=options)
-    libraries = ["lancetable", "pylance"] * (1 if scale == 1 else 4)
+    libraries = ["ours", "pylance"] * (1 if scale == 1 else 4)
     appends = 3 if scale == 1 else 25
     result = append_in_processes(uri, options, libraries, appends)
     assert check_rows(uri, options, libraries, appends, len(result["errors"])) == []

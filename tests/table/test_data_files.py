@@ -94,7 +94,7 @@ def test_an_interrupt_removes_all_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["open_writer", "writer.write", "writer.close"])
 def test_an_error_of_the_store_removes_all_files(tmp_path: Path, method: str) -> None:
     store = FaultyStore(LocalStore())
-    store.fail(method, 2 if method != "writer.write" else 5)
+    store.fail(method, 2)
     with pytest.raises(StoreError):
         write_data_files(
             store, str(tmp_path), SCHEMA, batches(7, 7), WriteLimits(max_rows_per_file=5), FileVersion.V2_0

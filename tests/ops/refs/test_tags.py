@@ -66,7 +66,7 @@ def test_tag_file_equals_that_of_pylance(version: TableVersion) -> None:
 
 def test_tags_of_pylance_are_read(version: TableVersion) -> None:
     pylance_tags(version).create("theirs", 1)
-    assert table_refs.read_tag(version.store, version.main_base, "theirs").version == 1
+    assert table_refs.TAGS.read(version.store, version.main_base, "theirs").version == 1
     assert open_version(version.uri, "theirs").version == 1
     tag_ops.update_tag(version, "theirs", 2)
     assert pylance_tags(version).get_version("theirs") == 2
@@ -74,10 +74,10 @@ def test_tags_of_pylance_are_read(version: TableVersion) -> None:
 
 def test_update_keeps_the_creation_time(version: TableVersion) -> None:
     tag_ops.create_tag(version, "t", 1)
-    before = table_refs.read_tag(version.store, version.main_base, "t")
+    before = table_refs.TAGS.read(version.store, version.main_base, "t")
     tag_ops.replace_tag_metadata(version, "t", {"k": "v"})
     tag_ops.update_tag(version, "t")
-    after = table_refs.read_tag(version.store, version.main_base, "t")
+    after = table_refs.TAGS.read(version.store, version.main_base, "t")
     assert (after.version, after.created_at, after.metadata) == (3, before.created_at, {"k": "v"})
     assert after.updated_at is not None
     assert before.updated_at is not None
@@ -103,19 +103,19 @@ def test_concurrent_creation_of_a_tag_raises_for_one_writer(
     with pytest.raises(AlreadyExistsError):
         tag_ops.create_tag(version, "t", 2)
     monkeypatch.undo()
-    assert table_refs.read_tag(version.store, version.main_base, "t").version == 1
+    assert table_refs.TAGS.read(version.store, version.main_base, "t").version == 1
 
 
 def test_tag_errors_match_pylance(version: TableVersion) -> None:
     tag_ops.create_tag(version, "t", 1)
     with pytest.raises(AlreadyExistsError):
         tag_ops.create_tag(version, "t", 2)
-    assert table_refs.read_tag(version.store, version.main_base, "t").version == 1
+    assert table_refs.TAGS.read(version.store, version.main_base, "t").version == 1
     for change in (tag_ops.delete_tag, tag_ops.update_tag):
         with pytest.raises(RefNotFoundError):
             change(version, "missing")
     with pytest.raises(RefNotFoundError):
-        table_refs.read_tag(version.store, version.main_base, "missing")
+        table_refs.TAGS.read(version.store, version.main_base, "missing")
     with pytest.raises(RefNotFoundError):
         tag_ops.create_tag(version, "u", "missing")
     with pytest.raises(VersionNotFoundError):
@@ -167,6 +167,6 @@ def test_tags_of_branches_are_stored_at_the_main_root(version: TableVersion) -> 
     branch = lance.dataset(version.uri).create_branch("dev", 2)
     on_branch = checkout(version, ("dev", None))
     tag_ops.create_tag(on_branch, "b")
-    assert table_refs.read_tag(version.store, version.main_base, "b").branch == "dev"
+    assert table_refs.TAGS.read(version.store, version.main_base, "b").branch == "dev"
     assert checkout(version, "b").branch == "dev"
     assert branch.tags.get_version("b") == 2
