@@ -29,7 +29,7 @@ from lancetable.commit.contention import Backoff, Contention, RetryLock, content
 from lancetable.commit.dictionaries import dictionary_head
 from lancetable.commit.gc.automatic import clean_up_after_commit, keeps_young_versions
 from lancetable.commit.legacy_manifests import repair
-from lancetable.commit.lineage import Lineage, is_in_grace_period, verify_lineage
+from lancetable.commit.lost_update import is_in_grace_period, is_lost_update
 from lancetable.commit.rebase import rebase_deletions, rebase_index
 from lancetable.errors import (
     AlreadyExistsError,
@@ -187,7 +187,7 @@ def _commit_on_branch(
                 published = run.publish() or (None if strict else run.check_existing())
             if published is not None:
                 backoff.won()
-                return run.check_lineage(published)
+                return run.check_not_lost(published)
             if strict or not backoff.next_attempt(conflict_known=run.conflict_known):
                 raise _exhausted_error(run, backoff, timeout_s)
             # A run that is many versions behind would otherwise lose against each of them in turn.
@@ -533,8 +533,8 @@ class _CommitRun:
             return None
         return replace(newest, file=manifests.packed_file(location, built.message, packed), newest_at=publishing_at)
 
-    def check_lineage(self, published: TableVersion) -> TableVersion:
-        """Return `published` after checking that it follows the version it was built on.
+    def check_not_lost(self, published: TableVersion) -> TableVersion:
+        """Return `published` after checking that newer versions contain its changes.
 
         Raises RetryableCommitConflictError if a cleanup had freed its number. Then the version is removed, because no
         later version contains its changes. Raises CommitStateUnknownError if the check fails.
@@ -543,15 +543,15 @@ class _CommitRun:
         if published.newest_at is None or is_in_grace_period(store, time.monotonic() - self._listed_at):
             return published
         try:
-            lineage = verify_lineage(published)
-            if lineage is Lineage.STALE:
+            lost = is_lost_update(published, self.newest)
+            if lost:
                 store.delete([published.location.path])
         except (LanceError, OSError) as error:
-            logger.debug("%s: the lineage of version %d cannot be checked: %s", published.uri, version, error)
-            lineage = Lineage.UNKNOWN
-        if lineage is Lineage.UNKNOWN:
+            logger.debug("%s: cannot check version %d against newer ones: %s", published.uri, version, error)
+            lost = None
+        if lost is None:
             raise _unknown_state_error(published.uri, self.transaction, version)
-        if lineage is Lineage.STALE:
+        if lost:
             raise self._gap_error(version)
         return published
 

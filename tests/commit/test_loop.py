@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pickle
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +17,6 @@ import pytest
 
 from lancetable.commit import contention, loop
 from lancetable.commit.contention import RetryLock
-from lancetable.commit.lineage import Lineage, verify_lineage
 from lancetable.commit.loop import commit_transaction, create_table
 from lancetable.errors import (
     AlreadyExistsError,
@@ -37,7 +34,7 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.paths import is_detached, manifest_path
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
-from lancetable.store.base import Capabilities, ObjectMeta, PutOutcome
+from lancetable.store.base import Capabilities, PutOutcome
 from lancetable.store.local import LocalStore
 from lancetable.table import deletions, transactions
 from lancetable.table.deletions import DeletionVector
@@ -702,65 +699,3 @@ def test_tables_that_remove_young_versions_are_listed_first(
     held, store = remote(version)
     commit(held, maker.make("Append"))
     assert (store.requests["list_names"] > 0) is looks
-
-
-@pytest.mark.parametrize("removed", [(0, 1), (1,)], ids=["with the version before", "alone"])
-def test_stale_version_under_a_freed_number_is_removed(
-    base: TableVersion, maker: Any, remote: Any, monkeypatch: pytest.MonkeyPatch, removed: tuple[int, ...]
-) -> None:
-    """Other writers commit two versions, the first is removed, and a late commit reuses its number."""
-    held, store = remote(base)
-    monkeypatch.setattr(loop, "is_in_grace_period", lambda *_: False)
-    first = commit(base, maker.make("Append"))
-    newest = commit(first, maker.make("Append"))
-    gone = [version.location.path for place, version in enumerate((base, first)) if place in removed]
-    store.delete(gone)
-    late = maker.make("Append")
-    time.sleep(0.02)  # file system clocks may tick every 4 ms, and their times decide the lineage
-    if len(removed) == 2:
-        with pytest.raises(RetryableCommitConflictError, match="cleaned up"):
-            commit(held, late)
-        assert store.find(first.location.path) is None
-    else:
-        # Both neighbours exist, so the version is a valid successor.
-        assert commit(held, late).version == first.version
-    assert latest(base).version == newest.version
-
-
-@pytest.mark.parametrize(
-    ("newer_times", "lineage"),
-    [
-        ((20.0,), Lineage.SUCCESSOR),
-        ((5.0,), Lineage.STALE),
-        ((10.0,), Lineage.UNKNOWN),
-        ((None, 20.0), Lineage.UNKNOWN),
-    ],
-    ids=["made later", "made before", "made at the same time", "behind a gap"],
-)
-def test_lineage_is_decided_by_the_clock_of_the_store(
-    base: TableVersion, maker: Any, newer_times: tuple[float | None, ...], lineage: Lineage
-) -> None:
-    """The previous version was removed, so the neighbours do not decide the lineage."""
-    ours = commit(base, maker.make("Append"))
-    times, version = {ours.location.path: 10.0}, ours
-    for seconds in newer_times:
-        version = commit(version, maker.make("Append"))
-        if seconds is None:
-            version.store.delete([version.location.path])
-        else:
-            times[version.location.path] = seconds
-    base.store.delete([base.location.path])
-
-    class Dated(CountingStore):
-        def list_names(self, *arguments: Any, **options: Any) -> list[ObjectMeta]:
-            found = super().list_names(*arguments, **options)
-            moments = {path.rpartition("/")[2]: datetime.fromtimestamp(t, timezone.utc) for path, t in times.items()}
-            return [meta._replace(last_modified=moments.get(meta.name)) for meta in found]
-
-    assert verify_lineage(replace(ours, store=Dated(ours.store))) is lineage
-
-
-def test_newest_version_is_a_successor(base: TableVersion, maker: Any) -> None:
-    landed = commit(base, maker.make("Append"))
-    base.store.delete([base.location.path])
-    assert verify_lineage(landed) is Lineage.SUCCESSOR

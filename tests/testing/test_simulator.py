@@ -144,10 +144,10 @@ def test_no_commit_reuses_a_version_number_freed_by_cleanup(scale: int, faults: 
         append_beside_cleanups(seed, faults)
 
 
-@pytest.mark.parametrize("verify_lineage", [False, True])
-def test_freed_version_numbers_are_reused_without_the_safeguards(verify_lineage: bool) -> None:
-    """Both safeguards are needed: cleanup spares young versions, and late publications verify their lineage."""
-    in_grace_period = loop.is_in_grace_period if verify_lineage else lambda *_: True
+@pytest.mark.parametrize("checks_late_publications", [False, True])
+def test_freed_version_numbers_are_reused_without_the_safeguards(checks_late_publications: bool) -> None:
+    """Both safeguards are needed: cleanup spares young versions, and late publications are checked."""
+    in_grace_period = loop.is_in_grace_period if checks_late_publications else lambda *_: True
     with (
         mock.patch.object(loop, "is_in_grace_period", in_grace_period),
         mock.patch.object(cleanup_plan, "_any_young", lambda *_: False),

@@ -11,8 +11,8 @@ Only files whose names match the format's patterns are removed, and only below t
 removed first, so that no version can be opened whose files are missing. If a cleanup is interrupted, the next one
 removes the rest.
 
-A commit on a remote store may skip listing versions (commit/lineage.py). Versions that are less than a minute older
-than the newest one are therefore removed at least one second after they were listed: by then, a commit on their
+A commit on a remote store may skip listing versions (commit/lost_update.py). Versions that are less than a minute
+older than the newest one are therefore removed at least one second after they were listed: by then, a commit on their
 predecessor has lost against them. Files of a version that appeared since the plan was made are kept.
 
 Files of a version that is being restored are kept as well:
@@ -34,7 +34,7 @@ from datetime import datetime, timedelta, timezone
 
 from lancetable.commit.gc.branch_references import CleanupReferencedBranch, branches_from, versions_needed_by
 from lancetable.commit.gc.referenced_files import ReferencedFiles, files_of_detached_versions
-from lancetable.commit.lineage import GRACE_PERIOD_SECONDS
+from lancetable.commit.lost_update import GRACE_PERIOD_SECONDS
 from lancetable.errors import CleanupError, InvalidOperationError, StoreError
 from lancetable.format.paths import (
     DATA_DIR,
