@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lancetable.arguments import check_integer
 from lancetable.errors import InvalidInputError, OutOfRangeError
-from lancetable.file.blobs.descriptor import BLOB_V2_NAME, PREPARED
+from lancetable.file.blobs.descriptor import PREPARED
 from lancetable.file.blobs.prepared import (
     BlobDescriptor,
     BlobDescriptorArrayBuilder,
@@ -29,6 +29,7 @@ from lancetable.file.blobs.prepared import (
     PackedBlobWriter,
 )
 from lancetable.format.logical_types import EXTENSION_NAME_KEY
+from lancetable.format.schema import BLOB_V2_NAME
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -37,6 +37,7 @@ from lancetable.arguments import (
 )
 from lancetable.blob import DEFAULT_BLOB_BUFFER_SIZE, BlobFile, checked_buffer_size
 from lancetable.cleanup import CleanupExplanation, CleanupStats, explanation_of
+from lancetable.commit.gc.plan import plan_cleanup
 from lancetable.delta import DatasetDelta, delta_of
 from lancetable.errors import (
     InvalidInputError,
@@ -1474,7 +1475,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             delete_unverified=delete_unverified,
             error_if_tagged=error_if_tagged_old_versions,
         )
-        plan = cleanup.plan_cleanup(self._table, policy)
+        plan = plan_cleanup(self._table, policy)
         return explanation_of(plan, include_files=include_files, max_files=check_count("max_files", max_files))
 
     def tracked_files(

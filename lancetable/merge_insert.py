@@ -21,7 +21,7 @@ from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched, Repeat
 from lancetable.ops.change.rewritten_rows import discard_prepared
 from lancetable.ops.change.spill import PartitionedRows, memory_budget_bytes
 from lancetable.ops.tracker import Tracker
-from lancetable.ops.write.write import WriteOptions
+from lancetable.ops.write.destination import WriteOptions
 from lancetable.progress import ProgressLike, tracked
 from lancetable.table.data_files import WriteLimits
 from lancetable.table.version import TableVersion

@@ -36,7 +36,7 @@ from lancetable.inputs import Input, cast_batches, read_input
 from lancetable.operation import Transaction, to_bases
 from lancetable.ops.commit import with_settings
 from lancetable.ops.write import schema_merge, write
-from lancetable.ops.write.destination import Destination
+from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.progress import FragmentWriteProgress, ProgressLike, of_files, tracked
 from lancetable.table.cache import TableCache
 from lancetable.table.data_files import WriteLimits
@@ -176,7 +176,7 @@ def write_fragments(  # type: ignore[misc]  # the overloads only list what depen
     return [FragmentMetadata.from_format(fragment) for fragment in written.operation.fragments]
 
 
-def write_options(arguments: Mapping[str, Any], *, keep_arrays: bool) -> write.WriteOptions:
+def write_options(arguments: Mapping[str, Any], *, keep_arrays: bool) -> WriteOptions:
     """Return the options that all writes share.
 
     Parameters
@@ -203,7 +203,7 @@ def write_options(arguments: Mapping[str, Any], *, keep_arrays: bool) -> write.W
         if arguments.get(name) is not None
     }
     progress, _ = of_files(arguments["progress"])
-    return write.WriteOptions(
+    return WriteOptions(
         limits=WriteLimits(**sizes, keep_arrays=keep_arrays),
         file_version=version_to_write(arguments["data_storage_version"], arguments["use_legacy_format"]),
         progress=None if progress is None else file_callback(progress),
@@ -236,8 +236,8 @@ def file_callback(progress: FragmentWriteProgress) -> Callable[[str, Fragment], 
 
 @contextmanager
 def tracked_write(
-    options: write.WriteOptions, progress: FragmentWriteProgress | ProgressLike, source: Input
-) -> Iterator[write.WriteOptions]:
+    options: WriteOptions, progress: FragmentWriteProgress | ProgressLike, source: Input
+) -> Iterator[WriteOptions]:
     """Yield the options of a write with the tracker for a `progress` argument, if it asks for one."""
     _, progress_of_rows = of_files(progress)
     with tracked(progress_of_rows, "write") as tracker:
@@ -266,7 +266,7 @@ def open_target(
 def write_table(
     target: TableVersion | str,
     source: Input,
-    options: write.WriteOptions,
+    options: WriteOptions,
     mode: str,
     schema_mode: str | None,
     config: Mapping[str, str] | None,
@@ -303,7 +303,7 @@ def write_table(
     return write.append(target, merged, cast_batches(source.batches, merged), options)
 
 
-def warn_of_unused(table: TableVersion, options: write.WriteOptions, config: Mapping[str, str] | None) -> None:
+def warn_of_unused(table: TableVersion, options: WriteOptions, config: Mapping[str, str] | None) -> None:
     """Log a warning for arguments that only apply to new tables, if this table differs from them."""
     if options.stable_row_ids and not table.manifest.has_stable_row_ids:
         logger.warning("%s: enable_stable_row_ids has no effect on an existing table without stable row ids", table.uri)

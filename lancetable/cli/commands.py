@@ -15,14 +15,12 @@ import lancetable
 from lancetable import checks
 from lancetable.cli import compression, inspect
 from lancetable.cli.output import Output
+from lancetable.commit.gc.durations import parse_duration
 from lancetable.dataset import LanceDataset
 from lancetable.errors import LanceError
-from lancetable.ops.maintain.cleanup import parse_duration
 from lancetable.ops.maintain.commit_probe import probe as run_probe
 from lancetable.ops.maintain.migrate import rename_manifests
 from lancetable.optimize import Compaction
-
-__all__ = ["cli", "run"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 VERSION_COLUMNS = ("version", "committed", "operation", "rows", "fragments", "data_files", "data_bytes", "tags")

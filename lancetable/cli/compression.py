@@ -24,8 +24,6 @@ from lancetable.proto import encodings_v2_0_pb2, encodings_v2_1_pb2
 from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
 
-__all__ = ["COLUMNS", "describe_compression", "format_encoding"]
-
 COLUMNS: Final = ("column", "path", "type", "rows", "pages", "arrow_bytes", "file_bytes", "ratio", "encodings")
 _NODES: Final = {
     encodings_v2_0_pb2.ArrayEncoding.DESCRIPTOR.full_name: "array_encoding",

@@ -26,8 +26,6 @@ from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
 from lancetable.table import transactions
 
-__all__ = ["describe_file", "describe_manifest", "describe_schema", "describe_transaction", "parse_encoding", "size_of"]
-
 MANIFEST_FIELDS = (
     *("data_format", "reader_flags", "writer_flags", "max_fragment_id", "max_field_id", "next_row_id"),
     *("transaction_file", "transaction_section", "index_section"),

@@ -16,8 +16,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
-__all__ = ["Output"]
-
 
 class Output:
     """Printer of facts, tables and trees. With `as_json` it prints one JSON value instead."""

@@ -27,18 +27,6 @@ from lancetable.proto import table_pb2
 from lancetable.rowids import RowIdSequence, RowVersionSequence
 from lancetable.rowids.versions import FIRST_VERSION
 
-__all__ = [
-    "assign_row_ids",
-    "fragment_ids",
-    "number_fragments",
-    "reserve_fragment_ids",
-    "stamp_moved",
-    "stamp_new",
-    "stamp_rows",
-    "stamp_updated",
-    "used_fragment_ids",
-]
-
 _MAX_ROW_ID = 2**64 - 1
 
 

@@ -49,16 +49,6 @@ from lancetable.format.version import FileVersion
 from lancetable.proto import file_pb2, table_pb2
 from lancetable.table.deletion_file_codec import parse_roaring
 
-__all__ = [
-    "Built",
-    "Restored",
-    "build_first_manifest",
-    "build_manifest",
-    "covered_fragments",
-    "is_own_manifest",
-    "writer_version",
-]
-
 _MAX_COVERED = 1 << 24  # fragments of one index; a manifest with more would exceed its own size limit
 
 

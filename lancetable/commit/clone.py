@@ -26,8 +26,6 @@ from lancetable.proto import table_pb2
 from lancetable.store.base import ObjectStore
 from lancetable.table.version import TableVersion
 
-__all__ = ["commit_clone"]
-
 
 def commit_clone(
     source: TableVersion,

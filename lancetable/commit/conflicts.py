@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment
     from lancetable.format.index import IndexMetadata
 
-__all__ = ["RULES", "Context", "Kind", "Severity", "Verdict", "check", "describe", "kinds"]
-
 
 class Severity(IntEnum):
     """Severity of a conflict between two transactions, in ascending order."""

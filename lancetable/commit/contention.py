@@ -35,8 +35,6 @@ from collections.abc import Callable
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["Backoff", "Contention", "RetryLock", "contention_of"]
-
 # Windows are measured in attempt lengths.
 _FIRST_WINDOW = 3.0
 _MAX_WINDOW = 64.0

@@ -27,8 +27,6 @@ from lancetable.store.base import ObjectStore
 from lancetable.table.dictionaries import dictionaries_of
 from lancetable.table.version import TableVersion
 
-__all__ = ["dictionary_head"]
-
 
 def dictionary_head(store: ObjectStore, base: str, message: table_pb2.Manifest, source: TableVersion | None) -> bytes:
     """Serialize the dictionary values that precede the sections of a manifest file.

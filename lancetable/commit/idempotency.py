@@ -20,18 +20,6 @@ from lancetable.errors import AlreadyExistsError, InvalidInputError, InvalidOper
 from lancetable.format.transaction import Transaction
 from lancetable.proto import table_pb2
 
-__all__ = [
-    "APP_PROPERTY",
-    "NUMBER_PROPERTY",
-    "check_not_committed",
-    "config_key",
-    "is_done",
-    "is_next_batch",
-    "last_number",
-    "properties_of",
-    "record_change",
-]
-
 APP_PROPERTY = "lancetable.txn.app"
 NUMBER_PROPERTY = "lancetable.txn.version"
 _PREFIX = "lancetable.txn."

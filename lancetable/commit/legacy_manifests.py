@@ -28,8 +28,6 @@ from lancetable.proto import table_pb2
 from lancetable.table import deletions
 from lancetable.table.version import TableVersion
 
-__all__ = ["repair"]
-
 # The first releases of the reference implementation without these mistakes.
 _COMPLETE_SINCE = (0, 23)
 _COVERAGE_SINCE = (0, 8, 15)

@@ -67,8 +67,6 @@ if TYPE_CHECKING:
     from lancetable.table.cache import TableCache
     from lancetable.table.deletions import DeletionVector
 
-__all__ = ["commit_transaction", "create_table", "publish_first"]
-
 logger = logging.getLogger(__name__)
 
 _STRICT = Verdict(

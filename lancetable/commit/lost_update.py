@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
     from lancetable.table.version import TableVersion
 
-__all__ = ["GRACE_PERIOD_SECONDS", "is_in_grace_period", "is_lost_update"]
-
 GRACE_PERIOD_SECONDS = 0.5
 _LOCAL_GRACE_PERIOD_SECONDS = 0.02  # a look at a local disk costs microseconds
 

@@ -28,8 +28,6 @@ from lancetable.table.deletions import DeletionVector
 if TYPE_CHECKING:
     from lancetable.table.version import TableVersion
 
-__all__ = ["rebase_deletions", "rebase_index"]
-
 
 def rebase_deletions(
     transaction: Transaction,

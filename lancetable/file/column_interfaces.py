@@ -22,22 +22,6 @@ from lancetable.format.schema import Field, Schema
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = [
-    "BlobSink",
-    "ColumnReader",
-    "ColumnWriter",
-    "Cursor",
-    "Decoded",
-    "EncodedPage",
-    "Family",
-    "BufferPieces",
-    "RunPlan",
-    "PageOptions",
-    "contains_dictionary",
-    "fixed_width_array",
-    "holds_null",
-]
-
 T = TypeVar("T")
 
 

@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import FileVersion
 
-__all__ = ["column_map", "column_of", "is_single_column", "number_columns"]
-
 
 def number_columns(schema: Schema, version: FileVersion) -> tuple[list[int], list[int]]:
     """Return the ids of the fields that have a column in a file with exactly this schema, and their column numbers.

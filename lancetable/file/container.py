@@ -33,25 +33,6 @@ from lancetable.format.version import FileVersion
 from lancetable.proto import file2_pb2, file_pb2
 from lancetable.store.base import ByteRange
 
-__all__ = [
-    "ALIGNMENT",
-    "DEFAULT_LIMITS",
-    "FOOTER_BYTES",
-    "MAGIC",
-    "PADDING",
-    "BufferRef",
-    "ColumnPages",
-    "FileMetadata",
-    "FileTail",
-    "Footer",
-    "IndirectEncodings",
-    "ReadLimits",
-    "Page",
-    "build_tail",
-    "parse_footer",
-    "parse_metadata",
-]
-
 MAGIC: Final = b"LANC"
 FOOTER_BYTES: Final = 40
 LEGACY_FOOTER_BYTES: Final = 16

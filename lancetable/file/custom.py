@@ -46,21 +46,6 @@ if TYPE_CHECKING:
     from lancetable.file.fetch import ReadPlan
     from lancetable.format.schema import Field, Schema
 
-__all__ = [
-    "ENCODING_KEY",
-    "PAGE_ENCODINGS",
-    "PageEncoding",
-    "check_fields",
-    "check_page_encoding",
-    "clear_caches",
-    "custom_page",
-    "encode_custom",
-    "message_name",
-    "on_change",
-    "read_custom",
-    "wanted_encoding",
-]
-
 ENCODING_KEY: Final = "lancetable:encoding"
 """Key of the field metadata whose value is the type url of the encoding for a column."""
 

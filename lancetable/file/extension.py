@@ -14,8 +14,6 @@ from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.format import jsonb
 from lancetable.format.logical_types import JSON_NAMES
 
-__all__ = ["storage_array", "user_array"]
-
 
 def storage_array(array: pa.Array, data_type: pa.DataType, name: str) -> pa.Array:
     """Convert an array to its storage type.

@@ -23,31 +23,6 @@ import pyarrow as pa
 from lancetable.file import pool
 from lancetable.store.base import ByteRange, ObjectStore, short_read
 
-__all__ = [
-    "MAPPED",
-    "REMOTE_GAP_BYTES",
-    "Blocks",
-    "InMemory",
-    "RangeSource",
-    "ReadPlan",
-    "Rows",
-    "Slots",
-    "aligned_buffer",
-    "as_range",
-    "bits_between",
-    "cluster",
-    "count_slots",
-    "fetch_bits",
-    "fetch_slots",
-    "gap_bytes",
-    "gap_within",
-    "gather",
-    "join",
-    "positions",
-    "run",
-    "run_each",
-]
-
 T = TypeVar("T")
 ReadPlan = Generator[Sequence[ByteRange], Sequence[memoryview], T]
 

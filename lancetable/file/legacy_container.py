@@ -44,8 +44,6 @@ from lancetable.store.base import ByteRange
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KEPT_BYTES", "LegacyMetadata", "PageRow", "build_footer", "build_frame", "metadata_range", "parse_legacy"]
-
 KEPT_BYTES: Final = 1 << 20
 """Maximum distance from the page table to the metadata for which the page table is read with the footer and cached."""
 

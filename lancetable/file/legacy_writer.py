@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from lancetable.store.base import ObjectWriter
 
-__all__ = ["DEFAULT_GROUP_ROWS", "LegacyFileWriter"]
-
 DEFAULT_GROUP_ROWS: Final = 1024
 _MAX_ROWS: Final = 2**31 - 1  # batch offsets have 32 bits
 

@@ -14,8 +14,6 @@ from weakref import ReferenceType, ref
 
 from lancetable.file.container import Page
 
-__all__ = ["PageCache", "get", "put"]
-
 _MAX_BYTES: Final = 4 << 20
 
 

@@ -17,8 +17,6 @@ import numpy.typing as npt
 from lancetable.file.container import ColumnPages
 from lancetable.file.fetch import Rows
 
-__all__ = ["align_rows", "page_cuts", "split_rows"]
-
 T = TypeVar("T")
 
 _FEW: Final = 48  # up to this many rows, splitting by page is faster in Python than in NumPy

@@ -15,8 +15,6 @@ from typing import TypeVar
 
 from lancetable.errors import InvalidInputError
 
-__all__ = ["in_order", "in_worker", "pool", "size"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -55,19 +55,6 @@ from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion
 from lancetable.store.base import ObjectStore
 
-__all__ = [
-    "FAMILIES",
-    "Cursors",
-    "FileMetadata",
-    "FileRows",
-    "family_of",
-    "open_data_file",
-    "pages_without_nulls",
-    "read_columns",
-    "read_files",
-    "refuse_nulls",
-]
-
 FAMILIES: Final[dict[FileVersion, Family]] = {
     FileVersion.LEGACY: Family(fields_v0_1.open_field),
     FileVersion.V2_0: Family(fields_v2_0.open_field, writers_v2_0.open_writers, fields_v2_0.has_no_nulls),

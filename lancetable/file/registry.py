@@ -10,8 +10,6 @@ from lancetable.file.encodings_v2_0.registry import ENCODINGS
 from lancetable.file.encodings_v2_1.registry import COMPRESSIVE, LAYOUTS
 from lancetable.proto import encodings_v2_0_pb2, encodings_v2_1_pb2
 
-__all__ = ["register_encoding", "unregister_encoding"]
-
 E = TypeVar("E", bound="type[Any]")
 
 _V2_0: Final = encodings_v2_0_pb2.ArrayEncoding.DESCRIPTOR.oneofs_by_name["array_encoding"]

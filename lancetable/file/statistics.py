@@ -43,16 +43,6 @@ from lancetable.format.schema import Field, Schema
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = [
-    "DEFAULT_ZONE_ROWS",
-    "METADATA_KEY",
-    "MIN_FILE_BYTES",
-    "FileStatistics",
-    "StatisticsBuilder",
-    "StatisticsWarning",
-    "parse_statistics",
-]
-
 METADATA_KEY: Final = "lancetable:statistics"  # in the file's schema metadata: decimal index of the global buffer
 MIN_FILE_BYTES: Final = 64 << 10  # smaller files get no zone maps
 DEFAULT_ZONE_ROWS: Final = 8192

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer, Self
 
-__all__ = ["DataFileWriter", "FileWriter", "WrittenFile"]
-
 _MAX_ALIGNMENT: Final = 1 << 20
 _PARALLEL_ROWS: Final = 32 * 1024
 _MIN_STATISTICS_BYTES: Final = 4 << 20  # statistics of larger batches are computed on the pool

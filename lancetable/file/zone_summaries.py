@@ -24,25 +24,6 @@ import pyarrow.compute as pc
 from lancetable.file.kernels import native, native_write, varbin, zones
 from lancetable.format.schema import BLOB_KEY, Field
 
-__all__ = [
-    "MAX_BOUND_BYTES",
-    "BytesSummary",
-    "Leaf",
-    "RowRanges",
-    "Summary",
-    "ZoneStats",
-    "array_of",
-    "bytes_read_per_row",
-    "is_bytes",
-    "is_text",
-    "leaves_of",
-    "number_dtype",
-    "ordered_type",
-    "summary_of",
-    "truncate_string",
-    "values_of",
-]
-
 MAX_BOUND_BYTES: Final = 64  # longer bounds are truncated
 
 Int64 = npt.NDArray[np.int64]

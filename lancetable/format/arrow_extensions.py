@@ -14,8 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["SchemaCapsule", "extension_metadata", "restore_extensions"]
-
 
 class SchemaCapsule:
     """Wrapper that exports an Arrow field or schema only through the C data interface, so that pyarrow imports it."""

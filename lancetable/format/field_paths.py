@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from lancetable.errors import InvalidInputError
 
-__all__ = ["format_path", "parse_path"]
-
 
 def parse_path(path: str) -> list[str]:
     """Split a dotted path into names.

@@ -13,27 +13,6 @@ from typing import Final
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.proto import table_pb2
 
-__all__ = [
-    "BASE_PATHS",
-    "COVERING_INDICES",
-    "DELETIONS",
-    "MANAGED_BLOBS",
-    "MANAGED_BLOBS_KEY",
-    "MIXED_FILE_VERSIONS",
-    "NO_TRANSACTION_FILE",
-    "READER_KNOWN",
-    "SPILLED_LINEAGE",
-    "STABLE_ROW_IDS",
-    "STICKY",
-    "TABLE_CONFIG",
-    "V2_FORMAT",
-    "WRITER_KNOWN",
-    "check_readable",
-    "check_writable",
-    "compute",
-    "describe",
-]
-
 DELETIONS: Final = 1 << 0
 STABLE_ROW_IDS: Final = 1 << 1
 V2_FORMAT: Final = 1 << 2  # no longer written

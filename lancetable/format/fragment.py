@@ -13,18 +13,6 @@ from lancetable.format.paths import check_relative, deletion_name
 from lancetable.format.version import FileVersion
 from lancetable.proto import table_pb2
 
-__all__ = [
-    "CREATED_AT_FIELD",
-    "LAST_UPDATED_AT_FIELD",
-    "ROW_ID_FIELD",
-    "TOMBSTONE",
-    "DataFile",
-    "DeletionFile",
-    "DeletionKind",
-    "Fragment",
-    "LineagePlace",
-]
-
 # Special field ids, which do not belong to columns of the table.
 TOMBSTONE: Final = -2  # a column of the file that is no longer used
 ROW_ID_FIELD: Final = -3

@@ -15,8 +15,6 @@ from lancetable.proto import table_pb2
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["IndexFile", "IndexMetadata", "index_messages", "parse_indices", "uuid_text"]
-
 
 def parse_uuid(message: table_pb2.UUID) -> uuid_module.UUID:
     """Convert a uuid from protobuf. Raises CorruptFileError unless it has 16 bytes."""

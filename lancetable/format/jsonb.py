@@ -24,20 +24,6 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, SchemaMismatchError
 
-__all__ = [
-    "Item",
-    "close_item",
-    "elements",
-    "from_text",
-    "is_array",
-    "is_scalar",
-    "members",
-    "open_value",
-    "scalar",
-    "text_of",
-    "to_text",
-]
-
 Item = tuple[int, bytes]
 """(kind, payload) of a value: an element or member of a container, or a whole value."""
 

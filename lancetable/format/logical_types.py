@@ -18,20 +18,6 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, InvalidSchemaError, UnsupportedFeatureError
 
-__all__ = [
-    "BFLOAT16_NAME",
-    "EXTENSION_METADATA_KEY",
-    "EXTENSION_NAME_KEY",
-    "JSON_NAMES",
-    "SIMPLE",
-    "encoding_of",
-    "from_arrow",
-    "leaf_type",
-    "num_children",
-    "storage_type",
-    "to_arrow",
-]
-
 EXTENSION_NAME_KEY: Final = "ARROW:extension:name"
 EXTENSION_METADATA_KEY: Final = "ARROW:extension:metadata"
 BFLOAT16_NAME: Final = "lance.bfloat16"

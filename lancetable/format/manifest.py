@@ -24,8 +24,6 @@ from lancetable.format.schema import Field, Schema
 from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.proto import table_pb2
 
-__all__ = ["BasePath", "FragmentList", "Manifest", "WriterVersion"]
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _STABLE_ROW_IDS: Final = 2
 _V2_FORMAT: Final = 4

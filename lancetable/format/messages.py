@@ -20,8 +20,6 @@ from google.protobuf.message_factory import GetMessageClass
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["ProtoMessage", "field_values", "register", "stored_fields"]
-
 # Full name of a message or enum -> (function from the protobuf value, function to it).
 _CONVERSIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {}
 

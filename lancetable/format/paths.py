@@ -24,44 +24,6 @@ from typing import Final
 
 from lancetable.errors import CorruptFileError
 
-__all__ = [
-    "BRANCH_CONTENTS",
-    "BRANCHES_DIR",
-    "DATA_DIR",
-    "DELETIONS_DIR",
-    "DETACHED_BIT",
-    "HINT_NAME",
-    "INDICES_DIR",
-    "MANAGED_BLOBS_DIR",
-    "MAX_VERSION",
-    "QUARANTINE_DIR",
-    "REFS_DIR",
-    "TAGS_DIR",
-    "TRANSACTIONS_DIR",
-    "TREE_DIR",
-    "VERSIONS_DIR",
-    "ManifestNaming",
-    "branch_path",
-    "branch_root",
-    "check_relative",
-    "data_path",
-    "deletion_name",
-    "deletion_path",
-    "hint_path",
-    "index_dir",
-    "is_detached",
-    "join",
-    "manifest_name",
-    "manifest_path",
-    "new_data_file_name",
-    "parse_deletion_name",
-    "parse_manifest_name",
-    "parse_transaction_name",
-    "tag_path",
-    "transaction_name",
-    "transaction_path",
-]
-
 VERSIONS_DIR: Final = "_versions"
 TRANSACTIONS_DIR: Final = "_transactions"
 DATA_DIR: Final = "data"

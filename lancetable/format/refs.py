@@ -14,8 +14,6 @@ from lancetable.errors import CorruptFileError, InvalidRefError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MAIN", "BranchContents", "TagContents", "check_branch_name", "check_tag_name", "format_time", "parse_time"]
-
 MAIN: Final = "main"
 MAX_REF_BYTES: Final = 240  # leaves room for ".json" and a temporary suffix within the limits of file systems
 MAX_U64: Final = 2**64 - 1

@@ -10,8 +10,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["U64Array", "address", "first", "join", "split"]
-
 U64Array: TypeAlias = npt.NDArray[np.uint64]
 
 _SHIFT = np.uint64(32)

@@ -32,8 +32,6 @@ from lancetable.format.field_paths import format_path, parse_path
 from lancetable.format.logical_types import EXTENSION_METADATA_KEY, EXTENSION_NAME_KEY
 from lancetable.proto import file_pb2
 
-__all__ = ["RESERVED_NAMES", "Field", "Schema"]
-
 RESERVED_NAMES: Final = frozenset(
     {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
 )

@@ -29,36 +29,6 @@ from lancetable.proto import transaction_pb2
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "COMMIT_MESSAGE_KEY",
-    "OPERATIONS",
-    "Append",
-    "Clone",
-    "CreateIndex",
-    "DataOverlay",
-    "DataReplacement",
-    "DataReplacementGroup",
-    "Delete",
-    "Merge",
-    "Operation",
-    "OverlayGroup",
-    "Overwrite",
-    "Project",
-    "ReserveFragments",
-    "Restore",
-    "Rewrite",
-    "RewriteGroup",
-    "RewrittenIndex",
-    "Transaction",
-    "UnknownOperation",
-    "Update",
-    "UpdateBases",
-    "UpdateConfig",
-    "UpdateMap",
-    "UpdateMemWalState",
-    "UpdateMode",
-]
-
 COMMIT_MESSAGE_KEY: Final = "__lance_commit_message"
 
 _Proto: TypeAlias = transaction_pb2.Transaction

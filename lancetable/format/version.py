@@ -6,8 +6,6 @@ from enum import Enum
 
 from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
 
-__all__ = ["DEFAULT_VERSION", "STABLE_VERSION", "FileVersion"]
-
 
 class FileVersion(Enum):
     """A version of the data file format.

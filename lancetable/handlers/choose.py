@@ -15,8 +15,6 @@ from lancetable.handlers.unsafe import UnsafeHandler
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import external_table, option
 
-__all__ = ["ReadOnlyHandler", "choose_handler"]
-
 _CONDITIONAL_PUT = ConditionalPutHandler()
 _PROBING = ProbingHandler()
 

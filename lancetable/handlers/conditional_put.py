@@ -5,8 +5,6 @@ from __future__ import annotations
 from lancetable.handlers.base import BaseHandler, Publication
 from lancetable.store.base import PutOutcome
 
-__all__ = ["ConditionalPutHandler"]
-
 
 class ConditionalPutHandler(BaseHandler):
     """Handler that commits by `put_if_absent`."""

@@ -27,8 +27,6 @@ from lancetable.handlers.external import ManifestRow
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.clouds.options import CloudOptions
 
-__all__ = ["DynamoManifestStore"]
-
 _ATTEMPTS = 6
 _THROTTLED = frozenset(
     ("ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded", "LimitExceededException")

@@ -36,8 +36,6 @@ from lancetable.format.paths import (
 from lancetable.handlers.base import BaseHandler, ManifestLocation, Publication, outcome_by_content
 from lancetable.store.base import ObjectStore, PutOutcome
 
-__all__ = ["ExternalHandler", "ExternalManifestStore", "ManifestRow"]
-
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 4

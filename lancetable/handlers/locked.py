@@ -10,8 +10,6 @@ from lancetable.errors import CommitConflictError, CommitStateUnknownError, Lanc
 from lancetable.handlers.base import BaseHandler, Publication
 from lancetable.store.base import PutOutcome
 
-__all__ = ["CommitLock", "LockedHandler"]
-
 CommitLock = Callable[[int], AbstractContextManager[Any]]
 
 

@@ -20,8 +20,6 @@ from lancetable.handlers.base import BaseHandler, Publication
 from lancetable.handlers.conditional_put import ConditionalPutHandler
 from lancetable.store.base import ObjectStore, PutOutcome
 
-__all__ = ["ProbingHandler", "RaceResult", "supports_conditional_put", "require_conditional_put", "race"]
-
 _probed: dict[str, bool] = {}
 _lock = threading.Lock()
 

@@ -14,8 +14,6 @@ from lancetable.format.paths import DETACHED_BIT
 from lancetable.handlers.external import ManifestRow
 from lancetable.store.base import ObjectStore, PutOutcome
 
-__all__ = ["MemoryManifestStore", "SqliteManifestStore"]
-
 _BUSY_SECONDS = 30.0
 
 

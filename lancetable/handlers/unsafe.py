@@ -8,8 +8,6 @@ from lancetable.errors import StoreError
 from lancetable.handlers.base import BaseHandler, Publication
 from lancetable.store.base import PutOutcome
 
-__all__ = ["UnsafeHandler"]
-
 _warned = False
 
 

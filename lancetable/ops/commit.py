@@ -24,8 +24,6 @@ from lancetable.store.open import open_store
 from lancetable.table.cache import TableCache
 from lancetable.table.version import TableVersion, checkout, latest
 
-__all__ = ["check_writable", "commit", "discarding_on_failure", "with_settings"]
-
 
 def check_writable(version: TableVersion) -> None:
     """Raise UnsupportedFeatureError if the table uses a feature that this library cannot write."""

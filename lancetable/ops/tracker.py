@@ -20,8 +20,6 @@ import pyarrow as pa
 
 from lancetable.format.fragment import Fragment
 
-__all__ = ["Cancelled", "Progress", "Report", "Tracker"]
-
 INTERVAL_SECONDS = 0.1
 
 

@@ -13,8 +13,6 @@ from lancetable.errors import CorruptFileError
 from lancetable.format.row_address import U64Array
 from lancetable.proto import rowids_pb2
 
-__all__ = ["Arrays", "decode", "decode_many", "encode", "has_values", "offset_bytes"]
-
 _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "u16_array": np.dtype("<u2"),
     "u32_array": np.dtype("<u4"),

@@ -23,8 +23,6 @@ from lancetable.format.row_address import U64Array, first
 from lancetable.rowids.segment import Range, RangeWithBitmap, RangeWithHoles, Segment, SortedArray, SortedArrays
 from lancetable.rowids.sequence import RowIdSequence
 
-__all__ = ["RowIdIndex"]
-
 Deleted: TypeAlias = "npt.NDArray[np.uint32] | None"
 Deletions: TypeAlias = "npt.NDArray[Any] | Callable[[], npt.NDArray[Any] | None] | None"
 """Deleted row offsets in any order, or a function that returns them."""

@@ -26,23 +26,6 @@ from lancetable.format.row_address import U64Array
 from lancetable.proto import rowids_pb2
 from lancetable.rowids import encoded_array
 
-__all__ = [
-    "EMPTY",
-    "SEGMENTS",
-    "Array",
-    "Range",
-    "RangeWithBitmap",
-    "RangeWithHoles",
-    "Segment",
-    "SortedArray",
-    "SortedArrays",
-    "build",
-    "from_proto",
-    "from_protos",
-    "many_arrays",
-    "to_proto",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Range:

@@ -16,8 +16,6 @@ from lancetable.proto import rowids_pb2
 from lancetable.rowids import segment as segments_module
 from lancetable.rowids.segment import EMPTY, Range, Segment
 
-__all__ = ["MAX_ROWS", "RowIdSequence"]
-
 MAX_ROWS: Final = 2**32  # a row offset has 32 bits
 
 

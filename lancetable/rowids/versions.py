@@ -24,8 +24,6 @@ from lancetable.proto import rowids_pb2
 from lancetable.rowids import segment as segments_module
 from lancetable.rowids.sequence import check_length
 
-__all__ = ["FIRST_VERSION", "RowVersionSequence"]
-
 FIRST_VERSION: Final = 1  # version of rows without a sequence
 
 

@@ -19,8 +19,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from lancetable.errors import StoreError
 
-__all__ = ["SyncQueue", "sync_directory", "sync_file"]
-
 _MAX_PENDING = 64  # each one holds a descriptor
 _WORKERS = 4
 

@@ -31,8 +31,6 @@ from lancetable.store.base import PutOutcome
 if TYPE_CHECKING:
     from lancetable.store.base import OnExisting
 
-__all__ = ["REFUSALS", "Reply", "create_exclusively"]
-
 # HTTP statuses after which the object is certainly not stored: the request was invalid or not permitted.
 REFUSALS = frozenset((400, 401, 403, 404, 405, 411, 413, 416, 501))
 

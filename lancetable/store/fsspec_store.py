@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     from lancetable.store.base import ObjectStore
 
-__all__ = ["FsspecStore", "FsspecWriter", "open_fsspec"]
-
 _DELETE_BATCH = 1000
 
 # Stores whose writes are atomic and that have no directories.

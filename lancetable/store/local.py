@@ -49,8 +49,6 @@ from lancetable.store.ranges import LOCAL_GAP_BYTES, merge_ranges, split_reply
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["LocalStore", "LocalWriter"]
-
 T = TypeVar("T")
 
 _SMALL_BYTES = 64 * 1024

@@ -18,8 +18,6 @@ import pyarrow as pa
 
 from lancetable.store.base import EMPTY
 
-__all__ = ["MapCache", "is_network_device", "map_file"]
-
 _NETWORK_TYPES = frozenset(
     (
         *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs"),

@@ -33,9 +33,6 @@ from lancetable.store.base import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["MemoryStore"]
-
-
 _TABLE_DIRECTORIES = frozenset(("_deletions", "_indices", "_refs", "_transactions", "_versions", "data", "tree"))
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from lancetable.store.base import ObjectStore
 
-__all__ = ["FileSystemUri", "external_table", "open_store", "option", "without_external"]
-
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):(?://|/)")
 _CHAINED = re.compile(r"[A-Za-z0-9+.\-]+::[^/]*://|[A-Za-z][A-Za-z0-9+.\-]+://.*::")
 _OFF = frozenset(("0", "false", "no", "off"))

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["LOCAL_GAP_BYTES", "REMOTE_GAP_BYTES", "SPLIT_BYTES", "ByteRange", "merge_ranges", "split_reply"]
-
 REMOTE_GAP_BYTES = 64 * 1024  # reading a smaller gap costs less than a second round trip
 LOCAL_GAP_BYTES = 4 * 1024
 SPLIT_BYTES = 8 * 1024 * 1024

@@ -9,8 +9,6 @@ from lancetable.errors import CorruptFileError, LanceError, StoreError
 from lancetable.store.base import EMPTY, ByteRange, ObjectMeta, check_range, missing, short_read
 from lancetable.store.ranges import merge_ranges, split_reply
 
-__all__ = ["FIRST_READ_BYTES", "PART_BYTES", "RemoteStore", "first_names"]
-
 FIRST_READ_BYTES = 1 << 20  # first read of an object of unknown size: most objects are smaller
 PART_BYTES = 8 << 20  # size of the parts in which large objects are uploaded
 _PLAUSIBLE_BYTES = 256 << 20

@@ -6,8 +6,6 @@ from typing import Literal
 
 from lancetable.errors import UnsupportedFeatureError
 
-__all__ = ["CLOUD_OF_SCHEME", "EXTERNAL_SUFFIX", "Cloud", "not_installed"]
-
 Cloud = Literal["s3", "gcs", "azure"]
 
 CLOUD_OF_SCHEME: dict[str, Cloud] = {

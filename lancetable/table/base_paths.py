@@ -19,8 +19,6 @@ from lancetable.format.paths import DATA_DIR, join
 if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
 
-__all__ = ["WriteTarget", "all_targets", "path_in_store", "resolve_targets", "table_target", "with_ids"]
-
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from lancetable.format.schema import Schema
     from lancetable.store.base import ObjectStore, ObjectWriter
 
-__all__ = ["WriteLimits", "WriteProgress", "remove_from", "remove_quietly", "write_data_files"]
-
 _BLOB_FILE_VERSIONS = frozenset({FileVersion.V2_2})
 _MIN_POOL_BYTES = 1 << 20  # fewer bytes are written faster by the calling thread
 

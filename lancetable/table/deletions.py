@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
     from lancetable.table.version import TableVersion
 
-__all__ = ["MAX_ARROW_OFFSETS", "DeletionVector", "delete_rows", "read", "write"]
-
 MAX_ARROW_OFFSETS = 5000
 _MAX_FRAGMENT_ROWS = 1 << 32
 

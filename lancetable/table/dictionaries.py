@@ -20,8 +20,6 @@ from lancetable.format.schema import Field
 if TYPE_CHECKING:
     from lancetable.table.version import TableVersion
 
-__all__ = ["dictionaries_of", "dictionary_fields"]
-
 
 def dictionary_fields(version: TableVersion) -> list[Field]:
     """Return the dictionary fields of a version whose values are in its manifest file."""

@@ -21,15 +21,13 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.blobs.descriptor import described
-from lancetable.file.reader import FileMetadata
+from lancetable.file.container import FileMetadata
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.manifest import Manifest
 from lancetable.format.schema import BLOB_KEY, Field
 from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import physical_rows
 from lancetable.table.version import TableVersion
-
-__all__ = ["Column", "FileLayouts", "FragmentFiles", "Layout", "file_layouts", "files_of", "merge_parts", "one_array"]
 
 Column: TypeAlias = "pa.ChunkedArray | pa.Array"
 

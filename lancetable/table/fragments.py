@@ -30,23 +30,6 @@ from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import DeletedOffsets, Offsets, deleted_offsets, physical_rows
 from lancetable.table.version import TableVersion
 
-__all__ = [
-    "CREATED_AT",
-    "LAST_UPDATED_AT",
-    "ROW_ADDRESS",
-    "ROW_ID",
-    "Rows",
-    "Selection",
-    "blob_data_file",
-    "dead_rows",
-    "filter_columns",
-    "narrow",
-    "read_selection",
-    "read_selections",
-    "select",
-    "virtual_column",
-]
-
 Rows: TypeAlias = "range | Offsets | None"
 
 ROW_ID = "_rowid"

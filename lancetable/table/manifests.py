@@ -29,20 +29,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = [
-    "FOOTER_BYTES",
-    "MAX_MANIFEST_BYTES",
-    "ManifestFile",
-    "VersionSummary",
-    "history",
-    "identity_of",
-    "map_versions",
-    "met_manifest",
-    "pack",
-    "packed_file",
-    "read_manifest",
-]
-
 MAX_MANIFEST_BYTES = 512 * 1024 * 1024
 FOOTER_BYTES = 16
 _TAIL_BYTES = 64 * 1024

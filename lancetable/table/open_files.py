@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lancetable.errors import CorruptFileError
+from lancetable.file.container import FileMetadata
 from lancetable.file.legacy_container import LegacyMetadata
-from lancetable.file.reader import FileMetadata, open_data_file
+from lancetable.file.reader import open_data_file
 from lancetable.table.dictionaries import dictionaries_of
 
 if TYPE_CHECKING:
     from lancetable.format.fragment import DataFile
     from lancetable.table.version import TableVersion
-
-__all__ = ["file_metadata"]
 
 
 def file_metadata(version: TableVersion, data_file: DataFile) -> FileMetadata:

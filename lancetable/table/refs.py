@@ -14,8 +14,6 @@ from lancetable.store.base import PutOutcome
 if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
 
-__all__ = ["BRANCHES", "TAGS", "RefFiles"]
-
 _SUFFIX = ".json"
 _MAX_REF_FILE_BYTES = 1024 * 1024
 

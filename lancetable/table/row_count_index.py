@@ -20,18 +20,6 @@ from lancetable.table import deletions
 from lancetable.table.open_files import file_metadata
 from lancetable.table.version import TableVersion
 
-__all__ = [
-    "DeletedOffsets",
-    "Offsets",
-    "RowCountIndex",
-    "deleted_offsets",
-    "live_offsets",
-    "num_live_rows",
-    "physical_offsets",
-    "physical_rows",
-    "row_count_index",
-]
-
 Offsets: TypeAlias = npt.NDArray[np.int64]
 DeletedOffsets: TypeAlias = npt.NDArray[np.uint32]
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment
     from lancetable.table.version import TableVersion
 
-__all__ = ["row_id_index", "row_id_sequence", "row_ids_at", "row_versions_at"]
-
 U64Array = npt.NDArray[np.uint64]
 
 

@@ -13,8 +13,6 @@ from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import physical_rows
 from lancetable.table.version import TableVersion
 
-__all__ = ["bytes_per_row", "has_fixed_size", "least_bytes", "memory_per_row"]
-
 
 def bytes_per_row(version: TableVersion, fragment: Fragment, columns: Sequence[Field]) -> float:
     """Return the average size of a row of some columns in the fragment's files; 0.0 for an empty fragment."""

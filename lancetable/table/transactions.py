@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["met", "read", "read_since", "write"]
-
 
 def write(store: ObjectStore, base: str, transaction: Transaction, data: bytes) -> str:
     """Write `data`, the serialized form of `transaction`, and return the file name for the manifest.

@@ -49,19 +49,6 @@ if TYPE_CHECKING:
     from lancetable.handlers.base import CommitHandler, ManifestLocation
     from lancetable.store.base import ObjectStore
 
-__all__ = [
-    "Reference",
-    "Table",
-    "TableVersion",
-    "base_of_branch",
-    "checkout",
-    "latest",
-    "latest_readable",
-    "open_location",
-    "open_version",
-    "uri_of_branch",
-]
-
 _MAX_VERSIONS_SEARCHED = 32  # below a damaged manifest, for one that can be read
 
 # A version number, a tag, or (branch or None for main, version or None for the newest).

@@ -13,8 +13,6 @@ from lancetable.commit.gc.run import run_cleanup
 from lancetable.errors import InvalidInputError, LanceError
 from lancetable.table.version import TableVersion
 
-__all__ = ["clean_up_after_commit", "invalid_entries", "keeps_young_versions"]
-
 logger = logging.getLogger(__name__)
 
 _PREFIX = "lance.auto_cleanup."

@@ -13,8 +13,6 @@ from lancetable.table import refs
 from lancetable.table.manifests import identity_of
 from lancetable.table.version import TableVersion, base_of_branch, checkout, open_location
 
-__all__ = ["CleanupReferencedBranch", "branches_from", "versions_needed_by"]
-
 
 @dataclass
 class CleanupReferencedBranch:

@@ -7,8 +7,6 @@ from datetime import timedelta
 
 from lancetable.errors import InvalidInputError
 
-__all__ = ["parse_duration"]
-
 _SECONDS = {
     **dict.fromkeys(("nsec", "ns"), 1e-9),
     **dict.fromkeys(("usec", "us"), 1e-6),

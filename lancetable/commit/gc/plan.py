@@ -52,8 +52,6 @@ from lancetable.handlers.external import ExternalHandler
 from lancetable.table import refs
 from lancetable.table.version import TableVersion, open_location
 
-__all__ = ["CleanupCandidateFile", "CleanupPlan", "CleanupPolicy", "plan_cleanup", "referenced_path"]
-
 DEFAULT_AGE = timedelta(days=14)
 UNVERIFIED_AGE = timedelta(days=7)
 _YOUNG = timedelta(minutes=1)

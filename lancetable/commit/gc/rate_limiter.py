@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["RateLimiter"]
-
 
 class RateLimiter:
     """Limit of the number of files removed per second.

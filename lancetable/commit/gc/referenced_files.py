@@ -21,15 +21,6 @@ from lancetable.format.paths import (
 from lancetable.proto import table_pb2
 from lancetable.table.version import TableVersion, open_location
 
-__all__ = [
-    "FILE_TYPES",
-    "ReferencedFiles",
-    "detached_versions",
-    "files_of_detached_versions",
-    "files_of_versions",
-    "referenced_paths",
-]
-
 
 class ReferencedFiles:
     """Set of files that several versions refer to.

@@ -17,8 +17,6 @@ from lancetable.format.transaction import Restore, Transaction, UnknownOperation
 from lancetable.table import refs
 from lancetable.table.version import TableVersion, open_location
 
-__all__ = ["CleanupStats", "count_file", "run_cleanup"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -11,8 +11,6 @@ import pyarrow as pa
 
 from lancetable.expr.syntax import ast
 
-__all__ = ["may_be_null"]
-
 _NEVER_NULL = (ast.IsNull, ast.IsTruth, ast.IsDistinct)
 _NULL_IF_AN_OPERAND_IS = (
     *(ast.Compare, ast.And, ast.Or, ast.Not, ast.ConstantIfNotNull, ast.InList, ast.Like),

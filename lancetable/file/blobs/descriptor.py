@@ -27,24 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.format.logical_types import EXTENSION_NAME_KEY
-from lancetable.format.schema import BLOB_KEY, BLOB_V2_NAME, PACKED_KEY, Field, Schema
-
-__all__ = [
-    "BLOB_V2_NAME",
-    "DESCRIPTION",
-    "DESCRIPTION_V2",
-    "PREPARED",
-    "BlobKind",
-    "blob_directory",
-    "blob_file_path",
-    "build_descriptions",
-    "described",
-    "holds_blobs",
-    "replace_blobs",
-    "stored_schema",
-    "with_bytes",
-    "with_prepared",
-]
+from lancetable.format.schema import BLOB_KEY, PACKED_KEY, Field, Schema
 
 _STRUCT: Final = "struct"
 _BINARY: Final = "large_binary"

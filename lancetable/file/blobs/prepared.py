@@ -46,18 +46,6 @@ if TYPE_CHECKING:
     from lancetable.file.column_interfaces import BlobSink
     from lancetable.store.base import ObjectStore
 
-__all__ = [
-    "BlobDescriptor",
-    "BlobDescriptorArrayBuilder",
-    "DedicatedBlobWriter",
-    "PackedBlobWriter",
-    "describe_prepared",
-    "holds_prepared",
-    "is_prepared",
-    "plain_field",
-    "with_fields",
-]
-
 _MAX_ID: Final = (1 << 32) - 1
 _MAX_SIZE: Final = (1 << 64) - 1
 

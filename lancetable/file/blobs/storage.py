@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
     from lancetable.table.version import TableVersion
 
-__all__ = ["BlobDataFile", "BlobLocations", "blob_bytes", "join_locations", "locate_blobs", "read_located"]
-
 Ints = npt.NDArray[np.int64]
 
 _MAX_POSITION: Final = 1 << 62  # sums of two still fit into 63 bits

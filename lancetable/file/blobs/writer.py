@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from lancetable.format.schema import Field, Schema
     from lancetable.store.base import ObjectStore, ObjectWriter
 
-__all__ = ["BlobColumnsWriter", "check_blob_nesting"]
-
 _INLINE_BYTES: Final = 64 * 1024
 _DEDICATED_BYTES: Final = 4 * 1024 * 1024
 _PACK_BYTES: Final = 1024 * 1024 * 1024

@@ -21,8 +21,6 @@ from lancetable.file.fetch import ReadPlan
 from lancetable.file.kernels import varbin
 from lancetable.store.base import ByteRange
 
-__all__ = ["DictionaryNode", "can_be_item", "dictionary_items", "items_range"]
-
 
 @dataclass(frozen=True, slots=True)
 class DictionaryNode:

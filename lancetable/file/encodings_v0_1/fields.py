@@ -29,8 +29,6 @@ from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.file.page_rows import page_cuts
 from lancetable.format.schema import BLOB_KEY, Field
 
-__all__ = ["BatchReader", "open_field", "read_dictionaries"]
-
 Int64 = npt.NDArray[np.int64]
 
 # Limits of the batches that are read together. The number of bytes is unknown for some types.

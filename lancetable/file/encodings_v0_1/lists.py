@@ -17,8 +17,6 @@ from lancetable.file.encodings_v0_1.pages import Node, Pages, Spans, fetch_joine
 from lancetable.file.fetch import ReadPlan
 from lancetable.file.kernels.varbin import offsets_of
 
-__all__ = ["ListNode", "list_offsets"]
-
 
 @dataclass(frozen=True, slots=True)
 class ListNode:

@@ -21,8 +21,6 @@ from lancetable.file.kernels import varbin
 from lancetable.file.legacy_container import LegacyMetadata, PageRow
 from lancetable.store.base import ByteRange
 
-__all__ = ["Node", "Pages", "Spans", "TooLongError", "fetch_bits", "fetch_joined", "offsets_of_runs"]
-
 Int64 = npt.NDArray[np.int64]
 
 _EMPTY: Final = memoryview(b"")

@@ -18,8 +18,6 @@ from lancetable.file.column_interfaces import fixed_width_array
 from lancetable.file.encodings_v0_1.pages import Pages, Spans, fetch_bits, fetch_joined
 from lancetable.file.fetch import ReadPlan, aligned_buffer
 
-__all__ = ["NullNode", "PlainNode", "item_bits", "plain_bytes"]
-
 
 def item_bits(data_type: pa.DataType, name: str) -> int:
     """Return the number of bits per value. Raises UnsupportedFeatureError for types without a fixed width."""

@@ -45,8 +45,6 @@ from lancetable.format.schema import Field, Schema
 from lancetable.proto import file_pb2
 from lancetable.store.base import ByteRange
 
-__all__ = ["BatchStatistics", "read_zones"]
-
 Int64 = npt.NDArray[np.int64]
 
 _ENTRY_BYTES: Final = 16

@@ -16,8 +16,6 @@ from lancetable.file.encodings_v0_1.plain import item_bits
 from lancetable.file.kernels import varbin
 from lancetable.format.schema import BLOB_KEY, Field, Schema
 
-__all__ = ["check_index", "check_storable", "check_values"]
-
 
 def check_storable(schema: Schema) -> None:
     """Raise UnsupportedFeatureError for the first column whose type 0.1 cannot store."""

@@ -19,8 +19,6 @@ from lancetable.file.encodings_v0_1.plain import plain_bytes
 from lancetable.file.fetch import ReadPlan
 from lancetable.file.kernels import varbin
 
-__all__ = ["VarBinaryNode", "binary_array", "page_parts"]
-
 
 @dataclass(frozen=True, slots=True)
 class VarBinaryNode:

@@ -26,22 +26,6 @@ from lancetable.proto import encodings_v2_0_pb2 as pb
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "COLUMN_URL",
-    "ENCODINGS",
-    "ArrayEncoding",
-    "BufferList",
-    "ParsedMessage",
-    "buffer_message",
-    "encoding_of",
-    "from_message",
-    "pack_any",
-    "pack_page",
-    "refused",
-    "to_message",
-    "unpack_any",
-]
-
 COLUMN_URL: Final = "/lance.encodings.ColumnEncoding"
 _ARRAY_URL: Final = "/lance.encodings.ArrayEncoding"
 

@@ -26,17 +26,6 @@ from lancetable.file.fetch import MAPPED, ReadPlan, Slots, cluster, gap_within, 
 from lancetable.file.kernels import general, varbin
 from lancetable.store.base import ByteRange
 
-__all__ = [
-    "Binary",
-    "check_strings",
-    "encode_binary",
-    "fetch_ends",
-    "fetch_spans",
-    "nulls_of",
-    "select_spans",
-    "unwrap",
-]
-
 _STRINGS: Final = frozenset({pa.string().id, pa.large_string().id})
 _MAX_INT32: Final = (1 << 31) - 1
 _MAX_INT64: Final = (1 << 63) - 1

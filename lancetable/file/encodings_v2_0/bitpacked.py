@@ -24,8 +24,6 @@ from lancetable.file.fetch import ReadPlan, Rows, Slots, positions
 from lancetable.file.kernels import bitpacking
 from lancetable.store.base import ByteRange
 
-__all__ = ["Bitpacked", "BitpackedForNonNeg"]
-
 _DTYPES: Final[dict[int, np.dtype[Any]]] = {
     8: np.dtype("u1"),
     16: np.dtype("<u2"),

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from lancetable.file.column_interfaces import BlobSink
     from lancetable.file.container import Page
 
-__all__ = ["DESCRIPTOR", "BlobReader", "describe_blobs"]
-
 DESCRIPTOR: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
 """Type of the values in the pages of a blob column."""
 

@@ -34,8 +34,6 @@ from lancetable.file.encodings_v2_0.packed_struct import encode_packed
 from lancetable.file.kernels.varbin import offset_dtype
 from lancetable.format.schema import Field
 
-__all__ = ["check_field", "encode_page"]
-
 _COMPRESSION_KEY: Final = "lance-encoding:compression"
 _LEVEL_KEY: Final = "lance-encoding:compression-level"
 

@@ -28,8 +28,6 @@ from lancetable.file.encodings_v2_0.nullable import Nullable
 from lancetable.file.fetch import ReadPlan, Slots, count_slots, gather
 from lancetable.file.kernels import native, varbin
 
-__all__ = ["Dictionary", "encode_dictionary", "encode_strings", "probe_strings"]
-
 MIN_ROWS: Final = 100
 MAX_ITEMS: Final = 99  # other readers support only 8-bit indices, of which 0 is null
 _PROBE_ROWS: Final = 512

@@ -36,8 +36,6 @@ from lancetable.file.page_rows import align_rows, page_cuts, split_rows
 from lancetable.format.schema import Field
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
-__all__ = ["ByteListReader", "LeafReader", "ListReader", "StructReader", "has_no_nulls", "open_field"]
-
 _PART_ROWS: Final = 256 * 1024  # rows of a part of a page that several threads decode
 
 

@@ -21,8 +21,6 @@ from lancetable.file.encodings_v2_0.flat import Flat
 from lancetable.file.fetch import ReadPlan, Slots, count_slots
 from lancetable.file.kernels import varbin
 
-__all__ = ["FixedSizeBinary"]
-
 
 @dataclass(frozen=True, slots=True)
 class FixedSizeBinary(ParsedMessage):

@@ -18,8 +18,6 @@ from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, ParsedMessage
 from lancetable.file.fetch import Blocks, ReadPlan, Slots, count_slots
 
-__all__ = ["FixedSizeList", "encode_fixed_size_lists"]
-
 
 @dataclass(frozen=True, slots=True)
 class FixedSizeList(ParsedMessage):

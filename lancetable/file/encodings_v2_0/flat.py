@@ -40,8 +40,6 @@ from lancetable.store.base import ByteRange
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Flat", "bitmap_piece", "encode_bits", "encode_values", "value_bytes", "value_width"]
-
 _FIXED_TYPES: Final = frozenset(
     {
         *(pa.bool_().id, pa.float16().id, pa.float32().id, pa.float64().id, pa.date32().id, pa.date64().id),

@@ -25,8 +25,6 @@ from lancetable.file.encodings_v2_0.nullable import Nullable
 from lancetable.file.fetch import ReadPlan, Slots
 from lancetable.file.kernels import fsst, varbin
 
-__all__ = ["Fsst", "encode_fsst"]
-
 _MAX_EXPANSION: Final = 8  # maximum decompressed bytes per code
 
 

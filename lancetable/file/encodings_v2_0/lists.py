@@ -25,8 +25,6 @@ from lancetable.file.encodings_v2_0.nullable import Nullable
 from lancetable.file.fetch import MAPPED, ReadPlan, Slots
 from lancetable.file.kernels import varbin
 
-__all__ = ["List", "encode_list"]
-
 
 @dataclass(frozen=True, slots=True)
 class List(ParsedMessage):

@@ -28,8 +28,6 @@ from lancetable.proto import encodings_v2_0_pb2 as pb
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Nullable", "encode_nullable"]
-
 
 @dataclass(frozen=True, slots=True)
 class Nullable:

@@ -32,8 +32,6 @@ from lancetable.file.encodings_v2_0.nullable import Nullable
 from lancetable.file.fetch import ReadPlan, Slots, count_slots, fetch_slots
 from lancetable.format.schema import Field
 
-__all__ = ["PackedStruct", "encode_packed"]
-
 
 @dataclass(frozen=True, slots=True)
 class PackedStruct(ParsedMessage):

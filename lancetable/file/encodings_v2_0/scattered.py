@@ -27,8 +27,6 @@ from lancetable.file.fetch import ReadPlan
 from lancetable.file.kernels import varbin
 from lancetable.store.base import ByteRange
 
-__all__ = ["Scattered"]
-
 _UNKNOWN: Final = -1
 _NOT_PLAIN: Final = -2
 _MAX_WORD: Final = 64  # common writers align buffers to 64 bytes

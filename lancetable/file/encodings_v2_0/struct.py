@@ -16,8 +16,6 @@ from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import ParsedMessage, refused
 from lancetable.file.fetch import ReadPlan, Slots
 
-__all__ = ["SimpleStruct"]
-
 
 @dataclass(frozen=True, slots=True)
 class SimpleStruct(ParsedMessage):

@@ -31,8 +31,6 @@ from lancetable.file.kernels.varbin import offsets_of
 from lancetable.format.schema import Field, Schema
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
-__all__ = ["COLUMN_VALUES", "LeafWriter", "ListWriter", "Queue", "StructWriter", "open_writers"]
-
 COLUMN_VALUES: Final = pack_any(COLUMN_URL, pb.ColumnEncoding(values={}))
 _COLUMN_BLOB: Final = pack_any(COLUMN_URL, pb.ColumnEncoding(blob=pb.Blob(inner=pb.ColumnEncoding(values={}))))
 _HEADER: Final = pack_page(SimpleStruct())

@@ -32,27 +32,6 @@ from lancetable.proto import encodings_v2_1_pb2 as pb
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "COMPRESSIVE",
-    "LAYOUTS",
-    "Chunks",
-    "Compressive",
-    "DecodedRows",
-    "ParsedMessage",
-    "PageLayout",
-    "ReadContext",
-    "compressive_from_message",
-    "compressive_to_message",
-    "decode_levels",
-    "layout_from_message",
-    "layout_of",
-    "misplaced",
-    "pack_page",
-    "pick_decoded",
-    "pick_values",
-    "whole",
-]
-
 _ALL_VALID_ITEM: Final = 1  # a custom encoding stores nulls itself
 _LAYOUT_URL: Final = "/lance.encodings21.PageLayout"
 _LAYOUT_PREFIX_2_3: Final = "/lance.encodings23."

@@ -28,25 +28,6 @@ from lancetable.file.fetch import aligned_buffer, bits_between
 from lancetable.file.kernels import fsst, varbin
 from lancetable.file.kernels.miniblock import join_pieces
 
-__all__ = [
-    "BIT_WORDS",
-    "Block",
-    "Coded",
-    "FixedWidth",
-    "Ints",
-    "MAX_INT32",
-    "VariableWidth",
-    "WORDS",
-    "is_variable",
-    "null_count",
-    "octets_of",
-    "offset_bytes",
-    "offsets_of_sizes",
-    "span_indices",
-    "take_spans",
-    "type_bits",
-]
-
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 WORDS: Final[dict[int, np.dtype[Any]]] = {

@@ -49,8 +49,6 @@ from lancetable.file.encodings_v2_1.repdef import NULLABLE_ITEM, layers_of
 from lancetable.file.encodings_v2_1.shred import Shredded, StepKind, shred
 from lancetable.file.kernels.interleave import runs_of
 
-__all__ = ["EncodedRows", "encode_pages"]
-
 
 class EncodedRows(NamedTuple):
     """A page of `num_rows` rows; `length` is the value of Page.length, which counts items of fixed-size lists."""

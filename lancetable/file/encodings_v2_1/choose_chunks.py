@@ -21,8 +21,6 @@ from lancetable.file.encodings_v2_1.compressive.rle import encode_runs
 from lancetable.file.encodings_v2_1.encoding_options import EncodingOptions
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES
 
-__all__ = ["chunk_fixed"]
-
 _SAMPLE_BYTES: Final = 64 << 10
 
 

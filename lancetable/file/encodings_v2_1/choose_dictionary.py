@@ -30,17 +30,6 @@ from lancetable.file.encodings_v2_1.shred import Step, StepKind
 from lancetable.file.kernels.distinct import index_values
 from lancetable.file.kernels.varbin import offsets_of
 
-__all__ = [
-    "MIN_DICTIONARY_VALUES",
-    "all_in_dictionary",
-    "dictionary_if_smaller",
-    "encode_dictionary_array",
-    "encode_items",
-    "fixed_dictionary",
-    "one_empty",
-    "pages_repeat_items",
-]
-
 MIN_DICTIONARY_VALUES: Final = 100
 _DICTIONARY_SHARE: Final = 0.5  # relative to the values; beyond it, a dictionary saves too little to keep it whole
 _REPEATED_SHARE: Final = 0.02  # relative size that repeated dictionaries may add to a column

@@ -19,17 +19,6 @@ from lancetable.file.encodings_v2_1.repdef import LISTS, NULLABLE_ITEM
 from lancetable.file.encodings_v2_1.shred import Leaf, Shredded
 from lancetable.format.version import FileVersion
 
-__all__ = [
-    "MAX_VALUES",
-    "MIN_COMPRESSED_BYTES",
-    "TARGET_BYTES",
-    "LeafRows",
-    "LeafSpec",
-    "chunk_layout",
-    "if_smaller",
-    "plain_layout",
-]
-
 _FULL_ZIP_BYTES: Final = 256  # values of at least this size use the full-zip layout
 MIN_COMPRESSED_BYTES: Final = 4096
 _FEW_LEVELS: Final = 64

@@ -20,8 +20,6 @@ from lancetable.file.encodings_v2_1.layouts.constant import encode_constant
 from lancetable.file.encodings_v2_1.layouts.fullzip import encode_fullzip_fixed
 from lancetable.file.kernels import native
 
-__all__ = ["encode_numbers"]
-
 _PLAIN_BITS: Final = frozenset({1, 8, 16, 32, 64, 128})
 
 

@@ -29,8 +29,6 @@ from lancetable.file.encodings_v2_1.layouts.constant import encode_constant
 from lancetable.file.encodings_v2_1.layouts.fullzip import encode_fullzip_variable
 from lancetable.file.kernels import native
 
-__all__ = ["encode_strings"]
-
 _ZIP_COMPRESSED_BYTES: Final = 32 << 10  # longer values are compressed with zstd
 _MIN_FSST_BYTES: Final = 32 << 10
 _MIN_FSST_LENGTH: Final = 5

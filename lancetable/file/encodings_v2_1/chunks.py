@@ -19,19 +19,6 @@ from lancetable.file.encodings_v2_1.block import FixedWidth, VariableWidth, type
 from lancetable.file.kernels.interleave import Runs
 from lancetable.file.kernels.varbin import offsets_of
 
-__all__ = [
-    "ChunkTooLarge",
-    "Chunked",
-    "EncodedLayout",
-    "LevelsTooDense",
-    "ChunkLimits",
-    "even_counts",
-    "fixed_values",
-    "nulls_of",
-    "power_of_two",
-    "variable_values",
-]
-
 _EMPTY: Final = np.empty(0, np.uint8)
 
 

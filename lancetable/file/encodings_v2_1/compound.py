@@ -33,8 +33,6 @@ from lancetable.file.encodings_v2_1.block import (
 )
 from lancetable.file.kernels import native, varbin
 
-__all__ = ["Indices", "Items", "Joined", "Nulls", "Ready", "Repeated", "Struct", "with_dictionary"]
-
 
 @dataclass(frozen=True, slots=True)
 class Items:

@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["NO_OPTIONS", "EncodingOptions", "zstd_level"]
-
 _DEFAULT_ZSTD_LEVEL: Final = 3
 _PREFIX: Final = "lance-encoding:"
 

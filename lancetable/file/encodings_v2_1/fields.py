@@ -39,8 +39,6 @@ from lancetable.file.kernels import varbin
 from lancetable.file.page_rows import align_rows, page_cuts, split_rows
 from lancetable.format.schema import BLOB_KEY, Field
 
-__all__ = ["has_no_nulls", "open_cursor", "open_field"]
-
 _BLOB_V2_NAMES: Final = ["kind", "position", "size", "blob_id", "blob_uri"]
 _PART_ROWS: Final = 256 * 1024  # rows of a page for each thread that decodes it
 _PART_BYTES: Final = 1024 * 1024

@@ -17,8 +17,6 @@ from lancetable.file.encodings_v2_1.compressive.rle import encode_run_blocks, ru
 from lancetable.file.kernels.interleave import Runs
 from lancetable.file.kernels.levels import Levels, highest
 
-__all__ = ["encode_levels"]
-
 _LEVEL_BITS: Final = 16
 
 

@@ -26,8 +26,6 @@ from lancetable.file.fetch import Rows
 from lancetable.file.kernels import levels
 from lancetable.file.kernels.levels import LEVEL, Levels
 
-__all__ = ["ITEM", "LIST", "LISTS", "Layers", "LayerArrays", "check_levels", "layers_of", "select_rows", "unravel"]
-
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 

@@ -36,8 +36,6 @@ from lancetable.file.kernels.levels import LEVEL, Levels
 from lancetable.file.kernels.varbin import offsets_of
 from lancetable.format.schema import Field
 
-__all__ = ["Leaf", "Shredded", "Step", "StepKind", "leaves_of", "shred"]
-
 Ints = npt.NDArray[np.int64]
 _Codes = npt.NDArray[np.uint8]
 

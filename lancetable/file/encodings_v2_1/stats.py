@@ -15,8 +15,6 @@ import pyarrow as pa
 from lancetable.file.kernels import native_write
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES
 
-__all__ = ["block_widths", "count_distinct", "count_runs", "estimate_runs", "is_constant"]
-
 _POWERS: Final = np.uint64(1) << np.arange(64, dtype=np.uint64)
 _SAMPLE_SLICES: Final = 16
 _SLICE_VALUES: Final = 256

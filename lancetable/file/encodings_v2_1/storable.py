@@ -18,8 +18,6 @@ from lancetable.file.encodings_v2_1.shred import Leaf, StepKind, leaves_of
 from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion
 
-__all__ = ["check_field"]
-
 _ALWAYS_STORABLE: Final = frozenset(
     {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
     | {"bool", "halffloat", "float", "double", "string", "binary", "large_string", "large_binary"}

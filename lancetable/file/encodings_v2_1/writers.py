@@ -37,8 +37,6 @@ from lancetable.file.encodings_v2_1.storable import check_field
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import FileVersion
 
-__all__ = ["BlobWriter", "FieldWriter", "open_writers"]
-
 _PARALLEL_BYTES: Final = 1 << 20
 _QUEUE_BYTES_PER_BLOB: Final = 16
 _NULL_POSITION: Final = 1 << 16  # marks a null blob: definition level 1 in the upper bits, size 0

@@ -23,21 +23,6 @@ import numpy.typing as npt
 from lancetable.errors import CorruptFileError
 from lancetable.file.kernels import native
 
-__all__ = [
-    "BLOCK_VALUES",
-    "aligned",
-    "block_bytes",
-    "check_width",
-    "pack_blocks",
-    "pack_inline",
-    "pack_stream",
-    "required_width",
-    "sign_extend",
-    "stream_bytes",
-    "unpack_blocks",
-    "unpack_stream",
-]
-
 BLOCK_VALUES: Final = 1024
 _ROW_ORDER: Final = (0, 4, 2, 6, 1, 5, 3, 7)
 

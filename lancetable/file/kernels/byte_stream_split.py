@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["split"]
-
 
 def split(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """Convert (n,) values of w bytes to (w, n) bytes."""

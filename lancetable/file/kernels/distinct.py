@@ -14,8 +14,6 @@ import pyarrow as pa
 from lancetable.file.kernels import native_write as native
 from lancetable.file.kernels.varbin import offset_dtype, offsets_of
 
-__all__ = ["Indexed", "index_values"]
-
 
 class Indexed(NamedTuple):
     """(n,) indices into `items`, which are distinct, not null, and in the order of their first row."""

@@ -34,8 +34,6 @@ from lancetable.file.kernels.varbin import check_total_bytes
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["MIN_INPUT_BYTES", "TABLE_BYTES", "SymbolTable", "compress", "decompress", "train"]
-
 TABLE_BYTES: Final = 2312
 MIN_INPUT_BYTES: Final = 32 << 10  # smaller inputs are stored raw
 

@@ -16,8 +16,6 @@ import numpy.typing as npt
 from lancetable.errors import CorruptFileError
 from lancetable.file.kernels import native, varbin
 
-__all__ = ["control_bytes", "join_values", "walk"]
-
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 

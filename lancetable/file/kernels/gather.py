@@ -20,27 +20,6 @@ from lancetable.errors import CorruptFileError
 from lancetable.file.kernels import miniblock, native, rle
 from lancetable.file.kernels.levels import LEVEL, Levels
 
-__all__ = [
-    "FLAT",
-    "INLINE",
-    "OUT_OF_LINE",
-    "RUNS",
-    "Pieces",
-    "StoredLevels",
-    "bits",
-    "chunks_of_rows",
-    "entries_of_rows",
-    "expand_spans",
-    "fixed",
-    "inline",
-    "locate",
-    "locate_lists",
-    "out_of_line",
-    "runs",
-    "streams",
-    "variable",
-]
-
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -23,8 +23,6 @@ from lancetable.file.kernels import native
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["SCHEMES", "compress", "decompress", "decompress_pieces"]
-
 SCHEMES: Final = ("zstd", "lz4")
 
 Ints = npt.NDArray[np.int64]

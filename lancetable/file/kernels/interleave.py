@@ -19,8 +19,6 @@ import pyarrow as pa
 
 from lancetable.file.kernels import native
 
-__all__ = ["Runs", "interleave", "padding", "runs_of", "total_sizes"]
-
 
 class Runs(NamedTuple):
     """Bytes and the (n + 1,) offsets of their n runs."""

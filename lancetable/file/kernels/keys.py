@@ -17,8 +17,6 @@ import numpy.typing as npt
 from lancetable.file.kernels import native_keys as native
 from lancetable.file.kernels.varbin import gather
 
-__all__ = ["KeyTable", "Matches", "equal_values", "hash_values", "table_of"]
-
 Rows: TypeAlias = npt.NDArray[np.int64]
 Numbers: TypeAlias = npt.NDArray[np.uint64]
 Ends: TypeAlias = "npt.NDArray[np.int32] | npt.NDArray[np.int64]"

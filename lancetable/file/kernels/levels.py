@@ -16,8 +16,6 @@ import numpy.typing as npt
 from lancetable.errors import CorruptFileError
 from lancetable.file.kernels import native
 
-__all__ = ["LEVEL", "highest", "list_layer", "validity"]
-
 LEVEL: Final = np.dtype("<u2")
 
 Levels = npt.NDArray[np.uint16]

@@ -18,17 +18,6 @@ from lancetable.errors import CorruptFileError
 from lancetable.file.kernels import bitpacking, native, rle, varbin
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES, aligned
 
-__all__ = [
-    "byte_streams",
-    "chunk_headers",
-    "gather_rows",
-    "join_pieces",
-    "run_lengths",
-    "unpack_inline",
-    "unpack_out_of_line",
-    "variable",
-]
-
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 

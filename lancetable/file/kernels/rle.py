@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
 
-__all__ = ["MAX_RUN", "expand"]
-
 MAX_RUN = 255  # lengths are single bytes; a longer run is split
 
 

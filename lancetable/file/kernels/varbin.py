@@ -19,20 +19,6 @@ from lancetable.errors import CorruptFileError
 from lancetable.file.kernels import native
 from lancetable.file.kernels.bitpacking import aligned
 
-__all__ = [
-    "check_total_bytes",
-    "check_utf8",
-    "gather",
-    "is_ascii",
-    "offset_dtype",
-    "offsets_from_ends",
-    "offsets_to_ends",
-    "pack_validity",
-    "take",
-    "take_items",
-]
-
-
 _BLOCK_ROWS: Final = 16 * 1024
 
 Offsets = npt.NDArray[Any]  # int32 or int64

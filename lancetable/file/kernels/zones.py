@@ -13,9 +13,6 @@ import numpy.typing as npt
 
 from lancetable.file.kernels import native_write as native
 
-__all__ = ["Bounds", "number_zones"]
-
-
 _KINDS = {"i": 0, "u": 1, "f": 2}
 
 Int64 = npt.NDArray[np.int64]

@@ -18,8 +18,6 @@ from lancetable.format.transaction import Transaction
 from lancetable.table import transactions
 from lancetable.table.version import TableVersion
 
-__all__ = ["follows", "last_properties", "replaced_since"]
-
 logger = logging.getLogger(__name__)
 
 _NONE: Mapping[str, str] = MappingProxyType({})

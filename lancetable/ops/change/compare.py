@@ -8,8 +8,6 @@ import pyarrow as pa
 
 from lancetable.expr.evaluate.operators import is_distinct
 
-__all__ = ["differs"]
-
 
 def differs(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     """Return a mask (n,) of the rows in which two arrays of one type differ; nulls equal each other."""

@@ -32,8 +32,6 @@ from lancetable.table.version import TableVersion
 if TYPE_CHECKING:
     from pyarrow import compute as pc
 
-__all__ = ["delete", "delete_from_fragment", "delete_offsets", "prepare"]
-
 
 def delete(
     version: TableVersion,

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment
     from lancetable.table.version import TableVersion
 
-__all__ = ["WrittenDeletions", "discard_deletions", "write_deletions"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -23,8 +23,6 @@ from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file.kernels.keys import KeyTable, Matches, equal_values, hash_values, table_of
 from lancetable.format.row_address import U64Array
 
-__all__ = ["KeyIndex", "Rows", "concat", "example", "hashes", "whole"]
-
 Rows = npt.NDArray[np.int64]
 
 _VARIABLE_WIDTH: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())

@@ -10,8 +10,6 @@ from lancetable.errors import RetryableCommitConflictError
 from lancetable.ops.commit import check_writable
 from lancetable.table.version import TableVersion, latest
 
-__all__ = ["on_newest", "retried"]
-
 T = TypeVar("T")
 
 

@@ -40,20 +40,6 @@ from lancetable.table.row_id_sequences import row_ids_at
 from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion
 
-__all__ = [
-    "Prepared",
-    "Window",
-    "commit_prepared",
-    "discard_prepared",
-    "live_rows",
-    "live_rows_of",
-    "ordered",
-    "prepare_update",
-    "read_rows_at",
-    "rows_per_window",
-    "windows_of",
-]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -24,8 +24,6 @@ import pyarrow as pa
 from lancetable.errors import InvalidInputError, LanceError, StoreError
 from lancetable.ops.change.key_join import hashes, whole
 
-__all__ = ["PartitionedRows", "memory_budget_bytes"]
-
 _BUDGET_VARIABLE: Final = "LANCETABLE_MEMORY_BYTES"
 _DEFAULT_BUDGET: Final = 256 * 1024 * 1024
 _NUM_PARTS: Final = 32

@@ -54,8 +54,6 @@ from lancetable.table.version import TableVersion
 if TYPE_CHECKING:
     from lancetable.ops.read.scan_plan import Filter
 
-__all__ = ["prepare", "update"]
-
 _Rows = Sequence[tuple[Fragment, DeletionVector]]
 """The rows to update by fragment, in scan order; vectors need half the memory of offsets."""
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from lancetable.commit.gc.durations import parse_duration
 from lancetable.commit.gc.plan import DEFAULT_AGE, CleanupCandidateFile, CleanupPolicy, plan_cleanup
 from lancetable.commit.gc.run import CleanupStats, run_cleanup
 from lancetable.errors import CleanupError, OutOfRangeError
 from lancetable.ops.tracker import Tracker
 from lancetable.table.version import TableVersion
-
-__all__ = ["cleanup", "parse_duration", "plan_cleanup", "policy_of"]
 
 
 def policy_of(

@@ -16,8 +16,6 @@ from lancetable.handlers.probe import RaceResult, race
 from lancetable.store.base import PutOutcome
 from lancetable.store.open import open_store
 
-__all__ = ["ProbeReport", "probe"]
-
 _SAFE = "any number of writers may commit concurrently"
 _REMEDIES = (
     "pass a commit_lock that all writers share, use an external manifest store (s3+ddb://bucket/path?ddbTableName=table"

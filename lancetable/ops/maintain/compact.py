@@ -44,17 +44,6 @@ from lancetable.table.row_count_index import deleted_offsets, num_live_rows, phy
 from lancetable.table.row_id_sequences import row_id_sequence
 from lancetable.table.version import TableVersion, checkout, latest
 
-__all__ = [
-    "CompactionSettings",
-    "Rewritten",
-    "Task",
-    "commit",
-    "compact",
-    "execute",
-    "plan",
-    "settings_of",
-]
-
 logger = logging.getLogger(__name__)
 
 CONFIG_PREFIX = "lance.compaction."

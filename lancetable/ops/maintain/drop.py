@@ -11,8 +11,6 @@ from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
 from lancetable.table.version import open_version
 
-__all__ = ["drop"]
-
 
 def drop(uri: str, storage_options: Mapping[str, str] | None = None, *, ignore_not_found: bool = False) -> None:
     """Delete everything below a table's root, including the root.

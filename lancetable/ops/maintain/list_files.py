@@ -11,8 +11,6 @@ import pyarrow.compute as pc
 from lancetable.commit.gc.referenced_files import FILE_TYPES, files_of_versions
 from lancetable.table.version import TableVersion
 
-__all__ = ["ALL_FILES_SCHEMA", "TRACKED_SCHEMA", "all_files", "tracked_files"]
-
 ALL_FILES_SCHEMA = pa.schema(
     [
         pa.field("base_uri", pa.dictionary(pa.int32(), pa.string()), nullable=False),

@@ -52,8 +52,6 @@ from lancetable.table.row_count_index import physical_rows
 from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion, latest
 
-__all__ = ["Migrated", "data_file", "migrate", "name_of", "rename_manifests", "rename_manifests_at", "written_before"]
-
 logger = logging.getLogger(__name__)
 
 _WINDOW_BYTES = 32 << 20

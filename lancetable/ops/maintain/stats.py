@@ -10,8 +10,6 @@ from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import num_live_rows, physical_rows
 from lancetable.table.version import TableVersion
 
-__all__ = ["DataStatistics", "DatasetCounts", "FieldStatistics", "data_stats", "dataset_stats", "has_user_index"]
-
 
 @dataclass(frozen=True, slots=True)
 class FieldStatistics:

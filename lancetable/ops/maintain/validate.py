@@ -8,8 +8,6 @@ from lancetable.table import deletions
 from lancetable.table.open_files import file_metadata
 from lancetable.table.version import TableVersion
 
-__all__ = ["validate", "validate_fragment"]
-
 
 def validate(version: TableVersion) -> None:
     """Check every fragment, and that fragment ids are unique.

@@ -6,8 +6,6 @@ from lancetable.format import transaction as tx
 from lancetable.table import transactions
 from lancetable.table.version import TableVersion
 
-__all__ = ["appended_by"]
-
 _NO_ROWS = (
     tx.Rewrite,
     tx.ReserveFragments,

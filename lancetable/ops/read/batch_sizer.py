@@ -19,8 +19,6 @@ import pyarrow as pa
 from lancetable.file import pool
 from lancetable.format.fragment import Fragment
 
-__all__ = ["BatchSizer", "note_allocated", "release_memory", "with_memory_release"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -29,18 +29,6 @@ from lancetable.table.fragments import blob_data_file
 from lancetable.table.row_count_index import row_count_index
 from lancetable.table.version import TableVersion
 
-__all__ = [
-    "BlobHandle",
-    "LocatedBlobs",
-    "Selector",
-    "checked_selector",
-    "find_blobs",
-    "blob_handles",
-    "locate_in_fragments",
-    "read_blob_ranges",
-    "read_blobs",
-]
-
 Selector = Literal["ids", "addresses", "indices"]
 
 _ADDRESS: Final = "_rowaddr"

@@ -8,8 +8,6 @@ import pyarrow as pa
 
 from lancetable.ops.read.projection import ColumnLike
 
-__all__ = ["concat_columns", "contains_dictionary"]
-
 _MAX_COPIED_BYTES = 1 << 30  # below the 2 GiB of an array with 32-bit offsets
 
 

@@ -22,8 +22,6 @@ from lancetable.table.row_count_index import deleted_offsets
 from lancetable.table.row_id_sequences import row_id_sequence
 from lancetable.table.version import TableVersion
 
-__all__ = ["Diff", "deleted_row_ids", "diff", "inserted_rows", "updated_rows"]
-
 ROW_ID = "_rowid"
 LINEAGE = ("_rowid", "_row_created_at_version", "_row_last_updated_at_version")
 _BATCH_ROWS = 1 << 16

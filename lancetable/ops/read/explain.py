@@ -13,8 +13,6 @@ from lancetable.table.row_count_index import physical_rows
 from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion
 
-__all__ = ["analyze_plan", "explain_plan"]
-
 _MAX_EXPLAINED = 1000  # fragments whose statistics are read to explain a plan
 
 

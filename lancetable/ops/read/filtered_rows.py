@@ -17,8 +17,6 @@ from lancetable.table.fragments import Selection, select
 from lancetable.table.row_count_index import Offsets, row_count_index
 from lancetable.table.version import TableVersion
 
-__all__ = ["count_plan", "count_rows", "matching_offsets", "matching_rows"]
-
 
 def count_rows(
     version: TableVersion,

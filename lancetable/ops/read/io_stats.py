@@ -11,8 +11,6 @@ from typing import Any, cast
 from lancetable.store.base import ByteRange, ObjectStore, ObjectWriter
 from lancetable.table.version import TableVersion
 
-__all__ = ["CountingStore", "IOStats", "ScanStore", "bytes_read_counter", "counted", "iops_counter", "stats_of"]
-
 
 @dataclass(slots=True)
 class IOStats:

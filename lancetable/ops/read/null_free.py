@@ -13,8 +13,6 @@ from lancetable.table.file_layouts import FragmentFiles, files_of
 from lancetable.table.open_files import file_metadata
 from lancetable.table.version import TableVersion
 
-__all__ = ["null_free_columns"]
-
 
 def null_free_columns(version: TableVersion, names: Iterable[str], *, most_files: int, most_pages: int) -> list[str]:
     """Return the top-level columns of primitive values that are nullable in the schema and stored without nulls.

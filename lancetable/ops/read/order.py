@@ -17,8 +17,6 @@ import pyarrow.compute as pc
 
 from lancetable.table.file_layouts import one_array
 
-__all__ = ["ColumnOrdering", "foremost", "sort_indices"]
-
 Codes = npt.NDArray[np.int64]
 
 # Selecting the first rows beats a full sort if they are fewer than one in this many.

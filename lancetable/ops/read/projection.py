@@ -26,24 +26,6 @@ from lancetable.file.extension import user_array
 from lancetable.format.field_paths import format_path, parse_path
 from lancetable.format.schema import Field, Schema
 
-__all__ = [
-    "PHYSICAL_ADDRESS",
-    "ROW_OFFSET",
-    "VIRTUAL",
-    "ColumnLike",
-    "Columns",
-    "Output",
-    "Projection",
-    "assemble",
-    "column_not_found",
-    "concat_tables",
-    "evaluation_schema",
-    "nested_value",
-    "project",
-    "read_set",
-    "without_columns",
-]
-
 ColumnLike: TypeAlias = "pa.ChunkedArray | pa.Array"
 Columns: TypeAlias = "Sequence[str] | Mapping[str, str] | None"
 

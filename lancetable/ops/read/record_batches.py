@@ -10,8 +10,6 @@ from lancetable.ops.read.batch_sizer import note_allocated, release_memory
 from lancetable.ops.read.projection import concat_tables
 from lancetable.ops.read.scan_plan import ScanPlan
 
-__all__ = ["to_batches"]
-
 # Pending tables are copied into one when there are more than this.
 _MAX_PENDING = 256
 # A combined batch is also complete at this size, unless the number of its rows must be exact: three copies may exist at

@@ -7,13 +7,12 @@ import random
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError
+from lancetable.ops.read.projection import Columns
 from lancetable.ops.read.scan import scan_table
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.read.take import Columns, take_offsets
+from lancetable.ops.read.take import take_offsets
 from lancetable.table.row_count_index import row_count_index
 from lancetable.table.version import TableVersion
-
-__all__ = ["sample", "slice_rows"]
 
 
 def sample(

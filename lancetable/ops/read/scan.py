@@ -13,8 +13,6 @@ from lancetable.ops.read.scan_run import ScanRun
 from lancetable.ops.read.sorted_scan import sorted_tables
 from lancetable.table.version import TableVersion
 
-__all__ = ["execute_scan", "scan_table"]
-
 
 def scan_table(version: TableVersion, plan: ScanPlan) -> pa.Table:
     """Return the result as one table. Without a filter, its chunks are slices of the pages of large fragments."""

@@ -34,8 +34,6 @@ from lancetable.ops.read.projection import (
 )
 from lancetable.table.version import TableVersion
 
-__all__ = ["DEFAULT_BATCH_ROWS", "ColumnOrdering", "Filter", "ScanOptions", "ScanPlan", "plan_scan", "resolve_filter"]
-
 Filter: TypeAlias = "str | pc.Expression | Expr"
 
 DEFAULT_BATCH_ROWS = 8192

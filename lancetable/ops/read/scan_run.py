@@ -41,8 +41,6 @@ from lancetable.table.row_count_index import physical_offsets, physical_rows, ro
 from lancetable.table.row_sizes import bytes_per_row, has_fixed_size, least_bytes, memory_per_row
 from lancetable.table.version import TableVersion
 
-__all__ = ["FilteredRows", "RowRange", "ScanRun", "ScanStatistics", "group_ranges", "split_ranges"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 Mask: TypeAlias = npt.NDArray[np.bool_]

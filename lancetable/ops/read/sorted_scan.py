@@ -17,8 +17,6 @@ from lancetable.ops.read.take import fetch_addresses
 from lancetable.table.row_count_index import Offsets
 from lancetable.table.version import TableVersion
 
-__all__ = ["sorted_tables"]
-
 # Number of rows that are fetched together if the result is streamed.
 _FETCHED_ROWS = 64 * 1024
 

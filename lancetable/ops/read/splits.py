@@ -16,8 +16,6 @@ from lancetable.table.row_count_index import physical_rows
 from lancetable.table.row_sizes import memory_per_row
 from lancetable.table.version import TableVersion
 
-__all__ = ["Split", "scan_options_of", "plan_splits", "even_task_rows"]
-
 _ZONE_ROWS = 8192
 
 

@@ -44,8 +44,6 @@ from lancetable.table.row_count_index import (
 from lancetable.table.row_id_sequences import row_id_index
 from lancetable.table.version import TableVersion
 
-__all__ = ["Columns", "Indices", "fetch_addresses", "take_addresses", "take_offsets", "take_row_ids", "virtual_values"]
-
 Indices: TypeAlias = "Sequence[int] | npt.NDArray[Any] | pa.Array | pa.ChunkedArray | range"
 
 _LONG_LIST_ITEMS = 1024

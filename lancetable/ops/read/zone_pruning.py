@@ -30,8 +30,6 @@ from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import physical_rows
 from lancetable.table.version import TableVersion
 
-__all__ = ["file_statistics", "intersect", "prunable_columns", "prune_fragment", "ranges_of", "zones_to_keep"]
-
 Mask = npt.NDArray[np.bool_]
 
 # Cached for a file without usable statistics, so that they are not requested again.

@@ -34,8 +34,6 @@ from lancetable.store.base import ObjectStore
 from lancetable.table import refs
 from lancetable.table.version import Reference, TableVersion, checkout, uri_of_branch
 
-__all__ = ["create_branch", "delete_branch", "list_branches", "replace_branch_metadata"]
-
 
 def create_branch(version: TableVersion, name: str, reference: Reference | None = None) -> TableVersion:
     """Create a branch that starts at `reference`, by default at `version`, and return its first version.

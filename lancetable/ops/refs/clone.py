@@ -17,8 +17,6 @@ from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
 from lancetable.table.version import TableVersion
 
-__all__ = ["address_of", "deep_clone", "shallow_clone"]
-
 logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 8 << 20

@@ -18,15 +18,6 @@ from lancetable.format.transaction import Transaction
 from lancetable.table import refs
 from lancetable.table.version import Reference, TableVersion, checkout, latest, latest_readable
 
-__all__ = [
-    "create_tag",
-    "delete_tag",
-    "list_tags",
-    "replace_tag_metadata",
-    "restore",
-    "update_tag",
-]
-
 logger = logging.getLogger(__name__)
 
 

@@ -27,8 +27,6 @@ from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import live_offsets, physical_rows
 from lancetable.table.version import TableVersion
 
-__all__ = ["Values", "add_column_file", "add_column_files", "discard_column_files", "spread"]
-
 Values = Callable[[Fragment], Iterable[pa.RecordBatch]]
 """The new values of a fragment: batches whose rows are its live rows in order."""
 

@@ -43,8 +43,6 @@ from lancetable.table.row_count_index import physical_rows
 from lancetable.table.row_sizes import memory_per_row
 from lancetable.table.version import TableVersion
 
-__all__ = ["Alteration", "alter", "drop"]
-
 _BYTES_AT_ONCE = 64 << 20  # per batch of a converted column
 _WITH_STRUCT_COLUMNS = (FileVersion.LEGACY, FileVersion.V2_0)
 _CONVERTIBLE: tuple[Callable[[pa.DataType], bool], ...] = (

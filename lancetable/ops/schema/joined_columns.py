@@ -32,8 +32,6 @@ from lancetable.table.row_count_index import Offsets
 from lancetable.table.row_id_sequences import row_ids_at
 from lancetable.table.version import TableVersion
 
-__all__ = ["merge", "merge_fragment", "update_columns"]
-
 
 def merge(
     version: TableVersion, right: pa.Table, left_on: str, right_on: str, tracker: Tracker | None = None

@@ -47,21 +47,6 @@ from lancetable.ops.write.conform import conform_batches
 from lancetable.table.row_count_index import live_offsets, num_live_rows, physical_rows
 from lancetable.table.version import TableVersion
 
-__all__ = [
-    "Checkpoint",
-    "NewColumns",
-    "add_columns",
-    "add_nulls",
-    "add_to_fragment",
-    "commit_fragments",
-    "commit_merge",
-    "expression_schema",
-    "from_expressions",
-    "from_function",
-    "from_reader",
-    "resumable_fragment",
-]
-
 _NO_COLUMNS = pa.schema([])
 
 Function = Callable[[pa.RecordBatch], pa.RecordBatch]

@@ -11,8 +11,6 @@ from lancetable.format.transaction import Transaction, UpdateMap
 from lancetable.ops.commit import check_writable
 from lancetable.table.version import TableVersion, latest
 
-__all__ = ["update_config", "update_field_metadata", "update_schema_metadata", "update_table_metadata"]
-
 Changes = Mapping[str, "str | None"]
 
 

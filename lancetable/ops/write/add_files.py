@@ -11,8 +11,6 @@ from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.schema import Field, Schema
 from lancetable.table.version import TableVersion
 
-__all__ = ["adopt_data_file", "adopt_fragment"]
-
 
 def adopt_data_file(version: TableVersion, name: str, *, base_id: int | None = None) -> tuple[DataFile, int]:
     """Return a file in the data directory (of a base path) with columns matched by name, and its number of rows.

@@ -10,8 +10,6 @@ from lancetable.format.logical_types import EXTENSION_NAME_KEY
 from lancetable.format.schema import BLOB_KEY, BLOB_V2_NAME, Field, Schema
 from lancetable.format.version import FileVersion
 
-__all__ = ["blob_schema", "convert_blobs", "schema_with_prepared"]
-
 _BYTES_OR_URI = pa.struct([("data", pa.large_binary()), ("uri", pa.string())])
 
 

@@ -19,8 +19,6 @@ from lancetable.file.extension import storage_array
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.write.blob_columns import convert_blobs, schema_with_prepared
 
-__all__ = ["conform_batches", "conform_schema"]
-
 
 def conform_schema(incoming: Schema, table: Schema) -> Schema:
     """Return the part of the table's schema that `incoming` provides, in the table's order and with its ids.

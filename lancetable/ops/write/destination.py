@@ -24,8 +24,6 @@ from lancetable.table.data_files import WriteLimits, WriteProgress, remove_from,
 from lancetable.table.dictionaries import dictionaries_of
 from lancetable.table.version import TableVersion
 
-__all__ = ["Destination", "WriteMode", "WriteOptions"]
-
 _TINY_ROWS: Final = 1024  # batches with fewer rows and bytes than this are coalesced, up to _MAX_COALESCED of them
 _TINY_BYTES: Final = 16 << 10
 _MAX_COALESCED: Final = 256

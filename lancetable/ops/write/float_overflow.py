@@ -7,8 +7,6 @@ import pyarrow.compute as pc
 
 from lancetable.expr.arrow_types import is_list
 
-__all__ = ["check_finite"]
-
 
 def check_finite(before: pa.Array | pa.ChunkedArray, after: pa.Array | pa.ChunkedArray) -> None:
     """Raise pyarrow.ArrowInvalid if a finite float became infinite in a conversion to a narrower type.

@@ -17,8 +17,6 @@ from lancetable.ops.schema.evolution import Alteration, alter
 from lancetable.ops.schema.new_columns import add_nulls
 from lancetable.table.version import TableVersion
 
-__all__ = ["merge_schema", "wider_type"]
-
 
 def merge_schema(version: TableVersion, incoming: pa.Schema) -> tuple[TableVersion, pa.Schema]:
     """Extend the schema of the table to fit `incoming`; return the new version and the schema to cast the rows to.

@@ -35,8 +35,6 @@ from lancetable.store.open import open_store
 from lancetable.table.cache import TableCache
 from lancetable.table.version import TableVersion
 
-__all__ = ["WriteMode", "WriteOptions", "append", "create", "discard_fragments", "overwrite", "write_fragments"]
-
 logger = logging.getLogger(__name__)
 
 

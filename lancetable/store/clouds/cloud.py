@@ -28,8 +28,6 @@ from lancetable.store.schemes import CLOUD_OF_SCHEME, not_installed
 if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
 
-__all__ = ["CloudStore", "open_cloud"]
-
 _MODULES = {"s3": "s3fs", "gcs": "gcsfs", "azure": "adlfs"}
 _forked_from_obstore = False
 

@@ -23,8 +23,6 @@ from lancetable.store.schemes import CLOUD_OF_SCHEME, Cloud
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["CloudFsspecStore", "make_file_system", "reply_to", "wrap_cloud"]
-
 _SINGLE_PUT_BYTES = 5 << 30
 # Multipart boundary of gcsfs's simple uploads. Data that contains it would be truncated there.
 _GCS_BOUNDARY = b"--==0=="

@@ -47,8 +47,6 @@ from lancetable.store.remote import FIRST_READ_BYTES, PART_BYTES, RemoteStore, f
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["ObstoreStore", "ObstoreWriter"]
-
 _LONG_DIRECTORY = 50  # names; listing fewer costs about as much as a short page
 _SINGLE_PUT_BYTES = 64 << 20
 _COALESCED_BYTES = 1 << 20  # obstore fetches ranges this close to each other in one request

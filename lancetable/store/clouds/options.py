@@ -26,15 +26,6 @@ from urllib.parse import urlsplit
 from lancetable.errors import InvalidInputError
 from lancetable.store.schemes import Cloud
 
-__all__ = [
-    "OWN_OPTIONS",
-    "CloudOptions",
-    "hide_secrets",
-    "is_cloud_option",
-    "secrets_in",
-    "warn_of_option",
-]
-
 logger = logging.getLogger(__name__)
 
 

@@ -16,8 +16,6 @@ from urllib.parse import unquote
 from lancetable.store.base import ObjectMeta
 from lancetable.store.clouds.options import CloudOptions
 
-__all__ = ["S3ShortPage"]
-
 _CLIENT_OPTIONS = frozenset(("allow_http", "allow_invalid_certificates", "connect_timeout", "read_timeout", "timeout"))
 
 

@@ -23,7 +23,8 @@ from lancetable.format.paths import DATA_DIR, join, transaction_name, transactio
 from lancetable.format.schema import Field, Schema
 from lancetable.operation import LanceOperation
 from lancetable.ops import commit as commits
-from lancetable.ops.write.write import WriteOptions, write_fragments
+from lancetable.ops.write.destination import WriteOptions
+from lancetable.ops.write.write import write_fragments
 from lancetable.proto import table_pb2
 from lancetable.table.version import TableVersion, checkout, latest, open_version
 from lancetable.testing.simulator.simulation import Job, Run, Work

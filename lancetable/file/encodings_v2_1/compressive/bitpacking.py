@@ -25,15 +25,6 @@ from lancetable.file.kernels.bitpacking import BLOCK_VALUES
 from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import Runs, interleave, padding, runs_of
 
-__all__ = [
-    "InlineBitpacking",
-    "OutOfLineBitpacking",
-    "encode_inline",
-    "encode_out_of_line",
-    "inline_bytes",
-    "out_of_line_bytes",
-]
-
 
 def _check_bits(bits: int) -> None:
     if bits not in BIT_WORDS:

@@ -20,8 +20,6 @@ from lancetable.file.kernels import byte_stream_split, gather, miniblock
 from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import runs_of
 
-__all__ = ["ByteStreamSplit", "encode_byte_streams"]
-
 
 @dataclass(frozen=True, slots=True)
 class ByteStreamSplit(Compressive):

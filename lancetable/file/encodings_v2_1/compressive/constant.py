@@ -19,8 +19,6 @@ from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, mispl
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.compound import Nulls, Repeated
 
-__all__ = ["Constant"]
-
 
 @dataclass(frozen=True, slots=True)
 class Constant(Compressive):

@@ -18,8 +18,6 @@ from lancetable.errors import UnsupportedFeatureError
 from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints
 from lancetable.file.encodings_v2_1.block import Block
 
-__all__ = ["Dictionary"]
-
 
 @dataclass(frozen=True, slots=True)
 class Dictionary(Compressive):

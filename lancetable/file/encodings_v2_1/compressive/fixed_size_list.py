@@ -28,8 +28,6 @@ from lancetable.file.kernels import gather
 from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import runs_of
 
-__all__ = ["FixedSizeList", "FixedSizeLists", "encode_lists", "lists_of", "zip_lists"]
-
 _MAX_ITEMS = (1 << 31) - 1
 
 

@@ -20,8 +20,6 @@ from lancetable.file.kernels import gather, miniblock
 from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import Runs, runs_of
 
-__all__ = ["Flat", "encode_flat", "flat_count", "flat_runs", "join_bits", "pack_bits"]
-
 _MAX_BITS = 1 << 34  # of one value: Arrow stores the byte width of fixed-size values in 31 bits
 
 

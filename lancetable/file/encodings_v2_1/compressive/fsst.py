@@ -29,8 +29,6 @@ from lancetable.file.encodings_v2_1.compressive.variable import variable_of
 from lancetable.file.kernels import fsst
 from lancetable.file.kernels.gather import Pieces
 
-__all__ = ["Fsst", "compress_strings"]
-
 
 @dataclass(frozen=True)
 class Fsst(Compressive):

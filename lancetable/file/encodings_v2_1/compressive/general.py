@@ -32,8 +32,6 @@ from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import interleave, runs_of, total_sizes
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
-__all__ = ["General", "compress_block", "compress_chunks", "compress_values"]
-
 _SCHEMES: Final = {1: "lz4", 2: "zstd"}
 _NUMBERS: Final = {name: number for number, name in _SCHEMES.items()}
 

@@ -44,14 +44,6 @@ from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import Runs, interleave, runs_of, total_sizes
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
-__all__ = [
-    "PackedField",
-    "PackedStruct",
-    "VariablePackedStruct",
-    "rows_of",
-    "variable_rows_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class PackedStruct(Compressive):

@@ -24,8 +24,6 @@ from lancetable.file.kernels import gather, miniblock, rle
 from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import Runs, runs_of
 
-__all__ = ["Rle", "encode_run_blocks", "encode_runs", "run_starts"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rle(Compressive):

@@ -25,8 +25,6 @@ from lancetable.file.kernels import gather, miniblock, varbin
 from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import Runs, padding, runs_of
 
-__all__ = ["Variable", "encode_variable", "encode_variable_block", "variable_of", "values_per_chunk"]
-
 _MAX_INT32 = (1 << 31) - 1
 
 

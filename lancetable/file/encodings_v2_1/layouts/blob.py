@@ -34,8 +34,6 @@ from lancetable.file.kernels import fullzip
 from lancetable.file.kernels.levels import LEVEL
 from lancetable.store.base import ByteRange
 
-__all__ = ["DESCRIPTOR", "Blob", "encode_blobs"]
-
 DESCRIPTOR: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
 """The type of the descriptors that the pages of a blob column store."""
 

@@ -20,8 +20,6 @@ from lancetable.file.encodings_v2_1.base import Bytes, Ints
 from lancetable.file.fetch import ReadPlan, cluster, join
 from lancetable.store.base import ByteRange
 
-__all__ = ["ChunkTable", "PageMetadata", "RowIndex", "fetch_pieces", "parse_index", "parse_table"]
-
 _MAX_VALUES: Final = 1 << 15  # in one chunk
 
 

@@ -45,8 +45,6 @@ from lancetable.file.kernels.interleave import interleave
 from lancetable.file.kernels.levels import LEVEL, Levels
 from lancetable.format.version import FileVersion
 
-__all__ = ["ConstantPage", "encode_all_null", "encode_constant"]
-
 _MAX_INLINE_BYTES: Final = 32
 
 

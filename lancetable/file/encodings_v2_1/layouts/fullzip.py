@@ -28,8 +28,6 @@ from lancetable.file.kernels.interleave import Runs, interleave, runs_of, total_
 from lancetable.file.kernels.levels import LEVEL, Levels
 from lancetable.store.base import ByteRange
 
-__all__ = ["FullZip", "encode_fullzip_fixed", "encode_fullzip_variable"]
-
 _MAX_LEVEL_BITS: Final = 16
 _Entries: TypeAlias = tuple[Levels | None, Levels | None, Block]  # repetition and definition levels, stored values
 

@@ -63,8 +63,6 @@ from lancetable.file.kernels.levels import Levels, highest
 from lancetable.format.version import FileVersion
 from lancetable.store.base import ByteRange
 
-__all__ = ["EncodedItems", "LoadedChunks", "MiniBlock", "chunk_limits", "encode_miniblock"]
-
 _EVERY: Final = slice(None)
 _FEW: Final = 64  # contiguous ranges up to this many rows are read as single rows
 _MAX_ITEMS: Final = (1 << 31) - 1  # of a dictionary

@@ -43,8 +43,6 @@ from lancetable.file.kernels.levels import LEVEL, Levels
 if TYPE_CHECKING:
     from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
 
-__all__ = ["TakePage", "level_form", "take_rows"]
-
 _LEVEL_BITS: Final = 16
 _JOINED_ITEMS_BYTES: Final = 64 * 1024  # up to this size, the dictionaries of several pages are concatenated
 _DENSE: Final = 4  # decode whole chunks if more than one in this many of their values is selected

@@ -18,18 +18,6 @@ from lancetable.format.schema import Field, Schema
 from lancetable.ops.read.projection import column_not_found, evaluation_schema
 from lancetable.ops.write.conform import conform_schema
 
-__all__ = [
-    "Clauses",
-    "Condition",
-    "Counts",
-    "Matched",
-    "Repeated",
-    "WriteMode",
-    "check_source",
-    "key_fields",
-    "null_keys",
-]
-
 
 class Matched(Enum):
     """Action for table rows whose key is in the source."""

@@ -33,8 +33,6 @@ from lancetable.table.fragments import read_selection, select
 from lancetable.table.row_count_index import Offsets, physical_rows
 from lancetable.table.version import TableVersion
 
-__all__ = ["KeyMatcher", "SourcePart", "matches_by_fragment", "pruning_predicate"]
-
 _ADDRESS = "_rowaddr"
 _WINDOW_ROWS = 512 * 1024
 _MAX_LISTED_KEYS = 1024

@@ -51,8 +51,6 @@ from lancetable.table.deletions import DeletionVector
 from lancetable.table.row_count_index import Offsets
 from lancetable.table.version import TableVersion
 
-__all__ = ["load_source", "merge_insert", "patched_columns", "prepare", "prepare_part"]
-
 
 def load_source(
     stored: Schema,

@@ -30,8 +30,6 @@ from lancetable.ops.write.conform import conform_batches
 from lancetable.table.row_count_index import Offsets
 from lancetable.table.version import TableVersion
 
-__all__ = ["ADDRESS", "IN_SOURCE", "prepare_prejoined"]
-
 ADDRESS = "_address"
 IN_SOURCE = "_in_source"
 

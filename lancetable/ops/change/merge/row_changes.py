@@ -24,8 +24,6 @@ from lancetable.table.deletions import DeletionVector
 from lancetable.table.row_count_index import Offsets, physical_rows
 from lancetable.table.version import TableVersion
 
-__all__ = ["MatchedRows", "RowChanges", "RowMasks", "take_rows"]
-
 Mask = npt.NDArray[np.bool_]
 
 

@@ -77,8 +77,6 @@ from lancetable.table.row_count_index import deleted_offsets
 from lancetable.table.row_id_sequences import row_id_sequence, row_versions_at
 from lancetable.table.version import TableVersion, base_of_branch, checkout, uri_of_branch
 
-__all__ = ["NotChecked", "Problem", "Report", "check", "fsck"]
-
 
 def check(
     uri: str | os.PathLike[str],

@@ -32,8 +32,6 @@ from lancetable.table.dictionaries import dictionary_fields
 from lancetable.table.manifests import FOOTER_BYTES
 from lancetable.table.version import TableVersion
 
-__all__ = ["check_manifest", "has_schema"]
-
 _MAX_UNKNOWN = 10  # unknown fields that one message lists
 
 

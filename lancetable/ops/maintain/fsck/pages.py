@@ -27,11 +27,12 @@ from lancetable.errors import CorruptFileError, LanceError
 from lancetable.file.blobs.descriptor import described, replace_blobs, with_bytes
 from lancetable.file.blobs.storage import BlobLocations, locate_blobs
 from lancetable.file.column_interfaces import holds_null
+from lancetable.file.container import FileMetadata
 from lancetable.file.encodings_v0_1.statistics import read_zones
 from lancetable.file.extension import user_array
 from lancetable.file.fetch import run
 from lancetable.file.legacy_container import LegacyMetadata
-from lancetable.file.reader import FileMetadata, read_columns
+from lancetable.file.reader import read_columns
 from lancetable.file.statistics import METADATA_KEY, FileStatistics, parse_statistics
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import BLOB_KEY, Field
@@ -43,8 +44,6 @@ from lancetable.table.fragments import blob_data_file
 from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import deleted_offsets, physical_rows
 from lancetable.table.version import TableVersion
-
-__all__ = ["PageCheck"]
 
 BATCH_BYTES = 16 << 20  # approximate size of decoded values
 _FIRST_ROWS = 4096

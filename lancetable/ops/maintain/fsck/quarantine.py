@@ -33,8 +33,6 @@ from lancetable.handlers.external import ExternalHandler, ManifestRow
 from lancetable.store.base import ObjectStore
 from lancetable.table.manifests import ManifestFile, met_manifest
 
-__all__ = ["damage_of", "location_of", "open_manifest", "quarantine", "quarantined"]
-
 
 def location_of(path: str) -> tuple[str, ManifestLocation] | None:
     """Return the table's root and the location of a manifest path; None for any other path."""

@@ -18,8 +18,6 @@ from lancetable.ops.refs.tags import restore
 from lancetable.store.open import open_store
 from lancetable.table.version import TableVersion, checkout, open_version
 
-__all__ = ["ORPHANS_ONLY", "repair"]
-
 ORPHANS_ONLY = CleanupPolicy(versions=frozenset(), error_if_tagged=False)
 
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from lancetable.errors import LanceError, NotFoundError, StoreError, UnsupportedFeatureError
 
-__all__ = ["DEFECTS", "UNREADABLE", "Finding", "NotChecked", "Problem", "Report", "finding_of", "findings_of"]
-
 UNREADABLE = frozenset(("data file", "deletion file", "fragment", "ids", "schema"))
 """Kinds of problems that make rows of a version unreadable, or possibly unreadable."""
 

@@ -27,8 +27,6 @@ from lancetable.file.zone_summaries import (
 )
 from lancetable.format.schema import Field
 
-__all__ = ["ZoneCheck"]
-
 _MAX_ZONES = 3  # listed in one message
 
 Int64 = npt.NDArray[np.int64]
