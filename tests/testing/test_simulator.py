@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -127,21 +127,38 @@ def clean_all(job: Job) -> None:
         job.sleep(job.rng.random() * 0.5)
 
 
+def tag_and_clean(job: Job) -> None:
+    """Tag the newest version and remove all older versions without a tag, several times."""
+    job.run.cleaned = True
+    for number in range(8):
+
+        def act(number: int = number) -> None:
+            dataset = lancetable.dataset(job.uri)
+            dataset.tags.create(f"tag-{number}", dataset.version)
+            job.sleep(job.rng.random() * 0.5)
+            lancetable.dataset(job.uri).cleanup_old_versions(timedelta(0), error_if_tagged_old_versions=False)
+
+        job.attempt(act, "tag and clean up", commits=0)
+
+
 def judge_appends(run: Run) -> None:
     days = run.rows("day")
     assert len(days) == len(set(days)), "duplicate rows"
     assert set(run.notes["done"]) <= set(days), "an acknowledged append is missing from the newest version"
 
 
-def append_beside_cleanups(seed: int, faults: Faults) -> None:
-    jobs = {"a": append_late, "b": append_late, "c": append_late, "cleaner": clean_all}
+def append_beside_cleanups(seed: int, faults: Faults, clean: Callable[[Job], None] = clean_all) -> None:
+    jobs = {"a": append_late, "b": append_late, "c": append_late, "cleaner": clean}
     simulate(jobs, [seed], setup=start, judge=judge_appends, read=read_days, faults=faults)
 
 
+@pytest.mark.parametrize("clean", [clean_all, tag_and_clean])
 @pytest.mark.parametrize("faults", [Faults.none(), STALLS], ids=["none", "stalls"])
-def test_no_commit_reuses_a_version_number_freed_by_cleanup(scale: int, faults: Faults) -> None:
+def test_no_commit_reuses_a_version_number_freed_by_cleanup(
+    scale: int, faults: Faults, clean: Callable[[Job], None]
+) -> None:
     for seed in range(8 * scale):
-        append_beside_cleanups(seed, faults)
+        append_beside_cleanups(seed, faults, clean)
 
 
 @pytest.mark.parametrize("checks_late_publications", [False, True])

@@ -156,7 +156,8 @@ class Job:
         self.run.world.scheduler.sleep(seconds)
 
     def _was_cleaned(self, error: BaseException | None) -> bool:
-        return self.run.cleaned and isinstance(error, NotFoundError)
+        """Return True if a cleanup of young versions explains the error, which makes some outcomes unknown."""
+        return self.run.cleaned and isinstance(error, NotFoundError | CommitStateUnknownError)
 
 
 Work = Callable[[Job], None]
