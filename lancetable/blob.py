@@ -110,7 +110,13 @@ class BlobFile(io.BufferedIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position, which may be past the end, and return it. Raises InvalidInputError below zero."""
+        """Set the position, which may be past the end, and return it.
+
+        Raises
+        ------
+        InvalidInputError
+            If the position is negative or `whence` is invalid.
+        """
         self._check_open("seek")
         if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
             raise InvalidInputError(f"Invalid whence: {whence}")
@@ -154,7 +160,15 @@ class BlobFile(io.BufferedIOBase):
         return bytes(self.inner.read(operator.index(offset), operator.index(length)))
 
     def read_ranges(self, ranges: list[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes of several ranges (offset, length) in few requests; errors as in `read_range`."""
+        """Return the bytes of several ranges (offset, length) in few requests.
+
+        Raises
+        ------
+        InvalidInputError
+            If an element is not a pair.
+        OutOfRangeError
+            If a range is outside the blob.
+        """
         self._check_open("read_ranges")
         wanted = []
         for span in ranges:
@@ -191,7 +205,15 @@ class BlobFile(io.BufferedIOBase):
 
 
 def checked_buffer_size(buffer_size: int) -> int:
-    """Return a valid buffer size. Raises TypeError unless it is an int, InvalidInputError below zero."""
+    """Return a valid buffer size.
+
+    Raises
+    ------
+    TypeError
+        If it is not an int.
+    InvalidInputError
+        If it is negative.
+    """
     if check_integer("buffer_size", buffer_size) < 0:
         raise InvalidInputError("buffer_size must be non-negative")
     return buffer_size

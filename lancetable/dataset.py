@@ -1017,7 +1017,13 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return LanceDataset.from_version(self._table, self._default_scan_options, view)
 
     def _refuse_view(self, method: str, instead: str) -> None:
-        """Raise InvalidOperationError for a view created by `filter`, because `method` would not apply its filter."""
+        """Check that this is not a view created by `filter`, because `method` would not apply its filter.
+
+        Raises
+        ------
+        InvalidOperationError
+            If it is a view.
+        """
         if self._view_filter is not None:
             raise InvalidOperationError(
                 f"{method}() does not apply the filter of a view, so it would affect all rows of the table; {instead}"
@@ -1063,8 +1069,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return pc.scalar(True)
 
     def replace_schema(self, schema: pa.Schema) -> NoReturn:
-        """Raise UnsupportedFeatureError: the schema belongs to the table."""
-        raise scope.unsupported("a view with another schema", planned=False, name="LanceDataset.replace_schema")
+        """Not supported, because the schema belongs to the table.
+
+        Raises
+        ------
+        UnsupportedFeatureError
+            Always.
+        """
+        scope.raise_unsupported("a view with another schema", planned=False, name="LanceDataset.replace_schema")
 
     def get_fragments(self, filter: pc.Expression | None = None) -> list[LanceFragment]:
         """Return all fragments. Raises UnsupportedFeatureError for a filter, because fragments are not partitioned."""
@@ -2005,7 +2017,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             if not isinstance(transaction, Transaction):
                 raise TypeError(f"transactions must be of type Transaction, got {type(transaction).__name__}")
             if not isinstance(transaction.operation, LanceOperation.Append):
-                raise scope.unsupported(
+                scope.raise_unsupported(
                     f"a batch with {type(transaction.operation).__name__}", planned=False, name="commit_batch"
                 )
             fragments.extend(transaction.operation.fragments)
@@ -2255,8 +2267,11 @@ def write_dataset(
         If the data does not fit the schema: another column or type, a missing required column, or nulls in one.
     InvalidSchemaError, UnsupportedFeatureError
         If a name, type or format is not supported.
-    InvalidInputError, TypeError
-        If an argument is invalid or the data is not tabular. Exceptions of the caller's own iterator are not wrapped.
+    InvalidInputError
+        If an argument is invalid.
+    TypeError
+        If an argument has a wrong type or the data is not tabular. Exceptions of the caller's own iterator are not
+        wrapped.
     CommitConflictError, CommitStateUnknownError, StoreError
         If the commit failed or its outcome is unknown.
 
@@ -2300,7 +2315,13 @@ def write_dataset(
 
 
 def selected(ids: Any, addresses: Any, indices: Any) -> tuple[blob_ops.Selector, Any]:
-    """Return the given selection of rows. Raises InvalidInputError unless there is exactly one."""
+    """Return the given selection of rows.
+
+    Raises
+    ------
+    InvalidInputError
+        If there is not exactly one.
+    """
     selections: list[tuple[blob_ops.Selector, Any]] = [("ids", ids), ("addresses", addresses), ("indices", indices)]
     given = [(selector, rows) for selector, rows in selections if rows is not None]
     if len(given) != 1:
@@ -2309,7 +2330,15 @@ def selected(ids: Any, addresses: Any, indices: Any) -> tuple[blob_ops.Selector,
 
 
 def check_io_buffer(size: int | None) -> None:
-    """Raise InvalidInputError unless the size is positive or None."""
+    """Check that a size is positive or None.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is 0.
+    OutOfRangeError
+        If it is negative.
+    """
     if size is not None and check_count("io_buffer_size", size) == 0:
         raise InvalidInputError("io_buffer_size must be greater than 0")
 

@@ -71,7 +71,13 @@ class DatasetDelta:
         return diff.deleted_row_ids(checkout(self._version, self._begin), self._at_end())
 
     def _with_lineage(self, result: str) -> TableVersion:
-        """Return the last version if it has stable row ids. Without them, every row counts as created in version 1."""
+        """Return the last version if it has stable row ids. Without them, every row counts as created in version 1.
+
+        Raises
+        ------
+        InvalidOperationError
+            If it has none.
+        """
         version = self._at_end()
         if not version.manifest.has_stable_row_ids:
             raise InvalidOperationError(
@@ -89,7 +95,10 @@ def delta_of(
 ) -> DatasetDelta:
     """Return the delta for the arguments of `LanceDataset.delta`.
 
-    Raises InvalidInputError unless one form of the arguments is complete, and for a first version after the last.
+    Raises
+    ------
+    InvalidInputError
+        If neither form of the arguments is complete, or the first version is after the last.
     """
     if begin_version is None and end_version is None:
         if compared_against is None:

@@ -225,7 +225,13 @@ class InlineBytes:
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> Self:
-        """Parse the output of `asdict`. Raises InvalidInputError for any other form."""
+        """Parse the output of `asdict`.
+
+        Raises
+        ------
+        InvalidInputError
+            If `value` has another form.
+        """
         numbers = value.get(cls.KEY)
         if numbers is None or len(value) != 1:
             raise InvalidInputError(
@@ -361,7 +367,7 @@ class FragmentMetadata:
         if missing:
             raise InvalidInputError(f"fragment JSON lacks the keys {', '.join(missing)}")
         if value.get("overlays"):
-            raise scope.unsupported("data overlays", planned=True, name="FragmentMetadata.from_json")
+            scope.raise_unsupported("data overlays", planned=True, name="FragmentMetadata.from_json")
         files = [checked(frozen.DataFile.from_json, file) for file in value["files"]]
         optional: dict[str, Any] = {
             name: None if value.get(name) is None else parse(value[name]) for name, parse in OPTIONAL_PARTS.items()
@@ -382,7 +388,7 @@ class FragmentMetadata:
         if not 0 <= self.id < U64 or self.physical_rows is None or self.physical_rows < 0:
             raise InvalidInputError(f"a fragment cannot have id {self.id} and {self.physical_rows} rows")
         if self.overlays:
-            raise scope.unsupported("data overlays", planned=True)
+            scope.raise_unsupported("data overlays", planned=True)
         sequences = (self.row_id_meta, self.created_at_version_meta, self.last_updated_at_version_meta)
         return frozen.Fragment(
             self.id,
@@ -394,9 +400,15 @@ class FragmentMetadata:
 
     @classmethod
     def from_format(cls, fragment: frozen.Fragment) -> FragmentMetadata:
-        """Return the public form of a frozen fragment. Raises UnsupportedFeatureError for data overlays."""
+        """Return the public form of a frozen fragment.
+
+        Raises
+        ------
+        UnsupportedFeatureError
+            If the fragment has data overlays.
+        """
         if fragment.overlays:
-            raise scope.unsupported("data overlays", planned=True)
+            scope.raise_unsupported("data overlays", planned=True)
         created, updated = fragment.created_at, fragment.last_updated_at
         return cls(
             fragment.id,
@@ -419,7 +431,15 @@ OPTIONAL_PARTS: dict[str, Callable[[Any], Any]] = {
 
 
 def parse_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object. Raises InvalidInputError for anything else, TypeError unless `text` is a string."""
+    """Parse a JSON object.
+
+    Raises
+    ------
+    TypeError
+        If `text` is not a string.
+    InvalidInputError
+        If it is not the JSON of an object.
+    """
     if not isinstance(text, (str, bytes)):
         raise TypeError(f"expected a JSON string, got {type(text).__name__}")
     try:
@@ -432,7 +452,13 @@ def parse_object(text: str) -> dict[str, Any]:
 
 
 def checked(parse: Any, value: Any) -> Any:
-    """Call a parser of `format`; raise InvalidInputError for its CorruptFileError, because the input is an argument."""
+    """Call a parser of `format` on a value that is an argument of the caller, not the content of a file.
+
+    Raises
+    ------
+    InvalidInputError
+        If the parser raises CorruptFileError.
+    """
     try:
         return parse(value)
     except CorruptFileError as error:

@@ -50,7 +50,13 @@ class Index:
     covering_fields: list[int] = dataclasses.field(default_factory=list)
 
     def to_format(self) -> format_index.IndexMetadata:
-        """Return the frozen form. Raises InvalidInputError for a malformed uuid or invalid fragment ids."""
+        """Return the frozen form.
+
+        Raises
+        ------
+        InvalidInputError
+            If the uuid is malformed or a fragment id is out of range.
+        """
         message = table_pb2.IndexMetadata()
         if self.index_details is not None:
             message.index_details.type_url, message.index_details.value = self.index_details
@@ -104,7 +110,13 @@ def utc(moment: datetime) -> datetime:
 
 
 def parse_uuid(text: Any) -> uuid_module.UUID:
-    """Parse a uuid. Raises InvalidInputError."""
+    """Parse a uuid.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is malformed.
+    """
     try:
         return uuid_module.UUID(str(text))
     except ValueError as error:

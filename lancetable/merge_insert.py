@@ -146,7 +146,13 @@ class MergeInsertBuilder:
         return self
 
     def retry_timeout(self, timeout: timedelta) -> MergeInsertBuilder:
-        """Set the total duration of retries; 30 seconds by default. Raises TypeError."""
+        """Set the total duration of retries; 30 seconds by default.
+
+        Raises
+        ------
+        TypeError
+            If `timeout` is not a timedelta.
+        """
         if not isinstance(timeout, timedelta):
             raise TypeError(f"timeout must be a timedelta, got {type(timeout).__name__}")
         self._retry_timeout = timeout

@@ -34,7 +34,15 @@ _SIMPLE: dict[type, pa.DataType] = {
 
 
 def schema_of_model(model: Any) -> pa.Schema:
-    """Return a schema with a column for each field of a pydantic model class. Raises TypeError, InvalidSchemaError."""
+    """Return a schema with a column for each field of a pydantic model class.
+
+    Raises
+    ------
+    TypeError
+        If `model` is not a model class.
+    InvalidSchemaError
+        If a field has a type that no column supports.
+    """
     if not isinstance(model, type) or not isinstance(getattr(model, "model_fields", None), Mapping):
         raise TypeError(f"expected a pydantic model class, got {model!r}")
     return pa.schema(_fields(model, ()))
@@ -56,7 +64,13 @@ def _fields(model: Any, above: tuple[Any, ...]) -> list[pa.Field]:
 
 
 def _type(annotation: Any, path: str, above: tuple[Any, ...]) -> tuple[pa.DataType, bool]:
-    """Return the Arrow type of an annotation, and whether it allows None. Raises InvalidSchemaError."""
+    """Return the Arrow type of an annotation, and whether it allows None.
+
+    Raises
+    ------
+    InvalidSchemaError
+        If no column supports the type.
+    """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return _type(arguments[0], path, above)

@@ -48,9 +48,15 @@ class Mirror:
                 setattr(self, field_.name, check(field_.name, getattr(self, field_.name)))
 
     def to_format(self) -> Any:
-        """Return the frozen form that is committed. Raises UnsupportedFeatureError if there is none."""
+        """Return the frozen form that is committed.
+
+        Raises
+        ------
+        UnsupportedFeatureError
+            If there is none.
+        """
         if self.frozen_class is None:
-            raise scope.unsupported("this operation", planned=False, name=type(self).__name__)
+            scope.raise_unsupported("this operation", planned=False, name=type(self).__name__)
         values = {}
         for field_ in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
             value = getattr(self, field_.name)
@@ -240,8 +246,14 @@ class LanceOperation:
         groups: list[LanceOperation.DataOverlayGroup]
 
         def to_format(self) -> tx.Operation:
-            """Raise UnsupportedFeatureError."""
-            raise scope.unsupported("data overlays", planned=True, name="LanceOperation.DataOverlay")
+            """Not supported.
+
+            Raises
+            ------
+            UnsupportedFeatureError
+                Always.
+            """
+            scope.raise_unsupported("data overlays", planned=True, name="LanceOperation.DataOverlay")
 
     @dataclass
     class UpdateMap(Mirror):
@@ -334,7 +346,13 @@ class Transaction:
 
 
 def fragment_list(name: str, fragments: Any) -> list[FragmentMetadata]:
-    """Return a list of fragments. Raises TypeError for other objects."""
+    """Return a list of fragments.
+
+    Raises
+    ------
+    TypeError
+        If `fragments` or an element has another type.
+    """
     if not isinstance(fragments, Iterable) or isinstance(fragments, (str, bytes)):
         raise TypeError(f"{name} must be list[FragmentMetadata], got {type(fragments)}")
     result = list(fragments)
@@ -375,7 +393,13 @@ def to_predicate(predicate: Any) -> str:
 
 
 def to_update_mode(mode: str) -> tx.UpdateMode:
-    """Return the mode of an Update, "rewrite_rows" by default. Raises InvalidInputError for an unknown mode."""
+    """Return the mode of an Update, "rewrite_rows" by default.
+
+    Raises
+    ------
+    InvalidInputError
+        If the mode is unknown.
+    """
     name = (mode or "rewrite_rows").upper()
     if name not in tx.UpdateMode.__members__:
         raise InvalidInputError(f"update_mode must be rewrite_rows or rewrite_columns, not {mode!r}")
@@ -383,7 +407,13 @@ def to_update_mode(mode: str) -> tx.UpdateMode:
 
 
 def check_type(name: str, value: Any, expected: type) -> None:
-    """Raise TypeError unless a value has the expected type."""
+    """Check the type of a value.
+
+    Raises
+    ------
+    TypeError
+        If it has another type.
+    """
     if not isinstance(value, expected):
         raise TypeError(f"{name} must be of type {expected.__name__}, got {type(value).__name__}")
 

@@ -162,7 +162,12 @@ def _tqdm() -> Any:
 def report_of(progress: ProgressLike) -> Report | None:
     """Return the callback of a `progress` argument, or None.
 
-    Raises TypeError for an invalid argument, UnsupportedFeatureError for a progress bar without tqdm.
+    Raises
+    ------
+    TypeError
+        If the argument is neither a function nor a bool.
+    UnsupportedFeatureError
+        If a bar is requested without tqdm.
     """
     if progress is None or progress is False:
         return None

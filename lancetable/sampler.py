@@ -341,7 +341,17 @@ class ShardedFixedBatchSampler(ShardedBatchSampler):
 
 
 def checked_rank(rank: int, world_size: int) -> tuple[int, int]:
-    """Return a valid rank and world size. Raises InvalidInputError, OutOfRangeError, TypeError."""
+    """Return a valid rank and world size.
+
+    Raises
+    ------
+    InvalidInputError
+        If the world size is 0, or the rank is not below it.
+    OutOfRangeError
+        If a number is negative.
+    TypeError
+        If a number is not an integer.
+    """
     if check_count("rank", rank) >= check_positive("world_size", world_size):
         raise InvalidInputError(f"rank must be less than world_size {world_size}, got {rank}")
     return rank, world_size

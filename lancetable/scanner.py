@@ -153,7 +153,13 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         return frame_with(table.select(names), lazy, kwargs)
 
     def scan_batches(self) -> Iterator[pads.TaggedRecordBatch]:
-        """Stream the batches, each with its fragment. Raises InvalidOperationError with `order_by`."""
+        """Stream the batches, each with its fragment.
+
+        Raises
+        ------
+        InvalidOperationError
+            If the scan has `order_by`.
+        """
         if self._options.order_by:
             raise InvalidOperationError("scan_batches() reads fragment by fragment and cannot sort; use to_batches()")
         wanted = self._options.fragments
@@ -219,22 +225,46 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
 
     @staticmethod
     def from_dataset(*args: Any, **kwargs: Any) -> NoReturn:
-        """Raise UnsupportedFeatureError; use `LanceDataset.scanner`."""
-        raise scope.unsupported("use LanceDataset.scanner", planned=False, name="LanceScanner.from_dataset")
+        """Not supported; use `LanceDataset.scanner`.
+
+        Raises
+        ------
+        UnsupportedFeatureError
+            Always.
+        """
+        scope.raise_unsupported("use LanceDataset.scanner", planned=False, name="LanceScanner.from_dataset")
 
     @staticmethod
     def from_fragment(*args: Any, **kwargs: Any) -> NoReturn:
-        """Raise UnsupportedFeatureError; use `LanceFragment.scanner`."""
-        raise scope.unsupported("use LanceFragment.scanner", planned=False, name="LanceScanner.from_fragment")
+        """Not supported; use `LanceFragment.scanner`.
+
+        Raises
+        ------
+        UnsupportedFeatureError
+            Always.
+        """
+        scope.raise_unsupported("use LanceFragment.scanner", planned=False, name="LanceScanner.from_fragment")
 
     @staticmethod
     def from_batches(*args: Any, **kwargs: Any) -> NoReturn:
-        """Raise UnsupportedFeatureError; scans of plain batches are not supported."""
-        raise scope.unsupported("scanning plain batches", planned=False, name="LanceScanner.from_batches")
+        """Not supported.
+
+        Raises
+        ------
+        UnsupportedFeatureError
+            Always.
+        """
+        scope.raise_unsupported("scanning plain batches", planned=False, name="LanceScanner.from_batches")
 
     def take(self, indices: Any) -> pa.Table:
-        """Raise UnsupportedFeatureError; use `LanceDataset.take`."""
-        raise scope.unsupported("use LanceDataset.take", planned=False, name="LanceScanner.take")
+        """Not supported; use `LanceDataset.take`.
+
+        Raises
+        ------
+        UnsupportedFeatureError
+            Always.
+        """
+        scope.raise_unsupported("use LanceDataset.take", planned=False, name="LanceScanner.take")
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the rows as an Arrow C stream."""
@@ -262,7 +292,13 @@ class ScannerBuilder:
         self.apply_defaults(ds.default_scan_options)
 
     def apply_defaults(self, default_opts: dict[str, Any]) -> ScannerBuilder:
-        """Call the method of each key with its value. Raises InvalidInputError for an unknown key."""
+        """Call the method of each key with its value.
+
+        Raises
+        ------
+        InvalidInputError
+            If a key is unknown.
+        """
         for name, value in (default_opts or {}).items():
             setter = SETTERS.get(name)
             if setter is None:
@@ -285,7 +321,7 @@ class ScannerBuilder:
             If `filter` is a search query.
         """
         if isinstance(filter, dict) or type(filter).__name__ in ("FullTextQuery", "VectorSearchQuery", "PhraseQuery"):
-            raise scope.unsupported("search queries", planned=False, name="argument filter")
+            scope.raise_unsupported("search queries", planned=False, name="argument filter")
         check_filter("filter", filter)
         self._values["filter"] = filter
         return self
@@ -471,7 +507,13 @@ def scan_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def default_batch_size() -> int:
-    """Return the batch size of the environment. Raises InvalidInputError unless it is a positive number."""
+    """Return the batch size of the environment.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is not a positive number.
+    """
     text = os.environ[DEFAULT_BATCH_SIZE]
     if not text.isdecimal() or int(text) == 0:
         raise InvalidInputError(f"{DEFAULT_BATCH_SIZE} must be a positive number of rows, not {text!r}")

@@ -195,7 +195,12 @@ def field_to_json(field: pa.Field) -> dict[str, Any]:
 def type_to_json(data_type: pa.DataType) -> dict[str, Any]:
     """Describe a type as `{"type": name}` with "fields" for nested and "length" for fixed-size types.
 
-    Raises InvalidInputError for a map, UnsupportedFeatureError for other types without a JSON form.
+    Raises
+    ------
+    InvalidInputError
+        If it is a map.
+    UnsupportedFeatureError
+        If it is another type without a JSON form.
     """
     types = pa.types
     if types.is_map(data_type):
@@ -214,7 +219,13 @@ def type_to_json(data_type: pa.DataType) -> dict[str, Any]:
 
 
 def json_to_schema(schema_json: Mapping[str, Any]) -> pa.Schema:
-    """Return the schema described by the output of `schema_to_json`. Raises InvalidInputError for an invalid dict."""
+    """Return the schema described by the output of `schema_to_json`.
+
+    Raises
+    ------
+    InvalidInputError
+        If the dict is invalid.
+    """
     try:
         fields = [json_to_field(field) for field in schema_json["fields"]]
         schema = pa.schema(fields, metadata=schema_json.get("metadata"))

@@ -8,7 +8,7 @@ A name of pylance's API that is missing here exists as a stub that raises `Unsup
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from lancetable.errors import UnsupportedFeatureError
 
@@ -21,8 +21,8 @@ __all__ = [
     "STATS",
     "fill_gaps",
     "missing_names",
+    "raise_unsupported",
     "reject",
-    "unsupported",
 ]
 
 Groups = list[tuple[str, bool, str]]
@@ -71,11 +71,17 @@ PROPERTIES = frozenset({"storage_options_accessor"})
 T = TypeVar("T")
 
 
-def unsupported(feature: str, *, planned: bool, name: str = "") -> UnsupportedFeatureError:
-    """Return the error for an unsupported feature; `name` is the API name that the caller used."""
+def raise_unsupported(feature: str, *, planned: bool, name: str = "") -> NoReturn:
+    """Raise the error for an unsupported feature; `name` is the API name that the caller used.
+
+    Raises
+    ------
+    UnsupportedFeatureError
+        Always.
+    """
     verdict = "planned, but not built yet" if planned else "outside the scope of lancetable"
     subject = f"{name}: {feature}" if name else feature
-    return UnsupportedFeatureError(f"{subject} is not supported ({verdict})", feature=feature)
+    raise UnsupportedFeatureError(f"{subject} is not supported ({verdict})", feature=feature)
 
 
 def reject(feature: str, *, planned: bool, **arguments: object) -> None:
@@ -83,7 +89,7 @@ def reject(feature: str, *, planned: bool, **arguments: object) -> None:
     for name, value in arguments.items():
         empty = isinstance(value, (list, tuple, dict)) and not value
         if value is not None and value is not False and not empty:
-            raise unsupported(feature, planned=planned, name=f"argument {name}")
+            raise_unsupported(feature, planned=planned, name=f"argument {name}")
 
 
 def missing_names(groups: Groups) -> dict[str, tuple[str, bool]]:
@@ -95,7 +101,7 @@ def stub(name: str, feature: str, planned: bool) -> Callable[..., Any]:
     """Return a function that raises UnsupportedFeatureError for any arguments."""
 
     def missing(*args: object, **kwargs: object) -> Any:
-        raise unsupported(feature, planned=planned, name=name)
+        raise_unsupported(feature, planned=planned, name=name)
 
     missing.__name__ = missing.__qualname__ = name
     missing.__doc__ = f"Not supported: {feature}. Raises UnsupportedFeatureError."

@@ -35,7 +35,13 @@ class SqlQueryBuilder:
     blobs: str | None = None
 
     def table_name(self, table_name: str) -> SqlQueryBuilder:
-        """Set the name of the dataset in the query; "dataset" by default. Raises InvalidInputError if it is empty."""
+        """Set the name of the dataset in the query; "dataset" by default.
+
+        Raises
+        ------
+        InvalidInputError
+            If the name is empty.
+        """
         if not table_name:
             raise InvalidInputError("table_name must not be empty")
         return replace(self, name=table_name)
@@ -49,7 +55,13 @@ class SqlQueryBuilder:
         return replace(self, row_addr=with_row_addr)
 
     def batch_size(self, batch_size: int) -> SqlQueryBuilder:
-        """Set the number of rows per batch of the result. Raises InvalidInputError below 1."""
+        """Set the number of rows per batch of the result.
+
+        Raises
+        ------
+        InvalidInputError
+            If the number is below 1.
+        """
         if batch_size < 1:
             raise InvalidInputError(f"batch_size must be at least 1, not {batch_size}")
         return replace(self, rows=batch_size)
@@ -81,7 +93,15 @@ class SqlQuery:
         return list(self.to_stream_reader())
 
     def to_stream_reader(self) -> pa.RecordBatchReader:
-        """Run the query and stream its result. Raises the errors of `to_batch_records`."""
+        """Run the query and stream its result.
+
+        Raises
+        ------
+        InvalidSqlError
+            If the query is invalid or fails.
+        UnsupportedFeatureError
+            If DuckDB is missing.
+        """
         duckdb = _duckdb()
         query = self._builder
         scanned = query.dataset.scanner(
@@ -101,7 +121,15 @@ class SqlQuery:
             raise InvalidSqlError(str(error)) from error
 
     def explain_plan(self) -> str:
-        """Return DuckDB's plan of the query. Raises the errors of `to_batch_records`."""
+        """Return DuckDB's plan of the query.
+
+        Raises
+        ------
+        InvalidSqlError
+            If the query is invalid or fails.
+        UnsupportedFeatureError
+            If DuckDB is missing.
+        """
         duckdb = _duckdb()
         connection = duckdb.connect()
         try:

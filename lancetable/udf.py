@@ -78,7 +78,15 @@ def batch_udf(
 
 
 def as_batch(result: Any, schema: pa.Schema | None = None) -> pa.RecordBatch:
-    """Convert the result of a column function to a RecordBatch. Raises TypeError, SchemaMismatchError."""
+    """Convert the result of a column function to a RecordBatch.
+
+    Raises
+    ------
+    TypeError
+        If the result is neither a batch, a table nor a DataFrame.
+    SchemaMismatchError
+        If a DataFrame has columns that `schema` lacks.
+    """
     if isinstance(result, pa.RecordBatch):
         return result
     if isinstance(result, pa.Table):
@@ -96,7 +104,10 @@ def new_columns(
 ) -> pa.Schema | dict[str, str] | BatchUDF | pa.RecordBatchReader:
     """Convert the argument of `add_columns` to one of its four forms; `source` is used to try functions.
 
-    Raises TypeError for another object, and for a function that fails on the first row.
+    Raises
+    ------
+    TypeError
+        If `transforms` is another object, or a function that fails on the first row.
     """
     if isinstance(transforms, pa.Field):
         return pa.schema([transforms])
@@ -130,7 +141,13 @@ def new_columns(
 
 
 def schema_of(function: BatchUDF) -> pa.Schema:
-    """Return the schema of the new columns, found by `new_columns`. Raises InvalidInputError if it is unknown."""
+    """Return the schema of the new columns, found by `new_columns`.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is unknown.
+    """
     if function.output_schema is None:
         raise InvalidInputError("output_schema must be provided when using a function that returns a RecordBatch")
     return function.output_schema
@@ -222,7 +239,13 @@ class BatchUDFCheckpoint:
             connection.execute("DELETE FROM batches WHERE fragment_id = ?", (fragment_id,))
 
     def begin(self, job: Mapping[str, Any]) -> None:
-        """Record the job of the results. Raises InvalidInputError if the file contains results of another job."""
+        """Record the job of the results.
+
+        Raises
+        ------
+        InvalidInputError
+            If the file contains results of another job.
+        """
         description = self._first("SELECT description FROM job")
         if description is None:
             if self._first("SELECT EXISTS (SELECT 1 FROM batches) OR EXISTS (SELECT 1 FROM fragments)"):
@@ -256,7 +279,13 @@ class BatchUDFCheckpoint:
             connection.execute("INSERT OR REPLACE INTO states VALUES (?, ?)", (fragment.id, state))
 
     def load_batch(self, fragment_id: int, batch_index: int) -> pa.RecordBatch | None:
-        """Return the stored result for a batch, or None. Raises InvalidInputError if it is damaged."""
+        """Return the stored result for a batch, or None.
+
+        Raises
+        ------
+        InvalidInputError
+            If the result is damaged.
+        """
         query = "SELECT result FROM batches WHERE fragment_id = ? AND batch_index = ?"
         result = self._first(query, fragment_id, batch_index)
         if result is None:

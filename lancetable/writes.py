@@ -216,7 +216,12 @@ def write_options(arguments: Mapping[str, Any], *, keep_arrays: bool) -> WriteOp
 def check_external_blobs(mode: str, outside_bases: bool) -> None:
     """Check the arguments for external blobs. Data with external blobs is rejected later.
 
-    Raises InvalidInputError, InvalidOperationError.
+    Raises
+    ------
+    InvalidInputError
+        If the mode is unknown.
+    InvalidOperationError
+        If the other argument does not apply to the mode.
     """
     if mode not in ("reference", "ingest"):
         raise InvalidInputError(f"Invalid external blob mode: {mode}")
