@@ -131,5 +131,5 @@ def __getattr__(name: str) -> Any:
         If pylance has no such name either.
     """
     if name in _MISSING:
-        return scope.stub(f"lancetable.{name}", *_MISSING[name])
+        return scope.stub(f"lancetable.{name}", _MISSING[name])
     raise AttributeError(f"module 'lancetable' has no attribute {name!r}")

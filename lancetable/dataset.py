@@ -210,7 +210,7 @@ def dataset(
     >>> lancetable.dataset("flights.lance", version=1).count_rows()
     6
     """
-    scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
+    scope.reject("catalog lookup", namespace_client=namespace_client, table_id=table_id)
     if uri is None:
         raise InvalidInputError("missing argument: uri")
     return LanceDataset(
@@ -266,9 +266,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         *,
         asof: datetime | None = None,
     ) -> None:
-        scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
-        scope.reject("several stores for one table", planned=False, base_store_params=base_store_params)
-        scope.reject("manifests handed over as bytes", planned=False, serialized_manifest=serialized_manifest)
+        scope.reject("catalog lookup", namespace_client=namespace_client, table_id=table_id)
+        scope.reject("several stores for one table", base_store_params=base_store_params)
+        scope.reject("manifests handed over as bytes", serialized_manifest=serialized_manifest)
         if session is not None:
             cache = session.cache
         elif metadata_cache_size_bytes is not None:
@@ -615,8 +615,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> scanner.to_table().column_names
         ['id', '_rowid']
         """
-        scope.reject("vector search", planned=False, nearest=nearest)
-        scope.reject("full text search", planned=False, full_text_query=full_text_query)
+        scope.reject("vector search", nearest=nearest)
+        scope.reject("full text search", full_text_query=full_text_query)
         builder = ScannerBuilder(self).row_addr_prefilter(row_addr_allowlist, row_addr_blocklist)
         return builder.apply_defaults(scan_arguments(locals())).to_scanner()
 
@@ -852,7 +852,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         **kargs: Any,
     ) -> pa.Table:
         """Read rows like `take_row_ids`, under pylance's private name."""
-        scope.reject("taking deleted rows", planned=False, ignore_deletions=ignore_deletions)
+        scope.reject("taking deleted rows", ignore_deletions=ignore_deletions)
         return self.take_row_ids(row_ids, columns)
 
     # ---------------------------------------------------------------------------------------------------- blobs
@@ -1068,19 +1068,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Always true, because a Lance table has no partitions."""
         return pc.scalar(True)
 
-    def replace_schema(self, schema: pa.Schema) -> NoReturn:
-        """Not supported, because the schema belongs to the table.
-
-        Raises
-        ------
-        UnsupportedFeatureError
-            Always.
-        """
-        scope.raise_unsupported("a view with another schema", planned=False, name="LanceDataset.replace_schema")
-
     def get_fragments(self, filter: pc.Expression | None = None) -> list[LanceFragment]:
         """Return all fragments. Raises UnsupportedFeatureError for a filter, because fragments are not partitioned."""
-        scope.reject("choosing fragments by a filter", planned=False, filter=filter)
+        scope.reject("choosing fragments by a filter", filter=filter)
         return [LanceFragment(self, None, fragment=fragment) for fragment in self._table.manifest.fragments]
 
     def _get_fragments(self, filter: pc.Expression | None) -> list[LanceFragment]:
@@ -1936,8 +1926,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> LanceDataset.commit("flights.lance", LanceOperation.Append(fragments), read_version=2).count_rows()
         10
         """
-        scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
-        scope.reject("several stores for one table", planned=False, base_store_params=base_store_params)
+        scope.reject("catalog lookup", namespace_client=namespace_client, table_id=table_id)
+        scope.reject("several stores for one table", base_store_params=base_store_params)
         if commit_lock is not None and not callable(commit_lock):
             raise TypeError(f"commit_lock must be a function, got {type(commit_lock).__name__}")
         if isinstance(operation, Transaction):
@@ -2017,9 +2007,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             if not isinstance(transaction, Transaction):
                 raise TypeError(f"transactions must be of type Transaction, got {type(transaction).__name__}")
             if not isinstance(transaction.operation, LanceOperation.Append):
-                scope.raise_unsupported(
-                    f"a batch with {type(transaction.operation).__name__}", planned=False, name="commit_batch"
-                )
+                scope.raise_unsupported(f"a batch with {type(transaction.operation).__name__}", name="commit_batch")
             fragments.extend(transaction.operation.fragments)
         merged = Transaction(
             min(transaction.read_version for transaction in transactions), LanceOperation.Append(fragments)

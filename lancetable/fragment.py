@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyroaring
 
-from lancetable import scope, udf
+from lancetable import udf
 from lancetable.arguments import (
     DEFAULT_MAX_BYTES_PER_FILE,
     check_count,
@@ -67,7 +67,6 @@ __all__ = [
 BlobHandling = Literal["all_binary", "blobs_descriptions", "all_descriptions"]
 
 
-@scope.fill_gaps(scope.FRAGMENT)
 class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes without types
     """One fragment of a dataset, at the version of the dataset.
 

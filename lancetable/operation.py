@@ -56,7 +56,7 @@ class Mirror:
             If there is none.
         """
         if self.frozen_class is None:
-            scope.raise_unsupported("this operation", planned=False, name=type(self).__name__)
+            scope.raise_unsupported("this operation", name=type(self).__name__)
         values = {}
         for field_ in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
             value = getattr(self, field_.name)

@@ -44,6 +44,7 @@ TABLE_BATCH_ROWS = 128 * 1024
 BLOB_MODES = ("lazy", "bytes", "descriptions")
 
 
+@scope.fill_gaps(scope.SCANNER)
 class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without types
     """A scan that runs each time one of its read methods is called.
 
@@ -223,49 +224,6 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         """The schema of the table."""
         return self._version.schema.to_arrow()
 
-    @staticmethod
-    def from_dataset(*args: Any, **kwargs: Any) -> NoReturn:
-        """Not supported; use `LanceDataset.scanner`.
-
-        Raises
-        ------
-        UnsupportedFeatureError
-            Always.
-        """
-        scope.raise_unsupported("use LanceDataset.scanner", planned=False, name="LanceScanner.from_dataset")
-
-    @staticmethod
-    def from_fragment(*args: Any, **kwargs: Any) -> NoReturn:
-        """Not supported; use `LanceFragment.scanner`.
-
-        Raises
-        ------
-        UnsupportedFeatureError
-            Always.
-        """
-        scope.raise_unsupported("use LanceFragment.scanner", planned=False, name="LanceScanner.from_fragment")
-
-    @staticmethod
-    def from_batches(*args: Any, **kwargs: Any) -> NoReturn:
-        """Not supported.
-
-        Raises
-        ------
-        UnsupportedFeatureError
-            Always.
-        """
-        scope.raise_unsupported("scanning plain batches", planned=False, name="LanceScanner.from_batches")
-
-    def take(self, indices: Any) -> pa.Table:
-        """Not supported; use `LanceDataset.take`.
-
-        Raises
-        ------
-        UnsupportedFeatureError
-            Always.
-        """
-        scope.raise_unsupported("use LanceDataset.take", planned=False, name="LanceScanner.take")
-
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the rows as an Arrow C stream."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
@@ -321,7 +279,7 @@ class ScannerBuilder:
             If `filter` is a search query.
         """
         if isinstance(filter, dict) or type(filter).__name__ in ("FullTextQuery", "VectorSearchQuery", "PhraseQuery"):
-            scope.raise_unsupported("search queries", planned=False, name="argument filter")
+            scope.raise_unsupported("search queries", name="argument filter")
         check_filter("filter", filter)
         self._values["filter"] = filter
         return self
@@ -442,17 +400,17 @@ class ScannerBuilder:
 
     def fast_search(self, flag: bool | None) -> ScannerBuilder:
         """Raise UnsupportedFeatureError if set, because indexes are not used."""
-        scope.reject("index search", planned=False, fast_search=flag)
+        scope.reject("index search", fast_search=flag)
         return self
 
     def with_index_segments(self, index_segments: Iterable[Any] | None) -> ScannerBuilder:
         """Raise UnsupportedFeatureError if given, because indexes are not used."""
-        scope.reject("index search", planned=False, index_segments=index_segments)
+        scope.reject("index search", index_segments=index_segments)
         return self
 
     def row_addr_prefilter(self, allowlist: bytes | None = None, blocklist: bytes | None = None) -> ScannerBuilder:
         """Raise UnsupportedFeatureError if given, because index search is not supported."""
-        scope.reject("row address lists", planned=False, row_addr_allowlist=allowlist, row_addr_blocklist=blocklist)
+        scope.reject("row address lists", row_addr_allowlist=allowlist, row_addr_blocklist=blocklist)
         return self
 
     def progress(self, progress: ProgressLike) -> ScannerBuilder:

@@ -194,8 +194,8 @@ def write_options(arguments: Mapping[str, Any], *, keep_arrays: bool) -> WriteOp
         If an argument, such as `namespace_client`, is not supported.
     """
     catalog = {name: arguments[name] for name in ("namespace_client", "table_id")}
-    scope.reject("catalog lookup", planned=False, **catalog)
-    scope.reject("several stores for one table", planned=False, base_store_params=arguments["base_store_params"])
+    scope.reject("catalog lookup", **catalog)
+    scope.reject("several stores for one table", base_store_params=arguments["base_store_params"])
     check_external_blobs(arguments["external_blob_mode"], arguments["allow_external_blob_outside_bases"])
     sizes: dict[str, Any] = {
         field: check_positive(name, arguments[name])
