@@ -23,32 +23,10 @@ from lancetable.store.open import FileSystemUri
 if TYPE_CHECKING:
     from lancetable.types import Reference, WriteMode
 
-__all__ = [
-    "COMMIT_MESSAGE_KEY",
-    "DEFAULT_MAX_BYTES_PER_FILE",
-    "check_count",
-    "check_filter",
-    "check_integer",
-    "check_mode",
-    "check_names",
-    "check_positive",
-    "check_timeout",
-    "checked_changes",
-    "checked_mapping",
-    "parse_alteration",
-    "parse_asof",
-    "parse_reference",
-    "row_numbers",
-    "transaction_properties_of",
-    "uri_text",
-    "version_number",
-    "version_to_write",
-]
-
 
 DEFAULT_MAX_BYTES_PER_FILE = 90 * 1024 * 1024 * 1024
-MODES: dict[str, WriteMode] = {"create": "create", "append": "append", "overwrite": "overwrite"}
-U64 = 2**64
+_MODES: dict[str, WriteMode] = {"create": "create", "append": "append", "overwrite": "overwrite"}
+_U64 = 2**64
 
 
 def uri_text(uri: Any) -> str:
@@ -122,9 +100,9 @@ def check_timeout(name: str, value: Any) -> float:
 
 def check_mode(mode: Any) -> WriteMode:
     """Return a write mode in lower case. Raises InvalidInputError for an unknown one."""
-    known = MODES.get(mode.lower()) if isinstance(mode, str) else None
+    known = _MODES.get(mode.lower()) if isinstance(mode, str) else None
     if known is None:
-        raise InvalidInputError(f"Invalid mode {mode!r}: expected one of {', '.join(MODES)}")
+        raise InvalidInputError(f"Invalid mode {mode!r}: expected one of {', '.join(_MODES)}")
     return known
 
 
@@ -150,7 +128,7 @@ def parse_reference(version: Any, *, branches: bool = False) -> Reference:
 def version_number(version: Any) -> int:
     """Return a version number. Raises TypeError, and OutOfRangeError if it does not fit 64 bits."""
     number = check_integer("version", version)
-    if not 0 <= number < U64:
+    if not 0 <= number < _U64:
         raise OutOfRangeError(f"a version number must be from 1 to 2^64 - 1, got {number}")
     return number
 

@@ -55,12 +55,7 @@ DEFAULT_BLOB_BUFFER_SIZE: Final = 512 * 1024
 """Number of bytes that a `BlobFile` reads ahead."""
 
 _STORAGE: Final = pa.struct(
-    [
-        pa.field("data", pa.large_binary()),
-        pa.field("uri", pa.string()),
-        pa.field("position", pa.uint64()),
-        pa.field("size", pa.uint64()),
-    ]
+    {"data": pa.large_binary(), "uri": pa.string(), "position": pa.uint64(), "size": pa.uint64()}
 )
 _THRESHOLDS: Final = "lance-encoding:blob-{}-threshold"
 
@@ -257,12 +252,10 @@ class Blob:
     def __post_init__(self) -> None:
         if self.data is not None and self.uri is not None:
             raise InvalidInputError("Blob cannot have both data and uri")
-        if (self.position is None) != (self.size is None):
-            if self.uri is None:
-                raise InvalidInputError("External packed blob must have a uri")
-            raise InvalidInputError("External blob must set both position and size, or neither")
-        if self.position is not None and self.uri is None:
+        if self.uri is None and (self.position, self.size) != (None, None):
             raise InvalidInputError("External packed blob must have a uri")
+        if (self.position is None) != (self.size is None):
+            raise InvalidInputError("External blob must set both position and size, or neither")
         if self.data is None and self.uri is None:
             raise InvalidInputError("Blob must set `data` or `uri`; use None for a null blob")
         if self.uri == "":

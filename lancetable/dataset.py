@@ -19,7 +19,6 @@ import pyarrow.dataset as pads
 
 from lancetable import scope, udf, writes
 from lancetable.arguments import (
-    COMMIT_MESSAGE_KEY,
     DEFAULT_MAX_BYTES_PER_FILE,
     check_count,
     check_filter,
@@ -38,7 +37,7 @@ from lancetable.arguments import (
 from lancetable.blob import DEFAULT_BLOB_BUFFER_SIZE, BlobFile, checked_buffer_size
 from lancetable.cleanup import CleanupExplanation, CleanupStats, explanation_of
 from lancetable.commit.gc.plan import plan_cleanup
-from lancetable.delta import DatasetDelta, delta_of
+from lancetable.delta import DatasetDelta, delta_of, transaction_of
 from lancetable.errors import (
     InvalidInputError,
     InvalidOperationError,
@@ -72,7 +71,7 @@ from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder, sca
 from lancetable.schema import LanceSchema, as_text
 from lancetable.session import Session
 from lancetable.sql import SqlQueryBuilder
-from lancetable.table import manifests, transactions
+from lancetable.table import manifests
 from lancetable.table.cache import TableCache
 from lancetable.table.version import TableVersion, checkout, latest, open_location, open_version
 from lancetable.types import (
@@ -135,7 +134,7 @@ __all__ = [
     "write_fragments",
 ]
 
-LANCE_COMMIT_MESSAGE_KEY = COMMIT_MESSAGE_KEY
+LANCE_COMMIT_MESSAGE_KEY = tx.COMMIT_MESSAGE_KEY
 COMMIT_TIMEOUT = timedelta(seconds=1800)
 # Arguments of `pyarrow.dataset.Dataset.count_rows` that affect how rows are counted, but not the result.
 PYARROW_COUNT_OPTIONS = frozenset(
@@ -1728,25 +1727,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         with tracked(progress, "add_columns") as tracker:
             if isinstance(new, pa.Schema):
                 self._table = new_columns.add_nulls(self._table, new)
-            elif isinstance(new, dict):
-                computed = new_columns.from_expressions(self._table, new, batch_size)
-                self._table = new_columns.add_columns(self._table, computed, tracker)
-            elif isinstance(new, BatchUDF):
-                if new.cache is not None:
-                    new.cache.begin(udf.job_of(new, self._table, read_columns, batch_size))
-                computed = new_columns.from_function(
-                    self._table,
-                    new.apply,
-                    udf.schema_of(new),
-                    columns=read_columns,
-                    batch_size=batch_size,
-                    checkpoint=new.cache,
-                )
-                self._table = new_columns.add_columns(self._table, computed, tracker)
-                if new.cache is not None:
-                    new.cache.cleanup()
-            else:
-                self._table = new_columns.add_columns(self._table, new_columns.from_reader(self._table, new), tracker)
+                return
+            computed = udf.computed_columns(new, self._table, read_columns, batch_size)
+            self._table = new_columns.add_columns(self._table, computed, tracker)
+            if isinstance(new, BatchUDF) and new.cache is not None:
+                new.cache.cleanup()
 
     def alter_columns(self, *alterations: AlterColumn) -> None:
         """Rename columns, make them nullable or required, or change their type, in one new version.
@@ -1934,7 +1919,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             if commit_message is not None:
                 raise InvalidInputError(
                     "commit_message is not supported when calling commit with a Transaction. Set the message on the"
-                    f" transaction properties instead, under {COMMIT_MESSAGE_KEY!r}"
+                    f" transaction properties instead, under {LANCE_COMMIT_MESSAGE_KEY!r}"
                 )
             transaction = operation
         elif isinstance(operation, LanceOperation.BaseOperation):
@@ -2028,8 +2013,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     def read_transaction(self, version: int) -> Transaction | None:
         """Return the transaction of a version, None if its writer stored none. Raises VersionNotFoundError."""
-        table = checkout(self._table, version_number(version))
-        transaction = transactions.read(table.store, table.base, table.file)
+        transaction = transaction_of(self._table, version_number(version))
         return None if transaction is None else Transaction.from_format(transaction)
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:

@@ -12,13 +12,12 @@ from enum import Enum
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from lancetable.delta import transaction_of
 from lancetable.file import kernels
 from lancetable.format.fragment import DataFile, DeletionFile, DeletionKind, Fragment
 from lancetable.format.manifest import FragmentList
 from lancetable.format.schema import Field, Schema
 from lancetable.schema import as_text
-from lancetable.table import transactions
-from lancetable.table.version import checkout
 
 if TYPE_CHECKING:
     from lancetable.dataset import LanceDataset
@@ -118,13 +117,9 @@ def format_fragment(fragment: FragmentMetadata, dataset: LanceDataset) -> str:
 def list_transactions(dataset: LanceDataset, /, max_transactions: int = 10) -> list[str]:
     """Return the transactions of the newest versions up to the dataset's own, newest first, as indented strings."""
     table = dataset.table_version
-    dumps = []
-    for number in range(table.version, max(0, table.version - max_transactions), -1):
-        version = checkout(table, number)
-        transaction = transactions.read(version.store, version.base, version.file)
-        if transaction is not None:
-            dumps.append(render(transaction))
-    return dumps
+    numbers = range(table.version, max(0, table.version - max_transactions), -1)
+    stored = (transaction_of(table, number) for number in numbers)
+    return [render(transaction) for transaction in stored if transaction is not None]
 
 
 def show_versions() -> str:

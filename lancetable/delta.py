@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lancetable.errors import InvalidInputError, InvalidOperationError
+from lancetable.format import transaction as tx
 from lancetable.operation import Transaction
 from lancetable.ops.read import diff
 from lancetable.table import transactions
@@ -41,13 +42,8 @@ class DatasetDelta:
 
         Versions without a stored transaction are left out. Raises VersionNotFoundError if a version was cleaned up.
         """
-        collected = []
-        for number in range(self._begin + 1, self._end + 1):
-            table = checkout(self._version, number)
-            transaction = transactions.read(table.store, table.base, table.file)
-            if transaction is not None:
-                collected.append(Transaction.from_format(transaction))
-        return collected
+        stored = (transaction_of(self._version, number) for number in range(self._begin + 1, self._end + 1))
+        return [Transaction.from_format(transaction) for transaction in stored if transaction is not None]
 
     def get_inserted_rows(self) -> pa.RecordBatchReader:
         """Return the created rows: all columns, `_rowid` and the two versions of each row.
@@ -88,6 +84,12 @@ class DatasetDelta:
 
     def _at_end(self) -> TableVersion:
         return checkout(self._version, self._end)
+
+
+def transaction_of(version: TableVersion, number: int) -> tx.Transaction | None:
+    """Return the transaction of another version of a table, None if its writer stored none."""
+    table = checkout(version, number)
+    return transactions.read(table.store, table.base, table.file)
 
 
 def delta_of(

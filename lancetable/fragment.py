@@ -332,18 +332,10 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
                 "A checkpoint file cannot be used for a single fragment, since it is not committed here"
             )
         new = udf.new_columns(value_func, self, columns, reader_schema)
-        version, fragment = self._version, self._fragment
         if isinstance(new, pa.Schema):
             raise TypeError("null columns need no data files; add them with LanceDataset.add_columns")
-        if isinstance(new, dict):
-            added = new_columns.from_expressions(version, new, batch_size)
-        elif isinstance(new, udf.BatchUDF):
-            added = new_columns.from_function(
-                version, new.apply, udf.schema_of(new), columns=columns, batch_size=batch_size
-            )
-        else:
-            added = new_columns.from_reader(version, new)
-        written, stored = new_columns.add_to_fragment(version, fragment, added)
+        computed = udf.computed_columns(new, self._version, columns, batch_size)
+        written, stored = new_columns.add_to_fragment(self._version, self._fragment, computed)
         return FragmentMetadata.from_format(written), LanceSchema(stored)
 
     def merge(

@@ -16,8 +16,6 @@ import pyarrow as pa
 
 from lancetable.errors import InvalidSchemaError
 
-__all__ = ["schema_of_model", "snake_case"]
-
 _SIMPLE: dict[type, pa.DataType] = {
     bool: pa.bool_(),
     int: pa.int64(),

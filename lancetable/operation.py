@@ -13,7 +13,7 @@ from abc import ABC
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 from google.protobuf.any_pb2 import Any as Any_
@@ -33,6 +33,8 @@ from lancetable.schema import LanceSchema
 from lancetable.types import DatasetBasePath
 
 __all__ = ["LanceOperation", "Transaction"]
+
+T = TypeVar("T")
 
 
 class Mirror:
@@ -364,32 +366,20 @@ def fragment_list(name: str, fragments: Any) -> list[FragmentMetadata]:
 
 def to_bases(bases: Iterable[DatasetBasePath]) -> tuple[BasePath, ...]:
     """Return the frozen form of base paths; the commit assigns missing ids. Raises TypeError for other objects."""
-    result = []
-    for base in bases:
-        check_type("base paths", base, DatasetBasePath)
-        result.append(BasePath(base.id or 0, base.path, base.is_dataset_root, base.name))
-    return tuple(result)
+    checked = [check_type("base paths", base, DatasetBasePath) for base in bases]
+    return tuple(BasePath(base.id or 0, base.path, base.is_dataset_root, base.name) for base in checked)
 
 
 def to_schema(schema: Any) -> Schema:
     """Return a schema with field ids; an Arrow schema is numbered from 0. Raises TypeError for other objects."""
     if isinstance(schema, pa.Schema):
         return Schema.from_arrow(schema)
-    check_type("schema", schema, LanceSchema)
-    return schema.to_format()  # type: ignore[no-any-return]
+    return check_type("schema", schema, LanceSchema).to_format()
 
 
 def to_indices(indices: Iterable[Index]) -> tuple[IndexMetadata, ...]:
     """Return the frozen form of index entries. Raises TypeError for other objects."""
-    for index in indices:
-        check_type("indices", index, Index)
-    return tuple(index.to_format() for index in indices)
-
-
-def to_predicate(predicate: Any) -> str:
-    """Return the predicate of a Delete. Raises TypeError unless it is a string."""
-    check_type("predicate", predicate, str)
-    return str(predicate)
+    return tuple(check_type("indices", index, Index).to_format() for index in indices)
 
 
 def to_update_mode(mode: str) -> tx.UpdateMode:
@@ -406,8 +396,8 @@ def to_update_mode(mode: str) -> tx.UpdateMode:
     return tx.UpdateMode[name]
 
 
-def check_type(name: str, value: Any, expected: type) -> None:
-    """Check the type of a value.
+def check_type(name: str, value: Any, expected: type[T]) -> T:
+    """Return a value of the expected type.
 
     Raises
     ------
@@ -416,6 +406,7 @@ def check_type(name: str, value: Any, expected: type) -> None:
     """
     if not isinstance(value, expected):
         raise TypeError(f"{name} must be of type {expected.__name__}, got {type(value).__name__}")
+    return value
 
 
 def to_format(value: Any) -> Any:
@@ -458,7 +449,7 @@ FIELD_TO_FORMAT: dict[str, Callable[[Any], Any]] = {
     "initial_bases": to_bases,
     "new_indices": to_indices,
     "removed_indices": to_indices,
-    "predicate": to_predicate,
+    "predicate": partial(check_type, "predicate", expected=str),
     "version": partial(check_integer, "version"),
     "update_mode": to_update_mode,
 }

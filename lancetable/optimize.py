@@ -178,11 +178,6 @@ class RewriteResult(JsonValue):
             f"old_fragments={self.original_fragments})"
         )
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RewriteResult) and self._rewritten == other._rewritten
-
-    __hash__ = JsonValue.__hash__
-
 
 class CompactionPlan(JsonValue):
     """The tasks that compact one version of a table. Each can run anywhere, and any of the results can be committed."""

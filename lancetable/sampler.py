@@ -19,6 +19,8 @@ from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.types import Columns, Filter, Uri
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from lancetable.fragment import LanceFragment
 
 __all__ = [
@@ -167,34 +169,41 @@ class FullScanSampler(FragmentSampler):
         yield from dataset.get_fragments()
 
 
-class ShardedFragmentSampler(FragmentSampler):
-    """Sampler of every `world_size`-th fragment, starting at `rank`, so that the processes of a job read each row once.
-
-    With `randomize` the fragments are shuffled first, by `seed` and epoch, in the same way in every process.
-    """
+class _Sharded:
+    """One of `world_size` processes that share a table; `seed` and the epoch determine the order if it is random."""
 
     def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
         self._rank, self._world_size = checked_rank(rank, world_size)
         self._randomize, self._seed, self._epoch = randomize, seed, 0
 
+    @classmethod
+    def from_torch(cls, randomize: bool = False, seed: int = 0) -> Self:
+        """Return a sampler with the rank and world size of `torch.distributed`."""
+        return cls(*torch_rank(), randomize=randomize, seed=seed)
+
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which determines the order of the next pass."""
         self._epoch = epoch
 
-    @staticmethod
-    def from_torch(randomize: bool = False, seed: int = 0) -> ShardedFragmentSampler:
-        """Return a sampler with the rank and world size of `torch.distributed`."""
-        return ShardedFragmentSampler(*torch_rank(), randomize=randomize, seed=seed)
+    def _random(self) -> random.Random:
+        return random.Random(f"{self._seed} {self._epoch}")
+
+
+class ShardedFragmentSampler(_Sharded, FragmentSampler):
+    """Sampler of every `world_size`-th fragment, starting at `rank`, so that the processes of a job read each row once.
+
+    With `randomize` the fragments are shuffled first, by `seed` and epoch, in the same way in every process.
+    """
 
     def iter_fragments(self, dataset: LanceDataset, *args: Any, **kwargs: Any) -> Iterator[LanceFragment]:
         """Yield the fragments of this rank."""
         fragments = dataset.get_fragments()
         if self._randomize:
-            random.Random(f"{self._seed} {self._epoch}").shuffle(fragments)
+            self._random().shuffle(fragments)
         yield from fragments[self._rank :: self._world_size]
 
 
-class ShardedBatchSampler(Sampler):
+class ShardedBatchSampler(_Sharded, Sampler):
     """Sampler of every `world_size`-th batch of rows, starting at `rank`.
 
     Without a filter, only the rows of this rank are read. With a filter, every rank reads the whole table and keeps
@@ -209,10 +218,7 @@ class ShardedBatchSampler(Sampler):
     [[4, 5, 6]]
     """
 
-    def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
-        self._rank, self._world_size = checked_rank(rank, world_size)
-        self._randomize, self._seed, self._epoch = randomize, seed, 0
-        self._length: int | None = None
+    _length: int | None = None
 
     def __len__(self) -> int:
         """Return the number of batches of the current pass.
@@ -225,15 +231,6 @@ class ShardedBatchSampler(Sampler):
         if self._length is None:
             raise InvalidOperationError("the number of batches is known only after a pass without a filter has started")
         return self._length
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, which determines the order of the next pass."""
-        self._epoch = epoch
-
-    @staticmethod
-    def from_torch(randomize: bool = False, seed: int = 0) -> ShardedBatchSampler:
-        """Return a sampler with the rank and world size of `torch.distributed`."""
-        return ShardedBatchSampler(*torch_rank(), randomize=randomize, seed=seed)
 
     def __call__(
         self,
@@ -285,9 +282,6 @@ class ShardedBatchSampler(Sampler):
             if len(rows):
                 yield batch.take(pa.array(rows))
 
-    def _random(self) -> random.Random:
-        return random.Random(f"{self._seed} {self._epoch}")
-
 
 class ShardedFixedBatchSampler(ShardedBatchSampler):
     """A `ShardedBatchSampler` that can also be iterated as lists of row numbers, for loaders that take rows by number.
@@ -310,12 +304,12 @@ class ShardedFixedBatchSampler(ShardedBatchSampler):
         self._batch_size = check_count("batch_size", batch_size)
         self._total = check_count("total_num_rows", total_num_rows)
 
-    @staticmethod
+    @classmethod
     def from_torch(  # type: ignore[override]  # pylance's signature, which differs from that of the base class
-        batch_size: int, total_num_rows: int, randomize: bool = False, seed: int = 0
-    ) -> ShardedFixedBatchSampler:
+        cls, batch_size: int, total_num_rows: int, randomize: bool = False, seed: int = 0
+    ) -> Self:
         """Return a sampler with the rank and world size of `torch.distributed`."""
-        return ShardedFixedBatchSampler(*torch_rank(), randomize, seed, batch_size, total_num_rows)
+        return cls(*torch_rank(), randomize, seed, batch_size, total_num_rows)
 
     def __len__(self) -> int:
         """Return the number of lists."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -71,9 +71,8 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         return self._plan
 
     def __repr__(self) -> str:
-        options = [
-            f"{name}={value!r}" for name, value in vars_of(self._options) if value is not None and value is not False
-        ]
+        values = {field.name: getattr(self._options, field.name) for field in fields(self._options)}
+        options = [f"{name}={value!r}" for name, value in values.items() if value is not None and value is not False]
         return f"LanceScanner({self._version.uri!r}, version={self._version.version}, {', '.join(options)})"
 
     def to_table(self) -> pa.Table:
@@ -281,18 +280,15 @@ class ScannerBuilder:
         if isinstance(filter, dict) or type(filter).__name__ in ("FullTextQuery", "VectorSearchQuery", "PhraseQuery"):
             scope.raise_unsupported("search queries", name="argument filter")
         check_filter("filter", filter)
-        self._values["filter"] = filter
-        return self
+        return self._set("filter", filter)
 
     def limit(self, n: int | None = None) -> ScannerBuilder:
         """Limit the result to `n` rows, after filter and order. Raises OutOfRangeError below zero, TypeError."""
-        self._values["limit"] = None if n is None else check_count("Limit", n)
-        return self
+        return self._set("limit", None if n is None else check_count("Limit", n))
 
     def offset(self, n: int | None = None) -> ScannerBuilder:
         """Skip the first `n` rows, after filter and order. Raises OutOfRangeError below zero, TypeError."""
-        self._values["offset"] = None if n is None else check_count("Offset", n)
-        return self
+        return self._set("offset", None if n is None else check_count("Offset", n))
 
     def order_by(self, orderings: list[ColumnOrdering | str] | None) -> ScannerBuilder:
         """Sort by columns, the most significant one first; a name sorts ascending with nulls last."""
@@ -445,8 +441,7 @@ class ScannerBuilder:
         return self
 
     def _count(self, name: str, value: int | None) -> ScannerBuilder:
-        self._values[name] = None if value is None else check_count(name, value)
-        return self
+        return self._set(name, None if value is None else check_count(name, value))
 
 
 # The builder method of each key of `default_scan_options`, which is also the name of an argument of `scanner`.
@@ -545,10 +540,3 @@ def frame_with(table: pa.Table, columns: dict[str, list[Any]], kwargs: dict[str,
         # A column may have become the index.
         place += name in frame.columns
     return frame
-
-
-def vars_of(options: ScanOptions) -> list[tuple[str, Any]]:
-    """Return (name, value) of each option that differs from its default."""
-    default = ScanOptions()
-    names = ScanOptions.__dataclass_fields__
-    return [(name, getattr(options, name)) for name in names if getattr(options, name) != getattr(default, name)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -102,23 +104,9 @@ class SqlQuery:
         UnsupportedFeatureError
             If DuckDB is missing.
         """
-        duckdb = _duckdb()
-        query = self._builder
-        scanned = query.dataset.scanner(
-            with_row_id=query.row_id or None, with_row_address=query.row_addr or None, blob_handling=query.blobs
-        )
-        connection = duckdb.connect()
-        try:
-            # The dataset itself supports projection and filter pushdown; the extra columns require a scan.
-            plain = not (query.row_id or query.row_addr or query.blobs)
-            connection.register(query.name, query.dataset if plain else scanned.to_reader())
-            relation = connection.sql(query.sql)
-            if relation is None:
-                raise InvalidSqlError("only queries can be run on a dataset")
+        with self._relation() as relation:
             fetch = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader  # renamed in DuckDB 1.5
-            return fetch(query.rows or 8192)
-        except duckdb.Error as error:
-            raise InvalidSqlError(str(error)) from error
+            return fetch(self._builder.rows or 8192)
 
     def explain_plan(self) -> str:
         """Return DuckDB's plan of the query.
@@ -130,11 +118,33 @@ class SqlQuery:
         UnsupportedFeatureError
             If DuckDB is missing.
         """
+        with self._relation() as relation:
+            return str(relation.explain())
+
+    @contextmanager
+    def _relation(self) -> Iterator[Any]:
+        """Yield the relation of the query, and raise errors of DuckDB as InvalidSqlError.
+
+        Raises
+        ------
+        InvalidSqlError
+            If the query is invalid or fails.
+        """
         duckdb = _duckdb()
-        connection = duckdb.connect()
+        query = self._builder
+        source: Any = query.dataset
+        # The dataset itself supports projection and filter pushdown; the extra columns require a scan.
+        if query.row_id or query.row_addr or query.blobs:
+            source = query.dataset.scanner(
+                with_row_id=query.row_id or None, with_row_address=query.row_addr or None, blob_handling=query.blobs
+            ).to_reader()
         try:
-            connection.register(self._builder.name, self._builder.dataset)
-            return str(connection.sql(self._builder.sql).explain())
+            connection = duckdb.connect()
+            connection.register(query.name, source)
+            relation = connection.sql(query.sql)
+            if relation is None:
+                raise InvalidSqlError("only queries can be run on a dataset")
+            yield relation
         except duckdb.Error as error:
             raise InvalidSqlError(str(error)) from error
 

@@ -16,6 +16,7 @@ from lancetable.errors import InvalidInputError
 from lancetable.format.fragment import Fragment
 from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.inputs import check_no_more, read_input
+from lancetable.ops.schema.new_columns import NewColumns, from_expressions, from_function, from_reader
 from lancetable.table.version import TableVersion
 
 __all__ = ["BatchUDF", "BatchUDFCheckpoint", "batch_udf", "new_columns", "schema_of"]
@@ -138,6 +139,27 @@ def new_columns(
     except TypeError as error:
         raise TypeError(f"{wanted}. Received {type(transforms)}: {error}") from error
     return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def computed_columns(
+    new: dict[str, str] | BatchUDF | pa.RecordBatchReader,
+    table: TableVersion,
+    read_columns: Sequence[str] | None,
+    batch_size: int | None,
+) -> NewColumns:
+    """Return the columns that one of the forms of `new_columns` computes.
+
+    Raises InvalidInputError if the checkpoint of a function contains results of another job.
+    """
+    if isinstance(new, dict):
+        return from_expressions(table, new, batch_size)
+    if not isinstance(new, BatchUDF):
+        return from_reader(table, new)
+    if new.cache is not None:
+        new.cache.begin(job_of(new, table, read_columns, batch_size))
+    return from_function(
+        table, new.apply, schema_of(new), columns=read_columns, batch_size=batch_size, checkpoint=new.cache
+    )
 
 
 def schema_of(function: BatchUDF) -> pa.Schema:
