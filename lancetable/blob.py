@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 import operator
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -183,20 +184,19 @@ class BlobFile(io.BufferedIOBase):
 
     def _next(self, length: int) -> memoryview:
         """Return `length` bytes at the position, which must be inside the blob."""
-        if length == 0:
-            return memoryview(b"")
         start = self._position - self._kept_start
-        have = len(self._kept) - start if 0 <= start < len(self._kept) else 0
-        if have >= length:
-            return self._kept[start : start + length]
-        if length - have >= self._buffer_size:
-            rest = self.inner.read(self._position + have, length - have)
-            return memoryview(b"".join((self._kept[start : start + have], rest))) if have else rest
-        head = self._kept[start : start + have] if have else memoryview(b"")
-        self._kept_start = self._position + have
-        self._kept = self.inner.read(self._kept_start, min(self._buffer_size, self.inner.size - self._kept_start))
-        rest = self._kept[: length - have]
-        return memoryview(b"".join((head, rest))) if have else rest
+        head = self._kept[start : start + length] if start >= 0 else memoryview(b"")
+        missing = length - len(head)
+        if missing == 0:
+            return head
+        offset = self._position + len(head)
+        if missing >= self._buffer_size:
+            rest = self.inner.read(offset, missing)
+        else:
+            self._kept_start = offset
+            self._kept = self.inner.read(offset, min(self._buffer_size, self.inner.size - offset))
+            rest = self._kept[:missing]
+        return memoryview(b"".join((head, rest))) if head else rest
 
 
 def checked_buffer_size(buffer_size: int) -> int:
@@ -323,16 +323,8 @@ def registered_type() -> Any:
     return registered if isinstance(registered, pa.BaseExtensionType) else BlobType()
 
 
-def register() -> None:
-    """Register the type with pyarrow, so that schemas show it."""
-    try:
-        pa.register_extension_type(BlobType())
-    except pa.ArrowKeyError:
-        # Another library has registered a type with this name, which works as well.
-        return
-
-
-register()
+with suppress(pa.ArrowKeyError):  # another library has registered a type with this name, which works as well
+    pa.register_extension_type(BlobType())
 
 
 def blob_field(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +23,7 @@ from lancetable.arguments import (
     check_count,
     check_filter,
     check_mode,
+    check_positive,
     check_timeout,
     checked_changes,
     checked_mapping,
@@ -38,12 +39,7 @@ from lancetable.blob import DEFAULT_BLOB_BUFFER_SIZE, BlobFile, checked_buffer_s
 from lancetable.cleanup import CleanupExplanation, CleanupStats, explanation_of
 from lancetable.commit.gc.plan import plan_cleanup
 from lancetable.delta import DatasetDelta, delta_of, transaction_of
-from lancetable.errors import (
-    InvalidInputError,
-    InvalidOperationError,
-    UnsupportedFeatureError,
-    VersionNotFoundError,
-)
+from lancetable.errors import InvalidInputError, InvalidOperationError, VersionNotFoundError
 from lancetable.file import LanceFileSession
 from lancetable.format import transaction as tx
 from lancetable.fragment import LanceFragment
@@ -53,7 +49,7 @@ from lancetable.index_metadata import Index, IndexFile
 from lancetable.inputs import read_input, read_table, table_of_rows
 from lancetable.merge_insert import MergeInsertBuilder
 from lancetable.models import schema_of_model, snake_case
-from lancetable.operation import LanceOperation, Transaction, to_bases
+from lancetable.operation import LanceOperation, Transaction, from_format, to_bases
 from lancetable.ops import commit as commits
 from lancetable.ops.change import delete, update
 from lancetable.ops.maintain import cleanup, drop, list_files, stats, validate
@@ -136,13 +132,8 @@ __all__ = [
 
 LANCE_COMMIT_MESSAGE_KEY = tx.COMMIT_MESSAGE_KEY
 COMMIT_TIMEOUT = timedelta(seconds=1800)
-# Arguments of `pyarrow.dataset.Dataset.count_rows` that affect how rows are counted, but not the result.
-PYARROW_COUNT_OPTIONS = frozenset(
-    (
-        "batch_size", "batch_readahead", "fragment_readahead", "fragment_scan_options", "use_threads", "cache_metadata",
-        "memory_pool",
-    )
-)  # fmt: skip
+# Arguments of `pyarrow.dataset.Dataset.count_rows` that `scanner` does not have; they do not change the count.
+PYARROW_COUNT_OPTIONS = frozenset({"fragment_scan_options", "use_threads", "cache_metadata", "memory_pool"})
 
 
 def dataset(
@@ -302,20 +293,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     # ------------------------------------------------------------------------------------------- Python's protocols
 
-    def __copy__(self) -> LanceDataset:
-        return LanceDataset.from_version(self._table, self._default_scan_options, self._view_filter)
-
     def __reduce__(self) -> tuple[Any, ...]:
         return LanceDataset.from_version, (self._table, self._default_scan_options, self._view_filter)
 
     def __len__(self) -> int:
         return self.count_rows()
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
 
     def __repr__(self) -> str:
         manifest = self._table.manifest
@@ -413,10 +395,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     def base_paths(self) -> dict[int, DatasetBasePath]:
         """Return the base paths where files of this table may be stored, by id."""
-        return {
-            base_id: DatasetBasePath(base.path, base.name, base.is_dataset_root, base_id)
-            for base_id, base in self._table.manifest.base_paths.items()
-        }
+        bases: dict[int, DatasetBasePath] = from_format(self._table.manifest.base_paths)
+        return bases
 
     @property
     def initial_storage_options(self) -> dict[str, str] | None:
@@ -614,8 +594,6 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> scanner.to_table().column_names
         ['id', '_rowid']
         """
-        scope.reject("vector search", nearest=nearest)
-        scope.reject("full text search", full_text_query=full_text_query)
         builder = ScannerBuilder(self).row_addr_prefilter(row_addr_allowlist, row_addr_blocklist)
         return builder.apply_defaults(scan_arguments(locals())).to_scanner()
 
@@ -661,8 +639,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> ds.to_table(columns={"km": "distance * 1.609"}, filter="carrier = 'DL'").to_pydict()
         {'km': [1226.058]}
         """
-        searches = {"nearest": nearest, "full_text_query": full_text_query}
-        return self.scanner(**scan_arguments(locals()), **searches).to_table()
+        return self.scanner(**scan_arguments(locals())).to_table()
 
     def to_batches(
         self,
@@ -700,8 +677,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> [batch.num_rows for batch in ds.to_batches(columns=["id"], batch_size=3, strict_batch_size=True)]
         [3, 3, 2]
         """
-        searches = {"nearest": nearest, "full_text_query": full_text_query}
-        return self.scanner(**scan_arguments(locals()), **searches, **kwargs).to_batches()
+        return self.scanner(**scan_arguments(locals()), **kwargs).to_batches()
 
     def to_pandas(
         self,
@@ -737,8 +713,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         `LanceScanner.to_pandas`), and `kwargs` are passed to `pyarrow.Table.to_pandas`. Raises the errors of
         `to_table`.
         """
-        searches = {"nearest": nearest, "full_text_query": full_text_query}
-        return self.scanner(**scan_arguments(locals()), **searches).to_pandas(blob_mode=blob_mode, **kwargs)
+        return self.scanner(**scan_arguments(locals())).to_pandas(blob_mode=blob_mode, **kwargs)
 
     def count_rows(self, filter: Filter | None = None, **kwargs: Any) -> int:
         """Count the live rows, or those that match `filter`.
@@ -768,11 +743,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         check_filter("filter", filter)
         scanned = {name: value for name, value in kwargs.items() if name not in PYARROW_COUNT_OPTIONS}
-        if scanned:
-            return self.scanner(**{"columns": [], "filter": filter, "with_row_id": True, **scanned}).count_rows()
         options = self._default_scan_options
-        if self._view_filter is not None or "filter" in options or "include_deleted_rows" in options:
-            return self.scanner(columns=[], filter=filter, with_row_id=True).count_rows()
+        if scanned or self._view_filter is not None or "filter" in options or "include_deleted_rows" in options:
+            return self.scanner(**{"columns": [], "filter": filter, "with_row_id": True, **scanned}).count_rows()
         return filtered_rows.count_rows(self._table, filter)
 
     def head(self, num_rows: int, **kwargs: Any) -> pa.Table:
@@ -927,7 +900,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> lancetable.dataset("videos.lance").read_blobs("video", indices=[0])
         [(0, b'first video')]
         """
-        check_io_buffer(io_buffer_size)
+        if io_buffer_size is not None:
+            check_positive("io_buffer_size", io_buffer_size)
         selector, rows = selected(ids, addresses, indices)
         return blob_ops.read_blobs(self._table, blob_ops.find_blobs(self._table, blob_column, selector, rows))
 
@@ -965,7 +939,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         InvalidInputError, ColumnNotFoundError, UnsupportedFeatureError, TypeError
             As in `take_blobs`.
         """
-        check_io_buffer(io_buffer_size)
+        if io_buffer_size is not None:
+            check_positive("io_buffer_size", io_buffer_size)
         return blob_ops.read_blob_ranges(self._table, blob_column, requests, blob_ops.checked_selector(selector))
 
     def sample(
@@ -1074,9 +1049,6 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     def _get_fragments(self, filter: pc.Expression | None) -> list[LanceFragment]:
         return self.get_fragments(filter)
-
-    def _scanner_options(self, options: Any) -> NoReturn:
-        raise UnsupportedFeatureError("a Lance table has no pyarrow scan options", feature="pyarrow scan options")
 
     @property
     def _scan_options(self) -> dict[str, Any]:
@@ -1670,8 +1642,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         kwargs: dict[str, Any],
     ) -> LanceDataset:
         source = checkout(self._table, parse_reference(reference, branches=True))
-        options = source.storage_options if storage_options is None else storage_options
-        options = None if options is None else dict(options)
+        options = self.initial_storage_options if storage_options is None else dict(storage_options)
         copy(source, uri_text(target_path), storage_options=options)
         return dataset(target_path, storage_options=options, **kwargs)
 
@@ -2299,20 +2270,6 @@ def selected(ids: Any, addresses: Any, indices: Any) -> tuple[blob_ops.Selector,
     if len(given) != 1:
         raise InvalidInputError("Exactly one of ids, indices, or addresses must be specified")
     return given[0]
-
-
-def check_io_buffer(size: int | None) -> None:
-    """Check that a size is positive or None.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is 0.
-    OutOfRangeError
-        If it is negative.
-    """
-    if size is not None and check_count("io_buffer_size", size) == 0:
-        raise InvalidInputError("io_buffer_size must be greater than 0")
 
 
 def public_version(summary: manifests.VersionSummary) -> Version:

@@ -64,7 +64,7 @@ class DatasetDelta:
 
         Raises InvalidOperationError without stable row ids, VersionNotFoundError.
         """
-        return diff.deleted_row_ids(checkout(self._version, self._begin), self._at_end())
+        return diff.deleted_row_ids(checkout(self._version, self._begin), checkout(self._version, self._end))
 
     def _with_lineage(self, result: str) -> TableVersion:
         """Return the last version if it has stable row ids. Without them, every row counts as created in version 1.
@@ -74,16 +74,13 @@ class DatasetDelta:
         InvalidOperationError
             If it has none.
         """
-        version = self._at_end()
+        version = checkout(self._version, self._end)
         if not version.manifest.has_stable_row_ids:
             raise InvalidOperationError(
                 f"{result} require stable row ids, which {version.uri} does not have; compare versions by key with"
                 " LanceDataset.diff"
             )
         return version
-
-    def _at_end(self) -> TableVersion:
-        return checkout(self._version, self._end)
 
 
 def transaction_of(version: TableVersion, number: int) -> tx.Transaction | None:

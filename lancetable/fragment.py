@@ -11,16 +11,8 @@ import pyarrow.dataset as pads
 import pyroaring
 
 from lancetable import udf
-from lancetable.arguments import (
-    DEFAULT_MAX_BYTES_PER_FILE,
-    check_count,
-    check_filter,
-    row_numbers,
-)
-from lancetable.errors import (
-    InvalidInputError,
-    InvalidOperationError,
-)
+from lancetable.arguments import DEFAULT_MAX_BYTES_PER_FILE, check_count, check_filter, row_numbers
+from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.format.fragment import Fragment
 from lancetable.fragment_metadata import (
     DataFile,
@@ -85,7 +77,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         self._fragment = fragment
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return restore_fragment, (self._dataset.checkout_version(self._version.version), self._fragment.id)
+        return LanceFragment, (self._dataset.checkout_version(self._version.version), self._fragment.id)
 
     def __repr__(self) -> str:
         files = [file.path for file in self._fragment.files]
@@ -489,8 +481,3 @@ class FragmentSession:
     def take(self, indices: Any) -> pa.Table:
         """Read rows by position; see `LanceFragment.take`."""
         return self._fragment.take(indices, self._columns)
-
-
-def restore_fragment(dataset: LanceDataset, fragment_id: int) -> LanceFragment:
-    """Return a fragment that was pickled."""
-    return LanceFragment(dataset, fragment_id)

@@ -280,9 +280,13 @@ class FragmentMetadata:
     ----------
     id : int
         Fragment id; 0 in uncommitted fragments, which get their id from the commit.
-    files : list of DataFile physical_rows : int
+    files : list of DataFile
+        Its data files, each with some of the columns.
+    physical_rows : int
         Rows in the files, including deleted ones.
-    deletion_file : DeletionFile or None row_id_meta, created_at_version_meta, last_updated_at_version_meta
+    deletion_file : DeletionFile or None
+        The file with the deleted rows.
+    row_id_meta, created_at_version_meta, last_updated_at_version_meta
         Only in tables with stable row ids.
     overlays : list
         Data overlays.
@@ -376,15 +380,14 @@ class FragmentMetadata:
         """
         if fragment.overlays:
             scope.raise_unsupported("data overlays", planned=True)
-        created, updated = fragment.created_at, fragment.last_updated_at
         return cls(
             fragment.id,
             [DataFile.from_format(file) for file in fragment.files],
             fragment.physical_rows or 0,
             None if fragment.deletion_file is None else DeletionFile.from_format(fragment.deletion_file),
             None if fragment.row_ids is None else RowIdMeta(fragment.row_ids),
-            None if created is None else RowDatasetVersionMeta(created),
-            None if updated is None else RowDatasetVersionMeta(updated),
+            None if fragment.created_at is None else RowDatasetVersionMeta(fragment.created_at),
+            None if fragment.last_updated_at is None else RowDatasetVersionMeta(fragment.last_updated_at),
         )
 
 

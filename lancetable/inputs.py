@@ -193,11 +193,9 @@ def foreign_frame(data: Any) -> Callable[[Any, pa.Schema | None], pa.Table] | No
     package, kind = type(data).__module__.partition(".")[0], type(data).__name__
     if package == "pandas" and kind == "DataFrame":
         return _table_of_pandas
-    if package == "polars" and kind == "DataFrame":
+    if package == "polars" and kind in ("DataFrame", "LazyFrame"):
         # polars exports string views in its C stream, which Lance files do not support; its own conversion does not.
-        return lambda frame, schema: frame.to_arrow()
-    if package == "polars" and kind == "LazyFrame":
-        return lambda frame, schema: frame.collect().to_arrow()
+        return lambda frame, schema: frame.lazy().collect().to_arrow()
     return None
 
 

@@ -54,11 +54,10 @@ def snake_case(name: str) -> str:
 def _fields(model: Any, above: tuple[Any, ...]) -> list[pa.Field]:
     if model in above:
         raise InvalidSchemaError(f"model {model.__name__} contains itself; recursive models are not supported")
-    fields = []
-    for name, field in model.model_fields.items():
-        kind, nullable = _type(field.annotation, f"{model.__name__}.{name}", (*above, model))
-        fields.append(pa.field(name, kind, nullable))
-    return fields
+    return [
+        pa.field(name, *_type(field.annotation, f"{model.__name__}.{name}", (*above, model)))
+        for name, field in model.model_fields.items()
+    ]
 
 
 def _type(annotation: Any, path: str, above: tuple[Any, ...]) -> tuple[pa.DataType, bool]:

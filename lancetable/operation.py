@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid as uuid_module
 import warnings
-from abc import ABC
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -44,10 +43,9 @@ class Mirror:
     renamed: ClassVar[Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
-        for field_ in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
-            check = FIELD_CHECKS.get(field_.name)
-            if check is not None:
-                setattr(self, field_.name, check(field_.name, getattr(self, field_.name)))
+        for name, check in FIELD_CHECKS.items():
+            if name in vars(self):
+                setattr(self, name, check(name, getattr(self, name)))
 
     def to_format(self) -> Any:
         """Return the frozen form that is committed.
@@ -59,12 +57,11 @@ class Mirror:
         """
         if self.frozen_class is None:
             scope.raise_unsupported("this operation", name=type(self).__name__)
-        values = {}
-        for field_ in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
-            value = getattr(self, field_.name)
-            if value is not None:
-                convert = FIELD_TO_FORMAT.get(field_.name, to_format)
-                values[self.renamed.get(field_.name, field_.name)] = convert(value)
+        values = {
+            self.renamed.get(name, name): FIELD_TO_FORMAT.get(name, to_format)(value)
+            for name, value in vars(self).items()
+            if value is not None
+        }
         return self.frozen_class(**values)
 
     @classmethod
@@ -80,7 +77,7 @@ class Mirror:
 class LanceOperation:
     """The operations of a `Transaction`; see the individual classes."""
 
-    class BaseOperation(Mirror, ABC):
+    class BaseOperation(Mirror):
         """Base of all operations."""
 
     @dataclass
@@ -228,11 +225,7 @@ class LanceOperation:
 
         def asdict(self) -> dict[str, Any]:
             """Return a JSON-serializable dict."""
-            return {
-                "data_file": self.data_file.asdict(),
-                "offsets": self.offsets,
-                "committed_version": self.committed_version,
-            }
+            return {**vars(self), "data_file": self.data_file.asdict()}
 
     @dataclass
     class DataOverlayGroup:
@@ -357,11 +350,7 @@ def fragment_list(name: str, fragments: Any) -> list[FragmentMetadata]:
     """
     if not isinstance(fragments, Iterable) or isinstance(fragments, (str, bytes)):
         raise TypeError(f"{name} must be list[FragmentMetadata], got {type(fragments)}")
-    result = list(fragments)
-    for fragment in result:
-        if not isinstance(fragment, FragmentMetadata):
-            raise TypeError(f"{name} must be list[FragmentMetadata], got {type(fragment)}")
-    return result
+    return [check_type(f"each of {name}", fragment, FragmentMetadata) for fragment in fragments]
 
 
 def to_bases(bases: Iterable[DatasetBasePath]) -> tuple[BasePath, ...]:

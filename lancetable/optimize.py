@@ -513,8 +513,7 @@ def settings_for(dataset: LanceDataset, options: Mapping[str, Any]) -> Compactio
 
 def metrics_of(results: Iterable[Rewritten]) -> CompactionMetrics:
     """Return the sum of the metrics of all tasks."""
-    sums = [sum(counts) for counts in zip(*(result.counts for result in results), strict=True)]
-    return CompactionMetrics(*sums)
+    return CompactionMetrics(*map(sum, zip(*(result.counts for result in results), strict=True)))
 
 
 def parsed(text: str, *keys: str) -> dict[str, Any]:

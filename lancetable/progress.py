@@ -119,7 +119,14 @@ class ProgressBar:
     """A tqdm progress bar for a terminal or notebook, with a new bar for each phase and attempt of an operation."""
 
     def __init__(self) -> None:
-        self._make = _tqdm()
+        try:
+            from tqdm.auto import tqdm
+        except ImportError as error:
+            raise UnsupportedFeatureError(
+                "progress=True needs tqdm: run pip install 'lancetable[progress]', or pass a callback function",
+                feature="progress bars without tqdm",
+            ) from error
+        self._make = tqdm
         self._bar: Any = None
         self._shown: tuple[str, int] | None = None
 
@@ -146,17 +153,6 @@ class ProgressBar:
         """Close the bar, leaving it visible."""
         if self._bar is not None:
             self._bar.close()
-
-
-def _tqdm() -> Any:
-    try:
-        from tqdm.auto import tqdm
-    except ImportError as error:
-        raise UnsupportedFeatureError(
-            "progress=True needs tqdm: run pip install 'lancetable[progress]', or pass a callback function",
-            feature="progress bars without tqdm",
-        ) from error
-    return tqdm
 
 
 def report_of(progress: ProgressLike) -> Report | None:

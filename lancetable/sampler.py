@@ -102,16 +102,8 @@ def reservoir_sampling(stream: Iterable[T], k: int) -> list[T]:
 
     The order of the result is random.
     """
-    if check_count("k", k) == 0:
-        return []
-    heap: list[tuple[float, int, T]] = []
-    for number, item in enumerate(stream):
-        entry = (random.random(), number, item)
-        if len(heap) < k:
-            heapq.heappush(heap, entry)
-        elif entry[0] > heap[0][0]:
-            heapq.heapreplace(heap, entry)
-    return [item for _, _, item in sorted(heap)]
+    entries = ((random.random(), number, item) for number, item in enumerate(stream))
+    return [item for _, _, item in heapq.nlargest(check_count("k", k), entries)]
 
 
 class Sampler(ABC):
@@ -313,25 +305,22 @@ class ShardedFixedBatchSampler(ShardedBatchSampler):
 
     def __len__(self) -> int:
         """Return the number of lists."""
-        return len(self._starts())
+        return len(self._lists())
 
     def __iter__(self) -> Iterator[list[int]]:
-        starts, end = self._starts(), self._row_range()[1]
+        lists = self._lists()
         if self._randomize:
-            self._random().shuffle(starts)
-        for start in starts:
-            yield list(range(start, min(start + self._batch_size, end)))
+            self._random().shuffle(lists)
+        yield from map(list, lists)
 
-    def _row_range(self) -> tuple[int, int]:
-        """Return the range of this rank as (first, end); the last ranks may have fewer rows, or none."""
+    def _lists(self) -> list[range]:
+        """Return the rows of each list, in order; the last ranks may have fewer rows, or none."""
         rows_per_rank = -(-self._total // self._world_size)
-        return min(self._rank * rows_per_rank, self._total), min((self._rank + 1) * rows_per_rank, self._total)
-
-    def _starts(self) -> list[int]:
-        first, end = self._row_range()
-        if first == end:
+        rows = range(self._total)[self._rank * rows_per_rank :][:rows_per_rank]
+        if not rows:
             return []
-        return list(range(first, end, check_positive("batch_size", self._batch_size)))
+        size = check_positive("batch_size", self._batch_size)
+        return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def checked_rank(rank: int, world_size: int) -> tuple[int, int]:
@@ -359,16 +348,11 @@ def torch_rank() -> tuple[int, int]:
 
 def rebatched(batches: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in batches of `num_rows`, except for the last one."""
-    waiting: list[pa.RecordBatch] = []
-    count = 0
+    rest: list[pa.RecordBatch] = []
     for batch in batches:
-        waiting.append(batch)
-        count += batch.num_rows
-        if count < num_rows:
-            continue
-        table = pa.Table.from_batches(waiting).combine_chunks()
-        whole = count - count % num_rows
+        table = pa.Table.from_batches([*rest, batch])
+        whole = table.num_rows - table.num_rows % num_rows
         yield from table.slice(0, whole).combine_chunks().to_batches(max_chunksize=num_rows)
-        waiting, count = table.slice(whole).to_batches(), count - whole
-    if count:
-        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+        rest = table.slice(whole).to_batches()
+    if rest:
+        yield from pa.Table.from_batches(rest).combine_chunks().to_batches()

@@ -105,9 +105,6 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
 
     def _batches(self, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
         batches = execute_scan(self._version, plan)
-        return batches if self._progress is None else self._with_progress(plan, batches)
-
-    def _with_progress(self, plan: ScanPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with tracked(self._progress, "scan") as tracker:
             if tracker is not None:
                 silent = replace(plan, stats_callback=None)
@@ -448,9 +445,10 @@ class ScannerBuilder:
 SETTERS = {
     **{name: name for name in ScanOptions.__dataclass_fields__ if hasattr(ScannerBuilder, name)},
     **{name: name for name in ("use_scalar_index", "prefilter", "disable_scoring_autoprojection")},
-    **{name: name for name in ("fast_search", "progress")},
+    **{name: name for name in ("fast_search", "nearest", "progress")},
     "fragments": "with_fragments",
     "index_segments": "with_index_segments",
+    "full_text_query": "full_text_search",
 }
 
 
@@ -494,15 +492,14 @@ def lazy_column(
     if not paths:
         return None
     live = addresses.is_valid()
-    rows = addresses.filter(live).to_numpy() if addresses.null_count else addresses.to_numpy()
-    places = live.to_numpy() if addresses.null_count else None
+    rows = addresses.filter(live).to_numpy()
     values_with_files: list[Any] = values.to_pylist() if paths[0][0] else [None] * len(values)
     for path, blob in paths:
         steps = [step for _, step in path]
-        descriptions = nested_value(values.filter(live) if addresses.null_count else values, steps)
+        descriptions = nested_value(values.filter(live), steps)
         blobs = blob_handles(version, locate_in_fragments(version, blob, descriptions, rows))
         files = iter([None if handle is None else BlobFile(handle) for handle in blobs])
-        column = [next(files) if places is None or places[row] else None for row in range(len(values))]
+        column = [next(files) if is_live else None for is_live in live.to_pylist()]
         if not path:
             return column
         for row, file in zip(values_with_files, column):

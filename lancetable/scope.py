@@ -23,6 +23,7 @@ DATASET: _Groups = {
     "the MemWAL": "initialize_mem_wal mem_wal_writer mem_wal_index_details",
     "refreshed storage credentials": "storage_options_accessor",
     "a view with another schema": "replace_schema",
+    "pyarrow scan options": "_scanner_options",
 }
 MERGE_INSERT: _Groups = {"the MemWAL": "mark_sstables_as_compacted"}
 STATS: _Groups = {"secondary indexes": "index_stats"}

@@ -129,8 +129,15 @@ class SqlQuery:
         ------
         InvalidSqlError
             If the query is invalid or fails.
+        UnsupportedFeatureError
+            If DuckDB is missing.
         """
-        duckdb = _duckdb()
+        try:
+            import duckdb
+        except ImportError as error:
+            raise UnsupportedFeatureError(
+                "SQL queries need DuckDB: run pip install 'lancetable[sql]'", feature="SQL queries without DuckDB"
+            ) from error
         query = self._builder
         source: Any = query.dataset
         # The dataset itself supports projection and filter pushdown; the extra columns require a scan.
@@ -147,13 +154,3 @@ class SqlQuery:
             yield relation
         except duckdb.Error as error:
             raise InvalidSqlError(str(error)) from error
-
-
-def _duckdb() -> Any:
-    try:
-        import duckdb
-    except ImportError as error:
-        raise UnsupportedFeatureError(
-            "SQL queries need DuckDB: run pip install 'lancetable[sql]'", feature="SQL queries without DuckDB"
-        ) from error
-    return duckdb

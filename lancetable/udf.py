@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from lancetable.inputs import check_no_more, read_input
 from lancetable.ops.schema.new_columns import NewColumns, from_expressions, from_function, from_reader
 from lancetable.table.version import TableVersion
 
-__all__ = ["BatchUDF", "BatchUDFCheckpoint", "batch_udf", "new_columns", "schema_of"]
+__all__ = ["BatchUDF", "BatchUDFCheckpoint", "batch_udf", "computed_columns", "new_columns"]
 
 
 class BatchUDF:
@@ -71,11 +72,7 @@ def batch_udf(
     >>> ds.take([0], columns=["km"]).to_pydict()
     {'km': [2240.0]}
     """
-
-    def wrap(func: Callable[[pa.RecordBatch], Any]) -> BatchUDF:
-        return BatchUDF(func, output_schema, checkpoint_file)
-
-    return wrap
+    return partial(BatchUDF, output_schema=output_schema, checkpoint_file=checkpoint_file)
 
 
 def as_batch(result: Any, schema: pa.Schema | None = None) -> pa.RecordBatch:
@@ -158,21 +155,8 @@ def computed_columns(
     if new.cache is not None:
         new.cache.begin(job_of(new, table, read_columns, batch_size))
     return from_function(
-        table, new.apply, schema_of(new), columns=read_columns, batch_size=batch_size, checkpoint=new.cache
+        table, new.apply, new.output_schema, columns=read_columns, batch_size=batch_size, checkpoint=new.cache
     )
-
-
-def schema_of(function: BatchUDF) -> pa.Schema:
-    """Return the schema of the new columns, found by `new_columns`.
-
-    Raises
-    ------
-    InvalidInputError
-        If it is unknown.
-    """
-    if function.output_schema is None:
-        raise InvalidInputError("output_schema must be provided when using a function that returns a RecordBatch")
-    return function.output_schema
 
 
 def _tried(func: Callable[[pa.RecordBatch], Any], source: Any, columns: Sequence[str] | None) -> pa.RecordBatch:
@@ -186,11 +170,12 @@ def job_of(
     function: BatchUDF, table: TableVersion, read_columns: Sequence[str] | None, batch_size: int | None
 ) -> dict[str, Any]:
     """Return the properties that a checkpoint must match: table, function name, and shape of the results."""
+    assert function.output_schema is not None, "new_columns finds the schema"
     name = getattr(function.func, "__qualname__", type(function.func).__qualname__)
     return {
         "table": table.store.key(table.base),
         "function": name.rpartition(".")[2],
-        "new columns": str(schema_of(function).remove_metadata()),
+        "new columns": str(function.output_schema.remove_metadata()),
         "read_columns": None if read_columns is None else list(read_columns),
         "batch_size": batch_size,
     }
@@ -292,10 +277,9 @@ class BatchUDFCheckpoint:
     def begin_fragment(self, fragment: Fragment) -> None:
         """Discard the results for a fragment that had other files or other deleted rows when they were computed."""
         state = json.dumps(FragmentMetadata.from_format(fragment).to_json())
+        if self._first("SELECT state FROM states WHERE fragment_id = ?", fragment.id) == state:
+            return
         with self._connection() as connection:
-            row = connection.execute("SELECT state FROM states WHERE fragment_id = ?", (fragment.id,)).fetchone()
-            if row is not None and row[0] == state:
-                return
             connection.execute("DELETE FROM batches WHERE fragment_id = ?", (fragment.id,))
             connection.execute("DELETE FROM fragments WHERE fragment_id = ?", (fragment.id,))
             connection.execute("INSERT OR REPLACE INTO states VALUES (?, ?)", (fragment.id, state))

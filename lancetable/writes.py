@@ -191,8 +191,7 @@ def write_options(arguments: Mapping[str, Any], *, keep_arrays: bool) -> WriteOp
     UnsupportedFeatureError
         If an argument, such as `namespace_client`, is not supported.
     """
-    catalog = {name: arguments[name] for name in ("namespace_client", "table_id")}
-    scope.reject("catalog lookup", **catalog)
+    scope.reject("catalog lookup", namespace_client=arguments["namespace_client"], table_id=arguments["table_id"])
     scope.reject("several stores for one table", base_store_params=arguments["base_store_params"])
     _check_external_blobs(arguments["external_blob_mode"], arguments["allow_external_blob_outside_bases"])
     sizes: dict[str, Any] = {
@@ -228,13 +227,8 @@ def _check_external_blobs(mode: str, outside_bases: bool) -> None:
 
 
 def _file_callback(progress: FragmentWriteProgress) -> Callable[[str, Fragment], None]:
-    """Return a function that forwards the events of data files to a `FragmentWriteProgress`."""
-
-    def report(event: str, fragment: Fragment) -> None:
-        method = progress.begin if event == "begin" else progress.complete
-        method(FragmentMetadata.from_format(fragment))
-
-    return report
+    """Return a function that forwards the events "begin" and "complete" of data files to a `FragmentWriteProgress`."""
+    return lambda event, fragment: getattr(progress, event)(FragmentMetadata.from_format(fragment))
 
 
 @contextmanager
