@@ -166,11 +166,10 @@ class BlobFile(io.BufferedIOBase):
             If a range is outside the blob.
         """
         self._check_open("read_ranges")
-        wanted = []
         for span in ranges:
             if len(span) != 2:
                 raise InvalidInputError(f"expected tuple of length 2, but got tuple of length {len(span)}")
-            wanted.append((operator.index(span[0]), operator.index(span[1])))
+        wanted = [(operator.index(offset), operator.index(length)) for offset, length in ranges]
         return [bytes(data) for data in self.inner.read_many(wanted)]
 
     def close(self) -> None:

@@ -485,17 +485,16 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
     TypeError
         If a value has a wrong type.
     """
-    for name, value in options.items():
-        if name not in OPTIONS:
-            raise InvalidInputError(f"Invalid compaction option: {name}")
-        if value is None:
-            continue
+    unknown = [name for name in options if name not in OPTIONS]
+    if unknown:
+        raise InvalidInputError(f"Invalid compaction option: {unknown[0]}")
+    given = {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
         expected = OPTION_TYPES.get(name, int)
         if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
             raise TypeError(f"{name} must be {expected}, got {type(value).__name__}")
         if expected is int and value < 0:
             raise InvalidInputError(f"{name} must be non-negative, got {value}")
-    given = {name: value for name, value in options.items() if value is not None}
     if "excluded_fragment_ids" in given:
         given["excluded_fragment_ids"] = sorted(given["excluded_fragment_ids"])
     return given
@@ -558,4 +557,4 @@ def parsed_options(value: Any) -> dict[str, Any]:
     """
     if not isinstance(value, dict):
         raise InvalidInputError("not the JSON of a compaction: options are missing")
-    return checked_options({name: option for name, option in value.items() if name in OPTIONS and option is not None})
+    return checked_options({name: option for name, option in value.items() if name in OPTIONS})

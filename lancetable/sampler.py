@@ -348,11 +348,14 @@ def torch_rank() -> tuple[int, int]:
 
 def rebatched(batches: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in batches of `num_rows`, except for the last one."""
-    rest: list[pa.RecordBatch] = []
+    waiting: list[pa.RecordBatch] = []
+    count = 0
     for batch in batches:
-        table = pa.Table.from_batches([*rest, batch])
-        whole = table.num_rows - table.num_rows % num_rows
-        yield from table.slice(0, whole).combine_chunks().to_batches(max_chunksize=num_rows)
-        rest = table.slice(whole).to_batches()
-    if rest:
-        yield from pa.Table.from_batches(rest).combine_chunks().to_batches()
+        waiting.append(batch)
+        count += batch.num_rows
+        if count >= num_rows:
+            table, whole = pa.Table.from_batches(waiting), count - count % num_rows
+            yield from table.slice(0, whole).combine_chunks().to_batches(max_chunksize=num_rows)
+            waiting, count = table.slice(whole).to_batches(), count - whole
+    if waiting:
+        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()

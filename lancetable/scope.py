@@ -52,7 +52,9 @@ _PROPERTIES = frozenset({"storage_options_accessor"})
 
 
 def raise_unsupported(feature: str, *, name: str = "", planned: bool = False) -> NoReturn:
-    """Raise the error for an unsupported feature; `name` is the API name that the caller used.
+    """Raise the error for an unsupported feature.
+
+    `name` is the API name that the caller used. A feature that is not `planned` is out of scope.
 
     Raises
     ------
