@@ -123,7 +123,13 @@ _MISSING = scope.missing_names(scope.MODULE)
 
 
 def __getattr__(name: str) -> Any:
-    """Return a raising stub for names that only pylance supports."""
+    """Return a raising stub for names that only pylance supports.
+
+    Raises
+    ------
+    AttributeError
+        If pylance has no such name either.
+    """
     if name in _MISSING:
-        return scope.stub(f"lancetable.{name}", *_MISSING[name])
+        return scope.stub(f"lancetable.{name}", _MISSING[name])
     raise AttributeError(f"module 'lancetable' has no attribute {name!r}")

@@ -6,6 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -23,32 +24,11 @@ from lancetable.store.open import FileSystemUri
 if TYPE_CHECKING:
     from lancetable.types import Reference, WriteMode
 
-__all__ = [
-    "COMMIT_MESSAGE_KEY",
-    "DEFAULT_MAX_BYTES_PER_FILE",
-    "check_count",
-    "check_filter",
-    "check_integer",
-    "check_mode",
-    "check_names",
-    "check_positive",
-    "check_timeout",
-    "checked_changes",
-    "checked_mapping",
-    "parse_alteration",
-    "parse_asof",
-    "parse_reference",
-    "row_numbers",
-    "transaction_properties_of",
-    "uri_text",
-    "version_number",
-    "version_to_write",
-]
-
 
 DEFAULT_MAX_BYTES_PER_FILE = 90 * 1024 * 1024 * 1024
-MODES: dict[str, WriteMode] = {"create": "create", "append": "append", "overwrite": "overwrite"}
-U64 = 2**64
+_MODES: dict[str, WriteMode] = {"create": "create", "append": "append", "overwrite": "overwrite"}
+_U64 = 2**64
+_CHANGES: dict[str, type] = {"name": str, "nullable": bool, "data_type": pa.DataType}  # of a column
 
 
 def uri_text(uri: Any) -> str:
@@ -122,9 +102,9 @@ def check_timeout(name: str, value: Any) -> float:
 
 def check_mode(mode: Any) -> WriteMode:
     """Return a write mode in lower case. Raises InvalidInputError for an unknown one."""
-    known = MODES.get(mode.lower()) if isinstance(mode, str) else None
+    known = _MODES.get(mode.lower()) if isinstance(mode, str) else None
     if known is None:
-        raise InvalidInputError(f"Invalid mode {mode!r}: expected one of {', '.join(MODES)}")
+        raise InvalidInputError(f"Invalid mode {mode!r}: expected one of {', '.join(_MODES)}")
     return known
 
 
@@ -150,7 +130,7 @@ def parse_reference(version: Any, *, branches: bool = False) -> Reference:
 def version_number(version: Any) -> int:
     """Return a version number. Raises TypeError, and OutOfRangeError if it does not fit 64 bits."""
     number = check_integer("version", version)
-    if not 0 <= number < U64:
+    if not 0 <= number < _U64:
         raise OutOfRangeError(f"a version number must be from 1 to 2^64 - 1, got {number}")
     return number
 
@@ -164,10 +144,8 @@ def parse_asof(asof: Any) -> datetime:
         return asof
     if not isinstance(asof, str):
         raise TypeError(f"asof must be a datetime or a string, got {type(asof).__name__}")
-    try:
+    with suppress(ValueError):
         return datetime.fromisoformat(asof.strip())
-    except ValueError:
-        pass
     try:
         import pandas as pd
 
@@ -210,7 +188,7 @@ def row_numbers(values: Any, name: str) -> npt.NDArray[Any]:
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         if values.null_count:
             raise TypeError(f"{name} must not contain nulls")
-        numbers = np.asarray(values)
+        numbers: npt.NDArray[Any] = np.asarray(values)
     elif isinstance(values, (str, bytes)):
         raise TypeError(f"{name} must be integers, got a string")
     else:
@@ -225,8 +203,7 @@ def row_numbers(values: Any, name: str) -> npt.NDArray[Any]:
         raise TypeError(f"{name} must be integers, got {numbers.dtype}")
     if numbers.dtype.kind == "i" and numbers.min() < 0:
         raise OutOfRangeError(f"{name} must not be negative, got {int(numbers.min())}")
-    result: npt.NDArray[Any] = numbers
-    return result
+    return numbers
 
 
 def checked_mapping(values: Any) -> dict[str, Any]:
@@ -257,13 +234,11 @@ def parse_alteration(alteration: Any) -> Alteration:
     path = given.pop("path", None)
     if not isinstance(path, str):
         raise InvalidInputError("path is required")
-    for key in given:
-        if key not in ("name", "nullable", "data_type"):
+    for key, value in given.items():
+        if key not in _CHANGES:
             raise InvalidInputError(f"Unknown key: {key}. Valid keys are name, nullable, and data_type.")
-    name, nullable, data_type = (given.get(key) for key in ("name", "nullable", "data_type"))
-    if name is None and nullable is None and data_type is None:
+        if value is not None and not isinstance(value, _CHANGES[key]):
+            raise TypeError(f"{key} must be a {_CHANGES[key].__name__}, got {type(value).__name__}")
+    if all(value is None for value in given.values()):
         raise InvalidInputError("At least one of name, nullable, or data_type must be specified")
-    for key, value, kind in (("name", name, str), ("nullable", nullable, bool), ("data_type", data_type, pa.DataType)):
-        if value is not None and not isinstance(value, kind):
-            raise TypeError(f"{key} must be a {kind.__name__}, got {type(value).__name__}")
-    return Alteration(path, name, nullable, data_type)
+    return Alteration(path, **given)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 import operator
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -55,12 +56,7 @@ DEFAULT_BLOB_BUFFER_SIZE: Final = 512 * 1024
 """Number of bytes that a `BlobFile` reads ahead."""
 
 _STORAGE: Final = pa.struct(
-    [
-        pa.field("data", pa.large_binary()),
-        pa.field("uri", pa.string()),
-        pa.field("position", pa.uint64()),
-        pa.field("size", pa.uint64()),
-    ]
+    {"data": pa.large_binary(), "uri": pa.string(), "position": pa.uint64(), "size": pa.uint64()}
 )
 _THRESHOLDS: Final = "lance-encoding:blob-{}-threshold"
 
@@ -110,7 +106,13 @@ class BlobFile(io.BufferedIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position, which may be past the end, and return it. Raises InvalidInputError below zero."""
+        """Set the position, which may be past the end, and return it.
+
+        Raises
+        ------
+        InvalidInputError
+            If the position is negative or `whence` is invalid.
+        """
         self._check_open("seek")
         if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
             raise InvalidInputError(f"Invalid whence: {whence}")
@@ -154,13 +156,20 @@ class BlobFile(io.BufferedIOBase):
         return bytes(self.inner.read(operator.index(offset), operator.index(length)))
 
     def read_ranges(self, ranges: list[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes of several ranges (offset, length) in few requests; errors as in `read_range`."""
+        """Return the bytes of several ranges (offset, length) in few requests.
+
+        Raises
+        ------
+        InvalidInputError
+            If an element is not a pair.
+        OutOfRangeError
+            If a range is outside the blob.
+        """
         self._check_open("read_ranges")
-        wanted = []
         for span in ranges:
             if len(span) != 2:
                 raise InvalidInputError(f"expected tuple of length 2, but got tuple of length {len(span)}")
-            wanted.append((operator.index(span[0]), operator.index(span[1])))
+        wanted = [(operator.index(offset), operator.index(length)) for offset, length in ranges]
         return [bytes(data) for data in self.inner.read_many(wanted)]
 
     def close(self) -> None:
@@ -174,24 +183,31 @@ class BlobFile(io.BufferedIOBase):
 
     def _next(self, length: int) -> memoryview:
         """Return `length` bytes at the position, which must be inside the blob."""
-        if length == 0:
-            return memoryview(b"")
         start = self._position - self._kept_start
-        have = len(self._kept) - start if 0 <= start < len(self._kept) else 0
-        if have >= length:
-            return self._kept[start : start + length]
-        if length - have >= self._buffer_size:
-            rest = self.inner.read(self._position + have, length - have)
-            return memoryview(b"".join((self._kept[start : start + have], rest))) if have else rest
-        head = self._kept[start : start + have] if have else memoryview(b"")
-        self._kept_start = self._position + have
-        self._kept = self.inner.read(self._kept_start, min(self._buffer_size, self.inner.size - self._kept_start))
-        rest = self._kept[: length - have]
-        return memoryview(b"".join((head, rest))) if have else rest
+        head = self._kept[start : start + length] if start >= 0 else memoryview(b"")
+        missing = length - len(head)
+        if missing == 0:
+            return head
+        offset = self._position + len(head)
+        if missing >= self._buffer_size:
+            rest = self.inner.read(offset, missing)
+        else:
+            self._kept_start = offset
+            self._kept = self.inner.read(offset, min(self._buffer_size, self.inner.size - offset))
+            rest = self._kept[:missing]
+        return memoryview(b"".join((head, rest))) if head else rest
 
 
 def checked_buffer_size(buffer_size: int) -> int:
-    """Return a valid buffer size. Raises TypeError unless it is an int, InvalidInputError below zero."""
+    """Return a valid buffer size.
+
+    Raises
+    ------
+    TypeError
+        If it is not an int.
+    InvalidInputError
+        If it is negative.
+    """
     if check_integer("buffer_size", buffer_size) < 0:
         raise InvalidInputError("buffer_size must be non-negative")
     return buffer_size
@@ -235,12 +251,10 @@ class Blob:
     def __post_init__(self) -> None:
         if self.data is not None and self.uri is not None:
             raise InvalidInputError("Blob cannot have both data and uri")
-        if (self.position is None) != (self.size is None):
-            if self.uri is None:
-                raise InvalidInputError("External packed blob must have a uri")
-            raise InvalidInputError("External blob must set both position and size, or neither")
-        if self.position is not None and self.uri is None:
+        if self.uri is None and (self.position, self.size) != (None, None):
             raise InvalidInputError("External packed blob must have a uri")
+        if (self.position is None) != (self.size is None):
+            raise InvalidInputError("External blob must set both position and size, or neither")
         if self.data is None and self.uri is None:
             raise InvalidInputError("Blob must set `data` or `uri`; use None for a null blob")
         if self.uri == "":
@@ -308,16 +322,8 @@ def registered_type() -> Any:
     return registered if isinstance(registered, pa.BaseExtensionType) else BlobType()
 
 
-def register() -> None:
-    """Register the type with pyarrow, so that schemas show it."""
-    try:
-        pa.register_extension_type(BlobType())
-    except pa.ArrowKeyError:
-        # Another library has registered a type with this name, which works as well.
-        return
-
-
-register()
+with suppress(pa.ArrowKeyError):  # another library has registered a type with this name, which works as well
+    pa.register_extension_type(BlobType())
 
 
 def blob_field(

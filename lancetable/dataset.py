@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,11 +19,11 @@ import pyarrow.dataset as pads
 
 from lancetable import scope, udf, writes
 from lancetable.arguments import (
-    COMMIT_MESSAGE_KEY,
     DEFAULT_MAX_BYTES_PER_FILE,
     check_count,
     check_filter,
     check_mode,
+    check_positive,
     check_timeout,
     checked_changes,
     checked_mapping,
@@ -38,13 +38,8 @@ from lancetable.arguments import (
 from lancetable.blob import DEFAULT_BLOB_BUFFER_SIZE, BlobFile, checked_buffer_size
 from lancetable.cleanup import CleanupExplanation, CleanupStats, explanation_of
 from lancetable.commit.gc.plan import plan_cleanup
-from lancetable.delta import DatasetDelta, delta_of
-from lancetable.errors import (
-    InvalidInputError,
-    InvalidOperationError,
-    UnsupportedFeatureError,
-    VersionNotFoundError,
-)
+from lancetable.delta import DatasetDelta, delta_of, transaction_of
+from lancetable.errors import InvalidInputError, InvalidOperationError, VersionNotFoundError
 from lancetable.file import LanceFileSession
 from lancetable.format import transaction as tx
 from lancetable.fragment import LanceFragment
@@ -54,7 +49,7 @@ from lancetable.index_metadata import Index, IndexFile
 from lancetable.inputs import read_input, read_table, table_of_rows
 from lancetable.merge_insert import MergeInsertBuilder
 from lancetable.models import schema_of_model, snake_case
-from lancetable.operation import LanceOperation, Transaction, to_bases
+from lancetable.operation import LanceOperation, Transaction, from_format, to_bases
 from lancetable.ops import commit as commits
 from lancetable.ops.change import delete, update
 from lancetable.ops.maintain import cleanup, drop, list_files, stats, validate
@@ -72,7 +67,7 @@ from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder, sca
 from lancetable.schema import LanceSchema, as_text
 from lancetable.session import Session
 from lancetable.sql import SqlQueryBuilder
-from lancetable.table import manifests, transactions
+from lancetable.table import manifests
 from lancetable.table.cache import TableCache
 from lancetable.table.version import TableVersion, checkout, latest, open_location, open_version
 from lancetable.types import (
@@ -135,15 +130,10 @@ __all__ = [
     "write_fragments",
 ]
 
-LANCE_COMMIT_MESSAGE_KEY = COMMIT_MESSAGE_KEY
+LANCE_COMMIT_MESSAGE_KEY = tx.COMMIT_MESSAGE_KEY
 COMMIT_TIMEOUT = timedelta(seconds=1800)
-# Arguments of `pyarrow.dataset.Dataset.count_rows` that affect how rows are counted, but not the result.
-PYARROW_COUNT_OPTIONS = frozenset(
-    (
-        "batch_size", "batch_readahead", "fragment_readahead", "fragment_scan_options", "use_threads", "cache_metadata",
-        "memory_pool",
-    )
-)  # fmt: skip
+# Arguments of `pyarrow.dataset.Dataset.count_rows` that `scanner` does not have; they do not change the count.
+PYARROW_COUNT_OPTIONS = frozenset({"fragment_scan_options", "use_threads", "cache_metadata", "memory_pool"})
 
 
 def dataset(
@@ -210,7 +200,7 @@ def dataset(
     >>> lancetable.dataset("flights.lance", version=1).count_rows()
     6
     """
-    scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
+    scope.reject("catalog lookup", namespace_client=namespace_client, table_id=table_id)
     if uri is None:
         raise InvalidInputError("missing argument: uri")
     return LanceDataset(
@@ -266,9 +256,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         *,
         asof: datetime | None = None,
     ) -> None:
-        scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
-        scope.reject("several stores for one table", planned=False, base_store_params=base_store_params)
-        scope.reject("manifests handed over as bytes", planned=False, serialized_manifest=serialized_manifest)
+        scope.reject("catalog lookup", namespace_client=namespace_client, table_id=table_id)
+        scope.reject("several stores for one table", base_store_params=base_store_params)
+        scope.reject("manifests handed over as bytes", serialized_manifest=serialized_manifest)
         if session is not None:
             cache = session.cache
         elif metadata_cache_size_bytes is not None:
@@ -303,20 +293,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     # ------------------------------------------------------------------------------------------- Python's protocols
 
-    def __copy__(self) -> LanceDataset:
-        return LanceDataset.from_version(self._table, self._default_scan_options, self._view_filter)
-
     def __reduce__(self) -> tuple[Any, ...]:
         return LanceDataset.from_version, (self._table, self._default_scan_options, self._view_filter)
 
     def __len__(self) -> int:
         return self.count_rows()
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
 
     def __repr__(self) -> str:
         manifest = self._table.manifest
@@ -414,10 +395,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     def base_paths(self) -> dict[int, DatasetBasePath]:
         """Return the base paths where files of this table may be stored, by id."""
-        return {
-            base_id: DatasetBasePath(base.path, base.name, base.is_dataset_root, base_id)
-            for base_id, base in self._table.manifest.base_paths.items()
-        }
+        bases: dict[int, DatasetBasePath] = from_format(self._table.manifest.base_paths)
+        return bases
 
     @property
     def initial_storage_options(self) -> dict[str, str] | None:
@@ -615,8 +594,6 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> scanner.to_table().column_names
         ['id', '_rowid']
         """
-        scope.reject("vector search", planned=False, nearest=nearest)
-        scope.reject("full text search", planned=False, full_text_query=full_text_query)
         builder = ScannerBuilder(self).row_addr_prefilter(row_addr_allowlist, row_addr_blocklist)
         return builder.apply_defaults(scan_arguments(locals())).to_scanner()
 
@@ -662,8 +639,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> ds.to_table(columns={"km": "distance * 1.609"}, filter="carrier = 'DL'").to_pydict()
         {'km': [1226.058]}
         """
-        searches = {"nearest": nearest, "full_text_query": full_text_query}
-        return self.scanner(**scan_arguments(locals()), **searches).to_table()
+        return self.scanner(**scan_arguments(locals())).to_table()
 
     def to_batches(
         self,
@@ -701,8 +677,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> [batch.num_rows for batch in ds.to_batches(columns=["id"], batch_size=3, strict_batch_size=True)]
         [3, 3, 2]
         """
-        searches = {"nearest": nearest, "full_text_query": full_text_query}
-        return self.scanner(**scan_arguments(locals()), **searches, **kwargs).to_batches()
+        return self.scanner(**scan_arguments(locals()), **kwargs).to_batches()
 
     def to_pandas(
         self,
@@ -738,8 +713,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         `LanceScanner.to_pandas`), and `kwargs` are passed to `pyarrow.Table.to_pandas`. Raises the errors of
         `to_table`.
         """
-        searches = {"nearest": nearest, "full_text_query": full_text_query}
-        return self.scanner(**scan_arguments(locals()), **searches).to_pandas(blob_mode=blob_mode, **kwargs)
+        return self.scanner(**scan_arguments(locals())).to_pandas(blob_mode=blob_mode, **kwargs)
 
     def count_rows(self, filter: Filter | None = None, **kwargs: Any) -> int:
         """Count the live rows, or those that match `filter`.
@@ -769,11 +743,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         check_filter("filter", filter)
         scanned = {name: value for name, value in kwargs.items() if name not in PYARROW_COUNT_OPTIONS}
-        if scanned:
-            return self.scanner(**{"columns": [], "filter": filter, "with_row_id": True, **scanned}).count_rows()
         options = self._default_scan_options
-        if self._view_filter is not None or "filter" in options or "include_deleted_rows" in options:
-            return self.scanner(columns=[], filter=filter, with_row_id=True).count_rows()
+        if scanned or self._view_filter is not None or "filter" in options or "include_deleted_rows" in options:
+            return self.scanner(**{"columns": [], "filter": filter, "with_row_id": True, **scanned}).count_rows()
         return filtered_rows.count_rows(self._table, filter)
 
     def head(self, num_rows: int, **kwargs: Any) -> pa.Table:
@@ -852,7 +824,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         **kargs: Any,
     ) -> pa.Table:
         """Read rows like `take_row_ids`, under pylance's private name."""
-        scope.reject("taking deleted rows", planned=False, ignore_deletions=ignore_deletions)
+        scope.reject("taking deleted rows", ignore_deletions=ignore_deletions)
         return self.take_row_ids(row_ids, columns)
 
     # ---------------------------------------------------------------------------------------------------- blobs
@@ -928,7 +900,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> lancetable.dataset("videos.lance").read_blobs("video", indices=[0])
         [(0, b'first video')]
         """
-        check_io_buffer(io_buffer_size)
+        if io_buffer_size is not None:
+            check_positive("io_buffer_size", io_buffer_size)
         selector, rows = selected(ids, addresses, indices)
         return blob_ops.read_blobs(self._table, blob_ops.find_blobs(self._table, blob_column, selector, rows))
 
@@ -966,7 +939,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         InvalidInputError, ColumnNotFoundError, UnsupportedFeatureError, TypeError
             As in `take_blobs`.
         """
-        check_io_buffer(io_buffer_size)
+        if io_buffer_size is not None:
+            check_positive("io_buffer_size", io_buffer_size)
         return blob_ops.read_blob_ranges(self._table, blob_column, requests, blob_ops.checked_selector(selector))
 
     def sample(
@@ -1017,7 +991,13 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return LanceDataset.from_version(self._table, self._default_scan_options, view)
 
     def _refuse_view(self, method: str, instead: str) -> None:
-        """Raise InvalidOperationError for a view created by `filter`, because `method` would not apply its filter."""
+        """Check that this is not a view created by `filter`, because `method` would not apply its filter.
+
+        Raises
+        ------
+        InvalidOperationError
+            If it is a view.
+        """
         if self._view_filter is not None:
             raise InvalidOperationError(
                 f"{method}() does not apply the filter of a view, so it would affect all rows of the table; {instead}"
@@ -1062,20 +1042,13 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Always true, because a Lance table has no partitions."""
         return pc.scalar(True)
 
-    def replace_schema(self, schema: pa.Schema) -> NoReturn:
-        """Raise UnsupportedFeatureError: the schema belongs to the table."""
-        raise scope.unsupported("a view with another schema", planned=False, name="LanceDataset.replace_schema")
-
     def get_fragments(self, filter: pc.Expression | None = None) -> list[LanceFragment]:
         """Return all fragments. Raises UnsupportedFeatureError for a filter, because fragments are not partitioned."""
-        scope.reject("choosing fragments by a filter", planned=False, filter=filter)
+        scope.reject("choosing fragments by a filter", filter=filter)
         return [LanceFragment(self, None, fragment=fragment) for fragment in self._table.manifest.fragments]
 
     def _get_fragments(self, filter: pc.Expression | None) -> list[LanceFragment]:
         return self.get_fragments(filter)
-
-    def _scanner_options(self, options: Any) -> NoReturn:
-        raise UnsupportedFeatureError("a Lance table has no pyarrow scan options", feature="pyarrow scan options")
 
     @property
     def _scan_options(self) -> dict[str, Any]:
@@ -1669,8 +1642,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         kwargs: dict[str, Any],
     ) -> LanceDataset:
         source = checkout(self._table, parse_reference(reference, branches=True))
-        options = source.storage_options if storage_options is None else storage_options
-        options = None if options is None else dict(options)
+        options = self.initial_storage_options if storage_options is None else dict(storage_options)
         copy(source, uri_text(target_path), storage_options=options)
         return dataset(target_path, storage_options=options, **kwargs)
 
@@ -1726,25 +1698,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         with tracked(progress, "add_columns") as tracker:
             if isinstance(new, pa.Schema):
                 self._table = new_columns.add_nulls(self._table, new)
-            elif isinstance(new, dict):
-                computed = new_columns.from_expressions(self._table, new, batch_size)
-                self._table = new_columns.add_columns(self._table, computed, tracker)
-            elif isinstance(new, BatchUDF):
-                if new.cache is not None:
-                    new.cache.begin(udf.job_of(new, self._table, read_columns, batch_size))
-                computed = new_columns.from_function(
-                    self._table,
-                    new.apply,
-                    udf.schema_of(new),
-                    columns=read_columns,
-                    batch_size=batch_size,
-                    checkpoint=new.cache,
-                )
-                self._table = new_columns.add_columns(self._table, computed, tracker)
-                if new.cache is not None:
-                    new.cache.cleanup()
-            else:
-                self._table = new_columns.add_columns(self._table, new_columns.from_reader(self._table, new), tracker)
+                return
+            computed = udf.computed_columns(new, self._table, read_columns, batch_size)
+            self._table = new_columns.add_columns(self._table, computed, tracker)
+            if isinstance(new, BatchUDF) and new.cache is not None:
+                new.cache.cleanup()
 
     def alter_columns(self, *alterations: AlterColumn) -> None:
         """Rename columns, make them nullable or required, or change their type, in one new version.
@@ -1924,15 +1882,15 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> LanceDataset.commit("flights.lance", LanceOperation.Append(fragments), read_version=2).count_rows()
         10
         """
-        scope.reject("catalog lookup", planned=False, namespace_client=namespace_client, table_id=table_id)
-        scope.reject("several stores for one table", planned=False, base_store_params=base_store_params)
+        scope.reject("catalog lookup", namespace_client=namespace_client, table_id=table_id)
+        scope.reject("several stores for one table", base_store_params=base_store_params)
         if commit_lock is not None and not callable(commit_lock):
             raise TypeError(f"commit_lock must be a function, got {type(commit_lock).__name__}")
         if isinstance(operation, Transaction):
             if commit_message is not None:
                 raise InvalidInputError(
                     "commit_message is not supported when calling commit with a Transaction. Set the message on the"
-                    f" transaction properties instead, under {COMMIT_MESSAGE_KEY!r}"
+                    f" transaction properties instead, under {LANCE_COMMIT_MESSAGE_KEY!r}"
                 )
             transaction = operation
         elif isinstance(operation, LanceOperation.BaseOperation):
@@ -2005,9 +1963,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             if not isinstance(transaction, Transaction):
                 raise TypeError(f"transactions must be of type Transaction, got {type(transaction).__name__}")
             if not isinstance(transaction.operation, LanceOperation.Append):
-                raise scope.unsupported(
-                    f"a batch with {type(transaction.operation).__name__}", planned=False, name="commit_batch"
-                )
+                scope.raise_unsupported(f"a batch with {type(transaction.operation).__name__}", name="commit_batch")
             fragments.extend(transaction.operation.fragments)
         merged = Transaction(
             min(transaction.read_version for transaction in transactions), LanceOperation.Append(fragments)
@@ -2028,8 +1984,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     def read_transaction(self, version: int) -> Transaction | None:
         """Return the transaction of a version, None if its writer stored none. Raises VersionNotFoundError."""
-        table = checkout(self._table, version_number(version))
-        transaction = transactions.read(table.store, table.base, table.file)
+        transaction = transaction_of(self._table, version_number(version))
         return None if transaction is None else Transaction.from_format(transaction)
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
@@ -2255,8 +2210,11 @@ def write_dataset(
         If the data does not fit the schema: another column or type, a missing required column, or nulls in one.
     InvalidSchemaError, UnsupportedFeatureError
         If a name, type or format is not supported.
-    InvalidInputError, TypeError
-        If an argument is invalid or the data is not tabular. Exceptions of the caller's own iterator are not wrapped.
+    InvalidInputError
+        If an argument is invalid.
+    TypeError
+        If an argument has a wrong type or the data is not tabular. Exceptions of the caller's own iterator are not
+        wrapped.
     CommitConflictError, CommitStateUnknownError, StoreError
         If the commit failed or its outcome is unknown.
 
@@ -2300,18 +2258,18 @@ def write_dataset(
 
 
 def selected(ids: Any, addresses: Any, indices: Any) -> tuple[blob_ops.Selector, Any]:
-    """Return the given selection of rows. Raises InvalidInputError unless there is exactly one."""
+    """Return the given selection of rows.
+
+    Raises
+    ------
+    InvalidInputError
+        If there is not exactly one.
+    """
     selections: list[tuple[blob_ops.Selector, Any]] = [("ids", ids), ("addresses", addresses), ("indices", indices)]
     given = [(selector, rows) for selector, rows in selections if rows is not None]
     if len(given) != 1:
         raise InvalidInputError("Exactly one of ids, indices, or addresses must be specified")
     return given[0]
-
-
-def check_io_buffer(size: int | None) -> None:
-    """Raise InvalidInputError unless the size is positive or None."""
-    if size is not None and check_count("io_buffer_size", size) == 0:
-        raise InvalidInputError("io_buffer_size must be greater than 0")
 
 
 def public_version(summary: manifests.VersionSummary) -> Version:

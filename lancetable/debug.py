@@ -12,13 +12,12 @@ from enum import Enum
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from lancetable.delta import transaction_of
 from lancetable.file import kernels
 from lancetable.format.fragment import DataFile, DeletionFile, DeletionKind, Fragment
 from lancetable.format.manifest import FragmentList
 from lancetable.format.schema import Field, Schema
 from lancetable.schema import as_text
-from lancetable.table import transactions
-from lancetable.table.version import checkout
 
 if TYPE_CHECKING:
     from lancetable.dataset import LanceDataset
@@ -65,17 +64,17 @@ def format_manifest(dataset: LanceDataset) -> str:
     parts = {
         "schema": manifest.schema,
         "version": manifest.version,
-        "branch": Maybe(manifest.branch),
-        "writer_version": Maybe(manifest.writer_version),
+        "branch": maybe(manifest.branch),
+        "writer_version": maybe(manifest.writer_version),
         "fragments": list(manifest.fragments),
-        "index_section": Maybe(manifest.index_section),
+        "index_section": maybe(manifest.index_section),
         "timestamp_nanos": manifest.timestamp_ns,
-        "tag": Maybe(manifest.tag or None),
+        "tag": maybe(manifest.tag or None),
         "reader_feature_flags": manifest.reader_flags,
         "writer_feature_flags": manifest.writer_flags,
-        "max_fragment_id": Maybe(manifest.max_fragment_id),
-        "transaction_file": Maybe(manifest.transaction_file),
-        "transaction_section": Maybe(manifest.transaction_section),
+        "max_fragment_id": maybe(manifest.max_fragment_id),
+        "transaction_file": maybe(manifest.transaction_file),
+        "transaction_section": maybe(manifest.transaction_section),
         "next_row_id": manifest.next_row_id,
         "data_storage_format": Block(
             "DataStorageFormat",
@@ -109,8 +108,8 @@ def format_fragment(fragment: FragmentMetadata, dataset: LanceDataset) -> str:
     parts = {
         "id": frozen.id,
         "files": files,
-        "deletion_file": Maybe(frozen.deletion_file),
-        "physical_rows": Maybe(frozen.physical_rows),
+        "deletion_file": maybe(frozen.deletion_file),
+        "physical_rows": maybe(frozen.physical_rows),
     }
     return render(Block("PrettyPrintableFragment", parts))
 
@@ -118,13 +117,9 @@ def format_fragment(fragment: FragmentMetadata, dataset: LanceDataset) -> str:
 def list_transactions(dataset: LanceDataset, /, max_transactions: int = 10) -> list[str]:
     """Return the transactions of the newest versions up to the dataset's own, newest first, as indented strings."""
     table = dataset.table_version
-    dumps = []
-    for number in range(table.version, max(0, table.version - max_transactions), -1):
-        version = checkout(table, number)
-        transaction = transactions.read(version.store, version.base, version.file)
-        if transaction is not None:
-            dumps.append(render(transaction))
-    return dumps
+    numbers = range(table.version, max(0, table.version - max_transactions), -1)
+    stored = (transaction_of(table, number) for number in numbers)
+    return [render(transaction) for transaction in stored if transaction is not None]
 
 
 def show_versions() -> str:
@@ -172,30 +167,26 @@ class Tuple:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Maybe:
-    """An optional value, rendered as `Some(...)` or `None`."""
-
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(str):
     """A string that is rendered without quotes."""
 
-    text: str
+    __slots__ = ()
+
+
+def maybe(value: Any) -> Tuple | Word:
+    """Return an optional value, rendered as `Some(...)` or `None`."""
+    return Word("None") if value is None else Tuple("Some", value)
 
 
 def render(value: Any, depth: int = 0) -> str:
     """Return any value of `lancetable.format` as an indented string, in the style of pylance's dumps."""
     if isinstance(value, Word):
-        return value.text
-    if isinstance(value, Maybe):
-        return "None" if value.value is None else render_list("Some", "()", [value.value], depth)
+        return str(value)
     if isinstance(value, Tuple):
-        return render_list(value.name, "()", [value.value], depth)
+        return enclosed(value.name, "()", [render(value.value, depth + 1)], depth)
     if isinstance(value, Block):
-        return render_block(f"{value.name} ", value.parts, depth)
+        parts = [f"{name}: {render(part, depth + 1)}" for name, part in value.parts.items()]
+        return enclosed(f"{value.name} ", "{}", parts, depth)
     if type(value) in NAMED:
         return render(NAMED[type(value)](value), depth)
     if is_dataclass(value) and not isinstance(value, type):
@@ -209,36 +200,30 @@ def render(value: Any, depth: int = 0) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        return render_block("", {render(key): inner for key, inner in value.items()}, depth)
+        entries = [f"{render(key)}: {render(inner, depth + 1)}" for key, inner in value.items()]
+        return enclosed("", "{}", entries, depth)
     if isinstance(value, (Sequence, FragmentList)):
-        return render_list("", "[]", value, depth)
+        return enclosed("", "[]", [render(item, depth + 1) for item in value], depth)
     return str(value)
 
 
 def parts_of(value: Any) -> dict[str, Any]:
-    """Return the public fields of a dataclass; fields whose type allows None are wrapped in `Maybe`."""
+    """Return the public fields of a dataclass; fields whose type allows None are wrapped by `maybe`."""
     types = {field.name: str(field.type) for field in fields(value) if not field.name.startswith("_")}
-    names = PARTS.get(type(value)) or {name: name for name in types}
-    parts = {shown: (getattr(value, name), "None" in types[name]) for shown, name in names.items()}
-    return {shown: Maybe(part) if optional else part for shown, (part, optional) in parts.items()}
+    parts = {
+        name: maybe(getattr(value, name)) if "None" in types[name] else getattr(value, name)
+        for name in PARTS.get(type(value), types)
+    }
+    return {NAMES.get(name, name): part for name, part in parts.items()} if type(value) in PARTS else parts
 
 
-def render_list(name: str, brackets: str, items: Any, depth: int) -> str:
-    """Return `name(item, ...)` with one line per item."""
-    if not len(items):
-        return name + brackets
+def enclosed(head: str, brackets: str, items: Sequence[str], depth: int) -> str:
+    """Return `head(item, ...)` with one line per item."""
+    if not items:
+        return head + brackets
     pad = INDENT * (depth + 1)
-    lines = "".join(f"{pad}{render(item, depth + 1)},\n" for item in items)
-    return f"{name}{brackets[0]}\n{lines}{INDENT * depth}{brackets[1]}"
-
-
-def render_block(head: str, parts: Mapping[str, Any], depth: int) -> str:
-    """Return `Name { key: value, ... }` over several lines."""
-    if not parts:
-        return head + "{}"
-    pad = INDENT * (depth + 1)
-    lines = "".join(f"{pad}{key}: {render(value, depth + 1)},\n" for key, value in parts.items())
-    return f"{head}{{\n{lines}{INDENT * depth}}}"
+    lines = "".join(f"{pad}{item},\n" for item in items)
+    return f"{head}{brackets[0]}\n{lines}{INDENT * depth}{brackets[1]}"
 
 
 def schema_block(schema: Schema) -> Block:
@@ -259,12 +244,12 @@ def field_block(field: Field) -> Block:
             "parent_id": field.parent_id,
             "logical_type": Tuple("LogicalType", field.logical_type),
             "metadata": as_text(field.metadata),
-            "encoding": Maybe(None if encoding is None else Word(encoding)),
+            "encoding": maybe(None if encoding is None else Word(encoding)),
             "nullable": field.nullable,
             "children": field.children,
-            "dictionary": Maybe(field.dictionary),
-            "unenforced_primary_key_position": Maybe(primary_key_position),
-            "unenforced_clustering_key_position": Maybe(field.clustering_key_position or None),
+            "dictionary": maybe(field.dictionary),
+            "unenforced_primary_key_position": maybe(primary_key_position),
+            "unenforced_clustering_key_position": maybe(field.clustering_key_position or None),
         },
     )
 
@@ -280,25 +265,18 @@ NAMED: Mapping[type, Callable[[Any], Block | Word]] = {
     DataFile: data_file_block,
     DeletionKind: lambda kind: Word("Array" if kind is DeletionKind.ARROW_ARRAY else "Bitmap"),
 }
-# The parts of a class in pylance's order and with its names, each with the name of the field.
-PARTS: Mapping[type, Mapping[str, str]] = {
-    DataFile: {
-        **{name: name for name in ("path", "fields", "column_indices")},
-        "file_major_version": "major",
-        "file_minor_version": "minor",
-        "file_size_bytes": "size_bytes",
-        "base_id": "base_id",
-    },
-    DeletionFile: {
-        **{name: name for name in ("read_version", "id")},
-        "file_type": "kind",
-        **{name: name for name in ("num_deleted_rows", "base_id")},
-    },
-    Fragment: {
-        **{name: name for name in ("id", "files", "overlays", "deletion_file")},
-        "row_id_meta": "row_ids",
-        "physical_rows": "physical_rows",
-        "last_updated_at_version_meta": "last_updated_at",
-        "created_at_version_meta": "created_at",
-    },
+# The fields of a class in pylance's order, and the fields with another name in pylance.
+PARTS: Mapping[type, Sequence[str]] = {
+    DataFile: ("path", "fields", "column_indices", "major", "minor", "size_bytes", "base_id"),
+    DeletionFile: ("read_version", "id", "kind", "num_deleted_rows", "base_id"),
+    Fragment: ("id", "files", "overlays", "deletion_file", "row_ids", "physical_rows", "last_updated_at", "created_at"),
+}
+NAMES: Mapping[str, str] = {
+    "major": "file_major_version",
+    "minor": "file_minor_version",
+    "size_bytes": "file_size_bytes",
+    "kind": "file_type",
+    "row_ids": "row_id_meta",
+    "last_updated_at": "last_updated_at_version_meta",
+    "created_at": "created_at_version_meta",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lancetable.errors import InvalidInputError, InvalidOperationError
+from lancetable.format import transaction as tx
 from lancetable.operation import Transaction
 from lancetable.ops.read import diff
 from lancetable.table import transactions
@@ -41,13 +42,8 @@ class DatasetDelta:
 
         Versions without a stored transaction are left out. Raises VersionNotFoundError if a version was cleaned up.
         """
-        collected = []
-        for number in range(self._begin + 1, self._end + 1):
-            table = checkout(self._version, number)
-            transaction = transactions.read(table.store, table.base, table.file)
-            if transaction is not None:
-                collected.append(Transaction.from_format(transaction))
-        return collected
+        stored = (transaction_of(self._version, number) for number in range(self._begin + 1, self._end + 1))
+        return [Transaction.from_format(transaction) for transaction in stored if transaction is not None]
 
     def get_inserted_rows(self) -> pa.RecordBatchReader:
         """Return the created rows: all columns, `_rowid` and the two versions of each row.
@@ -68,11 +64,17 @@ class DatasetDelta:
 
         Raises InvalidOperationError without stable row ids, VersionNotFoundError.
         """
-        return diff.deleted_row_ids(checkout(self._version, self._begin), self._at_end())
+        return diff.deleted_row_ids(checkout(self._version, self._begin), checkout(self._version, self._end))
 
     def _with_lineage(self, result: str) -> TableVersion:
-        """Return the last version if it has stable row ids. Without them, every row counts as created in version 1."""
-        version = self._at_end()
+        """Return the last version if it has stable row ids. Without them, every row counts as created in version 1.
+
+        Raises
+        ------
+        InvalidOperationError
+            If it has none.
+        """
+        version = checkout(self._version, self._end)
         if not version.manifest.has_stable_row_ids:
             raise InvalidOperationError(
                 f"{result} require stable row ids, which {version.uri} does not have; compare versions by key with"
@@ -80,8 +82,11 @@ class DatasetDelta:
             )
         return version
 
-    def _at_end(self) -> TableVersion:
-        return checkout(self._version, self._end)
+
+def transaction_of(version: TableVersion, number: int) -> tx.Transaction | None:
+    """Return the transaction of another version of a table, None if its writer stored none."""
+    table = checkout(version, number)
+    return transactions.read(table.store, table.base, table.file)
 
 
 def delta_of(
@@ -89,7 +94,10 @@ def delta_of(
 ) -> DatasetDelta:
     """Return the delta for the arguments of `LanceDataset.delta`.
 
-    Raises InvalidInputError unless one form of the arguments is complete, and for a first version after the last.
+    Raises
+    ------
+    InvalidInputError
+        If neither form of the arguments is complete, or the first version is after the last.
     """
     if begin_version is None and end_version is None:
         if compared_against is None:

@@ -10,17 +10,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyroaring
 
-from lancetable import scope, udf
-from lancetable.arguments import (
-    DEFAULT_MAX_BYTES_PER_FILE,
-    check_count,
-    check_filter,
-    row_numbers,
-)
-from lancetable.errors import (
-    InvalidInputError,
-    InvalidOperationError,
-)
+from lancetable import udf
+from lancetable.arguments import DEFAULT_MAX_BYTES_PER_FILE, check_count, check_filter, row_numbers
+from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.format.fragment import Fragment
 from lancetable.fragment_metadata import (
     DataFile,
@@ -67,7 +59,6 @@ __all__ = [
 BlobHandling = Literal["all_binary", "blobs_descriptions", "all_descriptions"]
 
 
-@scope.fill_gaps(scope.FRAGMENT)
 class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes without types
     """One fragment of a dataset, at the version of the dataset.
 
@@ -86,7 +77,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         self._fragment = fragment
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return restore_fragment, (self._dataset.checkout_version(self._version.version), self._fragment.id)
+        return LanceFragment, (self._dataset.checkout_version(self._version.version), self._fragment.id)
 
     def __repr__(self) -> str:
         files = [file.path for file in self._fragment.files]
@@ -333,18 +324,10 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
                 "A checkpoint file cannot be used for a single fragment, since it is not committed here"
             )
         new = udf.new_columns(value_func, self, columns, reader_schema)
-        version, fragment = self._version, self._fragment
         if isinstance(new, pa.Schema):
             raise TypeError("null columns need no data files; add them with LanceDataset.add_columns")
-        if isinstance(new, dict):
-            added = new_columns.from_expressions(version, new, batch_size)
-        elif isinstance(new, udf.BatchUDF):
-            added = new_columns.from_function(
-                version, new.apply, udf.schema_of(new), columns=columns, batch_size=batch_size
-            )
-        else:
-            added = new_columns.from_reader(version, new)
-        written, stored = new_columns.add_to_fragment(version, fragment, added)
+        computed = udf.computed_columns(new, self._version, columns, batch_size)
+        written, stored = new_columns.add_to_fragment(self._version, self._fragment, computed)
         return FragmentMetadata.from_format(written), LanceSchema(stored)
 
     def merge(
@@ -498,8 +481,3 @@ class FragmentSession:
     def take(self, indices: Any) -> pa.Table:
         """Read rows by position; see `LanceFragment.take`."""
         return self._fragment.take(indices, self._columns)
-
-
-def restore_fragment(dataset: LanceDataset, fragment_id: int) -> LanceFragment:
-    """Return a fragment that was pickled."""
-    return LanceFragment(dataset, fragment_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["DataFile", "DeletionFile", "FragmentMetadata", "RowDatasetVersionMeta", "RowIdMeta", "RowIdSequence"]
 
 U64 = 2**64
+# The optional parts of a fragment, in the order of its JSON form.
+OPTIONAL_PARTS = ("deletion_file", "row_id_meta", "created_at_version_meta", "last_updated_at_version_meta")
 
 
 class _Path(str):
@@ -44,7 +46,7 @@ class _Path(str):
         return str, (str(self),)
 
 
-@dataclass(init=False, repr=False)
+@dataclass(repr=False)
 class DataFile:
     """One data file of a fragment.
 
@@ -62,36 +64,25 @@ class DataFile:
         Id of the base path that contains the file; None for the table's own root.
     """
 
-    _path: str
+    path: str
     fields: list[int]
-    column_indices: list[int]
+    column_indices: list[int] = None  # type: ignore[assignment]  # None as an argument means none
     file_major_version: int = 0
     file_minor_version: int = 0
     file_size_bytes: int | None = None
     base_id: int | None = None
 
-    def __init__(
-        self,
-        path: str,
-        fields: list[int],
-        column_indices: list[int] | None = None,
-        file_major_version: int = 0,
-        file_minor_version: int = 0,
-        file_size_bytes: int | None = None,
-        base_id: int | None = None,
-    ) -> None:
-        self._path = path
-        self.fields = list(fields)
-        self.column_indices = list(column_indices or ())
-        self.file_major_version = file_major_version
-        self.file_minor_version = file_minor_version
-        self.file_size_bytes = file_size_bytes
-        self.base_id = base_id
+    def __post_init__(self) -> None:
+        self.path = _Path(self.path)
+        self.fields, self.column_indices = list(self.fields), list(self.column_indices or ())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DataFile, tuple(vars(self).values())
 
     def __repr__(self) -> str:
         base = "" if self.base_id is None else f", base_id={self.base_id}"
         return (
-            f"DataFile(path={self._path!r}, fields={self.fields}, column_indices={self.column_indices}, "
+            f"DataFile(path={self.path!r}, fields={self.fields}, column_indices={self.column_indices}, "
             f"file_major_version={self.file_major_version}, file_minor_version={self.file_minor_version}, "
             f"file_size_bytes={self.file_size_bytes}{base})"
         )
@@ -111,11 +102,6 @@ class DataFile:
         """
         return DataFile.from_format(adopt_data_file(dataset.table_version, path, base_id=base_id)[0])
 
-    @property
-    def path(self) -> str:
-        """Path relative to the data directory."""
-        return _Path(self._path)
-
     def field_ids(self) -> list[int]:
         """Return the ids of the fields stored in this file."""
         return self.fields
@@ -128,27 +114,13 @@ class DataFile:
     @classmethod
     def from_format(cls, file: frozen.DataFile) -> DataFile:
         """Return the public form of a frozen data file."""
-        return cls(
-            file.path,
-            list(file.fields),
-            list(file.column_indices),
-            file.major,
-            file.minor,
-            file.size_bytes,
-            file.base_id,
-        )
+        return cls(**file.to_json())
 
     def asdict(self) -> dict[str, Any]:
         """Return a JSON-serializable dict with the keys in pylance's order."""
-        return {
-            "fields": self.fields,
-            "column_indices": self.column_indices,
-            "file_major_version": self.file_major_version,
-            "file_minor_version": self.file_minor_version,
-            "file_size_bytes": self.file_size_bytes,
-            "base_id": self.base_id,
-            "path": self._path,
-        }
+        values = dict(vars(self))
+        values["path"] = values.pop("path")  # the last one in pylance
+        return values
 
 
 @dataclass(repr=False)
@@ -225,7 +197,13 @@ class InlineBytes:
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> Self:
-        """Parse the output of `asdict`. Raises InvalidInputError for any other form."""
+        """Parse the output of `asdict`.
+
+        Raises
+        ------
+        InvalidInputError
+            If `value` has another form.
+        """
         numbers = value.get(cls.KEY)
         if numbers is None or len(value) != 1:
             raise InvalidInputError(
@@ -302,9 +280,13 @@ class FragmentMetadata:
     ----------
     id : int
         Fragment id; 0 in uncommitted fragments, which get their id from the commit.
-    files : list of DataFile physical_rows : int
+    files : list of DataFile
+        Its data files, each with some of the columns.
+    physical_rows : int
         Rows in the files, including deleted ones.
-    deletion_file : DeletionFile or None row_id_meta, created_at_version_meta, last_updated_at_version_meta
+    deletion_file : DeletionFile or None
+        The file with the deleted rows.
+    row_id_meta, created_at_version_meta, last_updated_at_version_meta
         Only in tables with stable row ids.
     overlays : list
         Data overlays.
@@ -361,13 +343,8 @@ class FragmentMetadata:
         if missing:
             raise InvalidInputError(f"fragment JSON lacks the keys {', '.join(missing)}")
         if value.get("overlays"):
-            raise scope.unsupported("data overlays", planned=True, name="FragmentMetadata.from_json")
-        files = [checked(frozen.DataFile.from_json, file) for file in value["files"]]
-        optional: dict[str, Any] = {
-            name: None if value.get(name) is None else parse(value[name]) for name, parse in OPTIONAL_PARTS.items()
-        }
-        data_files = [DataFile.from_format(file) for file in files]
-        return FragmentMetadata(value["id"], data_files, value["physical_rows"], **optional)
+            scope.raise_unsupported("data overlays", planned=True, name="FragmentMetadata.from_json")
+        return FragmentMetadata.from_format(checked(frozen.Fragment.from_json, value))
 
     def to_format(self) -> frozen.Fragment:
         """Return the frozen form.
@@ -382,7 +359,7 @@ class FragmentMetadata:
         if not 0 <= self.id < U64 or self.physical_rows is None or self.physical_rows < 0:
             raise InvalidInputError(f"a fragment cannot have id {self.id} and {self.physical_rows} rows")
         if self.overlays:
-            raise scope.unsupported("data overlays", planned=True)
+            scope.raise_unsupported("data overlays", planned=True)
         sequences = (self.row_id_meta, self.created_at_version_meta, self.last_updated_at_version_meta)
         return frozen.Fragment(
             self.id,
@@ -394,32 +371,36 @@ class FragmentMetadata:
 
     @classmethod
     def from_format(cls, fragment: frozen.Fragment) -> FragmentMetadata:
-        """Return the public form of a frozen fragment. Raises UnsupportedFeatureError for data overlays."""
+        """Return the public form of a frozen fragment.
+
+        Raises
+        ------
+        UnsupportedFeatureError
+            If the fragment has data overlays.
+        """
         if fragment.overlays:
-            raise scope.unsupported("data overlays", planned=True)
-        created, updated = fragment.created_at, fragment.last_updated_at
+            scope.raise_unsupported("data overlays", planned=True)
         return cls(
             fragment.id,
             [DataFile.from_format(file) for file in fragment.files],
             fragment.physical_rows or 0,
             None if fragment.deletion_file is None else DeletionFile.from_format(fragment.deletion_file),
             None if fragment.row_ids is None else RowIdMeta(fragment.row_ids),
-            None if created is None else RowDatasetVersionMeta(created),
-            None if updated is None else RowDatasetVersionMeta(updated),
+            None if fragment.created_at is None else RowDatasetVersionMeta(fragment.created_at),
+            None if fragment.last_updated_at is None else RowDatasetVersionMeta(fragment.last_updated_at),
         )
 
 
-# The optional parts of a fragment in the order of its JSON form, each with the parser of its own form.
-OPTIONAL_PARTS: dict[str, Callable[[Any], Any]] = {
-    "deletion_file": lambda value: DeletionFile(**value),
-    "row_id_meta": RowIdMeta.parse,
-    "created_at_version_meta": RowDatasetVersionMeta.parse,
-    "last_updated_at_version_meta": RowDatasetVersionMeta.parse,
-}
-
-
 def parse_object(text: str) -> dict[str, Any]:
-    """Parse a JSON object. Raises InvalidInputError for anything else, TypeError unless `text` is a string."""
+    """Parse a JSON object.
+
+    Raises
+    ------
+    TypeError
+        If `text` is not a string.
+    InvalidInputError
+        If it is not the JSON of an object.
+    """
     if not isinstance(text, (str, bytes)):
         raise TypeError(f"expected a JSON string, got {type(text).__name__}")
     try:
@@ -432,7 +413,13 @@ def parse_object(text: str) -> dict[str, Any]:
 
 
 def checked(parse: Any, value: Any) -> Any:
-    """Call a parser of `format`; raise InvalidInputError for its CorruptFileError, because the input is an argument."""
+    """Call a parser of `format` on a value that is an argument of the caller, not the content of a file.
+
+    Raises
+    ------
+    InvalidInputError
+        If the parser raises CorruptFileError.
+    """
     try:
         return parse(value)
     except CorruptFileError as error:

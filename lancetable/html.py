@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lancetable.dataset import LanceDataset
 
-__all__ = ["dataset_html"]
-
 
 def dataset_html(dataset: LanceDataset) -> str:
     """Return the properties and the columns of a dataset as two HTML tables."""
@@ -24,10 +22,10 @@ def dataset_html(dataset: LanceDataset) -> str:
         ("data format", dataset.data_storage_version),
     ]
     columns = [(field.name, f"{field.type}{'' if field.nullable else ' not null'}") for field in dataset.schema]
-    return f"<div><b>LanceDataset</b>{html_table(properties)}{html_table(columns)}</div>"
+    return f"<div><b>LanceDataset</b>{_html_table(properties)}{_html_table(columns)}</div>"
 
 
-def html_table(rows: Iterable[tuple[str, str]]) -> str:
+def _html_table(rows: Iterable[tuple[str, str]]) -> str:
     """Return a two-column HTML table; all strings are escaped."""
     cells = [f"<tr><th>{escape(str(key))}</th><td>{escape(str(value))}</td></tr>" for key, value in rows]
     return f"<table>{''.join(cells)}</table>"

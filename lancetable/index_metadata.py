@@ -50,11 +50,17 @@ class Index:
     covering_fields: list[int] = dataclasses.field(default_factory=list)
 
     def to_format(self) -> format_index.IndexMetadata:
-        """Return the frozen form. Raises InvalidInputError for a malformed uuid or invalid fragment ids."""
+        """Return the frozen form.
+
+        Raises
+        ------
+        InvalidInputError
+            If the uuid is malformed or a fragment id is out of range.
+        """
         message = table_pb2.IndexMetadata()
         if self.index_details is not None:
             message.index_details.type_url, message.index_details.value = self.index_details
-        created = self.created_at
+        created = self.created_at and self.created_at.replace(tzinfo=self.created_at.tzinfo or timezone.utc)
         try:
             covered = pyroaring.BitMap(self.fragment_ids).serialize()
             return format_index.IndexMetadata(
@@ -64,7 +70,7 @@ class Index:
                 self.dataset_version,
                 covered,
                 self.index_version,
-                None if created is None else (utc(created) - _EPOCH) // timedelta(milliseconds=1),
+                None if created is None else (created - _EPOCH) // timedelta(milliseconds=1),
                 self.base_id,
                 tuple(format_index.IndexFile(file.path, file.size_bytes) for file in self.files or ()),
                 tuple(self.covering_fields),
@@ -98,13 +104,14 @@ class Index:
         )
 
 
-def utc(moment: datetime) -> datetime:
-    """Return a time with a time zone; UTC if it has none."""
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
-
-
 def parse_uuid(text: Any) -> uuid_module.UUID:
-    """Parse a uuid. Raises InvalidInputError."""
+    """Parse a uuid.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is malformed.
+    """
     try:
         return uuid_module.UUID(str(text))
     except ValueError as error:

@@ -11,9 +11,7 @@ import pyarrow.dataset as pads
 from lancetable.errors import InvalidInputError, SchemaMismatchError
 from lancetable.ops.write.float_overflow import check_finite
 
-__all__ = ["Input", "read_input", "read_table"]
-
-UNITS = ("s", "ms", "us", "ns")
+_UNITS = ("s", "ms", "us", "ns")
 
 
 class Input(NamedTuple):
@@ -41,8 +39,8 @@ def read_input(data: Any, schema: pa.Schema | None = None) -> Input:
     TypeError
         If the object is not tabular.
     """
-    source = find_source(data, schema)
-    check_metadata(source.schema)
+    source = _find_source(data, schema)
+    _check_metadata(source.schema)
     return source
 
 
@@ -52,29 +50,29 @@ def read_table(data: Any, schema: pa.Schema | None = None) -> pa.Table:
     return pa.Table.from_batches(source.batches, source.schema)
 
 
-def find_source(data: Any, schema: pa.Schema | None) -> Input:
+def _find_source(data: Any, schema: pa.Schema | None) -> Input:
     """Convert like `read_input`, without the check of the metadata."""
     if isinstance(data, pa.Table):
-        return from_table(data, schema)
+        return _from_table(data, schema)
     if isinstance(data, pa.RecordBatch):
-        return from_table(pa.Table.from_batches([data]), schema)
+        return _from_table(pa.Table.from_batches([data]), schema)
     if isinstance(data, pads.Dataset):
-        return from_reader(data.scanner().to_reader(), schema)
+        return _from_reader(data.scanner().to_reader(), schema)
     if isinstance(data, pads.Scanner):
-        return from_reader(data.to_reader(), schema)
+        return _from_reader(data.to_reader(), schema)
     if isinstance(data, pa.RecordBatchReader):
-        return from_reader(data, schema)
+        return _from_reader(data, schema)
     convert = foreign_frame(data)
     if convert is not None:
-        return from_table(convert(data, schema), schema)
+        return _from_table(convert(data, schema), schema)
     if hasattr(data, "__arrow_c_stream__") and not isinstance(data, (pa.Array, pa.ChunkedArray)):
-        return from_reader(pa.RecordBatchReader.from_stream(data), schema)
+        return _from_reader(pa.RecordBatchReader.from_stream(data), schema)
     if isinstance(data, Mapping):
-        return from_table(table_of_columns(dict(data), schema), schema)
+        return _from_table(_table_of_columns(dict(data), schema), schema)
     if isinstance(data, (list, tuple)) and data and all(isinstance(row, Mapping) for row in data):
-        return from_table(table_of_rows(data, schema), schema)
+        return _from_table(table_of_rows(data, schema), schema)
     if isinstance(data, (list, tuple)) and data and all(hasattr(row, "model_dump") for row in data):
-        return from_table(table_of_rows([row.model_dump() for row in data], schema), schema)
+        return _from_table(table_of_rows([row.model_dump() for row in data], schema), schema)
     if isinstance(data, Iterable):
         if schema is None:
             raise InvalidInputError("an iterable of record batches needs the argument schema")
@@ -86,15 +84,15 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None = 
     """Return a table of dicts: a column for every key of any row, null where a row lacks it.
 
     Arrow itself takes the keys of the first row and drops all others. Raises SchemaMismatchError as
-    `table_of_columns` does.
+    `_table_of_columns` does.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
     if schema is not None:
         names += [name for name in schema.names if name not in names]
-    return table_of_columns({name: [row.get(name) for row in rows] for name in names}, schema)
+    return _table_of_columns({name: [row.get(name) for row in rows] for name in names}, schema)
 
 
-def table_of_columns(columns: Mapping[str, Any], schema: pa.Schema | None = None) -> pa.Table:
+def _table_of_columns(columns: Mapping[str, Any], schema: pa.Schema | None = None) -> pa.Table:
     """Return a table of a dict of columns, converting Python values to `schema` without loss.
 
     Raises SchemaMismatchError for a column that `schema` lacks, and for values that would be truncated: Arrow converts
@@ -105,8 +103,8 @@ def table_of_columns(columns: Mapping[str, Any], schema: pa.Schema | None = None
     check_no_more(columns, schema)
     for field in schema:
         values = columns.get(field.name)
-        if isinstance(values, (list, tuple)) and may_truncate(field.type):
-            check_not_truncated(field, values)
+        if isinstance(values, (list, tuple)) and _may_truncate(field.type):
+            _check_not_truncated(field, values)
     return pa.table(dict(columns), schema=schema)
 
 
@@ -120,23 +118,20 @@ def check_no_more(names: Iterable[Any], schema: pa.Schema) -> None:
         )
 
 
-def may_truncate(data_type: pa.DataType) -> bool:
+def _may_truncate(data_type: pa.DataType) -> bool:
     """Return whether Arrow may truncate Python values that it converts to this type."""
     if pa.types.is_nested(data_type):
-        return any(may_truncate(data_type.field(at).type) for at in range(data_type.num_fields))
-    return bool(
-        pa.types.is_integer(data_type) or pa.types.is_timestamp(data_type) or pa.types.is_time(data_type)
-        or pa.types.is_duration(data_type)
-    )  # fmt: skip
+        return any(_may_truncate(data_type.field(at).type) for at in range(data_type.num_fields))
+    return bool(pa.types.is_integer(data_type)) or hasattr(data_type, "unit")
 
 
-def check_not_truncated(field: pa.Field, values: Sequence[Any]) -> None:
+def _check_not_truncated(field: pa.Field, values: Sequence[Any]) -> None:
     """Raise SchemaMismatchError for Python values that an array of this field would truncate."""
     try:
         inferred = pa.array(values)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         return  # Arrow cannot infer a type, so the conversion to the type of the field decides
-    if not is_truncating(inferred.type, field.type):
+    if not _is_truncating(inferred.type, field.type):
         return
     try:
         inferred.cast(field.type)
@@ -146,33 +141,31 @@ def check_not_truncated(field: pa.Field, values: Sequence[Any]) -> None:
         return
 
 
-def is_truncating(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _is_truncating(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether a conversion truncates values: fractions to integers, or short units to longer ones."""
+    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
+        types = {field.name: field.type for field in wanted}
+        return any(field.name in types and _is_truncating(field.type, types[field.name]) for field in found)
     if pa.types.is_nested(found) and pa.types.is_nested(wanted):
-        if pa.types.is_struct(found) and pa.types.is_struct(wanted):
-            names = [wanted.field(at).name for at in range(wanted.num_fields)]
-            inner = [found.field(at) for at in range(found.num_fields)]
-            return any(is_truncating(part.type, wanted.field(part.name).type) for part in inner if part.name in names)
-        return found.num_fields == 1 == wanted.num_fields and is_truncating(found.field(0).type, wanted.field(0).type)
+        return found.num_fields == 1 == wanted.num_fields and _is_truncating(found.field(0).type, wanted.field(0).type)
     if pa.types.is_integer(wanted):
         return bool(pa.types.is_floating(found))
-    have, want = getattr(found, "unit", None), getattr(wanted, "unit", None)
-    return bool(
-        have is not None and want is not None and type(found) is type(wanted) and UNITS.index(have) > UNITS.index(want)
-    )
+    if type(found) is not type(wanted) or not hasattr(found, "unit"):
+        return False
+    return _UNITS.index(found.unit) > _UNITS.index(wanted.unit)
 
 
-def check_metadata(schema: pa.Schema) -> None:
+def _check_metadata(schema: pa.Schema) -> None:
     """Raise InvalidInputError for metadata of the schema or a column that is not UTF-8."""
     for owner, metadata in [("the schema", schema.metadata), *((f"column {f.name!r}", f.metadata) for f in schema)]:
         for key, value in (metadata or {}).items():
-            if not (is_text(key) and is_text(value)):
+            if not (_is_text(key) and _is_text(value)):
                 raise InvalidInputError(
                     f"the metadata {key!r} of {owner} is not valid utf8; consider base64 for binary metadata"
                 )
 
 
-def is_text(data: bytes) -> bool:
+def _is_text(data: bytes) -> bool:
     """Return whether bytes are UTF-8."""
     try:
         data.decode()
@@ -181,14 +174,14 @@ def is_text(data: bytes) -> bool:
     return True
 
 
-def from_table(table: pa.Table, schema: pa.Schema | None) -> Input:
+def _from_table(table: pa.Table, schema: pa.Schema | None) -> Input:
     """Return the input of a table in memory, cast at once if it differs from `schema`."""
     if schema is not None and not table.schema.equals(schema, check_metadata=True):
-        table = cast_table(table, schema)
+        table = _cast_table(table, schema)
     return Input(table.schema, iter(table.to_batches()), table.num_rows)
 
 
-def from_reader(reader: pa.RecordBatchReader, schema: pa.Schema | None) -> Input:
+def _from_reader(reader: pa.RecordBatchReader, schema: pa.Schema | None) -> Input:
     """Return the input of a stream, cast batch by batch if it differs from `schema`."""
     if schema is None or reader.schema.equals(schema, check_metadata=True):
         return Input(reader.schema, iter(reader))
@@ -199,16 +192,14 @@ def foreign_frame(data: Any) -> Callable[[Any, pa.Schema | None], pa.Table] | No
     """Return a converter of a pandas or polars frame, detected without importing either; None for other objects."""
     package, kind = type(data).__module__.partition(".")[0], type(data).__name__
     if package == "pandas" and kind == "DataFrame":
-        return table_of_pandas
-    if package == "polars" and kind == "DataFrame":
+        return _table_of_pandas
+    if package == "polars" and kind in ("DataFrame", "LazyFrame"):
         # polars exports string views in its C stream, which Lance files do not support; its own conversion does not.
-        return lambda frame, schema: frame.to_arrow()
-    if package == "polars" and kind == "LazyFrame":
-        return lambda frame, schema: frame.collect().to_arrow()
+        return lambda frame, schema: frame.lazy().collect().to_arrow()
     return None
 
 
-def table_of_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
+def _table_of_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
     """Return a table of a pandas frame. Raises SchemaMismatchError for columns that differ from those of `schema`."""
     if schema is not None:
         check_no_more(frame.columns, schema)
@@ -222,16 +213,16 @@ def cast_batches(batches: Iterator[Any], schema: pa.Schema) -> Iterator[pa.Recor
     """Yield each batch cast to `schema`. Raises SchemaMismatchError, TypeError for other objects."""
     for batch in batches:
         if isinstance(batch, pa.Table):
-            yield from cast_table(batch, schema).to_batches()
+            yield from _cast_table(batch, schema).to_batches()
         elif not isinstance(batch, pa.RecordBatch):
             raise TypeError(f"expected pyarrow.RecordBatch, got {type(batch).__module__}.{type(batch).__qualname__}")
         elif batch.schema.equals(schema):
             yield batch
         else:
-            yield from cast_table(pa.Table.from_batches([batch]), schema).to_batches()
+            yield from _cast_table(pa.Table.from_batches([batch]), schema).to_batches()
 
 
-def cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the table with the columns, order and types of `schema`, matching columns by name.
 
     Raises SchemaMismatchError.

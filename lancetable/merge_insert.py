@@ -54,9 +54,7 @@ class MergeInsertBuilder:
         self._clauses = Clauses(tuple(field.name for field in key_fields(schema, names)))
         self._conflict_retries = 10
         self._retry_timeout = timedelta(seconds=30)
-        self._version: str | None = None
-        self._target_bases: tuple[str, ...] = ()
-        self._target_all_bases, self._include_primary = False, True
+        self._options = WriteOptions(limits=WriteLimits(keep_arrays=True))
 
     # ------------------------------------------------------------------------------------------------- actions
 
@@ -146,7 +144,13 @@ class MergeInsertBuilder:
         return self
 
     def retry_timeout(self, timeout: timedelta) -> MergeInsertBuilder:
-        """Set the total duration of retries; 30 seconds by default. Raises TypeError."""
+        """Set the total duration of retries; 30 seconds by default.
+
+        Raises
+        ------
+        TypeError
+            If `timeout` is not a timedelta.
+        """
         if not isinstance(timeout, timedelta):
             raise TypeError(f"timeout must be a timedelta, got {type(timeout).__name__}")
         self._retry_timeout = timeout
@@ -158,9 +162,7 @@ class MergeInsertBuilder:
 
     def data_storage_version(self, version: str) -> MergeInsertBuilder:
         """Set the format of new data files; the format of the table by default. Raises InvalidInputError, TypeError."""
-        version_to_write(version, None)
-        self._version = version
-        return self
+        return self._writing(file_version=version_to_write(version, None))
 
     def target_bases(self, bases: list[str]) -> MergeInsertBuilder:
         """Distribute the files of new fragments over registered bases, given by name or path; see `write_dataset`.
@@ -172,13 +174,11 @@ class MergeInsertBuilder:
         InvalidInputError
             If `bases` is not a list of strings.
         """
-        self._target_bases = check_names("bases", bases)
-        return self
+        return self._writing(target_bases=check_names("bases", bases))
 
     def target_all_bases(self, include_primary: bool = True) -> MergeInsertBuilder:
         """Distribute the files of new fragments over all bases and, with `include_primary`, the table."""
-        self._target_all_bases, self._include_primary = True, bool(include_primary)
-        return self
+        return self._writing(target_all_bases=True, include_primary=bool(include_primary))
 
     def execute(
         self, data_obj: ReaderLike, *, schema: pa.Schema | None = None, progress: ProgressLike = None
@@ -226,7 +226,7 @@ class MergeInsertBuilder:
                     version,
                     self._clauses,
                     source,
-                    options=self._options(tracker),
+                    options=replace(self._options, tracker=tracker),
                     conflict_retries=self._conflict_retries,
                     retry_timeout_s=self._retry_timeout.total_seconds(),
                 )
@@ -243,7 +243,7 @@ class MergeInsertBuilder:
         """
         with ExitStack() as stack:
             version, source = self._loaded(data_obj, schema, stack)
-            prepared, counts = merge_insert.prepare(version, self._clauses, source, self._options())
+            prepared, counts = merge_insert.prepare(version, self._clauses, source, self._options)
             version.store.sync(version.base)
         return Transaction.from_format(prepared.transaction), {**result_of(counts)}
 
@@ -278,7 +278,7 @@ class MergeInsertBuilder:
         start = time.perf_counter()
         with ExitStack() as stack:
             version, source = self._loaded(data_obj, schema, stack)
-            prepared, counts = merge_insert.prepare(version, self._clauses, source)
+            prepared, counts = merge_insert.prepare(version, self._clauses, source, self._options)
             elapsed_ms = (time.perf_counter() - start) * 1e3
             new_fragments = prepared.operation.new_fragments
             size_bytes = sum(file.size_bytes or 0 for fragment in new_fragments for file in fragment.files)
@@ -292,18 +292,12 @@ class MergeInsertBuilder:
         plan = self.explain_plan(incoming).splitlines(keepends=True)
         return head + "".join("  " + line for line in plan)
 
-    def _options(self, tracker: Tracker | None = None) -> WriteOptions:
-        return WriteOptions(
-            limits=WriteLimits(keep_arrays=True),
-            file_version=version_to_write(self._version, None),
-            target_bases=self._target_bases,
-            target_all_bases=self._target_all_bases,
-            include_primary=self._include_primary,
-            tracker=tracker,
-        )
-
     def _with(self, **changes: Any) -> MergeInsertBuilder:
         self._clauses = replace(self._clauses, **changes)
+        return self
+
+    def _writing(self, **changes: Any) -> MergeInsertBuilder:
+        self._options = replace(self._options, **changes)
         return self
 
     def _loaded(

@@ -16,8 +16,6 @@ import pyarrow as pa
 
 from lancetable.errors import InvalidSchemaError
 
-__all__ = ["schema_of_model", "snake_case"]
-
 _SIMPLE: dict[type, pa.DataType] = {
     bool: pa.bool_(),
     int: pa.int64(),
@@ -34,7 +32,15 @@ _SIMPLE: dict[type, pa.DataType] = {
 
 
 def schema_of_model(model: Any) -> pa.Schema:
-    """Return a schema with a column for each field of a pydantic model class. Raises TypeError, InvalidSchemaError."""
+    """Return a schema with a column for each field of a pydantic model class.
+
+    Raises
+    ------
+    TypeError
+        If `model` is not a model class.
+    InvalidSchemaError
+        If a field has a type that no column supports.
+    """
     if not isinstance(model, type) or not isinstance(getattr(model, "model_fields", None), Mapping):
         raise TypeError(f"expected a pydantic model class, got {model!r}")
     return pa.schema(_fields(model, ()))
@@ -48,15 +54,20 @@ def snake_case(name: str) -> str:
 def _fields(model: Any, above: tuple[Any, ...]) -> list[pa.Field]:
     if model in above:
         raise InvalidSchemaError(f"model {model.__name__} contains itself; recursive models are not supported")
-    fields = []
-    for name, field in model.model_fields.items():
-        kind, nullable = _type(field.annotation, f"{model.__name__}.{name}", (*above, model))
-        fields.append(pa.field(name, kind, nullable))
-    return fields
+    return [
+        pa.field(name, *_type(field.annotation, f"{model.__name__}.{name}", (*above, model)))
+        for name, field in model.model_fields.items()
+    ]
 
 
 def _type(annotation: Any, path: str, above: tuple[Any, ...]) -> tuple[pa.DataType, bool]:
-    """Return the Arrow type of an annotation, and whether it allows None. Raises InvalidSchemaError."""
+    """Return the Arrow type of an annotation, and whether it allows None.
+
+    Raises
+    ------
+    InvalidSchemaError
+        If no column supports the type.
+    """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return _type(arguments[0], path, above)

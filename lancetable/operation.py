@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import uuid as uuid_module
 import warnings
-from abc import ABC
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 from google.protobuf.any_pb2 import Any as Any_
@@ -34,6 +33,8 @@ from lancetable.types import DatasetBasePath
 
 __all__ = ["LanceOperation", "Transaction"]
 
+T = TypeVar("T")
+
 
 class Mirror:
     """Base of dataclasses that mirror a frozen class; None and an empty collection mean the same."""
@@ -42,21 +43,25 @@ class Mirror:
     renamed: ClassVar[Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
-        for field_ in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
-            check = FIELD_CHECKS.get(field_.name)
-            if check is not None:
-                setattr(self, field_.name, check(field_.name, getattr(self, field_.name)))
+        for name, check in FIELD_CHECKS.items():
+            if name in vars(self):
+                setattr(self, name, check(name, getattr(self, name)))
 
     def to_format(self) -> Any:
-        """Return the frozen form that is committed. Raises UnsupportedFeatureError if there is none."""
+        """Return the frozen form that is committed.
+
+        Raises
+        ------
+        UnsupportedFeatureError
+            If there is none.
+        """
         if self.frozen_class is None:
-            raise scope.unsupported("this operation", planned=False, name=type(self).__name__)
-        values = {}
-        for field_ in fields(self):  # type: ignore[arg-type]  # subclasses are dataclasses
-            value = getattr(self, field_.name)
-            if value is not None:
-                convert = FIELD_TO_FORMAT.get(field_.name, to_format)
-                values[self.renamed.get(field_.name, field_.name)] = convert(value)
+            scope.raise_unsupported("this operation", name=type(self).__name__)
+        values = {
+            self.renamed.get(name, name): FIELD_TO_FORMAT.get(name, to_format)(value)
+            for name, value in vars(self).items()
+            if value is not None
+        }
         return self.frozen_class(**values)
 
     @classmethod
@@ -72,7 +77,7 @@ class Mirror:
 class LanceOperation:
     """The operations of a `Transaction`; see the individual classes."""
 
-    class BaseOperation(Mirror, ABC):
+    class BaseOperation(Mirror):
         """Base of all operations."""
 
     @dataclass
@@ -220,11 +225,7 @@ class LanceOperation:
 
         def asdict(self) -> dict[str, Any]:
             """Return a JSON-serializable dict."""
-            return {
-                "data_file": self.data_file.asdict(),
-                "offsets": self.offsets,
-                "committed_version": self.committed_version,
-            }
+            return {**vars(self), "data_file": self.data_file.asdict()}
 
     @dataclass
     class DataOverlayGroup:
@@ -240,8 +241,14 @@ class LanceOperation:
         groups: list[LanceOperation.DataOverlayGroup]
 
         def to_format(self) -> tx.Operation:
-            """Raise UnsupportedFeatureError."""
-            raise scope.unsupported("data overlays", planned=True, name="LanceOperation.DataOverlay")
+            """Not supported.
+
+            Raises
+            ------
+            UnsupportedFeatureError
+                Always.
+            """
+            scope.raise_unsupported("data overlays", planned=True, name="LanceOperation.DataOverlay")
 
     @dataclass
     class UpdateMap(Mirror):
@@ -334,58 +341,61 @@ class Transaction:
 
 
 def fragment_list(name: str, fragments: Any) -> list[FragmentMetadata]:
-    """Return a list of fragments. Raises TypeError for other objects."""
+    """Return a list of fragments.
+
+    Raises
+    ------
+    TypeError
+        If `fragments` or an element has another type.
+    """
     if not isinstance(fragments, Iterable) or isinstance(fragments, (str, bytes)):
         raise TypeError(f"{name} must be list[FragmentMetadata], got {type(fragments)}")
-    result = list(fragments)
-    for fragment in result:
-        if not isinstance(fragment, FragmentMetadata):
-            raise TypeError(f"{name} must be list[FragmentMetadata], got {type(fragment)}")
-    return result
+    return [check_type(f"each of {name}", fragment, FragmentMetadata) for fragment in fragments]
 
 
 def to_bases(bases: Iterable[DatasetBasePath]) -> tuple[BasePath, ...]:
     """Return the frozen form of base paths; the commit assigns missing ids. Raises TypeError for other objects."""
-    result = []
-    for base in bases:
-        check_type("base paths", base, DatasetBasePath)
-        result.append(BasePath(base.id or 0, base.path, base.is_dataset_root, base.name))
-    return tuple(result)
+    checked = [check_type("base paths", base, DatasetBasePath) for base in bases]
+    return tuple(BasePath(base.id or 0, base.path, base.is_dataset_root, base.name) for base in checked)
 
 
 def to_schema(schema: Any) -> Schema:
     """Return a schema with field ids; an Arrow schema is numbered from 0. Raises TypeError for other objects."""
     if isinstance(schema, pa.Schema):
         return Schema.from_arrow(schema)
-    check_type("schema", schema, LanceSchema)
-    return schema.to_format()  # type: ignore[no-any-return]
+    return check_type("schema", schema, LanceSchema).to_format()
 
 
 def to_indices(indices: Iterable[Index]) -> tuple[IndexMetadata, ...]:
     """Return the frozen form of index entries. Raises TypeError for other objects."""
-    for index in indices:
-        check_type("indices", index, Index)
-    return tuple(index.to_format() for index in indices)
-
-
-def to_predicate(predicate: Any) -> str:
-    """Return the predicate of a Delete. Raises TypeError unless it is a string."""
-    check_type("predicate", predicate, str)
-    return str(predicate)
+    return tuple(check_type("indices", index, Index).to_format() for index in indices)
 
 
 def to_update_mode(mode: str) -> tx.UpdateMode:
-    """Return the mode of an Update, "rewrite_rows" by default. Raises InvalidInputError for an unknown mode."""
+    """Return the mode of an Update, "rewrite_rows" by default.
+
+    Raises
+    ------
+    InvalidInputError
+        If the mode is unknown.
+    """
     name = (mode or "rewrite_rows").upper()
     if name not in tx.UpdateMode.__members__:
         raise InvalidInputError(f"update_mode must be rewrite_rows or rewrite_columns, not {mode!r}")
     return tx.UpdateMode[name]
 
 
-def check_type(name: str, value: Any, expected: type) -> None:
-    """Raise TypeError unless a value has the expected type."""
+def check_type(name: str, value: Any, expected: type[T]) -> T:
+    """Return a value of the expected type.
+
+    Raises
+    ------
+    TypeError
+        If it has another type.
+    """
     if not isinstance(value, expected):
         raise TypeError(f"{name} must be of type {expected.__name__}, got {type(value).__name__}")
+    return value
 
 
 def to_format(value: Any) -> Any:
@@ -428,7 +438,7 @@ FIELD_TO_FORMAT: dict[str, Callable[[Any], Any]] = {
     "initial_bases": to_bases,
     "new_indices": to_indices,
     "removed_indices": to_indices,
-    "predicate": to_predicate,
+    "predicate": partial(check_type, "predicate", expected=str),
     "version": partial(check_integer, "version"),
     "update_mode": to_update_mode,
 }

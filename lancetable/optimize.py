@@ -178,11 +178,6 @@ class RewriteResult(JsonValue):
             f"old_fragments={self.original_fragments})"
         )
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RewriteResult) and self._rewritten == other._rewritten
-
-    __hash__ = JsonValue.__hash__
-
 
 class CompactionPlan(JsonValue):
     """The tasks that compact one version of a table. Each can run anywhere, and any of the results can be committed."""
@@ -431,7 +426,13 @@ class DatasetOptimizer:
         self._dataset.update_config({**config_of(auto_cleanup_config)})
 
     def disable_auto_cleanup(self, **kwargs: Any) -> None:
-        """Disable automatic cleanup. Raises TypeError for an unknown argument."""
+        """Disable automatic cleanup.
+
+        Raises
+        ------
+        TypeError
+            If an argument is given.
+        """
         if kwargs:
             raise TypeError(f"disable_auto_cleanup() got an unexpected argument {next(iter(kwargs))!r}")
         self._dataset.delete_config_keys(["lance.auto_cleanup.interval", "lance.auto_cleanup.older_than"])
@@ -453,7 +454,15 @@ OPTION_TYPES: dict[str, Any] = {
 
 
 def config_of(options: AutoCleanupConfig) -> dict[str, str]:
-    """Return the config entries for automatic cleanup. Raises InvalidInputError, TypeError."""
+    """Return the config entries for automatic cleanup.
+
+    Raises
+    ------
+    InvalidInputError
+        If a key is unknown or missing, or a number is out of range.
+    TypeError
+        If a value is not an integer.
+    """
     known = ("interval", "older_than_seconds")
     if set(options) != set(known):
         raise InvalidInputError(
@@ -467,18 +476,25 @@ def config_of(options: AutoCleanupConfig) -> dict[str, str]:
 
 
 def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given options. Raises InvalidInputError for an unknown option, TypeError for a wrong value."""
-    for name, value in options.items():
-        if name not in OPTIONS:
-            raise InvalidInputError(f"Invalid compaction option: {name}")
-        if value is None:
-            continue
+    """Return the given options.
+
+    Raises
+    ------
+    InvalidInputError
+        If an option is unknown or negative.
+    TypeError
+        If a value has a wrong type.
+    """
+    unknown = [name for name in options if name not in OPTIONS]
+    if unknown:
+        raise InvalidInputError(f"Invalid compaction option: {unknown[0]}")
+    given = {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
         expected = OPTION_TYPES.get(name, int)
         if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
             raise TypeError(f"{name} must be {expected}, got {type(value).__name__}")
         if expected is int and value < 0:
             raise InvalidInputError(f"{name} must be non-negative, got {value}")
-    given = {name: value for name, value in options.items() if value is not None}
     if "excluded_fragment_ids" in given:
         given["excluded_fragment_ids"] = sorted(given["excluded_fragment_ids"])
     return given
@@ -496,12 +512,17 @@ def settings_for(dataset: LanceDataset, options: Mapping[str, Any]) -> Compactio
 
 def metrics_of(results: Iterable[Rewritten]) -> CompactionMetrics:
     """Return the sum of the metrics of all tasks."""
-    sums = [sum(counts) for counts in zip(*(result.counts for result in results), strict=True)]
-    return CompactionMetrics(*sums)
+    return CompactionMetrics(*map(sum, zip(*(result.counts for result in results), strict=True)))
 
 
 def parsed(text: str, *keys: str) -> dict[str, Any]:
-    """Parse a JSON object with these keys. Raises InvalidInputError."""
+    """Parse a JSON object with these keys.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is not such an object, or its `read_version` is not an integer.
+    """
     try:
         value = json.loads(text)
     except (TypeError, ValueError) as error:
@@ -514,14 +535,26 @@ def parsed(text: str, *keys: str) -> dict[str, Any]:
 
 
 def parsed_fragments(value: Any) -> tuple[Any, ...]:
-    """Return the fragments in a JSON value. Raises InvalidInputError."""
+    """Return the fragments in a JSON value.
+
+    Raises
+    ------
+    InvalidInputError
+        If they are missing or invalid.
+    """
     if not isinstance(value, dict) or not isinstance(value.get("fragments"), list):
         raise InvalidInputError("not the JSON of a compaction: fragments are missing")
     return tuple(FragmentMetadata.from_json(json.dumps(fragment)).to_format() for fragment in value["fragments"])
 
 
 def parsed_options(value: Any) -> dict[str, Any]:
-    """Return the known options in a JSON value, which another writer may have produced. Raises InvalidInputError."""
+    """Return the known options in a JSON value, which another writer may have produced.
+
+    Raises
+    ------
+    InvalidInputError
+        If the value is not an object or an option is negative.
+    """
     if not isinstance(value, dict):
         raise InvalidInputError("not the JSON of a compaction: options are missing")
-    return checked_options({name: option for name, option in value.items() if name in OPTIONS and option is not None})
+    return checked_options({name: option for name, option in value.items() if name in OPTIONS})

@@ -119,7 +119,14 @@ class ProgressBar:
     """A tqdm progress bar for a terminal or notebook, with a new bar for each phase and attempt of an operation."""
 
     def __init__(self) -> None:
-        self._make = _tqdm()
+        try:
+            from tqdm.auto import tqdm
+        except ImportError as error:
+            raise UnsupportedFeatureError(
+                "progress=True needs tqdm: run pip install 'lancetable[progress]', or pass a callback function",
+                feature="progress bars without tqdm",
+            ) from error
+        self._make = tqdm
         self._bar: Any = None
         self._shown: tuple[str, int] | None = None
 
@@ -148,21 +155,15 @@ class ProgressBar:
             self._bar.close()
 
 
-def _tqdm() -> Any:
-    try:
-        from tqdm.auto import tqdm
-    except ImportError as error:
-        raise UnsupportedFeatureError(
-            "progress=True needs tqdm: run pip install 'lancetable[progress]', or pass a callback function",
-            feature="progress bars without tqdm",
-        ) from error
-    return tqdm
-
-
 def report_of(progress: ProgressLike) -> Report | None:
     """Return the callback of a `progress` argument, or None.
 
-    Raises TypeError for an invalid argument, UnsupportedFeatureError for a progress bar without tqdm.
+    Raises
+    ------
+    TypeError
+        If the argument is neither a function nor a bool.
+    UnsupportedFeatureError
+        If a bar is requested without tqdm.
     """
     if progress is None or progress is False:
         return None

@@ -75,7 +75,13 @@ class Tags:
         tag_ops.delete_tag(self._dataset.table_version, tag)
 
     def get_version(self, tag: str) -> int:
-        """Return the version number of a tag. Raises RefNotFoundError."""
+        """Return the version number of a tag.
+
+        Raises
+        ------
+        RefNotFoundError
+            If the tag does not exist.
+        """
         contents = tag_ops.list_tags(self._dataset.table_version).get(tag)
         if contents is None:
             raise RefNotFoundError(f"Ref not found error: tag {tag} does not exist", ref=tag)
@@ -140,7 +146,13 @@ class Branches:
 
 
 def ordered(refs: dict[str, T], version: Callable[[T], int], order: str | None) -> list[tuple[str, T]]:
-    """Return tags or branches sorted by version, then by name. Raises InvalidInputError for an unknown order."""
+    """Return tags or branches sorted by version, then by name.
+
+    Raises
+    ------
+    InvalidInputError
+        If the order is unknown.
+    """
     if order not in (None, "asc", "desc"):
         raise InvalidInputError(f"Invalid sort order {order!r}. Valid values are: asc, desc")
     by_name = sorted(refs.items(), key=lambda item: item[0])
@@ -172,7 +184,13 @@ def public_tag(tag: TagContents) -> Tag:
 
 
 def time_of(text: str | None) -> datetime | None:
-    """Parse a time in a tag file, in UTC, truncated to microseconds. Raises CorruptFileError if it is invalid."""
+    """Parse a time in a tag file, in UTC, truncated to microseconds.
+
+    Raises
+    ------
+    CorruptFileError
+        If it is invalid.
+    """
     if text is None:
         return None
     try:

@@ -19,6 +19,8 @@ from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.types import Columns, Filter, Uri
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from lancetable.fragment import LanceFragment
 
 __all__ = [
@@ -100,16 +102,8 @@ def reservoir_sampling(stream: Iterable[T], k: int) -> list[T]:
 
     The order of the result is random.
     """
-    if check_count("k", k) == 0:
-        return []
-    heap: list[tuple[float, int, T]] = []
-    for number, item in enumerate(stream):
-        entry = (random.random(), number, item)
-        if len(heap) < k:
-            heapq.heappush(heap, entry)
-        elif entry[0] > heap[0][0]:
-            heapq.heapreplace(heap, entry)
-    return [item for _, _, item in sorted(heap)]
+    entries = ((random.random(), number, item) for number, item in enumerate(stream))
+    return [item for _, _, item in heapq.nlargest(check_count("k", k), entries)]
 
 
 class Sampler(ABC):
@@ -167,34 +161,41 @@ class FullScanSampler(FragmentSampler):
         yield from dataset.get_fragments()
 
 
-class ShardedFragmentSampler(FragmentSampler):
-    """Sampler of every `world_size`-th fragment, starting at `rank`, so that the processes of a job read each row once.
-
-    With `randomize` the fragments are shuffled first, by `seed` and epoch, in the same way in every process.
-    """
+class _Sharded:
+    """One of `world_size` processes that share a table; `seed` and the epoch determine the order if it is random."""
 
     def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
         self._rank, self._world_size = checked_rank(rank, world_size)
         self._randomize, self._seed, self._epoch = randomize, seed, 0
 
+    @classmethod
+    def from_torch(cls, randomize: bool = False, seed: int = 0) -> Self:
+        """Return a sampler with the rank and world size of `torch.distributed`."""
+        return cls(*torch_rank(), randomize=randomize, seed=seed)
+
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which determines the order of the next pass."""
         self._epoch = epoch
 
-    @staticmethod
-    def from_torch(randomize: bool = False, seed: int = 0) -> ShardedFragmentSampler:
-        """Return a sampler with the rank and world size of `torch.distributed`."""
-        return ShardedFragmentSampler(*torch_rank(), randomize=randomize, seed=seed)
+    def _random(self) -> random.Random:
+        return random.Random(f"{self._seed} {self._epoch}")
+
+
+class ShardedFragmentSampler(_Sharded, FragmentSampler):
+    """Sampler of every `world_size`-th fragment, starting at `rank`, so that the processes of a job read each row once.
+
+    With `randomize` the fragments are shuffled first, by `seed` and epoch, in the same way in every process.
+    """
 
     def iter_fragments(self, dataset: LanceDataset, *args: Any, **kwargs: Any) -> Iterator[LanceFragment]:
         """Yield the fragments of this rank."""
         fragments = dataset.get_fragments()
         if self._randomize:
-            random.Random(f"{self._seed} {self._epoch}").shuffle(fragments)
+            self._random().shuffle(fragments)
         yield from fragments[self._rank :: self._world_size]
 
 
-class ShardedBatchSampler(Sampler):
+class ShardedBatchSampler(_Sharded, Sampler):
     """Sampler of every `world_size`-th batch of rows, starting at `rank`.
 
     Without a filter, only the rows of this rank are read. With a filter, every rank reads the whole table and keeps
@@ -209,10 +210,7 @@ class ShardedBatchSampler(Sampler):
     [[4, 5, 6]]
     """
 
-    def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
-        self._rank, self._world_size = checked_rank(rank, world_size)
-        self._randomize, self._seed, self._epoch = randomize, seed, 0
-        self._length: int | None = None
+    _length: int | None = None
 
     def __len__(self) -> int:
         """Return the number of batches of the current pass.
@@ -225,15 +223,6 @@ class ShardedBatchSampler(Sampler):
         if self._length is None:
             raise InvalidOperationError("the number of batches is known only after a pass without a filter has started")
         return self._length
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, which determines the order of the next pass."""
-        self._epoch = epoch
-
-    @staticmethod
-    def from_torch(randomize: bool = False, seed: int = 0) -> ShardedBatchSampler:
-        """Return a sampler with the rank and world size of `torch.distributed`."""
-        return ShardedBatchSampler(*torch_rank(), randomize=randomize, seed=seed)
 
     def __call__(
         self,
@@ -285,9 +274,6 @@ class ShardedBatchSampler(Sampler):
             if len(rows):
                 yield batch.take(pa.array(rows))
 
-    def _random(self) -> random.Random:
-        return random.Random(f"{self._seed} {self._epoch}")
-
 
 class ShardedFixedBatchSampler(ShardedBatchSampler):
     """A `ShardedBatchSampler` that can also be iterated as lists of row numbers, for loaders that take rows by number.
@@ -310,38 +296,45 @@ class ShardedFixedBatchSampler(ShardedBatchSampler):
         self._batch_size = check_count("batch_size", batch_size)
         self._total = check_count("total_num_rows", total_num_rows)
 
-    @staticmethod
+    @classmethod
     def from_torch(  # type: ignore[override]  # pylance's signature, which differs from that of the base class
-        batch_size: int, total_num_rows: int, randomize: bool = False, seed: int = 0
-    ) -> ShardedFixedBatchSampler:
+        cls, batch_size: int, total_num_rows: int, randomize: bool = False, seed: int = 0
+    ) -> Self:
         """Return a sampler with the rank and world size of `torch.distributed`."""
-        return ShardedFixedBatchSampler(*torch_rank(), randomize, seed, batch_size, total_num_rows)
+        return cls(*torch_rank(), randomize, seed, batch_size, total_num_rows)
 
     def __len__(self) -> int:
         """Return the number of lists."""
-        return len(self._starts())
+        return len(self._lists())
 
     def __iter__(self) -> Iterator[list[int]]:
-        starts, end = self._starts(), self._row_range()[1]
+        lists = self._lists()
         if self._randomize:
-            self._random().shuffle(starts)
-        for start in starts:
-            yield list(range(start, min(start + self._batch_size, end)))
+            self._random().shuffle(lists)
+        yield from map(list, lists)
 
-    def _row_range(self) -> tuple[int, int]:
-        """Return the range of this rank as (first, end); the last ranks may have fewer rows, or none."""
+    def _lists(self) -> list[range]:
+        """Return the rows of each list, in order; the last ranks may have fewer rows, or none."""
         rows_per_rank = -(-self._total // self._world_size)
-        return min(self._rank * rows_per_rank, self._total), min((self._rank + 1) * rows_per_rank, self._total)
-
-    def _starts(self) -> list[int]:
-        first, end = self._row_range()
-        if first == end:
+        rows = range(self._total)[self._rank * rows_per_rank :][:rows_per_rank]
+        if not rows:
             return []
-        return list(range(first, end, check_positive("batch_size", self._batch_size)))
+        size = check_positive("batch_size", self._batch_size)
+        return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def checked_rank(rank: int, world_size: int) -> tuple[int, int]:
-    """Return a valid rank and world size. Raises InvalidInputError, OutOfRangeError, TypeError."""
+    """Return a valid rank and world size.
+
+    Raises
+    ------
+    InvalidInputError
+        If the world size is 0, or the rank is not below it.
+    OutOfRangeError
+        If a number is negative.
+    TypeError
+        If a number is not an integer.
+    """
     if check_count("rank", rank) >= check_positive("world_size", world_size):
         raise InvalidInputError(f"rank must be less than world_size {world_size}, got {rank}")
     return rank, world_size
@@ -360,11 +353,9 @@ def rebatched(batches: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.R
     for batch in batches:
         waiting.append(batch)
         count += batch.num_rows
-        if count < num_rows:
-            continue
-        table = pa.Table.from_batches(waiting).combine_chunks()
-        whole = count - count % num_rows
-        yield from table.slice(0, whole).combine_chunks().to_batches(max_chunksize=num_rows)
-        waiting, count = table.slice(whole).to_batches(), count - whole
-    if count:
+        if count >= num_rows:
+            table, whole = pa.Table.from_batches(waiting), count - count % num_rows
+            yield from table.slice(0, whole).combine_chunks().to_batches(max_chunksize=num_rows)
+            waiting, count = table.slice(whole).to_batches(), count - whole
+    if waiting:
         yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -44,6 +44,7 @@ TABLE_BATCH_ROWS = 128 * 1024
 BLOB_MODES = ("lazy", "bytes", "descriptions")
 
 
+@scope.fill_gaps(scope.SCANNER)
 class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without types
     """A scan that runs each time one of its read methods is called.
 
@@ -70,9 +71,8 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         return self._plan
 
     def __repr__(self) -> str:
-        options = [
-            f"{name}={value!r}" for name, value in vars_of(self._options) if value is not None and value is not False
-        ]
+        values = {field.name: getattr(self._options, field.name) for field in fields(self._options)}
+        options = [f"{name}={value!r}" for name, value in values.items() if value is not None and value is not False]
         return f"LanceScanner({self._version.uri!r}, version={self._version.version}, {', '.join(options)})"
 
     def to_table(self) -> pa.Table:
@@ -105,9 +105,6 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
 
     def _batches(self, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
         batches = execute_scan(self._version, plan)
-        return batches if self._progress is None else self._with_progress(plan, batches)
-
-    def _with_progress(self, plan: ScanPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with tracked(self._progress, "scan") as tracker:
             if tracker is not None:
                 silent = replace(plan, stats_callback=None)
@@ -153,7 +150,13 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         return frame_with(table.select(names), lazy, kwargs)
 
     def scan_batches(self) -> Iterator[pads.TaggedRecordBatch]:
-        """Stream the batches, each with its fragment. Raises InvalidOperationError with `order_by`."""
+        """Stream the batches, each with its fragment.
+
+        Raises
+        ------
+        InvalidOperationError
+            If the scan has `order_by`.
+        """
         if self._options.order_by:
             raise InvalidOperationError("scan_batches() reads fragment by fragment and cannot sort; use to_batches()")
         wanted = self._options.fragments
@@ -217,25 +220,6 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         """The schema of the table."""
         return self._version.schema.to_arrow()
 
-    @staticmethod
-    def from_dataset(*args: Any, **kwargs: Any) -> NoReturn:
-        """Raise UnsupportedFeatureError; use `LanceDataset.scanner`."""
-        raise scope.unsupported("use LanceDataset.scanner", planned=False, name="LanceScanner.from_dataset")
-
-    @staticmethod
-    def from_fragment(*args: Any, **kwargs: Any) -> NoReturn:
-        """Raise UnsupportedFeatureError; use `LanceFragment.scanner`."""
-        raise scope.unsupported("use LanceFragment.scanner", planned=False, name="LanceScanner.from_fragment")
-
-    @staticmethod
-    def from_batches(*args: Any, **kwargs: Any) -> NoReturn:
-        """Raise UnsupportedFeatureError; scans of plain batches are not supported."""
-        raise scope.unsupported("scanning plain batches", planned=False, name="LanceScanner.from_batches")
-
-    def take(self, indices: Any) -> pa.Table:
-        """Raise UnsupportedFeatureError; use `LanceDataset.take`."""
-        raise scope.unsupported("use LanceDataset.take", planned=False, name="LanceScanner.take")
-
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the rows as an Arrow C stream."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
@@ -262,7 +246,13 @@ class ScannerBuilder:
         self.apply_defaults(ds.default_scan_options)
 
     def apply_defaults(self, default_opts: dict[str, Any]) -> ScannerBuilder:
-        """Call the method of each key with its value. Raises InvalidInputError for an unknown key."""
+        """Call the method of each key with its value.
+
+        Raises
+        ------
+        InvalidInputError
+            If a key is unknown.
+        """
         for name, value in (default_opts or {}).items():
             setter = SETTERS.get(name)
             if setter is None:
@@ -285,20 +275,17 @@ class ScannerBuilder:
             If `filter` is a search query.
         """
         if isinstance(filter, dict) or type(filter).__name__ in ("FullTextQuery", "VectorSearchQuery", "PhraseQuery"):
-            raise scope.unsupported("search queries", planned=False, name="argument filter")
+            scope.raise_unsupported("search queries", name="argument filter")
         check_filter("filter", filter)
-        self._values["filter"] = filter
-        return self
+        return self._set("filter", filter)
 
     def limit(self, n: int | None = None) -> ScannerBuilder:
         """Limit the result to `n` rows, after filter and order. Raises OutOfRangeError below zero, TypeError."""
-        self._values["limit"] = None if n is None else check_count("Limit", n)
-        return self
+        return self._set("limit", None if n is None else check_count("Limit", n))
 
     def offset(self, n: int | None = None) -> ScannerBuilder:
         """Skip the first `n` rows, after filter and order. Raises OutOfRangeError below zero, TypeError."""
-        self._values["offset"] = None if n is None else check_count("Offset", n)
-        return self
+        return self._set("offset", None if n is None else check_count("Offset", n))
 
     def order_by(self, orderings: list[ColumnOrdering | str] | None) -> ScannerBuilder:
         """Sort by columns, the most significant one first; a name sorts ascending with nulls last."""
@@ -406,17 +393,17 @@ class ScannerBuilder:
 
     def fast_search(self, flag: bool | None) -> ScannerBuilder:
         """Raise UnsupportedFeatureError if set, because indexes are not used."""
-        scope.reject("index search", planned=False, fast_search=flag)
+        scope.reject("index search", fast_search=flag)
         return self
 
     def with_index_segments(self, index_segments: Iterable[Any] | None) -> ScannerBuilder:
         """Raise UnsupportedFeatureError if given, because indexes are not used."""
-        scope.reject("index search", planned=False, index_segments=index_segments)
+        scope.reject("index search", index_segments=index_segments)
         return self
 
     def row_addr_prefilter(self, allowlist: bytes | None = None, blocklist: bytes | None = None) -> ScannerBuilder:
         """Raise UnsupportedFeatureError if given, because index search is not supported."""
-        scope.reject("row address lists", planned=False, row_addr_allowlist=allowlist, row_addr_blocklist=blocklist)
+        scope.reject("row address lists", row_addr_allowlist=allowlist, row_addr_blocklist=blocklist)
         return self
 
     def progress(self, progress: ProgressLike) -> ScannerBuilder:
@@ -451,17 +438,17 @@ class ScannerBuilder:
         return self
 
     def _count(self, name: str, value: int | None) -> ScannerBuilder:
-        self._values[name] = None if value is None else check_count(name, value)
-        return self
+        return self._set(name, None if value is None else check_count(name, value))
 
 
 # The builder method of each key of `default_scan_options`, which is also the name of an argument of `scanner`.
 SETTERS = {
     **{name: name for name in ScanOptions.__dataclass_fields__ if hasattr(ScannerBuilder, name)},
     **{name: name for name in ("use_scalar_index", "prefilter", "disable_scoring_autoprojection")},
-    **{name: name for name in ("fast_search", "progress")},
+    **{name: name for name in ("fast_search", "nearest", "progress")},
     "fragments": "with_fragments",
     "index_segments": "with_index_segments",
+    "full_text_query": "full_text_search",
 }
 
 
@@ -471,7 +458,13 @@ def scan_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def default_batch_size() -> int:
-    """Return the batch size of the environment. Raises InvalidInputError unless it is a positive number."""
+    """Return the batch size of the environment.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is not a positive number.
+    """
     text = os.environ[DEFAULT_BATCH_SIZE]
     if not text.isdecimal() or int(text) == 0:
         raise InvalidInputError(f"{DEFAULT_BATCH_SIZE} must be a positive number of rows, not {text!r}")
@@ -499,15 +492,14 @@ def lazy_column(
     if not paths:
         return None
     live = addresses.is_valid()
-    rows = addresses.filter(live).to_numpy() if addresses.null_count else addresses.to_numpy()
-    places = live.to_numpy() if addresses.null_count else None
+    rows = addresses.filter(live).to_numpy()
     values_with_files: list[Any] = values.to_pylist() if paths[0][0] else [None] * len(values)
     for path, blob in paths:
         steps = [step for _, step in path]
-        descriptions = nested_value(values.filter(live) if addresses.null_count else values, steps)
+        descriptions = nested_value(values.filter(live), steps)
         blobs = blob_handles(version, locate_in_fragments(version, blob, descriptions, rows))
         files = iter([None if handle is None else BlobFile(handle) for handle in blobs])
-        column = [next(files) if places is None or places[row] else None for row in range(len(values))]
+        column = [next(files) if is_live else None for is_live in live.to_pylist()]
         if not path:
             return column
         for row, file in zip(values_with_files, column):
@@ -545,10 +537,3 @@ def frame_with(table: pa.Table, columns: dict[str, list[Any]], kwargs: dict[str,
         # A column may have become the index.
         place += name in frame.columns
     return frame
-
-
-def vars_of(options: ScanOptions) -> list[tuple[str, Any]]:
-    """Return (name, value) of each option that differs from its default."""
-    default = ScanOptions()
-    names = ScanOptions.__dataclass_fields__
-    return [(name, getattr(options, name)) for name in names if getattr(options, name) != getattr(default, name)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -16,13 +17,11 @@ __all__ = ["LanceField", "LanceSchema", "json_to_schema", "schema_to_json"]
 NESTED = ("struct", "list", "large_list", "fixed_size_list")
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class LanceField:
     """One field of a `LanceSchema`: an Arrow field with its id in the table."""
 
-    __slots__ = ("_field",)
-
-    def __init__(self, field: Field) -> None:
-        self._field = field
+    _field: Field
 
     def name(self) -> str:
         """Return the name, without the names of the parents."""
@@ -61,15 +60,6 @@ class LanceField:
         """Return the position in the clustering key, from 1, or None."""
         return self._field.clustering_key_position or None
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LanceField) and self._field == other._field
-
-    def __hash__(self) -> int:
-        return hash((self._field.id, self._field.name))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return LanceField, (self._field,)
-
     def __repr__(self) -> str:
         field = self._field
         return (
@@ -78,13 +68,11 @@ class LanceField:
         )
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class LanceSchema:
     """The schema of a table with its field ids."""
 
-    __slots__ = ("_schema",)
-
-    def __init__(self, schema: Schema) -> None:
-        self._schema = schema
+    _schema: Schema
 
     def fields(self) -> list[LanceField]:
         """Return the top-level fields."""
@@ -132,15 +120,6 @@ class LanceSchema:
     def to_format(self) -> Schema:
         """Return the frozen form that the library works with."""
         return self._schema
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LanceSchema) and self._schema == other._schema
-
-    def __hash__(self) -> int:
-        return hash(tuple(field.id for field in self._schema.walk()))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return LanceSchema, (self._schema,)
 
     def __repr__(self) -> str:
         return f"Schema {{ fields: {self.fields()}, metadata: {as_text(self._schema.metadata)} }}"
@@ -195,7 +174,12 @@ def field_to_json(field: pa.Field) -> dict[str, Any]:
 def type_to_json(data_type: pa.DataType) -> dict[str, Any]:
     """Describe a type as `{"type": name}` with "fields" for nested and "length" for fixed-size types.
 
-    Raises InvalidInputError for a map, UnsupportedFeatureError for other types without a JSON form.
+    Raises
+    ------
+    InvalidInputError
+        If it is a map.
+    UnsupportedFeatureError
+        If it is another type without a JSON form.
     """
     types = pa.types
     if types.is_map(data_type):
@@ -214,7 +198,13 @@ def type_to_json(data_type: pa.DataType) -> dict[str, Any]:
 
 
 def json_to_schema(schema_json: Mapping[str, Any]) -> pa.Schema:
-    """Return the schema described by the output of `schema_to_json`. Raises InvalidInputError for an invalid dict."""
+    """Return the schema described by the output of `schema_to_json`.
+
+    Raises
+    ------
+    InvalidInputError
+        If the dict is invalid.
+    """
     try:
         fields = [json_to_field(field) for field in schema_json["fields"]]
         schema = pa.schema(fields, metadata=schema_json.get("metadata"))

@@ -1,114 +1,102 @@
 """Features of pylance that lancetable does not support, and the stubs for them.
 
 A name of pylance's API that is missing here exists as a stub that raises `UnsupportedFeatureError` (a
-`NotImplementedError`) with the name of the feature and whether it is planned or out of scope. Each group below is
-(name of the feature, planned?, the names that belong to it).
+`NotImplementedError`) with the name of the feature. The tables below map each feature to the names that belong to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar
 
 from lancetable.errors import UnsupportedFeatureError
 
-__all__ = [
-    "DATASET",
-    "FRAGMENT",
-    "MERGE_INSERT",
-    "MODULE",
-    "SCANNER_BUILDER",
-    "STATS",
-    "fill_gaps",
-    "missing_names",
-    "reject",
-    "unsupported",
-]
+_T = TypeVar("_T")
+_Groups = Mapping[str, str]
 
-Groups = list[tuple[str, bool, str]]
-PLANNED, OUTSIDE = True, False
-
-DATASET: Groups = [
-    (
-        "secondary indexes",
-        OUTSIDE,
-        (
-            "create_index create_index_uncommitted create_scalar_index commit_existing_index_segments "
-            "merge_existing_index_segments merge_index_metadata drop_index list_indices describe_indices "
-            "index_statistics prewarm_index get_ivf_model centroids remap_row_addrs"
-        ),
+DATASET: _Groups = {
+    "secondary indexes": (
+        "create_index create_index_uncommitted create_scalar_index commit_existing_index_segments "
+        "merge_existing_index_segments merge_index_metadata drop_index list_indices describe_indices "
+        "index_statistics prewarm_index get_ivf_model centroids remap_row_addrs"
     ),
-    ("the MemWAL", OUTSIDE, "initialize_mem_wal mem_wal_writer mem_wal_index_details"),
-    ("refreshed storage credentials", OUTSIDE, "storage_options_accessor"),
-]
-FRAGMENT: Groups = []
-MERGE_INSERT: Groups = [
-    ("the MemWAL", OUTSIDE, "mark_sstables_as_compacted"),
-]
-STATS: Groups = [("secondary indexes", OUTSIDE, "index_stats")]
-SCANNER_BUILDER: Groups = [
-    ("vector search", OUTSIDE, "nearest minhash_search"),
-    ("full text search", OUTSIDE, "full_text_search"),
-    ("aggregates in a scan", OUTSIDE, "substrait_aggregate"),
-]
-MODULE: Groups = [
-    ("secondary indexes", OUTSIDE, "IndexProgress"),
-    ("full text search", OUTSIDE, "FtsToken tokenize"),
-    (
-        "the MemWAL",
-        OUTSIDE,
-        (
-            "LsmPointLookupPlanner LsmScanner LsmVectorSearchPlanner CompactedSsTable ShardSnapshot ShardWriter "
-            "ShardingField ShardingSpec evaluate_sharding_spec ExecutionPlan"
-        ),
+    "the MemWAL": "initialize_mem_wal mem_wal_writer mem_wal_index_details",
+    "refreshed storage credentials": "storage_options_accessor",
+    "a view with another schema": "replace_schema",
+    "pyarrow scan options": "_scanner_options",
+}
+MERGE_INSERT: _Groups = {"the MemWAL": "mark_sstables_as_compacted"}
+STATS: _Groups = {"secondary indexes": "index_stats"}
+SCANNER: _Groups = {
+    "use LanceDataset.scanner": "from_dataset",
+    "use LanceFragment.scanner": "from_fragment",
+    "scanning plain batches": "from_batches",
+    "use LanceDataset.take": "take",
+}
+SCANNER_BUILDER: _Groups = {
+    "vector search": "nearest minhash_search",
+    "full text search": "full_text_search",
+    "aggregates in a scan": "substrait_aggregate",
+}
+MODULE: _Groups = {
+    "secondary indexes": "IndexProgress",
+    "full text search": "FtsToken tokenize",
+    "the MemWAL": (
+        "LsmPointLookupPlanner LsmScanner LsmVectorSearchPlanner CompactedSsTable ShardSnapshot ShardWriter "
+        "ShardingField ShardingSpec evaluate_sharding_spec ExecutionPlan"
     ),
-    ("catalog providers", OUTSIDE, "FFILanceTableProvider"),
-    ("CPU feature reports", OUTSIDE, "simd_info"),
-]
-
-PROPERTIES = frozenset({"storage_options_accessor"})
-
-T = TypeVar("T")
+    "catalog providers": "FFILanceTableProvider",
+    "CPU feature reports": "simd_info",
+}
+_PROPERTIES = frozenset({"storage_options_accessor"})
 
 
-def unsupported(feature: str, *, planned: bool, name: str = "") -> UnsupportedFeatureError:
-    """Return the error for an unsupported feature; `name` is the API name that the caller used."""
+def raise_unsupported(feature: str, *, name: str = "", planned: bool = False) -> NoReturn:
+    """Raise the error for an unsupported feature.
+
+    `name` is the API name that the caller used. A feature that is not `planned` is out of scope.
+
+    Raises
+    ------
+    UnsupportedFeatureError
+        Always.
+    """
     verdict = "planned, but not built yet" if planned else "outside the scope of lancetable"
     subject = f"{name}: {feature}" if name else feature
-    return UnsupportedFeatureError(f"{subject} is not supported ({verdict})", feature=feature)
+    raise UnsupportedFeatureError(f"{subject} is not supported ({verdict})", feature=feature)
 
 
-def reject(feature: str, *, planned: bool, **arguments: object) -> None:
+def reject(feature: str, **arguments: object) -> None:
     """Raise UnsupportedFeatureError for the first of `arguments` that was given, i.e. is not None, False or empty."""
     for name, value in arguments.items():
         empty = isinstance(value, (list, tuple, dict)) and not value
         if value is not None and value is not False and not empty:
-            raise unsupported(feature, planned=planned, name=f"argument {name}")
+            raise_unsupported(feature, name=f"argument {name}")
 
 
-def missing_names(groups: Groups) -> dict[str, tuple[str, bool]]:
-    """Return a mapping of each name to (feature, planned?)."""
-    return {name: (feature, planned) for feature, planned, names in groups for name in names.split()}
+def missing_names(groups: _Groups) -> dict[str, str]:
+    """Return a mapping of each name to its feature."""
+    return {name: feature for feature, names in groups.items() for name in names.split()}
 
 
-def stub(name: str, feature: str, planned: bool) -> Callable[..., Any]:
+def stub(name: str, feature: str) -> Callable[..., Any]:
     """Return a function that raises UnsupportedFeatureError for any arguments."""
 
     def missing(*args: object, **kwargs: object) -> Any:
-        raise unsupported(feature, planned=planned, name=name)
+        raise_unsupported(feature, name=name)
 
     missing.__name__ = missing.__qualname__ = name
     missing.__doc__ = f"Not supported: {feature}. Raises UnsupportedFeatureError."
     return missing
 
 
-def fill_gaps(groups: Groups) -> Callable[[type[T]], type[T]]:
+def fill_gaps(groups: _Groups) -> Callable[[type[_T]], type[_T]]:
     """Return a class decorator that adds a raising stub for each name of `groups`."""
 
-    def fill(cls: type[T]) -> type[T]:
-        for name, (feature, planned) in missing_names(groups).items():
-            raising = stub(f"{cls.__name__}.{name}", feature, planned)
-            setattr(cls, name, property(raising) if name in PROPERTIES else raising)
+    def fill(cls: type[_T]) -> type[_T]:
+        for name, feature in missing_names(groups).items():
+            raising = stub(f"{cls.__name__}.{name}", feature)
+            setattr(cls, name, property(raising) if name in _PROPERTIES else raising)
         return cls
 
     return fill

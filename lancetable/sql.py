@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +37,13 @@ class SqlQueryBuilder:
     blobs: str | None = None
 
     def table_name(self, table_name: str) -> SqlQueryBuilder:
-        """Set the name of the dataset in the query; "dataset" by default. Raises InvalidInputError if it is empty."""
+        """Set the name of the dataset in the query; "dataset" by default.
+
+        Raises
+        ------
+        InvalidInputError
+            If the name is empty.
+        """
         if not table_name:
             raise InvalidInputError("table_name must not be empty")
         return replace(self, name=table_name)
@@ -49,7 +57,13 @@ class SqlQueryBuilder:
         return replace(self, row_addr=with_row_addr)
 
     def batch_size(self, batch_size: int) -> SqlQueryBuilder:
-        """Set the number of rows per batch of the result. Raises InvalidInputError below 1."""
+        """Set the number of rows per batch of the result.
+
+        Raises
+        ------
+        InvalidInputError
+            If the number is below 1.
+        """
         if batch_size < 1:
             raise InvalidInputError(f"batch_size must be at least 1, not {batch_size}")
         return replace(self, rows=batch_size)
@@ -81,41 +95,62 @@ class SqlQuery:
         return list(self.to_stream_reader())
 
     def to_stream_reader(self) -> pa.RecordBatchReader:
-        """Run the query and stream its result. Raises the errors of `to_batch_records`."""
-        duckdb = _duckdb()
-        query = self._builder
-        scanned = query.dataset.scanner(
-            with_row_id=query.row_id or None, with_row_address=query.row_addr or None, blob_handling=query.blobs
-        )
-        connection = duckdb.connect()
+        """Run the query and stream its result.
+
+        Raises
+        ------
+        InvalidSqlError
+            If the query is invalid or fails.
+        UnsupportedFeatureError
+            If DuckDB is missing.
+        """
+        with self._relation() as relation:
+            fetch = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader  # renamed in DuckDB 1.5
+            return fetch(self._builder.rows or 8192)
+
+    def explain_plan(self) -> str:
+        """Return DuckDB's plan of the query.
+
+        Raises
+        ------
+        InvalidSqlError
+            If the query is invalid or fails.
+        UnsupportedFeatureError
+            If DuckDB is missing.
+        """
+        with self._relation() as relation:
+            return str(relation.explain())
+
+    @contextmanager
+    def _relation(self) -> Iterator[Any]:
+        """Yield the relation of the query, and raise errors of DuckDB as InvalidSqlError.
+
+        Raises
+        ------
+        InvalidSqlError
+            If the query is invalid or fails.
+        UnsupportedFeatureError
+            If DuckDB is missing.
+        """
         try:
-            # The dataset itself supports projection and filter pushdown; the extra columns require a scan.
-            plain = not (query.row_id or query.row_addr or query.blobs)
-            connection.register(query.name, query.dataset if plain else scanned.to_reader())
+            import duckdb
+        except ImportError as error:
+            raise UnsupportedFeatureError(
+                "SQL queries need DuckDB: run pip install 'lancetable[sql]'", feature="SQL queries without DuckDB"
+            ) from error
+        query = self._builder
+        source: Any = query.dataset
+        # The dataset itself supports projection and filter pushdown; the extra columns require a scan.
+        if query.row_id or query.row_addr or query.blobs:
+            source = query.dataset.scanner(
+                with_row_id=query.row_id or None, with_row_address=query.row_addr or None, blob_handling=query.blobs
+            ).to_reader()
+        try:
+            connection = duckdb.connect()
+            connection.register(query.name, source)
             relation = connection.sql(query.sql)
             if relation is None:
                 raise InvalidSqlError("only queries can be run on a dataset")
-            fetch = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader  # renamed in DuckDB 1.5
-            return fetch(query.rows or 8192)
+            yield relation
         except duckdb.Error as error:
             raise InvalidSqlError(str(error)) from error
-
-    def explain_plan(self) -> str:
-        """Return DuckDB's plan of the query. Raises the errors of `to_batch_records`."""
-        duckdb = _duckdb()
-        connection = duckdb.connect()
-        try:
-            connection.register(self._builder.name, self._builder.dataset)
-            return str(connection.sql(self._builder.sql).explain())
-        except duckdb.Error as error:
-            raise InvalidSqlError(str(error)) from error
-
-
-def _duckdb() -> Any:
-    try:
-        import duckdb
-    except ImportError as error:
-        raise UnsupportedFeatureError(
-            "SQL queries need DuckDB: run pip install 'lancetable[sql]'", feature="SQL queries without DuckDB"
-        ) from error
-    return duckdb

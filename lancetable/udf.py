@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +17,10 @@ from lancetable.errors import InvalidInputError
 from lancetable.format.fragment import Fragment
 from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.inputs import check_no_more, read_input
+from lancetable.ops.schema.new_columns import NewColumns, from_expressions, from_function, from_reader
 from lancetable.table.version import TableVersion
 
-__all__ = ["BatchUDF", "BatchUDFCheckpoint", "batch_udf", "new_columns", "schema_of"]
+__all__ = ["BatchUDF", "BatchUDFCheckpoint", "batch_udf", "computed_columns", "new_columns"]
 
 
 class BatchUDF:
@@ -70,15 +72,19 @@ def batch_udf(
     >>> ds.take([0], columns=["km"]).to_pydict()
     {'km': [2240.0]}
     """
-
-    def wrap(func: Callable[[pa.RecordBatch], Any]) -> BatchUDF:
-        return BatchUDF(func, output_schema, checkpoint_file)
-
-    return wrap
+    return partial(BatchUDF, output_schema=output_schema, checkpoint_file=checkpoint_file)
 
 
 def as_batch(result: Any, schema: pa.Schema | None = None) -> pa.RecordBatch:
-    """Convert the result of a column function to a RecordBatch. Raises TypeError, SchemaMismatchError."""
+    """Convert the result of a column function to a RecordBatch.
+
+    Raises
+    ------
+    TypeError
+        If the result is neither a batch, a table nor a DataFrame.
+    SchemaMismatchError
+        If a DataFrame has columns that `schema` lacks.
+    """
     if isinstance(result, pa.RecordBatch):
         return result
     if isinstance(result, pa.Table):
@@ -96,7 +102,10 @@ def new_columns(
 ) -> pa.Schema | dict[str, str] | BatchUDF | pa.RecordBatchReader:
     """Convert the argument of `add_columns` to one of its four forms; `source` is used to try functions.
 
-    Raises TypeError for another object, and for a function that fails on the first row.
+    Raises
+    ------
+    TypeError
+        If `transforms` is another object, or a function that fails on the first row.
     """
     if isinstance(transforms, pa.Field):
         return pa.schema([transforms])
@@ -129,11 +138,25 @@ def new_columns(
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-def schema_of(function: BatchUDF) -> pa.Schema:
-    """Return the schema of the new columns, found by `new_columns`. Raises InvalidInputError if it is unknown."""
-    if function.output_schema is None:
-        raise InvalidInputError("output_schema must be provided when using a function that returns a RecordBatch")
-    return function.output_schema
+def computed_columns(
+    new: dict[str, str] | BatchUDF | pa.RecordBatchReader,
+    table: TableVersion,
+    read_columns: Sequence[str] | None,
+    batch_size: int | None,
+) -> NewColumns:
+    """Return the columns that one of the forms of `new_columns` computes.
+
+    Raises InvalidInputError if the checkpoint of a function contains results of another job.
+    """
+    if isinstance(new, dict):
+        return from_expressions(table, new, batch_size)
+    if not isinstance(new, BatchUDF):
+        return from_reader(table, new)
+    if new.cache is not None:
+        new.cache.begin(job_of(new, table, read_columns, batch_size))
+    return from_function(
+        table, new.apply, new.output_schema, columns=read_columns, batch_size=batch_size, checkpoint=new.cache
+    )
 
 
 def _tried(func: Callable[[pa.RecordBatch], Any], source: Any, columns: Sequence[str] | None) -> pa.RecordBatch:
@@ -147,11 +170,12 @@ def job_of(
     function: BatchUDF, table: TableVersion, read_columns: Sequence[str] | None, batch_size: int | None
 ) -> dict[str, Any]:
     """Return the properties that a checkpoint must match: table, function name, and shape of the results."""
+    assert function.output_schema is not None, "new_columns finds the schema"
     name = getattr(function.func, "__qualname__", type(function.func).__qualname__)
     return {
         "table": table.store.key(table.base),
         "function": name.rpartition(".")[2],
-        "new columns": str(schema_of(function).remove_metadata()),
+        "new columns": str(function.output_schema.remove_metadata()),
         "read_columns": None if read_columns is None else list(read_columns),
         "batch_size": batch_size,
     }
@@ -222,7 +246,13 @@ class BatchUDFCheckpoint:
             connection.execute("DELETE FROM batches WHERE fragment_id = ?", (fragment_id,))
 
     def begin(self, job: Mapping[str, Any]) -> None:
-        """Record the job of the results. Raises InvalidInputError if the file contains results of another job."""
+        """Record the job of the results.
+
+        Raises
+        ------
+        InvalidInputError
+            If the file contains results of another job.
+        """
         description = self._first("SELECT description FROM job")
         if description is None:
             if self._first("SELECT EXISTS (SELECT 1 FROM batches) OR EXISTS (SELECT 1 FROM fragments)"):
@@ -247,16 +277,21 @@ class BatchUDFCheckpoint:
     def begin_fragment(self, fragment: Fragment) -> None:
         """Discard the results for a fragment that had other files or other deleted rows when they were computed."""
         state = json.dumps(FragmentMetadata.from_format(fragment).to_json())
+        if self._first("SELECT state FROM states WHERE fragment_id = ?", fragment.id) == state:
+            return
         with self._connection() as connection:
-            row = connection.execute("SELECT state FROM states WHERE fragment_id = ?", (fragment.id,)).fetchone()
-            if row is not None and row[0] == state:
-                return
             connection.execute("DELETE FROM batches WHERE fragment_id = ?", (fragment.id,))
             connection.execute("DELETE FROM fragments WHERE fragment_id = ?", (fragment.id,))
             connection.execute("INSERT OR REPLACE INTO states VALUES (?, ?)", (fragment.id, state))
 
     def load_batch(self, fragment_id: int, batch_index: int) -> pa.RecordBatch | None:
-        """Return the stored result for a batch, or None. Raises InvalidInputError if it is damaged."""
+        """Return the stored result for a batch, or None.
+
+        Raises
+        ------
+        InvalidInputError
+            If the result is damaged.
+        """
         query = "SELECT result FROM batches WHERE fragment_id = ? AND batch_index = ?"
         result = self._first(query, fragment_id, batch_index)
         if result is None:

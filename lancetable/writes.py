@@ -47,12 +47,10 @@ if TYPE_CHECKING:
     from lancetable.session import Session
     from lancetable.types import CommitLock, DatasetBasePath, ReaderLike, Uri
 
-__all__ = ["open_target", "tracked_write", "write_fragments", "write_options", "write_table"]
-
 logger = logging.getLogger(__name__)
 
 # The fields of `WriteLimits` that an argument sets, and the names of these arguments.
-SIZE_ARGUMENTS = {
+_SIZE_ARGUMENTS = {
     "max_rows_per_file": "max_rows_per_file",
     "max_rows_per_group": "max_rows_per_group",
     "max_bytes_per_file": "max_bytes_per_file",
@@ -193,30 +191,34 @@ def write_options(arguments: Mapping[str, Any], *, keep_arrays: bool) -> WriteOp
     UnsupportedFeatureError
         If an argument, such as `namespace_client`, is not supported.
     """
-    catalog = {name: arguments[name] for name in ("namespace_client", "table_id")}
-    scope.reject("catalog lookup", planned=False, **catalog)
-    scope.reject("several stores for one table", planned=False, base_store_params=arguments["base_store_params"])
-    check_external_blobs(arguments["external_blob_mode"], arguments["allow_external_blob_outside_bases"])
+    scope.reject("catalog lookup", namespace_client=arguments["namespace_client"], table_id=arguments["table_id"])
+    scope.reject("several stores for one table", base_store_params=arguments["base_store_params"])
+    _check_external_blobs(arguments["external_blob_mode"], arguments["allow_external_blob_outside_bases"])
     sizes: dict[str, Any] = {
         field: check_positive(name, arguments[name])
-        for field, name in SIZE_ARGUMENTS.items()
+        for field, name in _SIZE_ARGUMENTS.items()
         if arguments.get(name) is not None
     }
     progress, _ = of_files(arguments["progress"])
     return WriteOptions(
         limits=WriteLimits(**sizes, keep_arrays=keep_arrays),
         file_version=version_to_write(arguments["data_storage_version"], arguments["use_legacy_format"]),
-        progress=None if progress is None else file_callback(progress),
+        progress=None if progress is None else _file_callback(progress),
         initial_bases=to_bases(arguments["initial_bases"] or ()),
         target_bases=check_names("target_bases", arguments["target_bases"]),
         target_all_bases=bool(arguments["target_all_bases"]),
     )
 
 
-def check_external_blobs(mode: str, outside_bases: bool) -> None:
+def _check_external_blobs(mode: str, outside_bases: bool) -> None:
     """Check the arguments for external blobs. Data with external blobs is rejected later.
 
-    Raises InvalidInputError, InvalidOperationError.
+    Raises
+    ------
+    InvalidInputError
+        If the mode is unknown.
+    InvalidOperationError
+        If the other argument does not apply to the mode.
     """
     if mode not in ("reference", "ingest"):
         raise InvalidInputError(f"Invalid external blob mode: {mode}")
@@ -224,14 +226,9 @@ def check_external_blobs(mode: str, outside_bases: bool) -> None:
         raise InvalidOperationError("allow_external_blob_outside_bases only applies to external blob mode reference")
 
 
-def file_callback(progress: FragmentWriteProgress) -> Callable[[str, Fragment], None]:
-    """Return a function that forwards the events of data files to a `FragmentWriteProgress`."""
-
-    def report(event: str, fragment: Fragment) -> None:
-        method = progress.begin if event == "begin" else progress.complete
-        method(FragmentMetadata.from_format(fragment))
-
-    return report
+def _file_callback(progress: FragmentWriteProgress) -> Callable[[str, Fragment], None]:
+    """Return a function that forwards the events "begin" and "complete" of data files to a `FragmentWriteProgress`."""
+    return lambda event, fragment: getattr(progress, event)(FragmentMetadata.from_format(fragment))
 
 
 @contextmanager
@@ -293,7 +290,7 @@ def write_table(
         if mode == "append":
             warnings.warn(f"no table exists at {target}; creating it", stacklevel=3)
         return write.create(target, source.schema, source.batches, options, config=config, **creation)
-    warn_of_unused(target, options, config)
+    _warn_of_unused(target, options, config)
     if mode == "overwrite":
         return write.overwrite(target, source.schema, source.batches, options)
     if schema_mode is None:
@@ -303,7 +300,7 @@ def write_table(
     return write.append(target, merged, cast_batches(source.batches, merged), options)
 
 
-def warn_of_unused(table: TableVersion, options: WriteOptions, config: Mapping[str, str] | None) -> None:
+def _warn_of_unused(table: TableVersion, options: WriteOptions, config: Mapping[str, str] | None) -> None:
     """Log a warning for arguments that only apply to new tables, if this table differs from them."""
     if options.stable_row_ids and not table.manifest.has_stable_row_ids:
         logger.warning("%s: enable_stable_row_ids has no effect on an existing table without stable row ids", table.uri)

@@ -105,10 +105,10 @@ def test_reservoir_sampling_is_fair() -> None:
 
 
 def test_scope_rejects_only_what_is_given() -> None:
-    scope.reject("x", planned=True, a=None, b=False, c=[], d={}, e=())
+    scope.reject("x", a=None, b=False, c=[], d={}, e=())
     for value in (True, 0, "", [1]):
         with pytest.raises(NotImplementedError, match="argument a"):
-            scope.reject("x", planned=True, a=value)
+            scope.reject("x", a=value)
 
 
 def test_show_versions_reports_kernels_and_extras(

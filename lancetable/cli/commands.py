@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import wraps
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -17,22 +15,11 @@ from lancetable.cli import compression, inspect
 from lancetable.cli.output import Output
 from lancetable.commit.gc.durations import parse_duration
 from lancetable.dataset import LanceDataset
-from lancetable.errors import LanceError
 from lancetable.ops.maintain.commit_probe import probe as run_probe
 from lancetable.ops.maintain.migrate import rename_manifests
 from lancetable.optimize import Compaction
 
-F = TypeVar("F", bound=Callable[..., Any])
 VERSION_COLUMNS = ("version", "committed", "operation", "rows", "fragments", "data_files", "data_bytes", "tags")
-
-
-def run() -> None:
-    """Run the command line. An error of the library is printed as one line, with exit code 1."""
-    try:
-        cli(standalone_mode=True)
-    except LanceError as error:
-        click.echo(f"lancetable: {error}", err=True)
-        sys.exit(1)
 
 
 def parse_options(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
@@ -44,65 +31,48 @@ def parse_options(context: click.Context, parameter: click.Parameter, values: tu
     return {key: value for key, _, value in pairs} or None
 
 
+def select_output(context: click.Context, parameter: click.Parameter, value: bool) -> Output:
+    """Return the output in the selected form."""
+    return Output(value)
+
+
 def parse_version(context: click.Context, parameter: click.Parameter, value: str | None) -> int | str | None:
     """Return a number as a version, and any other string as a tag."""
     return int(value) if value is not None and value.isdecimal() else value
 
 
-def uri_command(group: click.Group, name: str | None = None) -> Callable[[F], F]:
-    """Return a decorator that makes a command of `group`; it is called with the URI, the output and storage options."""
+version_option = click.option(
+    "--version", "-v", "version", callback=parse_version, help="Version number or tag; default: the newest."
+)
 
-    def register(function: F) -> F:
-        @wraps(function)
-        def run_command(as_json: bool, **arguments: Any) -> Any:
-            return function(output=Output(as_json), **arguments)
 
-        command: Any = run_command
-        for decorate in (
-            click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-            click.option(
-                "--option",
-                "-o",
-                "storage_options",
+class UriCommand(click.Command):
+    """A command that is called with a URI, the options of the store, and the output."""
+
+    def __init__(self, *, params: list[click.Parameter], **kwargs: Any) -> None:
+        common: list[click.Parameter] = [
+            click.Argument(["uri"]),
+            click.Option(
+                ["--option", "-o", "storage_options"],
                 multiple=True,
                 callback=parse_options,
                 help="Storage option as key=value; may be repeated.",
             ),
-            click.argument("uri"),
-            group.command(name),
-        ):
-            command = decorate(command)
-        return function
-
-    return register
+            click.Option(["--json", "output"], is_flag=True, callback=select_output, help="Print JSON."),
+        ]
+        super().__init__(params=[*common, *params], **kwargs)
 
 
-def table_command(group: click.Group, *, version: bool = False) -> Callable[[F], F]:
-    """Return a decorator that makes a command of `group`; it is called with the open dataset and the output.
+class TableCommand(UriCommand):
+    """A command that is called with the open dataset and the output."""
 
-    With `version`, the command has an option for the version to open.
-    """
-
-    def register(function: F) -> F:
-        @wraps(function)
-        def open_and_run(
-            uri: str,
-            output: Output,
-            storage_options: dict[str, str] | None,
-            version: int | str | None = None,
-            **rest: Any,
-        ) -> Any:
-            return function(LanceDataset(uri, version, storage_options=storage_options), output, **rest)
-
-        if version:
-            add_version = click.option(
-                "--version", "-v", "version", callback=parse_version, help="Version number or tag; default: the newest."
-            )
-            open_and_run = add_version(open_and_run)
-        uri_command(group)(open_and_run)
-        return function
-
-    return register
+    def invoke(self, ctx: click.Context) -> Any:
+        """Open the dataset and call the command."""
+        given = ctx.params
+        given["dataset"] = LanceDataset(
+            given.pop("uri"), given.pop("version", None), storage_options=given.pop("storage_options")
+        )
+        return super().invoke(ctx)
 
 
 @click.group()
@@ -111,7 +81,8 @@ def cli() -> None:
     """Inspect and maintain Lance tables and files, at a path or any URI."""
 
 
-@table_command(cli, version=True)
+@cli.command(cls=TableCommand)
+@version_option
 def info(dataset: LanceDataset, output: Output) -> None:
     """Show the properties of a table: version, rows, files, format, tags."""
     summary = dataset.get_version()
@@ -141,7 +112,7 @@ def info(dataset: LanceDataset, output: Output) -> None:
     )
 
 
-@uri_command(cli)
+@cli.command(cls=UriCommand)
 @click.option("--keys", default=20, show_default=True, help="Number of objects to create.")
 @click.option("--threads", default=16, show_default=True, help="Number of concurrent writers per object.")
 def probe(uri: str, output: Output, storage_options: dict[str, str] | None, keys: int, threads: int) -> None:
@@ -166,7 +137,7 @@ def probe(uri: str, output: Output, storage_options: dict[str, str] | None, keys
     sys.exit(0 if report.safe else 2)
 
 
-@table_command(cli)
+@cli.command(cls=TableCommand)
 def versions(dataset: LanceDataset, output: Output) -> None:
     """List all versions with the operations that created them."""
     names: dict[int, list[str]] = {}
@@ -191,14 +162,16 @@ def versions(dataset: LanceDataset, output: Output) -> None:
     output.table(rows, VERSION_COLUMNS)
 
 
-@table_command(cli, version=True)
+@cli.command(cls=TableCommand)
+@version_option
 def schema(dataset: LanceDataset, output: Output) -> None:
     """List the fields of a table with ids and types."""
     rows = inspect.describe_schema(dataset.table_version.schema)
     output.table(rows, ["id", "path", "type", "nullable", "metadata"])
 
 
-@table_command(cli, version=True)
+@cli.command(cls=TableCommand)
+@version_option
 @click.option("--rows", "-n", default=10, show_default=True, type=click.IntRange(min=0), help="Number of rows.")
 @click.option("--columns", "-c", help="Column names, separated by commas.")
 @click.option("--filter", "-f", "condition", help="SQL condition.")
@@ -209,7 +182,7 @@ def head(dataset: LanceDataset, output: Output, rows: int, columns: str | None, 
     output.table(table.to_pylist(), table.schema.names)
 
 
-@uri_command(cli)
+@cli.command(cls=UriCommand)
 @click.option("--to", "target", default="2.1", show_default=True, help="Target data format.")
 @click.option(
     "--v2-names",
@@ -227,7 +200,7 @@ def migrate(uri: str, output: Output, storage_options: dict[str, str] | None, ta
     output.facts({**facts, **asdict(result), "manifests_renamed": renamed})
 
 
-@table_command(cli)
+@cli.command(cls=TableCommand)
 @click.option("--target-rows", type=click.IntRange(min=1), help="Target number of rows per fragment.")
 @click.option("--run", is_flag=True, help="Execute the plan instead of printing it.")
 def compact(dataset: LanceDataset, output: Output, target_rows: int | None, run: bool) -> None:
@@ -249,7 +222,7 @@ def compact(dataset: LanceDataset, output: Output, target_rows: int | None, run:
     output.table(rows, ["task", "fragments", "rows", "deleted_rows"])
 
 
-@table_command(cli)
+@cli.command(cls=TableCommand)
 @click.option("--older-than", help="Minimum age of the versions to remove, such as 14days or 12h.")
 @click.option("--retain", type=click.IntRange(min=1), help="Number of newest versions to keep.")
 @click.option(
@@ -300,7 +273,7 @@ def cleanup(
     output.table(rows, ["kind", "path", "bytes", "reason"])
 
 
-@uri_command(cli)
+@cli.command(cls=UriCommand)
 @click.option(
     "--repair",
     is_flag=True,
@@ -360,13 +333,15 @@ def inspect_group() -> None:
     """Show the contents of a manifest, a transaction or a data file. `inspect FILE` shows a data file."""
 
 
-@table_command(inspect_group, version=True)
+@inspect_group.command(cls=TableCommand)
+@version_option
 def manifest(dataset: LanceDataset, output: Output) -> None:
     """Show the manifest of one version."""
     output.tree(f"manifest of version {dataset.version}", inspect.describe_manifest(dataset))
 
 
-@table_command(inspect_group, version=True)
+@inspect_group.command(cls=TableCommand)
+@version_option
 def transaction(dataset: LanceDataset, output: Output) -> None:
     """Show the transaction that created one version."""
     described = inspect.describe_transaction(dataset)
@@ -375,13 +350,13 @@ def transaction(dataset: LanceDataset, output: Output) -> None:
     output.tree(f"transaction of version {dataset.version}", described)
 
 
-@uri_command(inspect_group, "file")
+@inspect_group.command("file", cls=UriCommand)
 def data_file(uri: str, output: Output, storage_options: dict[str, str] | None) -> None:
     """Show a data file: columns, pages and their encodings."""
     output.tree(uri, inspect.describe_file(uri, storage_options))
 
 
-@uri_command(inspect_group, "compression")
+@inspect_group.command("compression", cls=UriCommand)
 def file_compression(uri: str, output: Output, storage_options: dict[str, str] | None) -> None:
     """Show Arrow bytes, file bytes and encodings of each column of a data file. Reads the whole file."""
     output.table(compression.describe_compression(uri, storage_options), compression.COLUMNS)

@@ -45,36 +45,26 @@ def describe_compression(uri: str, storage_options: Mapping[str, str] | None = N
     ids, columns = number_columns(metadata.schema, metadata.version)
     column_of_field = dict(zip(ids, columns))
     sizes = arrow_sizes(store, file_path, metadata, column_of_field)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for field_id, number in column_of_field.items():
         column = metadata.column(number)
-        path, data_type = metadata.schema.path_of(field_id), metadata.schema.by_id[field_id].logical_type
-        counts = column.num_rows, len(column), sizes[field_id], column.size_bytes
-        rows.append(row_of(number, path, data_type, *counts, encodings_of(column)))
-    pages, arrow_bytes, file_bytes = (sum(row[name] for row in rows) for name in ("pages", "arrow_bytes", "file_bytes"))
-    rows.append(row_of(None, "(all)", "", metadata.num_rows, pages, arrow_bytes, file_bytes, {}))
-    return rows
-
-
-def row_of(
-    number: int | None,
-    path: str,
-    data_type: str,
-    num_rows: int,
-    num_pages: int,
-    arrow_bytes: int,
-    file_bytes: int,
-    encodings: Mapping[str, int],
-) -> dict[str, Any]:
-    """Return the entry of one column, or of all columns if `number` is None."""
-    share = ratio(file_bytes, arrow_bytes)
-    values = (number, path, data_type, num_rows, num_pages, arrow_bytes, file_bytes, share, dict(encodings))
-    return dict(zip(COLUMNS, values, strict=True))
-
-
-def ratio(file_bytes: int, arrow_bytes: int) -> float | None:
-    """Return file bytes divided by Arrow bytes, or None if there are no Arrow bytes."""
-    return round(file_bytes / arrow_bytes, 4) if arrow_bytes else None
+        rows.append(
+            {
+                "column": number,
+                "path": metadata.schema.path_of(field_id),
+                "type": metadata.schema.by_id[field_id].logical_type,
+                "rows": column.num_rows,
+                "pages": len(column),
+                "arrow_bytes": sizes[field_id],
+                "file_bytes": column.size_bytes,
+                "encodings": dict(encodings_of(column)),
+            }
+        )
+    sums = {name: sum(row[name] for row in rows) for name in ("pages", "arrow_bytes", "file_bytes")}
+    rows.append({"column": None, "path": "(all)", "type": "", "rows": metadata.num_rows, **sums, "encodings": {}})
+    for row in rows:
+        row["ratio"] = round(row["file_bytes"] / row["arrow_bytes"], 4) if row["arrow_bytes"] else None
+    return [{name: row[name] for name in COLUMNS} for row in rows]
 
 
 # ------------------------------------------------------------------------------------------------------- Arrow's bytes

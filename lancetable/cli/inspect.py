@@ -19,7 +19,7 @@ from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.file.reader import open_data_file
 from lancetable.format.fragment import Fragment
 from lancetable.format.paths import DATA_DIR, join
-from lancetable.format.schema import Field, Schema
+from lancetable.format.schema import Schema
 from lancetable.proto import encodings_v2_0_pb2, encodings_v2_1_pb2
 from lancetable.schema import as_text
 from lancetable.store.base import ObjectStore
@@ -79,18 +79,17 @@ def describe_fragment(fragment: Fragment) -> dict[str, Any]:
 
 def describe_schema(schema: Schema) -> list[dict[str, Any]]:
     """Return one entry per field, parents before children."""
-    return [describe_field(schema, field) for field in schema.walk() if field.id >= 0]
-
-
-def describe_field(schema: Schema, field: Field) -> dict[str, Any]:
-    """Return a field with its dotted path."""
-    return {
-        "id": field.id,
-        "path": schema.path_of(field.id),
-        "type": field.logical_type,
-        "nullable": field.nullable,
-        "metadata": as_text(field.metadata),
-    }
+    return [
+        {
+            "id": field.id,
+            "path": schema.path_of(field.id),
+            "type": field.logical_type,
+            "nullable": field.nullable,
+            "metadata": as_text(field.metadata),
+        }
+        for field in schema.walk()
+        if field.id >= 0
+    ]
 
 
 def describe_transaction(dataset: LanceDataset) -> dict[str, Any] | None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import sys
 
+from lancetable.errors import LanceError
+
 
 def main() -> None:
     """Run the command line. Exits with 1 if the library raises an error or a package of the extra is missing."""
     try:
-        from lancetable.cli.commands import run
+        from lancetable.cli.commands import cli
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("click", "rich"):
             raise
         sys.exit(f"lancetable: the command line requires {error.name}: pip install 'lancetable[cli]'")
-    run()
+    try:
+        cli()
+    except LanceError as error:
+        sys.exit(f"lancetable: {error}")
 
 
 if __name__ == "__main__":

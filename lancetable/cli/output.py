@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from typing import Any
 
 from rich import box
@@ -114,10 +114,6 @@ def to_json_value(value: Any) -> Any:
         return value.total_seconds()
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return str(value)
-    if isinstance(value, Decimal):
-        return str(value)
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or isinstance(value, (int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return str(value)

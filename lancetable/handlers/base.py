@@ -457,7 +457,10 @@ def _parse_names(base: str, names: list[ObjectMeta], after: int) -> list[Manifes
 def _numbered(directory: str, names: list[ObjectMeta]) -> list[tuple[int, ObjectMeta, ManifestNaming]]:
     """Return version, object and scheme of the manifests among file names, ascending, without detached ones.
 
-    Raises CorruptFileError if both naming schemes are used.
+    Raises
+    ------
+    CorruptFileError
+        If both naming schemes are used.
     """
     parsed = []
     counts = {ManifestNaming.V1: 0, ManifestNaming.V2: 0}

@@ -322,7 +322,15 @@ class BufferedWriter(ObjectWriter):
         self._is_open = True
 
     def write(self, data: Buffer) -> None:
-        """Append bytes. Raises ValueError if the writer is closed, StoreError if an upload failed. See ObjectWriter."""
+        """Append bytes; see `ObjectWriter`.
+
+        Raises
+        ------
+        ValueError
+            If the writer is closed.
+        StoreError
+            If an upload failed.
+        """
         if not self._is_open:
             raise ValueError(f"{self._path}: the writer is closed")
         view = memoryview(data).cast("B")
@@ -360,7 +368,13 @@ class BufferedWriter(ObjectWriter):
 
 
 def check_range(path: str, start: int, end: int) -> None:
-    """Raise CorruptFileError, which has the path, for an impossible range: such ranges originate in damaged files."""
+    """Check that a range is possible; other ranges originate in damaged files.
+
+    Raises
+    ------
+    CorruptFileError
+        If it is not; the error has the path.
+    """
     if not 0 <= start <= end:
         raise CorruptFileError(
             f"{path}: invalid byte range {start}..{end}",

@@ -125,6 +125,7 @@ def test_sql(tmp_path: Path) -> None:
     assert pa.Table.from_batches(query.to_batch_records()).to_pydict() == {"b": ["x", "y"], "s": [3, 6]}
     named = ds.sql("SELECT _rowid, _rowaddr, a FROM t WHERE a = 3").table_name("t").with_row_id().with_row_addr()
     assert named.build().to_stream_reader().read_all().to_pydict() == {"_rowid": [2], "_rowaddr": [2], "a": [3]}
+    assert "SCAN" in named.build().explain_plan().upper()
     theirs = lance.dataset(ds.uri).sql("SELECT a FROM dataset ORDER BY a DESC").build().to_batch_records()
     ours = ds.sql("SELECT a FROM dataset ORDER BY a DESC").batch_size(2).build().to_batch_records()
     assert pa.Table.from_batches(ours) == pa.Table.from_batches(theirs)
