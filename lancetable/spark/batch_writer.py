@@ -188,11 +188,11 @@ def log_skipped(config: Mapping[str, str], txn: tuple[str, int], uri: str) -> No
     app, number = txn
     last = last_number(config, app)
     if last == number:
-        logger.info("%s: change %d of %s was committed before", uri, number, app)
+        logger.info("%s: change %d of %r was committed before", uri, number, app)
     else:
         logger.warning(
-            "%s: no rows are written for change %d of %s, because its change %s was committed before. Unless this is a"
-            " repeat of an old change, pass a higher number or another name",
+            "%s: change %d of %r is not made, because its change %s was committed before. Numbers must rise: unless"
+            " this repeats an old change, pass a higher number or another name",
             uri,
             number,
             app,

@@ -10,8 +10,9 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, is_dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +26,12 @@ from lancetable.errors import InvalidInputError
 from lancetable.ops.read.splits import Split
 from lancetable.optimize import CompactionMetrics, CompactionOptions, MigrationMetrics
 from lancetable.spark.coordinator import DeployMode, coordinator_for, run_job
-from lancetable.spark.jobs import AddColumnsJob, Call, CompactJob, DeleteJob, PlanCount, PlanScan, UpdateJob
-from lancetable.spark.jobs.base import (
-    TableJob,
-    planned_pin,
-    schema_from_string,
-    schema_to_string,
-    slices_from_plan,
-    slices_of_task,
-    task_of_slices,
-)
+from lancetable.spark.jobs.add_columns import AddColumnsJob
+from lancetable.spark.jobs.base import TableJob, planned_pin, schema_from_string, schema_to_string, slices_of_task
+from lancetable.spark.jobs.compact import CompactJob
+from lancetable.spark.jobs.delete import DeleteJob
+from lancetable.spark.jobs.read import count_rows, plan_count, plan_frame
+from lancetable.spark.jobs.update import UpdateJob
 from lancetable.spark.merge import NullKeys, SparkMergeBuilder
 from lancetable.spark.merge.job import incoming_schema
 from lancetable.spark.options import DEFAULT_BATCH_ROWS, DEFAULT_TASK_BYTES, SourceOptions
@@ -164,10 +161,14 @@ class SparkTable:
         if sum(selector is not None for selector in (version, tag, as_of)) > 1:
             raise InvalidInputError("version, tag and as_of name a version each; give one of them")
         time = as_of.isoformat() if isinstance(as_of, datetime) else as_of
-        options = replace(self.options, version=version, tag=tag, timestamp_as_of=time)
-        names = None if columns is None else tuple(columns)
-        plan = self.coordinator.submit(
-            PlanScan(options, names, filter, target_rows_per_task, target_bytes_per_task, self._cores())
+        plan = self._call(
+            plan_frame,
+            replace(self.options, version=version, tag=tag, timestamp_as_of=time),
+            columns=None if columns is None else list(columns),
+            filter=filter,
+            task_rows=target_rows_per_task,
+            task_bytes=target_bytes_per_task,
+            cores=self._cores(),
         )
         pin, schema = planned_pin(self.options, plan), schema_from_string(plan["schema"])
         scan = scan_options(schema.names, filter, batch_size)
@@ -175,11 +176,11 @@ class SparkTable:
         def read(slices: tuple[Split, ...], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
             return scan_slices(pin, slices, scan, wire)
 
-        return self.scan(slices_from_plan(plan), read, spark_schema(schema), plan["without_nulls"])
+        return self.scan(plan["tasks"], read, spark_schema(schema), plan["without_nulls"])
 
     def scan(
         self,
-        tasks: Sequence[tuple[Split, ...]],
+        tasks: Sequence[Json],
         read: Callable[[tuple[Split, ...], pa.Schema], Iterator[pa.RecordBatch]],
         schema: StructType,
         without_nulls: Collection[str] = (),
@@ -201,8 +202,8 @@ class SparkTable:
             [StructField(f.name, f.dataType, f.nullable and f.name not in without_nulls) for f in schema.fields]
         )
         wire = wire_schema(sent)
-        encoded = [json.dumps(task_of_slices(task)) for task in tasks]
-        rows = sum(part.stop - part.start for task in tasks for part in task)
+        encoded = [json.dumps(task) for task in tasks]
+        rows = sum(stop - start for task in tasks for _, start, stop in task["slices"])
         numbers_per_task = max(1, min(2 * rows, _MAX_NUMBERS) // len(tasks))
         shift = numbers_per_task.bit_length() - 1  # a division for each number would take longer than narrow columns
 
@@ -223,11 +224,11 @@ class SparkTable:
 
     def count_rows(self, filter: str | None = None) -> int:
         """Return the number of rows; without `filter` from the manifest alone."""
-        count = PlanCount(self.options, filter)
-        plan = self.coordinator.submit(count)
+        plan = self._call(plan_count, filter=filter)
         if "rows" in plan:
             return int(plan["rows"])
-        return sum(result["rows"] for result in raise_failures(self._runner.run(count.work(plan), plan["tasks"])))
+        work = partial(count_rows, planned_pin(self.options, plan), filter)
+        return sum(result["rows"] for result in raise_failures(self._runner.run(work, plan["tasks"])))
 
     # ----------------------------------------------------------------------------------------------------- changing
 
@@ -479,8 +480,9 @@ class SparkTable:
         except PySparkException:
             return None
 
-    def _call(self, function: Callable[..., Any], **arguments: Any) -> Any:
-        return self.coordinator.submit(Call(self.options, function, arguments))["value"]
+    def _call(self, function: Callable[..., Any], options: SourceOptions | None = None, **arguments: Any) -> Any:
+        """Call a function with the version that the options name, by default the newest one, where jobs are planned."""
+        return self.coordinator.submit(partial(_answer, options or self.options, function, arguments))["value"]
 
     def _arrow_schema(self, schema: Any, vectors: Mapping[str, int] | None) -> pa.Schema:
         if isinstance(schema, pa.Schema):
@@ -492,7 +494,12 @@ class SparkTable:
 _MAX_NUMBERS = 1 << 25  # 256 MB: too much for Spark to broadcast, and counted within a tenth of a second
 
 
-# Functions for `Call`, which run on the client or on the cluster. They return JSON.
+# Functions for `SparkTable._call`, which run on the client or on the cluster. They return JSON or a dataclass of it.
+
+
+def _answer(options: SourceOptions, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Json:
+    value = function(LanceDataset.from_version(pinned(options).open()), **arguments)
+    return {"value": asdict(value) if is_dataclass(value) and not isinstance(value, type) else value}
 
 
 def _source_schema(dataset: LanceDataset, names: list[str]) -> str:

@@ -19,7 +19,7 @@ from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched
 from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
 from lancetable.spark.casts import cast_source
 from lancetable.spark.coordinator import run_job
-from lancetable.spark.jobs.base import planned_pin, schema_from_string, slices_from_plan
+from lancetable.spark.jobs.base import planned_pin, schema_from_string
 from lancetable.spark.merge.broadcast_merge import keys_compare_as_in_spark, merge_broadcast, null_key_rows
 from lancetable.spark.merge.broadcast_source import BroadcastSource, broadcast_source
 from lancetable.spark.merge.job import DELETE, KEY, MergeJob, counts_from_results
@@ -229,7 +229,7 @@ class SparkMergeBuilder:
 
     def _joined(self, plan: Json, pin: Pin, clauses: Clauses, incoming: pa.Schema) -> DataFrame:
         schema = spark_schema(schema_from_string(plan["keys"]))
-        keys = self._table.scan(slices_from_plan(plan), KeyScan(pin, plan["columns"]), schema)
+        keys = self._table.scan(plan["tasks"], KeyScan(pin, plan["columns"]), schema)
         # Columns of the source may have any name.
         names = {name: f"{_SOURCE}{number}" for number, name in enumerate(incoming.names)}
         source = cast_source(self._source, incoming).toDF(*names.values()).withColumn(IN_SOURCE, F.lit(True))

@@ -12,23 +12,20 @@ from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.ops.change.batch_history import follows
 from lancetable.ops.change.merge.clauses import Clauses, Condition, Counts, check_source, key_fields
 from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
-from lancetable.ops.change.rewritten_rows import Prepared, commit_prepared
+from lancetable.ops.change.rewritten_rows import Prepared
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import plan_splits
-from lancetable.spark.jobs.base import TableJob, rows_per_task, schema_to_string, task_of_slices
-from lancetable.spark.jobs.update import discard_update, update_from_results, update_to_json
+from lancetable.spark.jobs.base import RowsJob, rows_per_task, schema_to_string, tasks_of_slices, update_to_json
 from lancetable.spark.options import DEFAULT_TASK_BYTES, DEFAULT_TASK_ROWS
 from lancetable.spark.runner import Json
 from lancetable.spark.sql import quote_name
 from lancetable.table.version import TableVersion
 
-__all__ = ["DELETE", "KEY", "MergeJob", "counts_from_results", "incoming_schema", "merge_to_json"]
-
 KEY, DELETE = "_key_", "_delete"
 
 
 @dataclass(frozen=True)
-class MergeJob(TableJob):
+class MergeJob(RowsJob):
     """A merge, planned for both strategies.
 
     The `tasks` of the plan scan the keys for a join in Spark. Its `parts` are whole fragments, for tasks that have the
@@ -71,21 +68,18 @@ class MergeJob(TableJob):
             "incoming": schema_to_string(incoming),
             "columns": columns,
             "keys": schema_to_string(keys),
-            "tasks": [task_of_slices(task) for task in tasks],
-            "parts": [task_of_slices(task) for task in parts],
+            "tasks": tasks_of_slices(tasks),
+            "parts": tasks_of_slices(parts),
         }
 
-    def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
-        base = self._base(plan)
+    def inserts_keys(self, base: TableVersion, plan: Json) -> bool:
+        """Return True if rows are inserted by the primary key of the table."""
         primary = {field.name for field in base.schema.primary_key()}
-        unique = bool(primary) and primary == set(plan["on"])
-        transaction = self._transaction(base, update_from_results(results), uuid)
-        prepared = Prepared(transaction, {}, inserts_keys=unique and self.clauses.insert)
-        merged = {"counts": asdict(counts_from_results(results)), "repeated": False}
-        return self._once(lambda: commit_prepared(base, prepared, keep_files=keep_files), merged)
+        return self.clauses.insert and bool(primary) and primary == set(plan["on"])
 
-    def discard(self, plan: Json, results: list[Json]) -> Json:
-        return discard_update(self._base(plan), update_from_results(results))
+    def result(self, results: list[Json]) -> Json:
+        """Return the counts of all tasks."""
+        return {"counts": asdict(counts_from_results(results)), "repeated": False}
 
 
 def incoming_schema(version: TableVersion, names: Sequence[str]) -> pa.Schema:
