@@ -19,8 +19,6 @@ from lancetable.spark.types import spark_schema, wire_schema
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["cast_source"]
-
 _INFINITY = float("inf")
 
 

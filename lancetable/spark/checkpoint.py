@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from lancetable.dataset import LanceDataset
 
-__all__ = ["Checkpoint", "accept_table", "literal_path", "out_of_step", "read_checkpoint"]
-
 
 @dataclass(frozen=True)
 class Checkpoint:

@@ -25,8 +25,6 @@ from lancetable.spark.runner import Json, Runner, raise_failures, succeeded
 if TYPE_CHECKING:
     from lancetable.spark.jobs.base import TableJob
 
-__all__ = ["Coordinator", "DeployMode", "Request", "coordinator_for", "run_job"]
-
 logger = logging.getLogger(__name__)
 
 DeployMode: TypeAlias = Literal["client", "cluster"]

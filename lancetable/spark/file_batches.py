@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from lancetable.spark.pipeline_sources import Files
 
-__all__ = ["FileBatch", "InferredSchema", "open_batch"]
-
 _CORRUPT = "_lancetable_corrupt_record"
 _WITH_CORRUPT_RECORDS = ("csv", "json", "xml")
 _SHOWN_CHARACTERS, _SHOWN_FILES = 200, 3

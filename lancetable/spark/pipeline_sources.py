@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["Files", "Query", "Source", "Stream"]
-
 _FILE_SCHEMA = "path string, modificationTime timestamp, length bigint, content binary"
 
 

@@ -26,18 +26,7 @@ from lancetable.errors import CorruptFileError, LanceError, StoreError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "Json",
-    "Runner",
-    "SparkRunner",
-    "ThreadRunner",
-    "Work",
-    "raise_failures",
-    "run_task",
-    "init_worker",
-    "succeeded",
-    "permanent_failure",
-]
+__all__ = ["Json", "Runner", "SparkRunner", "ThreadRunner", "Work"]
 
 Json: TypeAlias = dict[str, Any]
 

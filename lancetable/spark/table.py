@@ -43,8 +43,6 @@ from lancetable.spark.types import spark_schema, table_schema, wire_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkTable"]
-
 
 class SparkTable:
     """A table at an address; create one with `for_path`.

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from lancetable.spark.table import SparkTable
 
-__all__ = ["UpsertResult", "upsert"]
-
 _RANK = "_lancetable_rank"
 _ORDERED = (
     *(st.BinaryType, st.BooleanType, st.DateType, st.NumericType),

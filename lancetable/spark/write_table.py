@@ -15,8 +15,6 @@ from lancetable.table.version import open_version
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Mode", "write_table"]
-
 logger = logging.getLogger(__name__)
 
 Mode = Literal["errorifexists", "error", "ignore", "append", "overwrite"]

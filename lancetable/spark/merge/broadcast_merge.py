@@ -30,8 +30,6 @@ from lancetable.spark.runner import Json, Runner, succeeded
 from lancetable.spark.types import convert_batch
 from lancetable.table.deletion_file_codec import build_roaring
 
-__all__ = ["InsertRows", "MergeFragments", "keys_compare_as_in_spark", "merge_broadcast", "null_key_rows"]
-
 _INSERTED_ROWS_OF_TASK = 256 << 10
 
 

@@ -27,8 +27,6 @@ from lancetable.spark.types import wire_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["BroadcastSource", "Part", "broadcast_source", "open_part", "write_part"]
-
 # Limit of a source that the driver and every task hold. The tasks that compute the source do not know of each other:
 # the one of partition p may write 1 / (p + 1) of the limit. So any even distribution passes, and n partitions never
 # write more than 1 + ln n times the limit.

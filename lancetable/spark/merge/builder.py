@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from lancetable.spark.table import SparkTable
 
-__all__ = ["MergeResult", "SparkMergeBuilder"]
-
 _SOURCE, _PARTITION = "_source_", "_partition"
 
 

@@ -24,8 +24,6 @@ from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json, init_worker, run_task
 from lancetable.spark.types import convert_batch
 
-__all__ = ["KeyScan", "MergeRows", "row_writer"]
-
 
 @dataclass(frozen=True)
 class KeyScan:

@@ -7,8 +7,6 @@ from typing import Literal, TypeAlias, get_args
 
 from lancetable.errors import InvalidInputError, InvalidOperationError
 
-__all__ = ["NullKeys", "check_null_keys", "null_keys_error"]
-
 NullKeys: TypeAlias = Literal["refuse", "drop", "keep"]
 
 
