@@ -11,13 +11,12 @@ files stay.
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -29,7 +28,7 @@ from lancetable.ops.write.write import discard_fragments
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.runner import init_worker
-from lancetable.spark.types import check_stored_as, convert_batches, table_schema, wire_schema
+from lancetable.spark.types import check_stored_as, convert_batch, table_schema, wire_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -41,9 +40,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class WrittenFragments(WriterCommitMessage):
-    """The fragments that one task wrote, each as JSON, and the version they were written for."""
+    """The fragments that one task wrote, and the version they were written for."""
 
-    fragments: list[str]
+    fragments: list[FragmentMetadata]
     pin: Pin | None = None
 
 
@@ -72,13 +71,10 @@ class FragmentWriter:
 
         init_worker()
         options, pin = self._options, self._pin
-        batches = (batch for batch in convert_batches(iterator, self._schema) if batch.num_rows)
+        batches = (convert_batch(batch, self._schema) for batch in iterator if batch.num_rows)
         first = next(batches, None)
         if first is None:
             return WrittenFragments([])
-        limits: dict[str, Any] = {}
-        if options.max_rows_per_file is not None:
-            limits["max_rows_per_file"] = options.max_rows_per_file
         fragments = write_fragments(
             pa.RecordBatchReader.from_batches(self._schema, chain([first], batches)),
             options.uri if pin is None else LanceDataset.from_version(pin.open()),
@@ -86,9 +82,9 @@ class FragmentWriter:
             mode="overwrite" if self._overwrite or pin is None else "append",
             data_storage_version=options.data_storage_version,
             storage_options=options.storage_options or None,
-            **limits,
+            max_rows_per_file=options.max_rows_per_file,
         )
-        return WrittenFragments([json.dumps(fragment.to_json()) for fragment in fragments], pin)
+        return WrittenFragments(fragments, pin)
 
     def _commit(
         self,
@@ -127,10 +123,8 @@ class FragmentWriter:
 
 def fragments_of(messages: Iterable[WriterCommitMessage | None]) -> list[FragmentMetadata]:
     """Return the fragments of all tasks that succeeded, in the order of the tasks."""
-    from lancetable.fragment_metadata import FragmentMetadata
-
     written = (message for message in messages if isinstance(message, WrittenFragments))
-    return [FragmentMetadata.from_json(fragment) for message in written for fragment in message.fragments]
+    return [fragment for message in written for fragment in message.fragments]
 
 
 def paths_of(messages: Iterable[WriterCommitMessage | None]) -> list[str]:

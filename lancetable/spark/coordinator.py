@@ -82,15 +82,13 @@ def run_job(
             raise_failures(results)
         except LanceError:
             if written := succeeded(results):
-                _discard(job, coordinator, plan, written)
+                try:
+                    coordinator.submit(partial(job.discard, plan, written))
+                except Exception as error:  # of Spark or of the store; the caller gets the error of the task
+                    logger.warning(
+                        "could not remove the files of %d tasks that are not committed: %s", len(written), error
+                    )
             raise
         return coordinator.submit(partial(job.finish, plan, results, str(uuid.uuid4()), coordinator.may_repeat))
 
     return retried(attempt, conflict_retries=conflict_retries, retry_timeout_s=_RETRY_SECONDS)
-
-
-def _discard(job: TableJob, coordinator: Coordinator, plan: Json, written: list[Json]) -> None:
-    try:
-        coordinator.submit(partial(job.discard, plan, written))
-    except Exception as error:  # of Spark or of the store; the caller gets the error of the task that failed
-        logger.warning("could not remove the files of %d tasks that are not committed: %s", len(written), error)

@@ -14,6 +14,7 @@ DEFAULT_BATCH_ROWS = 262_144  # or 16 MB: the cost of a batch in Python, 2 to 3 
 _CATALOG_OPTION = "owner"  # Spark adds it to the options of a table of its catalog
 DEFAULT_TASK_ROWS = 1_048_576
 MOST_TASK_ROWS, LEAST_TASK_ROWS = 8 << 20, 128 << 10
+DEFAULT_FILE_ROWS = 1 << 20
 DEFAULT_TASK_BYTES = 256 << 20  # in memory; Spark makes about as much of 128 MB of a Parquet file
 LATEST = "latest"
 
@@ -81,7 +82,7 @@ class SourceOptions:
     skip_change_commits: bool = _option("skipChangeCommits", _flag, "stream: skip versions that change rows", False)
     fail_on_data_loss: bool = _option("failOnDataLoss", _flag, "stream: refuse removed versions", True)
     create: bool | None = _option("create", _flag, "write: true requires a new table, false an existing one")
-    max_rows_per_file: int | None = _option("max_rows_per_file", _at_least(1), "write: rows of a data file")
+    max_rows_per_file: int = _option("max_rows_per_file", _at_least(1), "write: rows of a data file", DEFAULT_FILE_ROWS)
     data_storage_version: str | None = _option("data_storage_version", _string, "write: format of a new table")
     txn_app: str | None = _option("txnAppId", _string, "write: name of the application or stream")
     txn_version: int | None = _option("txnVersion", _at_least(0), "batch write: number of the change")

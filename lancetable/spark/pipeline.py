@@ -438,15 +438,11 @@ class _Steps:
         """Add a row to the table of metrics, which is created with the first one."""
         row = pa.Table.from_pylist([{**asdict(done), "unparsed": json.dumps(done.unparsed)}], METRICS_SCHEMA)
         try:
+            write_dataset(row, uri, storage_options=storage_options)
+        except AlreadyExistsError:
+            # Tables of earlier releases have fewer columns.
             metrics = dataset(uri, storage_options=storage_options)
-        except DatasetNotFoundError:
-            try:
-                write_dataset(row, uri, storage_options=storage_options)
-                return
-            except AlreadyExistsError:  # another pipeline was first
-                metrics = dataset(uri, storage_options=storage_options)
-        # Tables of earlier releases have fewer columns.
-        write_dataset(row, metrics, mode="append", schema_mode="merge")
+            write_dataset(row, metrics, mode="append", schema_mode="merge")
 
 
 def _is_below(address: str, folder: str) -> bool:

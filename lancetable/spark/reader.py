@@ -7,7 +7,6 @@ into later scans of the same frame and returns wrong rows; the option `filter` d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,17 +27,6 @@ if TYPE_CHECKING:
     from lancetable.table.version import TableVersion
 
 _BATCH_BYTES = 16 << 20
-
-
-@dataclass
-class SlicePartition(InputPartition):
-    """The rows of one task."""
-
-    slices: tuple[Split, ...]
-
-    def __init__(self, slices: Sequence[Split]) -> None:
-        super().__init__(tuple(slices))
-        self.slices = tuple(slices)
 
 
 def projected_schema(pin: Pin, columns: Sequence[str] | None) -> pa.Schema:
@@ -110,7 +98,7 @@ class LanceReader(SliceReader, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         # A table without rows gets one partition without rows: Spark would replace an empty list by a null one.
-        return [SlicePartition(task) for task in self._plan(self._pin.open()) or [()]]
+        return [InputPartition(task) for task in self._plan(self._pin.open()) or [()]]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        return self._scan(self._pin, partition.slices)
+        return self._scan(self._pin, partition.value)

@@ -72,20 +72,15 @@ class SparkRunner:
     def run(self, work: Work, tasks: Sequence[Json]) -> list[Json]:
         if not tasks:
             return []
-        from pyspark.sql.types import LongType, StringType, StructField, StructType
-
         texts = [json.dumps(task) for task in tasks]
 
         def run_some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             init_worker()
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield pa.record_batch(
-                        {"task": pa.array([number], pa.int64()), "result": [run_task(work, texts[number])]}
-                    )
+                    yield pa.record_batch({"task": [number], "result": [run_task(work, texts[number])]})
 
-        made = StructType([StructField("task", LongType()), StructField("result", StringType())])
-        frame = self._spark.range(0, len(texts), 1, len(texts)).mapInArrow(run_some, made)
+        frame = self._spark.range(0, len(texts), 1, len(texts)).mapInArrow(run_some, "task bigint, result string")
         results = {row["task"]: row["result"] for row in frame.collect()}
         return [json.loads(results[number]) for number in range(len(texts))]
 

@@ -30,10 +30,9 @@ from lancetable.errors import (
     VersionNotFoundError,
 )
 from lancetable.ops.read.appended import appended_by
-from lancetable.ops.read.splits import Split
 from lancetable.spark.options import LATEST
 from lancetable.spark.pin import Pin, mark_of, pinned
-from lancetable.spark.reader import SlicePartition, SliceReader
+from lancetable.spark.reader import SliceReader
 from lancetable.table.version import checkout, latest, uri_of_branch
 
 if TYPE_CHECKING:
@@ -52,14 +51,6 @@ logger = logging.getLogger(__name__)
 Offset: TypeAlias = dict[str, Any]
 
 _HAS_LIMITS = SupportsTriggerAvailableNow is not object
-
-
-class VersionPartition(SlicePartition):
-    """Rows of one task, as they are in one version."""
-
-    def __init__(self, pin: Pin | None, slices: tuple[Split, ...]) -> None:
-        super().__init__(slices)
-        self.pin = pin
 
 
 class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -136,11 +127,11 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
                     self._options.uri,
                     ", ".join(map(str, removed)),
                 )
-        return tasks or [VersionPartition(None, ())]
+        return tasks or [InputPartition(None)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        if partition is not None and partition.pin is not None:
-            yield from self._scan(partition.pin, partition.slices)
+        if partition.value is not None:
+            yield from self._scan(*partition.value)
 
     def commit(self, end: Offset) -> None:
         """Nothing to do: offsets are Spark's."""
@@ -148,14 +139,12 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
     def _step(self, newest: TableVersion, number: int, removed: list[int]) -> list[InputPartition]:
         """Return the tasks for one version; one that was cleaned up is added to `removed`, or refused."""
         try:
-            version = self._at(newest, number)
-        except VersionNotFoundError as error:
-            if not self._options.fail_on_data_loss:
-                removed.append(number)
-                return []
-            raise VersionNotFoundError(
-                f"{error}. To continue without its rows, pass option('failOnDataLoss', 'false')", version=number
-            ) from error
+            version = self._at(newest, number, ". To continue without its rows, pass option('failOnDataLoss', 'false')")
+        except VersionNotFoundError:
+            if self._options.fail_on_data_loss:
+                raise
+            removed.append(number)
+            return []
         change = appended_by(version)
         if not isinstance(change, str):
             return self._tasks(version, change) if change else []
@@ -175,18 +164,19 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         )
 
     def _tasks(self, version: TableVersion, fragment_ids: frozenset[int] | None) -> list[InputPartition]:
-        return [VersionPartition(Pin.of(version), task) for task in self._plan(version, fragment_ids)]
+        return [InputPartition((Pin.of(version), task)) for task in self._plan(version, fragment_ids)]
 
     def _newest(self) -> TableVersion:
         return latest(pinned(self._options).open())
 
-    def _at(self, newest: TableVersion, number: int) -> TableVersion:
+    def _at(self, newest: TableVersion, number: int, remedy: str = "") -> TableVersion:
         try:
             return _version(newest, number)
         except VersionNotFoundError as error:
             raise VersionNotFoundError(
                 f"version {number} of {self._options.uri} was cleaned up before this stream read it, so rows are"
-                " missing. Start again with a new checkpoint, and keep versions longer than the stream may pause",
+                " missing. Start again with a new checkpoint, and keep versions longer than the stream may"
+                f" pause{remedy}",
                 version=number,
             ) from error
 

@@ -14,6 +14,7 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
+import pyroaring
 import pytest
 
 import lancetable
@@ -44,7 +45,7 @@ from lancetable.spark.jobs.compact import CompactJob
 from lancetable.spark.jobs.delete import DeleteJob
 from lancetable.spark.jobs.read import count_rows
 from lancetable.spark.jobs.update import UpdateJob
-from lancetable.spark.merge.broadcast_merge import InsertRows, MergeFragments, keys_compare_as_in_spark, merge_broadcast
+from lancetable.spark.merge.broadcast_merge import BroadcastMerge, keys_compare_as_in_spark
 from lancetable.spark.merge.broadcast_source import open_part, write_part
 from lancetable.spark.merge.job import MergeJob
 from lancetable.spark.pin import Pin, open_pin
@@ -340,7 +341,8 @@ def merge_in_parts(
     def write(plan: Json) -> list[Json]:
         pin, incoming = planned_pin(t.options, plan), schema_from_string(plan["incoming"])
         assert len(plan["parts"]) == parts
-        return merge_broadcast(runner or Through(), pin, clauses, incoming, given, plan["parts"])
+        merge = BroadcastMerge(pin, clauses, incoming, given)
+        return merge.run(runner or Through(), plan["parts"], pyroaring.BitMap())
 
     return run_job(
         MergeJob(t.options, None, clauses, source.column_names, None), t.coordinator, write, conflict_retries=3
@@ -404,10 +406,10 @@ def test_a_small_source_that_is_refused_leaves_no_file(tmp_path: Path, monkeypat
     with pytest.raises(InvalidOperationError, match="id = 250"):
         merge_in_parts(t, clauses, twice, 2)
 
-    def refuse(self: InsertRows, task: Json) -> Json:
+    def insert_rows(self: BroadcastMerge, task: Json) -> Json:
         raise InvalidOperationError("no more")
 
-    monkeypatch.setattr(InsertRows, "__call__", refuse)
+    monkeypatch.setattr(BroadcastMerge, "insert_rows", insert_rows)
     with pytest.raises(InvalidOperationError, match="no more"):
         merge_in_parts(t, clauses, pa.table({"id": [1, 500]}), 1)
     assert sorted(tmp_path.rglob("*.*")) == before
@@ -489,8 +491,8 @@ def test_what_some_tasks_refuse_on_a_cluster_keeps_its_type_and_leaves_no_file(
     t = SparkTable.for_path(None, str(tmp_path / "t.lance"), runner=(runner := Elsewhere()), run_on="cluster")  # type: ignore[arg-type]  # no session
     before = sorted(tmp_path.rglob("*.*"))
     made: list[Json] = []
-    job: Any = {"delete": DeleteJob, "update": UpdateJob, "merge": MergeFragments, "compact": CompactJob}[verb]
-    does_work = "__call__" if verb == "merge" else "execute"
+    job: Any = {"delete": DeleteJob, "update": UpdateJob, "merge": BroadcastMerge, "compact": CompactJob}[verb]
+    does_work = "merge_fragments" if verb == "merge" else "execute"
     does = getattr(job, does_work)
 
     @functools.wraps(does)  # a pickle of work names its method

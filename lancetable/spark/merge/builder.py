@@ -20,10 +20,10 @@ from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
 from lancetable.spark.casts import cast_source
 from lancetable.spark.coordinator import run_job
 from lancetable.spark.jobs.base import planned_pin, schema_from_string
-from lancetable.spark.merge.broadcast_merge import keys_compare_as_in_spark, merge_broadcast, null_key_rows
+from lancetable.spark.merge.broadcast_merge import BroadcastMerge, keys_compare_as_in_spark, null_key_rows
 from lancetable.spark.merge.broadcast_source import BroadcastSource, broadcast_source
 from lancetable.spark.merge.job import DELETE, KEY, MergeJob, counts_from_results
-from lancetable.spark.merge.join_merge import KeyScan, MergeRows, row_writer
+from lancetable.spark.merge.join_merge import JoinedMerge, KeyScan
 from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_error
 from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json, Runner, SparkRunner, permanent_failure, succeeded
@@ -215,10 +215,10 @@ class SparkMergeBuilder:
         if source.broadcast is not None:
             if source.null_keys and refuses_null_keys:
                 return [permanent_failure(null_keys_error(str(len(source.null_keys)), clauses.on))]
-            parts = source.broadcast.parts
-            return merge_broadcast(self._runner, pin, clauses, incoming, parts, plan["parts"], source.null_keys)
+            merge = BroadcastMerge(pin, clauses, incoming, source.broadcast.parts)
+            return merge.run(self._runner, plan["parts"], source.null_keys)
         rows = self._joined(plan, pin, clauses, incoming)
-        written = rows.mapInArrow(row_writer(MergeRows(pin, clauses, incoming)), "result string").collect()
+        written = rows.mapInArrow(JoinedMerge(pin, clauses, incoming).write, "result string").collect()
         results = [json.loads(row["result"]) for row in written]
         null_keys = counts_from_results(succeeded(results)).null_keys
         if null_keys and refuses_null_keys:
