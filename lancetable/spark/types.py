@@ -189,9 +189,9 @@ def _spark_struct(fields: Iterable[pa.Field], prefix: str) -> st.StructType:
 
 def _spark_type(arrow: pa.DataType, column: str) -> st.DataType:
     arrow = _plain_type(arrow)
-    sent = _WIDENED.get(arrow) or next((wire for is_kind, wire in _OF_ANY_UNIT if is_kind(arrow)), arrow)
-    if sent in _TO_SPARK:
-        return _TO_SPARK[sent]()
+    arrow = _WIDENED.get(arrow) or next((wire for is_kind, wire in _OF_ANY_UNIT if is_kind(arrow)), arrow)
+    if arrow in _TO_SPARK:
+        return _TO_SPARK[arrow]()
     if pa.types.is_decimal(arrow) and arrow.precision <= MAX_DECIMAL_PRECISION and 0 <= arrow.scale <= arrow.precision:
         return st.DecimalType(arrow.precision, arrow.scale)
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
