@@ -42,6 +42,11 @@ def register(spark: SparkSession) -> None:
     spark
         A classic or Connect session.
 
+    Raises
+    ------
+    AnalysisException
+        If Spark refuses the registration.
+
     Examples
     --------
     >>> register(spark)  # doctest: +SKIP

@@ -17,6 +17,7 @@ from lancetable.spark.pipeline import Pipeline, Step
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run the command of the arguments, by default those of the process, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m lancetable.spark", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
     run = commands.add_parser("run", help="run a pipeline once")

@@ -151,9 +151,19 @@ class LanceWriter(FragmentWriter, DataSourceArrowWriter):
         self._append_to(pin)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFragments:
+        """Write the rows of one task; nothing if the change was committed before."""
         return WrittenFragments([]) if self._skip else super().write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit what all tasks wrote, with the number of the change.
+
+        Raises
+        ------
+        AlreadyExistsError
+            If another job created the table since the write began.
+        CommitConflictError, CommitStateUnknownError
+            If the commit failed, or its outcome is unknown.
+        """
         txn = self._options.txn
         try:
             if not self._skip:
@@ -168,6 +178,7 @@ class LanceWriter(FragmentWriter, DataSourceArrowWriter):
         log_skipped(pinned(self._options).open().manifest.config, txn, self._options.uri)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what the tasks wrote, unless it may be committed."""
         self._discard(messages, self._transaction_uuid)
 
     def _was_committed(self) -> bool:
@@ -197,8 +208,12 @@ def log_skipped(config: Mapping[str, str], txn: tuple[str, int], uri: str) -> No
 def appended_schema(incoming: pa.Schema, table: pa.Schema, uri: str) -> pa.Schema:
     """Return the table's fields that the frame has, in the types of the table.
 
-    Nullable columns that the frame lacks become null. Raises SchemaMismatchError for other differences that would
-    change or drop values.
+    Nullable columns that the frame lacks become null.
+
+    Raises
+    ------
+    SchemaMismatchError
+        For other differences, which would change or drop values.
     """
     unknown = [name for name in incoming.names if name not in table.names]
     if unknown:

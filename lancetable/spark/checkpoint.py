@@ -37,7 +37,13 @@ class Checkpoint:
 
 
 def read_checkpoint(spark: SparkSession, path: str) -> Checkpoint | None:
-    """Return the state of the checkpoint at a path, None if no stream has begun there."""
+    """Return the state of the checkpoint at a path, None if no stream has begun there.
+
+    Raises
+    ------
+    AnalysisException
+        If Spark cannot read the checkpoint.
+    """
     pattern = f"{literal_path(path.rstrip('/'))}/{{metadata,offsets/*,commits/*}}"
     try:
         # Through Spark, which has the credentials of the checkpoint's store.

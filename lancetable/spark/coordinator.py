@@ -58,7 +58,13 @@ def _run_request(request: Request, _task: Json) -> Json:
 
 
 def coordinator_for(mode: DeployMode, runner: Runner) -> Coordinator:
-    """Return the coordinator of a deploy mode. Raises InvalidInputError for an unknown mode."""
+    """Return the coordinator of a deploy mode.
+
+    Raises
+    ------
+    InvalidInputError
+        If the mode is unknown.
+    """
     if mode not in get_args(DeployMode):
         raise InvalidInputError(f"run_on is 'client' or 'cluster', not {mode!r}")
     return Coordinator(None if mode == "client" else runner)

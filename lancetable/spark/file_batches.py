@@ -104,6 +104,8 @@ def open_batch(source: Files, spark: SparkSession, names: DataFrame, inferred: I
         If the schema has a column that the header of a file does not have.
     InvalidOperationError
         If more records do not parse than `Files.max_unparsed`.
+    LanceError
+        If the files cannot be read otherwise.
     """
     paths = sorted(row["path"] for row in names.collect() if row["length"])
     groups = _by_partition_folders(paths, source.path)
@@ -166,7 +168,13 @@ def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Seq
 
 
 def _check_unparsed(source: Files, total: int, values: Counter[str], texts: DataFrame, paths: Sequence[str]) -> None:
-    """Raise InvalidOperationError if more records do not parse than the source allows."""
+    """Check that no more records do not parse than the source allows.
+
+    Raises
+    ------
+    InvalidOperationError
+        If there are more.
+    """
     if source.max_unparsed is None or total <= source.max_unparsed:
         return
     example = str(texts.limit(1).collect()[0][0])[:_SHOWN_CHARACTERS]
@@ -246,7 +254,13 @@ class _Reader:
         return reader.option("basePath", group.base) if group.base else reader
 
     def _load_schema(self, reader: Any, paths: Sequence[str]) -> StructType:
-        """Return the schema of files, without fields if they have no record to infer it from."""
+        """Return the schema of files, without fields if they have no record to infer it from.
+
+        Raises
+        ------
+        AnalysisException
+            If Spark cannot read the files.
+        """
         try:
             schema = reader.load([literal_path(path) for path in paths]).schema
         except AnalysisException as error:

@@ -100,7 +100,10 @@ class SourceOptions:
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
         """Return the options that Spark passes; their names are case-insensitive, and empty ones are not given.
 
-        Raises InvalidInputError naming the option and the remedy.
+        Raises
+        ------
+        InvalidInputError
+            For an option that is unknown, invalid, missing, or excluded by another one.
         """
         options = {name.lower(): value for name, value in given.items()}
         if "paths" in options:
@@ -134,21 +137,39 @@ class SourceOptions:
         return cls(**parsed)
 
     def for_batch_read(self) -> SourceOptions:
-        """Return the options of a batch read. Raises InvalidInputError for one of a streaming read."""
+        """Return the options of a batch read.
+
+        Raises
+        ------
+        InvalidInputError
+            For one of a streaming read.
+        """
         return self._without(
             ("starting_version", "starting_timestamp", "max_versions_per_trigger", "skip_change_commits"),
             "is for readStream, and a batch read would ignore it; select rows with version, timestampAsOf or filter",
         )
 
     def for_stream_read(self) -> SourceOptions:
-        """Return the options of a streaming read. Raises InvalidInputError for one that selects a version."""
+        """Return the options of a streaming read.
+
+        Raises
+        ------
+        InvalidInputError
+            For one that selects a version.
+        """
         return self._without(
             ("version", "tag", "timestamp_as_of"),
             "is for batch reads, and a stream follows the newest version; pass startingVersion or startingTimestamp",
         )
 
     def for_batch_write(self) -> SourceOptions:
-        """Return the options of a batch write. Raises InvalidInputError for one of a read or of a stream."""
+        """Return the options of a batch write.
+
+        Raises
+        ------
+        InvalidInputError
+            For one of a read or of a stream, and for a name without a number.
+        """
         if self.txn_app is not None and self.txn is None:
             raise InvalidInputError(
                 f"txnAppId {self.txn_app!r} without txnVersion: without a number a repeated write adds its rows again;"
@@ -158,7 +179,13 @@ class SourceOptions:
         return self._for_write()
 
     def for_stream_write(self) -> SourceOptions:
-        """Return the options of a streaming write. Raises InvalidInputError for one of a read or of a batch."""
+        """Return the options of a streaming write.
+
+        Raises
+        ------
+        InvalidInputError
+            For one of a read or of a batch.
+        """
         self._without(
             ("txn_version",), "is for batch writes, since Spark numbers batches of a stream; pass only txnAppId"
         )
@@ -170,7 +197,13 @@ class SourceOptions:
         return self._without(("branch",), "is for reading; give the path of the branch to write to it")
 
     def _without(self, fields: Iterable[str], reason: str) -> SourceOptions:
-        """Raise InvalidInputError with a reason if one of these fields is given."""
+        """Return the options, which none of these fields may change.
+
+        Raises
+        ------
+        InvalidInputError
+            With the reason, if one of the fields is given.
+        """
         for name in fields:
             if getattr(self, name) != getattr(SourceOptions, name):
                 raise InvalidInputError(f"the option {_name_of(name)} {reason}")

@@ -18,8 +18,10 @@ _OPEN_VERSIONS = 8
 
 @dataclass(frozen=True)
 class Pin:
-    """One version of a table, which no later commit and no move of a tag changes. `mark` distinguishes it from the
-    version of the same number in a table that was created again at the address."""
+    """One version of a table, which no later commit and no move of a tag changes.
+
+    `mark` distinguishes it from the version of the same number in a table that was created again at the address.
+    """
 
     uri: str
     branch: str | None
@@ -29,20 +31,30 @@ class Pin:
 
     @classmethod
     def of(cls, version: TableVersion) -> Pin:
+        """Return the pin of an open version."""
         options = tuple(sorted((version.storage_options or {}).items()))
         return cls(version.uri, version.branch, version.version, options, mark_of(version))
 
     def open(self) -> TableVersion:
         """Return the table at this version. A process caches the last few, with the parsed parts of their files.
 
-        Raises VersionNotFoundError, also if the table was removed and created again since.
+        Raises
+        ------
+        VersionNotFoundError
+            If there is no such version, or if the table was removed and created again since.
         """
         return open_pin(self)
 
 
 @lru_cache(_OPEN_VERSIONS)
 def open_pin(pin: Pin) -> TableVersion:
-    """Return the version of a pin, see `Pin.open`."""
+    """Return the version of a pin, see `Pin.open`.
+
+    Raises
+    ------
+    VersionNotFoundError
+        If there is no such version, or if the table was removed and created again since.
+    """
     ref = pin.version if pin.branch is None else (pin.branch, pin.version)
     version = open_version(pin.uri, ref, storage_options=dict(pin.storage_options) or None)
     if pin.mark and mark_of(version) != pin.mark:
@@ -62,7 +74,12 @@ def mark_of(version: TableVersion) -> str:
 def pinned(options: SourceOptions) -> Pin:
     """Return the version that the options name, the newest one if they name none.
 
-    Raises DatasetNotFoundError, VersionNotFoundError, RefNotFoundError; InvalidInputError for a tag with a branch.
+    Raises
+    ------
+    DatasetNotFoundError, VersionNotFoundError, RefNotFoundError
+        If the table, the version, the branch or the tag does not exist.
+    InvalidInputError
+        For a tag together with a branch.
     """
     from lancetable.dataset import dataset
 

@@ -298,7 +298,13 @@ class Pipeline:
         writer.trigger(availableNow=True).start().awaitTermination()
 
     def _merge_batch(self, step: _RunningStep, frame: DataFrame, number: int, run: _StreamRun) -> None:
-        """Merge a batch of a stream, unless that was done before."""
+        """Merge a batch of a stream, unless that was done before.
+
+        Raises
+        ------
+        InvalidOperationError
+            If the table was removed during the run.
+        """
         spark = frame.sparkSession
         if run.stream_id is None:
             started = read_checkpoint(spark, str(self.checkpoint))

@@ -59,7 +59,18 @@ class Files:
     max_unparsed: int | None = None
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """Return the stream of the names and lengths of new files."""
+        """Return the stream of the names and lengths of new files.
+
+        Parameters
+        ----------
+        spark
+            A classic or Connect session.
+
+        Returns
+        -------
+        DataFrame
+            A streaming frame of `path` and `length`.
+        """
         reader = spark.readStream.format("binaryFile").schema(_FILE_SCHEMA)
         # Without this, Spark ignores files that are a week older than the newest one it has seen.
         reader = reader.option("maxFileAge", "36500d").options(**self.folder_options)

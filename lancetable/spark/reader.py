@@ -30,7 +30,13 @@ _BATCH_BYTES = 16 << 20
 
 
 def projected_schema(pin: Pin, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the Arrow schema of a read of these columns, all by default. Raises ColumnNotFoundError."""
+    """Return the Arrow schema of a read of these columns, all by default.
+
+    Raises
+    ------
+    ColumnNotFoundError
+        If the version does not have a column.
+    """
     names = None if columns is None else list(columns)
     return plan_scan(pin.open(), ScanOptions(columns=names)).output_schema
 
@@ -52,7 +58,13 @@ def scan_slices(pin: Pin, slices: Iterable[Split], options: ScanOptions, wire: p
 
 
 def _check_no_nulls(batch: pa.RecordBatch, uri: str) -> None:
-    """Raise SchemaMismatchError for a null in a column that is not nullable: Spark would fail without its name."""
+    """Check columns that are not nullable: for a null in them Spark would fail without their name.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If one of them has a null.
+    """
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if not field.nullable and column.null_count:
             raise SchemaMismatchError(
@@ -63,10 +75,15 @@ def _check_no_nulls(batch: pa.RecordBatch, uri: str) -> None:
 
 
 class SliceReader:
-    """Common part of the readers of batches and of streams."""
+    """Common part of the readers of batches and of streams.
+
+    Raises
+    ------
+    ColumnNotFoundError
+        For a column of the schema that the table does not have.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType, pin: Pin) -> None:
-        """Raises ColumnNotFoundError for a column that the table does not have."""
         known = projected_schema(pin, options.columns).names
         for name in schema.fieldNames():
             if name not in known:
@@ -97,8 +114,10 @@ class LanceReader(SliceReader, DataSourceReader):
         init_worker()  # its task reads which partition it has before it calls `read`
 
     def partitions(self) -> list[InputPartition]:
+        """Return the slices of each task."""
         # A table without rows gets one partition without rows: Spark would replace an empty list by a null one.
         return [InputPartition(task) for task in self._plan(self._pin.open()) or [()]]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
         return self._scan(self._pin, partition.value)

@@ -44,32 +44,65 @@ class Runner(Protocol):
     """A place to run tasks."""
 
     def run(self, work: Work, tasks: Sequence[Json]) -> list[Json]:
-        """Return the result of each task, in the order of the tasks.
+        """Run tasks, and return when all of them are done.
 
-        A task that fails for good has a result that `raise_failures` raises. Raises any other failure as the runner
-        reports it.
+        Parameters
+        ----------
+        work
+            The function that each task calls.
+        tasks
+            The argument of each call.
+
+        Returns
+        -------
+        list of dict
+            The result of each task, in the order of the tasks. A task that fails for good has a result that names the
+            error.
+
+        Raises
+        ------
+        Exception
+            Any other failure, as the runner reports it.
         """
 
 
 class ThreadRunner:
-    """Runs tasks on threads of this process, for small tables and for tests."""
+    """A runner on threads of this process, for small tables and for tests.
+
+    Parameters
+    ----------
+    num_threads
+        The number of tasks that run at a time; by default the number of processors, at most 8.
+
+    Examples
+    --------
+    >>> SparkTable.for_path(spark, uri, runner=ThreadRunner(4)).delete("id < 10")  # doctest: +SKIP
+    """
 
     def __init__(self, num_threads: int | None = None) -> None:
         self._num_threads = num_threads or min(8, os.cpu_count() or 1)
 
     def run(self, work: Work, tasks: Sequence[Json]) -> list[Json]:
+        """Run tasks, see `Runner.run`."""
         texts = [json.dumps(task) for task in tasks]
         with ThreadPoolExecutor(self._num_threads) as pool:
             return [json.loads(text) for text in pool.map(lambda text: run_task(work, text), texts)]
 
 
 class SparkRunner:
-    """Runs tasks on the executors of a session, classic or Connect: one for each partition of a range."""
+    """A runner on the executors of a session: one task for each partition of a range.
+
+    Parameters
+    ----------
+    spark
+        A classic or Connect session.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
     def run(self, work: Work, tasks: Sequence[Json]) -> list[Json]:
+        """Run tasks, see `Runner.run`."""
         if not tasks:
             return []
         texts = [json.dumps(task) for task in tasks]
@@ -119,6 +152,13 @@ def run_task(work: Callable[[Json], Json], task: str) -> str:
     """Return the result of one task.
 
     An error that every attempt would raise again is a result too, so that the runner does not repeat the task.
+
+    Raises
+    ------
+    StoreError
+        If the store failed, since another attempt may succeed.
+    CorruptFileError
+        If a file could not be read, since another attempt may succeed.
     """
     try:
         return json.dumps(work(json.loads(task)))
@@ -134,7 +174,13 @@ def permanent_failure(error: LanceError) -> Json:
 
 
 def raise_failures(results: list[Json]) -> list[Json]:
-    """Return the results. Raises the LanceError of the first task that failed."""
+    """Return the results, if all tasks succeeded.
+
+    Raises
+    ------
+    LanceError
+        The error of the first task that failed.
+    """
     for result in results:
         if _ERROR in result:
             kind = getattr(errors, result[_ERROR], LanceError)

@@ -67,6 +67,15 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         self._stop_at: Offset | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
+        """Return the offset at which a new stream begins.
+
+        Raises
+        ------
+        InvalidInputError
+            If the version or the time to begin with is not reached yet.
+        VersionNotFoundError
+            If versions since that time were cleaned up.
+        """
         options = self._options
         if options.starting_version == LATEST:
             return _offset_of(self._newest())
@@ -83,6 +92,13 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         return {"version": 0}
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802  # Spark's name
+        """Return the offset at which the next step ends: the newest version, or one within the limit of a step.
+
+        Raises
+        ------
+        InvalidOperationError
+            If the checkpoint is one of another table.
+        """
         newest = self._newest()
         stop = _offset_of(newest) if self._stop_at is None else self._stop_at
         # Before PySpark 4.2 Spark passes neither argument: then a step is everything there is.
@@ -97,18 +113,30 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         return stop if stop["version"] > begin else start
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802  # Spark's name
+        """Return the limit of a step: a number of versions, or everything that is new."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
         most = self._options.max_versions_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxFiles(most)
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802  # Spark's name
+        """Return the offset of the newest version, for the metrics of Spark."""
         return _offset_of(self._newest())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
+        """Let the stream end at the version that is the newest one now."""
         self._stop_at = _offset_of(self._newest())
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """Return the tasks of a step: the rows that the versions after `start` up to `end` appended.
+
+        Raises
+        ------
+        InvalidOperationError
+            If a version deleted, updated or replaced rows, or the checkpoint is one of another table.
+        VersionNotFoundError
+            If a version was cleaned up before it was read.
+        """
         begin, stop = int(start["version"]), int(end["version"])
         newest = self._newest()
         self._check_same_table(newest, start)
@@ -130,14 +158,23 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         return tasks or [InputPartition(None)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
         if partition.value is not None:
             yield from self._scan(*partition.value)
 
     def commit(self, end: Offset) -> None:
-        """Nothing to do: offsets are Spark's."""
+        """Do nothing: Spark keeps the offsets."""
 
     def _step(self, newest: TableVersion, number: int, removed: list[int]) -> list[InputPartition]:
-        """Return the tasks for one version; one that was cleaned up is added to `removed`, or refused."""
+        """Return the tasks for one version; one that was cleaned up is added to `removed`, or refused.
+
+        Raises
+        ------
+        VersionNotFoundError
+            If the version was cleaned up, unless `failOnDataLoss` is false.
+        InvalidOperationError
+            If the version deleted, updated or replaced rows, unless `skipChangeCommits` is true.
+        """
         try:
             version = self._at(newest, number, ". To continue without its rows, pass option('failOnDataLoss', 'false')")
         except VersionNotFoundError:
@@ -181,7 +218,13 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
             ) from error
 
     def _check_same_table(self, newest: TableVersion, offset: Offset) -> None:
-        """Raise InvalidOperationError if an offset is one of another table, which was at this address before."""
+        """Check that an offset is one of this table, and not of another one that was at this address before.
+
+        Raises
+        ------
+        InvalidOperationError
+            If it is one of another table.
+        """
         number, expected, uri = int(offset["version"]), offset.get("transaction"), self._options.uri
         if number > newest.version:
             raise InvalidOperationError(
@@ -215,7 +258,15 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         return {"version": number}
 
     def _before(self, moment: str) -> Offset:
-        """Return the offset of the last version that is older than a moment."""
+        """Return the offset of the last version that is older than a moment.
+
+        Raises
+        ------
+        InvalidInputError
+            If the moment is in the future.
+        VersionNotFoundError
+            If versions since the moment were cleaned up, unless `failOnDataLoss` is false.
+        """
         from lancetable.dataset import dataset
 
         options, newest = self._options, self._newest()

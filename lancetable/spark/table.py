@@ -47,8 +47,21 @@ if TYPE_CHECKING:
 class SparkTable:
     """A table at an address; create one with `for_path`.
 
-    Methods that change rows run again on the newest version when another commit touched the same ones, at most
-    `conflict_retries` times.
+    Each method works on the version that is the newest one when it is called. Methods that change rows run again on the
+    newest version when another commit touched the same ones.
+
+    Parameters
+    ----------
+    spark, uri, storage_options, branch, runner, run_on
+        As in `for_path`, which also checks that the table exists.
+    conflict_retries
+        How many times a change runs again after a conflict.
+
+    Examples
+    --------
+    >>> table = SparkTable.for_path(spark, "s3://bucket/t.lance")  # doctest: +SKIP
+    >>> table.delete("price < 0")  # doctest: +SKIP
+    >>> table.compact(target_rows_per_fragment=1_000_000)  # doctest: +SKIP
     """
 
     def __init__(
@@ -93,10 +106,17 @@ class SparkTable:
             Where jobs are planned and committed: in this process, or with "cluster" in tasks, for clients that have
             access to neither the table's store nor its credentials.
 
+        Returns
+        -------
+        SparkTable
+            The table.
+
         Raises
         ------
         DatasetNotFoundError, RefNotFoundError
             If the table or the branch does not exist.
+        InvalidInputError
+            If `run_on` is unknown.
 
         Examples
         --------
@@ -111,7 +131,18 @@ class SparkTable:
         return f"SparkTable({self.options.uri!r})"
 
     def pin(self) -> Pin:
-        """Return the newest version as a value that other processes can open."""
+        """Return the newest version as a value that other processes can open.
+
+        Returns
+        -------
+        Pin
+            The version; `Pin.open` opens it.
+
+        Raises
+        ------
+        DatasetNotFoundError, RefNotFoundError
+            If the table or the branch does not exist.
+        """
         return pinned(self.options)
 
     @property
@@ -149,12 +180,23 @@ class SparkTable:
         target_rows_per_task, target_bytes_per_task
             Limits of a task. By default a classic session has one task for each core.
 
+        Returns
+        -------
+        DataFrame
+            The rows, in the order of the table.
+
         Raises
         ------
+        InvalidInputError
+            For more than one of `version`, `tag` and `as_of`.
         ColumnNotFoundError, InvalidSqlError, VersionNotFoundError
             If the version does not have what the arguments name.
         UnsupportedFeatureError
             For a column of a type that Spark does not have.
+
+        Examples
+        --------
+        >>> table.to_df(["id", "price"], "price > 10", version=3)  # doctest: +SKIP
         """
         if sum(selector is not None for selector in (version, tag, as_of)) > 1:
             raise InvalidInputError("version, tag and as_of name a version each; give one of them")
@@ -190,9 +232,23 @@ class SparkTable:
         number of the input, and 16 for its row. So the input is a range of twice as many numbers as there are rows, and
         each task gets one of them.
 
-        Columns `without_nulls` are declared as not nullable, which saves Spark a check of every row, about a tenth of
-        the CPU seconds of two columns; `read` must raise for nulls in them. The frame has them as nullable columns
-        nevertheless, as the table has: a union with an empty frame keeps the declaration from new tables and files.
+        Parameters
+        ----------
+        tasks
+            The tasks of a plan, see `lancetable.spark.jobs`.
+        read
+            Function from the slices of a task and the schema of batches to the batches. It runs in tasks.
+        schema
+            The schema of the frame.
+        without_nulls
+            Columns to declare as not nullable, which saves Spark a check of every row, about a tenth of the CPU seconds
+            of two columns; `read` must raise for nulls in them. The frame has them as nullable columns nevertheless, as
+            the table has: a union with an empty frame keeps the declaration from new tables and files.
+
+        Returns
+        -------
+        DataFrame
+            The rows, in the order of the tasks.
         """
         if not tasks:
             return self._spark.createDataFrame([], schema)
@@ -221,7 +277,27 @@ class SparkTable:
         return frame.union(nothing.union(nothing).mapInArrow(read_some, schema))
 
     def count_rows(self, filter: str | None = None) -> int:
-        """Return the number of rows; without `filter` from the manifest alone."""
+        """Return the number of rows; without `filter` from the manifest alone.
+
+        Parameters
+        ----------
+        filter
+            SQL predicate of the library; tasks count the rows for which it is true.
+
+        Returns
+        -------
+        int
+            The number of rows.
+
+        Raises
+        ------
+        InvalidSqlError, ColumnNotFoundError
+            If the predicate does not fit the table.
+
+        Examples
+        --------
+        >>> table.count_rows("price > 10")  # doctest: +SKIP
+        """
         plan = self._call(plan_count, filter=filter)
         if "rows" in plan:
             return int(plan["rows"])
@@ -251,6 +327,10 @@ class SparkTable:
             If the predicate does not fit the table.
         RetryableCommitConflictError
             If every attempt lost against another commit.
+
+        Examples
+        --------
+        >>> table.delete("id < 10", txn=("daily clean", 7))  # doctest: +SKIP
         """
         return int(self._change(DeleteJob(self.options, txn, predicate))["rows"])
 
@@ -319,7 +399,20 @@ class SparkTable:
     def source_schema(self, names: Sequence[str]) -> pa.Schema:
         """Return the fields of the table that a source with these columns has, in the table's order.
 
-        Raises SchemaMismatchError for a column that the table does not have.
+        Parameters
+        ----------
+        names
+            The columns of the source.
+
+        Returns
+        -------
+        pyarrow.Schema
+            The fields.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If the table does not have a column.
         """
         return schema_from_string(self._call(_source_schema, names=list(names)))
 
@@ -361,7 +454,14 @@ class SparkTable:
         Raises
         ------
         InvalidInputError
-            If a function has no schema.
+            If a function has no schema, or a column exists.
+        InvalidSqlError, ColumnNotFoundError
+            If an expression does not fit the table.
+
+        Examples
+        --------
+        >>> table.add_columns({"total": "price * amount"})  # doctest: +SKIP
+        >>> table.add_columns(embed, "emb array<float>", input_columns=["text"], job="embed 1")  # doctest: +SKIP
         """
         new = None
         if isinstance(values, Mapping):
@@ -433,21 +533,74 @@ class SparkTable:
         return CleanupStats(**stats)
 
     def migrate(self, data_storage_version: str = "2.1") -> MigrationMetrics:
-        """Bring the table to a newer data format, in one process, without tasks; see `DatasetOptimizer.migrate`."""
+        """Bring the table to a newer data format, in one process, without tasks; see `DatasetOptimizer.migrate`.
+
+        Parameters
+        ----------
+        data_storage_version
+            The data format.
+
+        Returns
+        -------
+        MigrationMetrics
+            Numbers of changed fragments, of files, and of bytes.
+
+        Raises
+        ------
+        InvalidInputError
+            If the format is older than that of the table.
+        UnsupportedFeatureError
+            If a column cannot be converted.
+        CommitConflictError
+            If the table keeps changing.
+        """
         return MigrationMetrics(**self._call(_migrate, data_storage_version=data_storage_version))
 
     def restore(self, version: int | str) -> None:
-        """Restore an older version, by number or tag, as the newest."""
+        """Restore an older version as the newest.
+
+        Parameters
+        ----------
+        version
+            The number of the version, or its tag.
+
+        Raises
+        ------
+        VersionNotFoundError, RefNotFoundError
+            If the version or the tag does not exist.
+        """
         self._call(_restore, version=version)
 
     def tag(self, name: str, version: int | None = None) -> None:
-        """Create a tag on a version, the newest by default, or move it. A cleanup does not remove tagged versions."""
+        """Create a tag, or move it. A cleanup does not remove tagged versions.
+
+        Parameters
+        ----------
+        name
+            The tag.
+        version
+            The number of the version, the newest by default.
+
+        Raises
+        ------
+        VersionNotFoundError
+            If the version does not exist.
+        InvalidRefError
+            If the name is not one of a tag.
+        """
         self._call(_tag, name=name, version=version)
 
     # -------------------------------------------------------------------------------------------------- inspecting
 
     def history(self) -> DataFrame:
-        """Return a row for each version, newest first: its number, time, operation, rows, data files, properties."""
+        """Return the versions, newest first.
+
+        Returns
+        -------
+        DataFrame
+            A row for each version: its number, time, operation, version that it was made from, rows, data files,
+            properties.
+        """
         rows = [(number, datetime.fromisoformat(time), *rest) for number, time, *rest in self._call(_history)]
         columns = (
             "version bigint, timestamp timestamp, operation string, read_version bigint, num_rows bigint,"
@@ -456,7 +609,13 @@ class SparkTable:
         return self._spark.createDataFrame(rows, columns)
 
     def fragments(self) -> DataFrame:
-        """Return a row for each fragment: its id, rows, deleted rows, data files and their bytes."""
+        """Return the fragments of the newest version.
+
+        Returns
+        -------
+        DataFrame
+            A row for each fragment: its id, rows, deleted rows, data files and their bytes.
+        """
         rows = [tuple(row) for row in self._call(_fragments)]
         columns = "fragment_id bigint, num_rows bigint, num_deleted bigint, files array<string>, size_bytes bigint"
         return self._spark.createDataFrame(rows, columns)

@@ -77,21 +77,42 @@ _OF_ANY_UNIT = (
 def spark_schema(schema: pa.Schema) -> st.StructType:
     """Return the Spark schema of a table with this Arrow schema.
 
-    Raises UnsupportedFeatureError naming the first column that Spark cannot represent.
+    Raises
+    ------
+    UnsupportedFeatureError
+        With the name of the first column that Spark cannot represent.
     """
     return _spark_struct(schema, "")
 
 
 def wire_schema(schema: st.StructType) -> pa.Schema:
-    """Return the exact Arrow schema of batches that Spark accepts and sends for `schema`."""
+    """Return the exact Arrow schema of batches that Spark accepts and sends for `schema`.
+
+    Raises
+    ------
+    UnsupportedFeatureError
+        With the name of the first column that has no Arrow type.
+    """
     return pa.schema(_wire_fields(schema, "", "element"))
 
 
 def table_schema(schema: st.StructType, vector_dimensions: dict[str, int] | None = None) -> pa.Schema:
     """Return the Arrow schema of a new table for a frame of this Spark schema.
 
-    `vector_dimensions` contains the sizes of fixed-size lists by the names of top-level array columns. Case is ignored,
-    since Spark passes the keys of options in lower case.
+    Parameters
+    ----------
+    schema
+        The schema of the frame.
+    vector_dimensions
+        The sizes of fixed-size lists by the names of top-level array columns. Case is ignored, since Spark passes the
+        keys of options in lower case.
+
+    Raises
+    ------
+    InvalidInputError
+        If a vector column does not exist, or is not an array.
+    UnsupportedFeatureError
+        With the name of the first column that has no Arrow type.
     """
     vectors = {name.lower(): dimension for name, dimension in (vector_dimensions or {}).items()}
     fields = _wire_fields(schema, "", "item")
@@ -111,7 +132,10 @@ def table_schema(schema: st.StructType, vector_dimensions: dict[str, int] | None
 def convert_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return `batch` with the columns of `schema`, in its order and in exactly its types.
 
-    Values are never changed: a cast that would change one raises SchemaMismatchError naming the column.
+    Raises
+    ------
+    SchemaMismatchError
+        With the name of the column, for a cast that would change a value.
     """
     columns = []
     for field in schema:
@@ -129,7 +153,12 @@ def convert_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def check_stored_as(given: pa.DataType, stored: pa.DataType, column: str) -> None:
     """Refuse to store values of one type as another one where Arrow's cast would change them without an error.
 
-    Raises SchemaMismatchError. Values that do not fit are found later, by the cast.
+    Values that do not fit are found later, by the cast.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If the types do not fit.
     """
     given, stored = _plain_type(given), _plain_type(stored)
     types = pa.types

@@ -14,7 +14,7 @@ from pyspark.storagelevel import StorageLevel
 from lancetable.errors import ColumnNotFoundError, InvalidOperationError
 from lancetable.spark.casts import cast_source
 from lancetable.spark.merge import MergeResult
-from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_error
+from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_problem
 from lancetable.spark.sql import quote_name
 
 if TYPE_CHECKING:
@@ -88,6 +88,10 @@ def upsert(
 
     Raises
     ------
+    ColumnNotFoundError
+        If the frame does not have a key column or `newest_by`.
+    InvalidInputError
+        If `null_keys` is unknown.
     InvalidOperationError
         For null keys with `null_keys="refuse"`, without `newest_by` for a key that occurs twice, and for a change
         that does not follow.
@@ -117,7 +121,7 @@ def upsert(
             has_null_key = has_null_key | F.col(quote_name(name)).isNull()
         total, without_key = frame.agg(F.count(F.lit(1)), F.count_if(has_null_key)).collect()[0]
         if without_key and null_keys == "refuse":
-            raise null_keys_error(f"{without_key} of {total}", keys)
+            raise InvalidOperationError(null_keys_problem(f"{without_key} of {total}", keys))
         dropped = without_key if null_keys == "drop" else 0
         if total == dropped and txn is None:
             return _result(dict.fromkeys(_OUTCOMES, 0), total, dropped)

@@ -41,7 +41,13 @@ class AddColumnsJob(TableJob):
         return {"new": schema_to_string(new), "tasks": tasks}
 
     def execute(self, plan: Json, task: Json) -> Json:
-        """Write one more data file for a fragment, unless an earlier run has written it."""
+        """Write one more data file for a fragment, unless an earlier run has written it.
+
+        Raises
+        ------
+        LanceError
+            If the version does not have the fragment.
+        """
         version, new, values = self.base(plan), schema_from_string(plan["new"]), self.values
         fragment = version.manifest.fragments.by_id(task["fragment"])
         if fragment is None:

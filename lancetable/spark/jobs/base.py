@@ -65,8 +65,12 @@ class TableJob:
     def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
         """Commit under this uuid, and return the result of the job.
 
-        If the commit certainly failed, the files of the tasks are removed, unless `keep_files`. Raises
-        RetryableCommitConflictError if the job has to be planned again.
+        If the commit certainly failed, the files of the tasks are removed, unless `keep_files`.
+
+        Raises
+        ------
+        RetryableCommitConflictError
+            If the job has to be planned again.
         """
         raise NotImplementedError
 
@@ -106,7 +110,13 @@ class RowsJob(TableJob):
         return {"rows": sum(result["rows"] for result in results)}
 
     def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
-        """Commit what all tasks wrote as one operation, unless another run of the same change was faster."""
+        """Commit what all tasks wrote as one operation, unless another run of the same change was faster.
+
+        Raises
+        ------
+        AlreadyExistsError
+            If another commit inserted the same keys.
+        """
         base, update = self.base(plan), update_from_results(results)
         properties = {} if self.txn is None else properties_of(*self.txn)
         transaction = tx.Transaction(base.version, uuid, self.operation(update), "", properties)

@@ -48,6 +48,7 @@ class BroadcastSource:
     directory: str | None = None
 
     def close(self) -> None:
+        """Remove the files."""
         if self.directory is not None:
             shutil.rmtree(self.directory, ignore_errors=True)  # Spark removes in the end the files that a task maps
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyroaring
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 
+from lancetable.errors import InvalidOperationError
 from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched
 from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
 from lancetable.spark.casts import cast_source
@@ -24,7 +25,7 @@ from lancetable.spark.merge.broadcast_merge import BroadcastMerge, keys_compare_
 from lancetable.spark.merge.broadcast_source import BroadcastSource, broadcast_source
 from lancetable.spark.merge.job import DELETE, KEY, MergeJob, counts_from_results
 from lancetable.spark.merge.join_merge import JoinedMerge, KeyScan
-from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_error
+from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_problem
 from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json, Runner, SparkRunner, permanent_failure, succeeded
 from lancetable.spark.types import spark_schema
@@ -108,21 +109,54 @@ class SparkMergeBuilder:
             whose value is null.
         skip_unchanged
             Leave rows alone whose new values equal the stored ones, and count them.
+
+        Returns
+        -------
+        SparkMergeBuilder
+            This builder.
+
+        Examples
+        --------
+        >>> t.merge(updates, "id").when_matched_update_all("source.v > target.v").execute()  # doctest: +SKIP
         """
         return self._with(
             matched=Matched.UPDATE, condition=condition, newest_by=newest_by, skip_unchanged=skip_unchanged
         )
 
     def when_matched_delete(self) -> SparkMergeBuilder:
-        """Delete the rows of the table that match."""
+        """Delete the rows of the table that match.
+
+        Returns
+        -------
+        SparkMergeBuilder
+            This builder.
+        """
         return self._with(matched=Matched.DELETE, condition=None, newest_by=None, skip_unchanged=False)
 
     def when_not_matched_insert_all(self) -> SparkMergeBuilder:
-        """Insert the rows of the source without a match, with nulls for columns that it does not have."""
+        """Insert the rows of the source without a match, with nulls for columns that it does not have.
+
+        Returns
+        -------
+        SparkMergeBuilder
+            This builder.
+        """
         return self._with(insert=True)
 
     def when_not_matched_by_source_delete(self, condition: str | None = None) -> SparkMergeBuilder:
-        """Delete rows of the table without a match, or those for which `condition`, SQL over their columns, is true."""
+        """Delete rows of the table without a match in the source.
+
+        Parameters
+        ----------
+        condition
+            SQL over the columns of the table. Rows for which it is not true stay as they are; by default all are
+            deleted.
+
+        Returns
+        -------
+        SparkMergeBuilder
+            This builder.
+        """
         return self._with(delete_unmatched=True, delete_condition=condition)
 
     whenMatchedUpdateAll = when_matched_update_all  # noqa: N815  # Delta's name
@@ -173,6 +207,10 @@ class SparkMergeBuilder:
             does not follow.
         RetryableCommitConflictError
             If every attempt lost against another commit.
+
+        Examples
+        --------
+        >>> t.merge(updates, "id").when_not_matched_insert_all().execute(txn=("daily", 7))  # doctest: +SKIP
         """
         self._clauses.check()
         job = MergeJob(self._table.options, txn, self._clauses, tuple(self._source.columns), self._cores, consecutive)
@@ -214,7 +252,9 @@ class SparkMergeBuilder:
         refuses_null_keys = self._null_keys == "refuse"
         if source.broadcast is not None:
             if source.null_keys and refuses_null_keys:
-                return [permanent_failure(null_keys_error(str(len(source.null_keys)), clauses.on))]
+                return [
+                    permanent_failure(InvalidOperationError(null_keys_problem(str(len(source.null_keys)), clauses.on)))
+                ]
             merge = BroadcastMerge(pin, clauses, incoming, source.broadcast.parts)
             return merge.run(self._runner, plan["parts"], source.null_keys)
         rows = self._joined(plan, pin, clauses, incoming)
@@ -222,7 +262,7 @@ class SparkMergeBuilder:
         results = [json.loads(row["result"]) for row in written]
         null_keys = counts_from_results(succeeded(results)).null_keys
         if null_keys and refuses_null_keys:
-            results.append(permanent_failure(null_keys_error(str(null_keys), clauses.on)))
+            results.append(permanent_failure(InvalidOperationError(null_keys_problem(str(null_keys), clauses.on))))
         return results
 
     def _joined(self, plan: Json, pin: Pin, clauses: Clauses, incoming: pa.Schema) -> DataFrame:

@@ -40,12 +40,22 @@ class MergeJob(RowsJob):
     repeated: ClassVar[Json] = {"counts": asdict(Counts()), "repeated": True}
 
     def is_repeat(self, version: TableVersion) -> bool:
+        """Return True if a version contains the change; a consecutive one must otherwise follow the last."""
         if self.txn is None or not self.consecutive:
             return super().is_repeat(version)
         remedy = "consecutive=False for this change (of a pipeline: continue_from_checkpoint=True)"
         return not follows(version, *self.txn, remedy=remedy)
 
     def plan_tasks(self, version: TableVersion) -> Json:
+        """Return the plan of both strategies.
+
+        Raises
+        ------
+        SchemaMismatchError, ColumnNotFoundError, InvalidSqlError
+            If the source, a key or a condition does not fit the table.
+        UnsupportedFeatureError
+            If the source has a column with a name that the merge needs.
+        """
         on = tuple(field.name for field in key_fields(version.schema, self.clauses.on))
         incoming = incoming_schema(version, self.source)
         check_source(version.schema, replace(self.clauses, on=on), incoming)
@@ -83,7 +93,13 @@ class MergeJob(RowsJob):
 
 
 def incoming_schema(version: TableVersion, names: Sequence[str]) -> pa.Schema:
-    """Return the table's fields for the columns of a source, in the table's order. Raises SchemaMismatchError."""
+    """Return the table's fields for the columns of a source, in the table's order.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If the table does not have a column of the source.
+    """
     table = version.schema.to_arrow()
     unknown = [name for name in names if name not in table.names]
     if unknown:
