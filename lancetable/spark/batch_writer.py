@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from lancetable.fragment_metadata import FragmentMetadata
+    from lancetable.table.version import TableVersion
 
 logger = logging.getLogger(__name__)
 
@@ -106,10 +107,8 @@ class FragmentWriter:
             operation = LanceOperation.Overwrite(self._schema, fragments)
         version = 0 if pin is None else pin.version
         transaction = Transaction(version, operation, transaction_uuid, dict(properties)).to_format()
-        if pin is None:
-            commits.commit(self._options.uri, transaction, storage_options=self._options.storage_options or None)
-        else:
-            commits.commit(pin.open(), transaction)
+        target = self._options.uri if pin is None else pin.open()
+        commits.commit(target, transaction, storage_options=self._options.storage_options or None)
 
     def _discard(self, messages: Iterable[WriterCommitMessage | None], transaction_uuid: str | None) -> None:
         """Remove the files of messages, unless the transaction may be committed."""
@@ -174,8 +173,7 @@ class LanceWriter(FragmentWriter, DataSourceArrowWriter):
                 raise
             # Another run of the same job was faster.
             self._discard(messages, self._transaction_uuid)
-        assert txn is not None
-        log_skipped(pinned(self._options).open().manifest.config, txn, self._options.uri)
+        is_repeat(pinned(self._options).open(), txn)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what the tasks wrote, unless it may be committed."""
@@ -185,24 +183,27 @@ class LanceWriter(FragmentWriter, DataSourceArrowWriter):
         return is_done(pinned(self._options).open().manifest.config, self._options.txn)
 
 
-def log_skipped(config: Mapping[str, str], txn: tuple[str, int], uri: str) -> None:
-    """Log that a change is not made because it, or a later one of the application, was committed before.
+def is_repeat(version: TableVersion, txn: tuple[str, int] | None) -> bool:
+    """Return True if a change, or a later one of the application, was committed before; log that it is not made again.
 
     A later one is a warning: it shows a new checkpoint, or a name that is used twice, which begins with lower numbers.
     """
+    if txn is None or not is_done(version.manifest.config, txn):
+        return False
     app, number = txn
-    last = last_number(config, app)
+    last = last_number(version.manifest.config, app)
     if last == number:
-        logger.info("%s: change %d of %r was committed before", uri, number, app)
+        logger.info("%s: change %d of %r was committed before", version.uri, number, app)
     else:
         logger.warning(
             "%s: change %d of %r is not made, because its change %s was committed before. Numbers must rise: unless"
             " this repeats an old change, pass a higher number or another name",
-            uri,
+            version.uri,
             number,
             app,
             last,
         )
+    return True
 
 
 def appended_schema(incoming: pa.Schema, table: pa.Schema, uri: str) -> pa.Schema:

@@ -37,14 +37,12 @@ _RETRY_SECONDS = 24 * 3600.0  # a distributed job may take hours; the number of 
 
 @dataclass(frozen=True)
 class Coordinator:
-    """A process that opens the table on behalf of jobs: this one, or with a runner a task of it."""
+    """A process that opens the table on behalf of jobs: this one, or with a runner a task of it.
+
+    A task may run more than once, even at the same time.
+    """
 
     runner: Runner | None
-
-    @property
-    def may_repeat(self) -> bool:
-        """True if a request may run more than once, even at the same time."""
-        return self.runner is not None
 
     def submit(self, request: Request) -> Json:
         """Return the result of a request."""
@@ -95,6 +93,7 @@ def run_job(
                         "could not remove the files of %d tasks that are not committed: %s", len(written), error
                     )
             raise
-        return coordinator.submit(partial(job.finish, plan, results, str(uuid.uuid4()), coordinator.may_repeat))
+        may_repeat = coordinator.runner is not None
+        return coordinator.submit(partial(job.finish, plan, results, str(uuid.uuid4()), may_repeat))
 
     return retried(attempt, conflict_retries=conflict_retries, retry_timeout_s=_RETRY_SECONDS)

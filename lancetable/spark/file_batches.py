@@ -128,15 +128,15 @@ def _by_partition_folders(paths: Sequence[str], folder: str) -> list[_Group]:
     """Group files, since Spark drops files without partition folders that are read together with others."""
     groups = defaultdict[tuple[str, tuple[str, ...]], list[str]](list)
     # The folder may be relative or a pattern: its last name ends what is above the partition folders.
-    depth = len([name for name in re.sub(r"^[a-z0-9+.-]+:(//[^/]*)?", "", folder).split("/") if name not in ("", ".")])
-    is_absolute = re.match(r"/|[a-z0-9+.-]+:", folder) is not None
+    depth = 0
+    if re.match(r"/|[a-z0-9+.-]+:", folder):
+        names = re.sub(r"^[a-z0-9+.-]+:(//[^/]*)?", "", folder).split("/")
+        depth = len([name for name in names if name not in ("", ".")])
     for path in paths:
         scheme = re.match(r"[a-z0-9+.-]+:(//[^/]*)?", path)
         root = scheme[0] if scheme else ""
         folders = [name for name in path[len(root) :].split("/")[:-1] if name]
-        first = depth if is_absolute else 0
-        while first < len(folders) and "=" not in folders[first]:
-            first += 1
+        first = next((n for n in range(depth, len(folders)) if "=" in folders[n]), len(folders))
         keys = tuple(name.partition("=")[0] for name in folders[first:] if "=" in name)
         base = f"{root}/{'/'.join(folders[:first])}" if keys else ""
         groups[base, keys].append(path)

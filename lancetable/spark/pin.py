@@ -35,6 +35,7 @@ class Pin:
         options = tuple(sorted((version.storage_options or {}).items()))
         return cls(version.uri, version.branch, version.version, options, mark_of(version))
 
+    @lru_cache(_OPEN_VERSIONS)  # noqa: B019  # equal pins share an entry, and a pin holds nothing but its values
     def open(self) -> TableVersion:
         """Return the table at this version. A process caches the last few, with the parsed parts of their files.
 
@@ -43,27 +44,15 @@ class Pin:
         VersionNotFoundError
             If there is no such version, or if the table was removed and created again since.
         """
-        return open_pin(self)
-
-
-@lru_cache(_OPEN_VERSIONS)
-def open_pin(pin: Pin) -> TableVersion:
-    """Return the version of a pin, see `Pin.open`.
-
-    Raises
-    ------
-    VersionNotFoundError
-        If there is no such version, or if the table was removed and created again since.
-    """
-    ref = pin.version if pin.branch is None else (pin.branch, pin.version)
-    version = open_version(pin.uri, ref, storage_options=dict(pin.storage_options) or None)
-    if pin.mark and mark_of(version) != pin.mark:
-        raise VersionNotFoundError(
-            f"version {pin.version} of {pin.uri} is not the one of the plan, because the table was removed"
-            " and created again; start the job again",
-            version=pin.version,
-        )
-    return version
+        ref = self.version if self.branch is None else (self.branch, self.version)
+        version = open_version(self.uri, ref, storage_options=dict(self.storage_options) or None)
+        if self.mark and mark_of(version) != self.mark:
+            raise VersionNotFoundError(
+                f"version {self.version} of {self.uri} is not the one of the plan, because the table was removed"
+                " and created again; start the job again",
+                version=self.version,
+            )
+        return version
 
 
 def mark_of(version: TableVersion) -> str:

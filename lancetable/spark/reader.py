@@ -46,7 +46,7 @@ def scan_options(columns: Sequence[str], filter: str | None, batch_rows: int) ->
     return ScanOptions(columns=list(columns), filter=filter, batch_size=batch_rows, batch_size_bytes=_BATCH_BYTES)
 
 
-def scan_slices(pin: Pin, slices: Iterable[Split], options: ScanOptions, wire: pa.Schema) -> Iterator[pa.RecordBatch]:
+def scan_slices(pin: Pin, options: ScanOptions, slices: Iterable[Split], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of slices in the exact types that Spark requires; runs in tasks."""
     init_worker()
     version = pin.open()
@@ -99,7 +99,7 @@ class SliceReader:
     def _scan(self, pin: Pin, slices: Iterable[Split]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         scan = scan_options(self._columns, self._options.filter, self._options.batch_rows)
-        return scan_slices(pin, slices, scan, wire_schema(self._schema))
+        return scan_slices(pin, scan, slices, wire_schema(self._schema))
 
 
 class LanceReader(SliceReader, DataSourceReader):

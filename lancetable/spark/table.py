@@ -77,8 +77,8 @@ class SparkTable:
     ) -> None:
         self._spark = spark
         self.options = SourceOptions(uri=uri, storage_options=dict(storage_options or {}), branch=branch)
-        self._runner = runner or SparkRunner(spark)
-        self.coordinator = coordinator_for(run_on, self._runner)
+        self.runner = runner or SparkRunner(spark)
+        self.coordinator = coordinator_for(run_on, self.runner)
         self._conflict_retries = conflict_retries
 
     @classmethod
@@ -208,15 +208,11 @@ class SparkTable:
             filter=filter,
             task_rows=target_rows_per_task,
             task_bytes=target_bytes_per_task,
-            cores=self._cores(),
+            cores=self.cores(),
         )
         pin, schema = planned_pin(self.options, plan), schema_from_string(plan["schema"])
         scan = scan_options(schema.names, filter, batch_size)
-
-        def read(slices: tuple[Split, ...], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
-            return scan_slices(pin, slices, scan, wire)
-
-        return self.scan(plan["tasks"], read, spark_schema(schema), plan["without_nulls"])
+        return self.scan(plan["tasks"], partial(scan_slices, pin, scan), spark_schema(schema), plan["without_nulls"])
 
     def scan(
         self,
@@ -302,7 +298,7 @@ class SparkTable:
         if "rows" in plan:
             return int(plan["rows"])
         work = partial(count_rows, planned_pin(self.options, plan), filter)
-        return sum(result["rows"] for result in raise_failures(self._runner.run(work, plan["tasks"])))
+        return sum(result["rows"] for result in raise_failures(self.runner.run(work, plan["tasks"])))
 
     # ----------------------------------------------------------------------------------------------------- changing
 
@@ -394,7 +390,7 @@ class SparkTable:
         >>> merge.when_not_matched_insert_all().execute()  # doctest: +SKIP
         """
         keys = (on,) if isinstance(on, str) else tuple(on)
-        return SparkMergeBuilder(self, source, keys, runner=self._runner, cores=self._cores(), null_keys=null_keys)
+        return SparkMergeBuilder(self, source, keys, null_keys=null_keys)
 
     def source_schema(self, names: Sequence[str]) -> pa.Schema:
         """Return the fields of the table that a source with these columns has, in the table's order.
@@ -470,7 +466,10 @@ class SparkTable:
         elif schema is None:
             raise InvalidInputError("missing argument: schema, the types of the columns that the function returns")
         else:
-            name, new = job or str(uuid.uuid4()), self._arrow_schema(schema, vector_columns)
+            name = job or str(uuid.uuid4())
+            if isinstance(schema, str):
+                schema = self._spark.createDataFrame([], schema).schema
+            new = schema if isinstance(schema, pa.Schema) else table_schema(schema, dict(vector_columns or {}))
         columns = None if input_columns is None else tuple(input_columns)
         add_columns = AddColumnsJob(self.options, None, values, new, columns, batch_size, name)
         return int(self._change(add_columns)["reused"])
@@ -626,11 +625,11 @@ class SparkTable:
         return run_job(
             job,
             self.coordinator,
-            lambda plan: self._runner.run(job.work(plan), plan["tasks"]),
+            lambda plan: self.runner.run(job.work(plan), plan["tasks"]),
             conflict_retries=self._conflict_retries,
         )
 
-    def _cores(self) -> int | None:
+    def cores(self) -> int | None:
         """Return the number of tasks that run at a time; None in a Connect session, where it is unknown."""
         try:
             return int(self._spark.sparkContext.defaultParallelism)
@@ -640,12 +639,6 @@ class SparkTable:
     def _call(self, function: Callable[..., Any], options: SourceOptions | None = None, **arguments: Any) -> Any:
         """Call a function with the version that the options name, by default the newest one, where jobs are planned."""
         return self.coordinator.submit(partial(_answer, options or self.options, function, arguments))["value"]
-
-    def _arrow_schema(self, schema: Any, vectors: Mapping[str, int] | None) -> pa.Schema:
-        if isinstance(schema, pa.Schema):
-            return schema
-        parsed = self._spark.createDataFrame([], schema).schema if isinstance(schema, str) else schema
-        return table_schema(parsed, dict(vectors or {}))
 
 
 _MAX_NUMBERS = 1 << 25  # 256 MB: too much for Spark to broadcast, and counted within a tenth of a second

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
@@ -116,15 +118,13 @@ def upsert(
     with ExitStack() as stack:
         if persist and frame.storageLevel == StorageLevel.NONE:
             stack.callback(frame.persist().unpersist)
-        has_null_key: Column = F.lit(False)
-        for name in keys:
-            has_null_key = has_null_key | F.col(quote_name(name)).isNull()
+        has_null_key = reduce(or_, (F.col(quote_name(name)).isNull() for name in keys), F.lit(False))
         total, without_key = frame.agg(F.count(F.lit(1)), F.count_if(has_null_key)).collect()[0]
         if without_key and null_keys == "refuse":
             raise InvalidOperationError(null_keys_problem(f"{without_key} of {total}", keys))
         dropped = without_key if null_keys == "drop" else 0
         if total == dropped and txn is None:
-            return _result(dict.fromkeys(_OUTCOMES, 0), total, dropped)
+            return _result({}, total, dropped)
         rows = frame.where(~has_null_key) if dropped else frame
         rows = _unique(rows, keys, has_null_key) if newest_by is None else _newest(rows, keys, newest_by, has_null_key)
         merge = table.merge(rows, keys, null_keys="keep")

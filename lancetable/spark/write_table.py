@@ -6,9 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, get_args
 
-from lancetable.commit.idempotency import is_done
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, LanceError
-from lancetable.spark.batch_writer import log_skipped
+from lancetable.spark.batch_writer import is_repeat
 from lancetable.spark.options import STORAGE_PREFIX, VECTOR_PREFIX
 from lancetable.table.version import open_version
 
@@ -79,7 +78,11 @@ def write_table(
             return
         raise AlreadyExistsError(f"Dataset already exists: {path}; choose mode='append' or 'overwrite'", path=path)
     if txn is not None and not creates:
-        _log_if_skipped(path, storage_options, txn)
+        try:
+            # Spark does not pass on the log of the writer.
+            is_repeat(open_version(path, storage_options=storage_options), txn)
+        except LanceError as error:  # a client of Connect may not reach the table
+            logger.debug("%s: %s", path, error)
     writer = df.write.format("lance").mode("overwrite" if mode == "overwrite" else "append")
     app, number = (None, None) if txn is None else txn
     options = {
@@ -102,17 +105,6 @@ def write_table(
             raise
         if mode != "ignore":
             raise AlreadyExistsError(f"Dataset already exists: {path}; choose another mode", path=path) from error
-
-
-def _log_if_skipped(path: str, storage_options: Mapping[str, str] | None, txn: tuple[str, int]) -> None:
-    """Log a skipped change in this process too, because Spark does not pass on the log of the writer."""
-    try:
-        config = open_version(path, storage_options=storage_options).manifest.config
-    except LanceError as error:  # a client of Connect may not reach the table
-        logger.debug("%s: %s", path, error)
-        return
-    if is_done(config, txn):
-        log_skipped(config, txn, path)
 
 
 def _exists(path: str, storage_options: Mapping[str, str] | None) -> bool:

@@ -48,7 +48,7 @@ from lancetable.spark.jobs.update import UpdateJob
 from lancetable.spark.merge.broadcast_merge import BroadcastMerge, keys_compare_as_in_spark
 from lancetable.spark.merge.broadcast_source import open_part, write_part
 from lancetable.spark.merge.job import MergeJob
-from lancetable.spark.pin import Pin, open_pin
+from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json, Runner, ThreadRunner, Work
 from lancetable.table.version import TableVersion
 
@@ -248,7 +248,7 @@ def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path)
     assert t.count_rows("id >= 0") == 1000 and old.open().version == 1
     shutil.rmtree(path)
     assert made(path, 2000).count_rows("id >= 0") == 2000 == t.count_rows("id >= 0")
-    open_pin.cache_clear()  # as in a process that has not seen the old one
+    Pin.open.cache_clear()  # as in a process that has not seen the old one
     with pytest.raises(VersionNotFoundError, match="created again"):
         old.open()
 

@@ -248,8 +248,8 @@ def test_a_null_where_files_promised_none_is_an_error(tmp_path: Path) -> None:
     pin = pinned(SourceOptions(uri=str(path)))
     strict = wire_schema(spark_schema(pa.schema([pa.field("a", pa.int64(), nullable=False)])))
     with pytest.raises(SchemaMismatchError, match=r"'a' of .*t\.lance has nulls"):
-        list(scan_slices(pin, [Split(0, 0, 3)], ScanOptions(columns=["a"]), strict))
-    (batch,) = scan_slices(pin, [Split(0, 2, 3)], ScanOptions(columns=["a"]), strict)
+        list(scan_slices(pin, ScanOptions(columns=["a"]), [Split(0, 0, 3)], strict))
+    (batch,) = scan_slices(pin, ScanOptions(columns=["a"]), [Split(0, 2, 3)], strict)
     assert batch.column(0).to_pylist() == [3]
 
 

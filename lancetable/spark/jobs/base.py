@@ -22,7 +22,7 @@ from lancetable.ops.change.rewritten_rows import Prepared, discard_prepared
 from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.read.splits import Split, even_task_rows, plan_splits
 from lancetable.spark import options as limits
-from lancetable.spark.batch_writer import log_skipped
+from lancetable.spark.batch_writer import is_repeat
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, mark_of, pinned
 from lancetable.spark.runner import Json, Work
@@ -80,10 +80,7 @@ class TableJob:
 
     def is_repeat(self, version: TableVersion) -> bool:
         """Return True if a version contains the change, or a later one of the application."""
-        if self.txn is None or not is_done(version.manifest.config, self.txn):
-            return False
-        log_skipped(version.manifest.config, self.txn, version.uri)
-        return True
+        return is_repeat(version, self.txn)
 
     def base(self, plan: Json) -> TableVersion:
         """Open the version that a plan was made for."""

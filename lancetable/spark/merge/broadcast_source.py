@@ -13,8 +13,9 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
@@ -79,7 +80,8 @@ def broadcast_source(frame: DataFrame, directory: str | None, cores: int | None 
     source = None
     try:
         rows = _rows_to_limit(frame, limit, 0 if own is None else _INDEX_BYTES_OF_ROW)
-        written = rows.mapInArrow(_part_writer(own, limit), "part binary, bytes bigint").toArrow()
+        write = partial(write_part, directory=own, limit=limit)
+        written = rows.mapInArrow(write, "part binary, bytes bigint").toArrow()
         parts = written["part"]
         if not parts.null_count and pc.sum(written["bytes"], min_count=0).as_py() <= limit:
             streams = (part.as_buffer() for part in parts)
@@ -110,22 +112,14 @@ def _min_bits(arrow: pa.DataType) -> int:
         return 0
 
 
-def _part_writer(directory: str | None, limit: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that writes the rows of a task."""
-
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        init_worker()
-        context = TaskContext.get()
-        yield from write_part(batches, directory, limit // (1 if context is None else context.partitionId() + 1))
-
-    return write
-
-
 def write_part(batches: Iterator[pa.RecordBatch], directory: str | None, limit: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task as a stream, or as the path of a file in a directory, and their bytes.
 
-    Yields null instead of a part that exceeds the limit, and nothing without rows.
+    Yields null instead of a part that exceeds the task's share of the limit, and nothing without rows.
     """
+    init_worker()
+    context = TaskContext.get()
+    limit //= 1 if context is None else context.partitionId() + 1
     path = None if directory is None else os.path.join(directory, f"{uuid.uuid4()}.arrow")
     size, stream, writer = 0, pa.BufferOutputStream(), None
     try:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
+from operator import and_, or_
 from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
@@ -27,11 +28,11 @@ from lancetable.spark.merge.job import DELETE, KEY, MergeJob, counts_from_result
 from lancetable.spark.merge.join_merge import JoinedMerge, KeyScan
 from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_problem
 from lancetable.spark.pin import Pin
-from lancetable.spark.runner import Json, Runner, SparkRunner, permanent_failure, succeeded
+from lancetable.spark.runner import Json, SparkRunner, permanent_failure, succeeded
 from lancetable.spark.types import spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from lancetable.spark.table import SparkTable
 
@@ -80,18 +81,11 @@ class SparkMergeBuilder:
     """
 
     def __init__(
-        self,
-        table: SparkTable,
-        source: DataFrame,
-        on: tuple[str, ...],
-        *,
-        runner: Runner,
-        cores: int | None,
-        null_keys: NullKeys = "refuse",
+        self, table: SparkTable, source: DataFrame, on: tuple[str, ...], *, null_keys: NullKeys = "refuse"
     ) -> None:
         check_null_keys(null_keys)
-        self._table, self._source, self._runner, self._cores = table, source, runner, cores
-        self._null_keys = null_keys
+        self._table, self._source, self._null_keys = table, source, null_keys
+        self._runner, self._cores = table.runner, table.cores()
         self._clauses = Clauses(on, insert_null_keys=null_keys == "keep")
 
     def when_matched_update_all(
@@ -271,11 +265,8 @@ class SparkMergeBuilder:
         # Columns of the source may have any name.
         names = {name: f"{_SOURCE}{number}" for number, name in enumerate(incoming.names)}
         source = cast_source(self._source, incoming).toDF(*names.values()).withColumn(IN_SOURCE, F.lit(True))
-        matches: Column = F.lit(True)
-        null_key: Column = F.lit(False)
-        for number, name in enumerate(clauses.on):
-            matches = matches & (F.col(f"{KEY}{number}") == F.col(names[name]))
-            null_key = null_key | F.col(names[name]).isNull()
+        matches = reduce(and_, (F.col(f"{KEY}{n}") == F.col(names[name]) for n, name in enumerate(clauses.on)))
+        null_key = reduce(or_, (F.col(names[name]).isNull() for name in clauses.on))
         # Rows with null keys reach the tasks, which count them, also where unmatched rows are of no use.
         counts_null_keys = not clauses.insert_null_keys
         joins = (("inner", "right_outer"), ("left_outer", "full_outer"))

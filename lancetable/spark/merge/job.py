@@ -65,7 +65,9 @@ class MergeJob(RowsJob):
         condition = self.clauses.update_condition
         if condition is not None:
             Condition(condition, version.schema, set(incoming.names))  # raises here rather than in every task
-        columns = _key_columns(self.clauses, on)
+        columns = {f"{KEY}{number}": quote_name(name) for number, name in enumerate(on)}
+        if self.clauses.delete_unmatched:
+            columns[DELETE] = "true" if self.clauses.delete_condition is None else self.clauses.delete_condition
         keys = plan_scan(version, ScanOptions(columns=columns)).output_schema.append(pa.field(ADDRESS, pa.int64()))
         tasks = plan_splits(version, columns=on, task_rows=DEFAULT_TASK_ROWS, task_bytes=DEFAULT_TASK_BYTES)
         # Each part indexes the source and writes a file of its own, so there are no more of them than are of use.
@@ -108,14 +110,6 @@ def incoming_schema(version: TableVersion, names: Sequence[str]) -> pa.Schema:
             column=unknown[0],
         )
     return pa.schema([field for field in table if field.name in names])
-
-
-def _key_columns(clauses: Clauses, on: Sequence[str]) -> dict[str, str]:
-    """Return the expressions of the key columns, and of whether a row without a match is deleted."""
-    columns = {f"{KEY}{number}": quote_name(name) for number, name in enumerate(on)}
-    if clauses.delete_unmatched:
-        columns[DELETE] = "true" if clauses.delete_condition is None else clauses.delete_condition
-    return columns
 
 
 def merge_to_json(prepared: Prepared, counts: Counts) -> Json:
