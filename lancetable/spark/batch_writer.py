@@ -16,25 +16,24 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from lancetable.commit.idempotency import is_done, last_number, properties_of
+from lancetable.dataset import LanceDataset
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, SchemaMismatchError
+from lancetable.fragment import write_fragments
+from lancetable.fragment_metadata import FragmentMetadata
+from lancetable.operation import LanceOperation, Transaction
 from lancetable.ops import commit as commits
 from lancetable.ops.write.write import discard_fragments
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.runner import init_worker
 from lancetable.spark.types import check_stored_as, convert_batch, table_schema, wire_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
-    from lancetable.fragment_metadata import FragmentMetadata
-    from lancetable.table.version import TableVersion
+from lancetable.table.version import TableVersion
 
 logger = logging.getLogger(__name__)
 
@@ -67,9 +66,6 @@ class FragmentWriter:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFragments:
         """Write the rows of one task as fragments; runs in tasks."""
-        from lancetable.dataset import LanceDataset
-        from lancetable.fragment import write_fragments
-
         init_worker()
         options, pin = self._options, self._pin
         batches = (convert_batch(batch, self._schema) for batch in iterator if batch.num_rows)
@@ -99,8 +95,6 @@ class FragmentWriter:
         Raises AlreadyExistsError for a change that was committed before, and for a table that another job created
         since, whose rows stay; CommitConflictError, CommitStateUnknownError.
         """
-        from lancetable.operation import LanceOperation, Transaction
-
         fragments = fragments_of(messages)
         operation: LanceOperation.BaseOperation = LanceOperation.Append(fragments)
         if self._overwrite or pin is None:

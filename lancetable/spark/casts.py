@@ -6,18 +6,14 @@ or a time that the cast would round, since the row would then be stored with ano
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 from pyspark.sql import types as st
 
 from lancetable.errors import SchemaMismatchError
 from lancetable.spark.sql import quote_name
 from lancetable.spark.types import spark_schema, wire_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _INFINITY = float("inf")
 

@@ -13,17 +13,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
 
 from lancetable.commit.idempotency import config_key, last_number
+from lancetable.dataset import LanceDataset
 from lancetable.ops.change.batch_history import replaced_since
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from lancetable.dataset import LanceDataset
 
 
 @dataclass(frozen=True)

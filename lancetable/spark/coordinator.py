@@ -16,14 +16,12 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from lancetable.errors import InvalidInputError, LanceError
 from lancetable.ops.change.retry import retried
+from lancetable.spark.jobs.base import TableJob
 from lancetable.spark.runner import Json, Runner, raise_failures, succeeded
-
-if TYPE_CHECKING:
-    from lancetable.spark.jobs.base import TableJob
 
 logger = logging.getLogger(__name__)
 

@@ -19,20 +19,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 from pyspark.sql.types import StringType, StructField, StructType
 
 from lancetable.errors import InvalidInputError, InvalidOperationError, LanceError
 from lancetable.spark.checkpoint import literal_path
+from lancetable.spark.pipeline_sources import Files
 from lancetable.spark.sql import quote_name
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from lancetable.spark.pipeline_sources import Files
 
 _CORRUPT, _TEXTS = "_lancetable_corrupt_record", "_lancetable_texts"
 _WITH_CORRUPT_RECORDS = ("csv", "json", "xml")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from lancetable.dataset import dataset
 from lancetable.errors import InvalidInputError, VersionNotFoundError
-from lancetable.table.version import open_version, uri_of_branch
-
-if TYPE_CHECKING:
-    from lancetable.spark.options import SourceOptions
-    from lancetable.table.version import TableVersion
+from lancetable.spark.options import SourceOptions
+from lancetable.table.version import TableVersion, open_version, uri_of_branch
 
 _OPEN_VERSIONS = 8
 
@@ -70,8 +67,6 @@ def pinned(options: SourceOptions) -> Pin:
     InvalidInputError
         For a tag together with a branch.
     """
-    from lancetable.dataset import dataset
-
     storage_options = options.storage_options or None
     uri = options.uri
     if options.branch is not None:

@@ -7,24 +7,21 @@ into later scans of the same frame and returns wrong rows; the option `filter` d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from lancetable.errors import ColumnNotFoundError, SchemaMismatchError
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import Split, plan_splits, scan_options_of
+from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.runner import init_worker
 from lancetable.spark.types import convert_batch, wire_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
-    from lancetable.spark.options import SourceOptions
-    from lancetable.table.version import TableVersion
+from lancetable.table.version import TableVersion
 
 _BATCH_BYTES = 16 << 20
 

@@ -16,15 +16,15 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
+from pyspark import SparkFiles, TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from lancetable import errors
 from lancetable.errors import CorruptFileError, LanceError, StoreError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = ["Json", "Runner", "SparkRunner", "ThreadRunner", "Work"]
 
@@ -122,9 +122,6 @@ class SparkRunner:
 
         None on a cluster, in a Connect session, where it is unknown, and if Spark encrypts its files.
         """
-        from pyspark import SparkFiles
-        from pyspark.errors import PySparkException
-
         try:
             master = str(self._spark.sparkContext.master)
         except PySparkException:
@@ -141,8 +138,6 @@ def init_worker() -> None:
     A worker uses as many threads as its task has cores (`spark.task.cpus`), since other tasks run beside it.
     LANCETABLE_THREADS among the executor's environment variables overrides this.
     """
-    from pyspark import TaskContext
-
     context = TaskContext.get()
     if context is not None:  # otherwise a thread of the driver
         os.environ.setdefault("LANCETABLE_THREADS", str(context.cpus()))

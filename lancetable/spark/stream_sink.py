@@ -25,8 +25,11 @@ import uuid
 from typing import TYPE_CHECKING
 
 from pyspark.sql import datasource
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from lancetable.commit.idempotency import config_key, properties_of
+from lancetable.dataset import write_dataset
 from lancetable.errors import (
     AlreadyExistsError,
     DatasetNotFoundError,
@@ -38,16 +41,12 @@ from lancetable.errors import (
 from lancetable.ops.change.batch_history import follows, last_properties
 from lancetable.ops.schema.settings import update_config
 from lancetable.spark.batch_writer import FragmentWriter, WrittenFragments, paths_of
+from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, pinned
-from lancetable.table.version import checkout
+from lancetable.table.version import TableVersion, checkout
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as ArrowWriter
-    from pyspark.sql.datasource import WriterCommitMessage
-    from pyspark.sql.types import StructType
-
-    from lancetable.spark.options import SourceOptions
-    from lancetable.table.version import TableVersion
 else:
     # PySpark 4.0 has no Arrow writer for streams; a write is then refused below, reading works.
     ArrowWriter = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
@@ -196,8 +195,6 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         DatasetNotFoundError
             If it does not exist and the option `create` is false.
         """
-        from lancetable.dataset import write_dataset
-
         options = self._options
         try:
             return pinned(options)

@@ -17,12 +17,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
 
 from lancetable.arguments import parse_asof
+from lancetable.dataset import dataset
 from lancetable.errors import (
     InvalidInputError,
     InvalidOperationError,
@@ -30,16 +32,10 @@ from lancetable.errors import (
     VersionNotFoundError,
 )
 from lancetable.ops.read.appended import appended_by
-from lancetable.spark.options import LATEST
+from lancetable.spark.options import LATEST, SourceOptions
 from lancetable.spark.pin import Pin, mark_of, pinned
 from lancetable.spark.reader import SliceReader
-from lancetable.table.version import checkout, latest, uri_of_branch
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
-    from lancetable.spark.options import SourceOptions
-    from lancetable.table.version import TableVersion
+from lancetable.table.version import TableVersion, checkout, latest, uri_of_branch
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
@@ -267,8 +263,6 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         VersionNotFoundError
             If versions since the moment were cleaned up, unless `failOnDataLoss` is false.
         """
-        from lancetable.dataset import dataset
-
         options, newest = self._options, self._newest()
         if parse_asof(moment).astimezone(timezone.utc) > datetime.now(timezone.utc):
             raise InvalidInputError(

@@ -14,10 +14,11 @@ from dataclasses import asdict, is_dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from lancetable.cleanup import CleanupStats
@@ -39,9 +40,6 @@ from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.reader import scan_options, scan_slices
 from lancetable.spark.runner import Json, Runner, SparkRunner, init_worker, raise_failures
 from lancetable.spark.types import spark_schema, table_schema, wire_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 class SparkTable:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 from pyspark.sql import types as st
 from pyspark.sql.window import Window
@@ -18,11 +19,7 @@ from lancetable.spark.casts import cast_source
 from lancetable.spark.merge import MergeResult
 from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_problem
 from lancetable.spark.sql import quote_name
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-    from lancetable.spark.table import SparkTable
+from lancetable.spark.table import SparkTable
 
 _RANK = "_lancetable_rank"
 _ORDERED = (

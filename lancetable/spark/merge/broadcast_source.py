@@ -16,17 +16,15 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.sql import DataFrame
 
 from lancetable.spark.runner import init_worker
 from lancetable.spark.types import wire_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 # Limit of a source that the driver and every task hold. The tasks that compute the source do not know of each other:
 # the one of partition p may write 1 / (p + 1) of the limit. So any even distribution passes, and n partitions never

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
 import pyroaring
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 
 from lancetable.errors import InvalidOperationError
@@ -32,8 +33,6 @@ from lancetable.spark.runner import Json, SparkRunner, permanent_failure, succee
 from lancetable.spark.types import spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from lancetable.spark.table import SparkTable
 
 _SOURCE, _PARTITION = "_source_", "_partition"
