@@ -25,17 +25,13 @@ def cast_source(source: DataFrame, schema: pa.Schema) -> DataFrame:
     """
     wanted = spark_schema(schema)
     wire_schema(wanted)
-    if _types_of(source.schema) == _types_of(wanted):
+    if source.dtypes == [(field.name, field.dataType.simpleString()) for field in wanted.fields]:
         return source
     given = {field.name: field.dataType for field in source.schema.fields}
     columns = [
         _cast(F.col(quote_name(name)), given[name], wanted[name].dataType, name).alias(name) for name in wanted.names
     ]
     return source.select(*columns)
-
-
-def _types_of(schema: st.StructType) -> list[tuple[str, str]]:
-    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
 def _cast(column: Column, given: st.DataType, wanted: st.DataType, path: str) -> Column:

@@ -130,7 +130,7 @@ class SourceOptions:
             elif value or name == "columns":
                 parsed[option.name] = option.metadata["parse"](option.metadata["name"], value)
         for group in _EXCLUSIVE:
-            if len(names := [_name_of(field_name) for field_name in group if field_name in parsed]) > 1:
+            if len(names := [_NAMES[field_name] for field_name in group if field_name in parsed]) > 1:
                 raise InvalidInputError(f"the options {' and '.join(names)} exclude each other; give one of them")
         if "txn_version" in parsed and "txn_app" not in parsed:
             raise InvalidInputError("txnVersion numbers the changes of an application: name it with txnAppId")
@@ -206,15 +206,11 @@ class SourceOptions:
         """
         for name in fields:
             if getattr(self, name) != getattr(SourceOptions, name):
-                raise InvalidInputError(f"the option {_name_of(name)} {reason}")
+                raise InvalidInputError(f"the option {_NAMES[name]} {reason}")
         return self
 
 
-def _name_of(field_name: str) -> str:
-    """Return the name of the option that a field contains."""
-    return next(str(option.metadata["name"]) for option in OPTIONS.values() if option.name == field_name)
-
-
+_NAMES = {f.name: f.metadata["name"] for f in fields(SourceOptions) if "name" in f.metadata}
 OPTIONS = {str(f.metadata["name"]).lower(): f for f in fields(SourceOptions) if "name" in f.metadata}
 """All options but `storage.<key>`, passed to the store, and `vector.<column>`, the dimension of a vector column."""
 

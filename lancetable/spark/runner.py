@@ -33,11 +33,8 @@ Json: TypeAlias = dict[str, Any]
 _ERROR = "error"
 
 
-class Work(Protocol):
-    """The work that all tasks of a job do. Pickles."""
-
-    def __call__(self, task: Json) -> Json:
-        """Return the result of one task."""
+Work: TypeAlias = Callable[[Json], Json]
+"""The work that all tasks of a job do: a function from a task to its result. Pickles."""
 
 
 class Runner(Protocol):
@@ -143,7 +140,7 @@ def init_worker() -> None:
         os.environ.setdefault("LANCETABLE_THREADS", str(context.cpus()))
 
 
-def run_task(work: Callable[[Json], Json], task: str) -> str:
+def run_task(work: Work, task: str) -> str:
     """Return the result of one task.
 
     An error that every attempt would raise again is a result too, so that the runner does not repeat the task.

@@ -273,9 +273,14 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
             before = dataset(uri, asof=moment, storage_options=options.storage_options or None)
         except VersionNotFoundError as error:
             oldest = dataset(uri, storage_options=options.storage_options or None).version_refs()[0]["version"]
-            if oldest == 1:
-                return {"version": 0}
-            if not options.fail_on_data_loss:
+            if oldest > 1 and options.fail_on_data_loss:
+                raise VersionNotFoundError(
+                    f"versions of {options.uri} since {moment} were cleaned up, and the oldest one left is {oldest}."
+                    f" Pass startingVersion {oldest} to begin with its rows, startingVersion 0 for the whole table, or"
+                    " option('failOnDataLoss', 'false')",
+                    version=oldest,
+                ) from error
+            if oldest > 1:
                 logger.warning(
                     "%s: versions before %d were cleaned up; those since %s are left out, because failOnDataLoss is"
                     " false",
@@ -283,13 +288,7 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
                     oldest,
                     moment,
                 )
-                return self._offset(newest, oldest - 1)
-            raise VersionNotFoundError(
-                f"versions of {options.uri} since {moment} were cleaned up, and the oldest one left is {oldest}. Pass"
-                f" startingVersion {oldest} to begin with its rows, startingVersion 0 for the whole table, or"
-                " option('failOnDataLoss', 'false')",
-                version=oldest,
-            ) from error
+            return self._offset(newest, oldest - 1)
         return _offset_of(before.table_version)
 
 

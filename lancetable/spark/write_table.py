@@ -93,11 +93,9 @@ def write_table(
         "txnVersion": number,
         "create": "true" if creates else None,
     }
-    for name, value in options.items():
-        if value is not None:
-            writer = writer.option(name, str(value))
+    given = {name: str(value) for name, value in options.items() if value is not None}
     try:
-        writer.save(str(path))
+        writer.options(**given).save(str(path))
     except Exception as error:
         # Spark passes the message of an error of a data source, not its type.
         if not creates or "AlreadyExistsError" not in str(error):

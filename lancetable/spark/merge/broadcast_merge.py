@@ -45,13 +45,9 @@ def keys_compare_as_in_spark(keys: Iterable[pa.DataType]) -> bool:
 
 def null_key_rows(source: tuple[Part, ...], on: Sequence[str]) -> pyroaring.BitMap:
     """Return the positions of the source rows that have a null in their key."""
-    start, positions = 0, pyroaring.BitMap()
-    for part in source:
-        for batch in open_part(part):
-            null = null_keys([batch.column(name) for name in on])
-            positions |= pyroaring.BitMap(np.flatnonzero(null) + start)
-            start += batch.num_rows
-    return positions
+    batches = (batch for part in source for batch in open_part(part))
+    has_null = [null_keys([batch.column(name) for name in on]) for batch in batches]
+    return pyroaring.BitMap(np.flatnonzero(np.concatenate(has_null))) if has_null else pyroaring.BitMap()
 
 
 @dataclass(frozen=True)
