@@ -6,8 +6,6 @@ be the same in all of them, above all the version, and pickles carry it to the o
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -33,9 +31,7 @@ class LanceDataSource(DataSource):
     is meant for one run.
     """
 
-    def __init__(self, options: Any) -> None:
-        super().__init__(options)
-        self._pin: Pin | None = None
+    _pin: Pin | None = None
 
     @classmethod
     def name(cls) -> str:

@@ -425,7 +425,7 @@ class _Steps:
 
     @contextmanager
     def step(self, name: str, batch: int | None = None, table: SparkTable | None = None) -> Iterator[_RunningStep]:
-        """Time a step, and report it if it succeeds."""
+        """Time a step, report it if it succeeds, and add it to the table of metrics."""
         started, start = Step(self._run, self._pipeline.name, name, batch), time.perf_counter()
         running = _RunningStep(table)
         yield running
@@ -434,12 +434,9 @@ class _Steps:
         done = replace(started, **running.counts, seconds=seconds, version=version)
         self.done.append(done)
         self._progress(done)
-        if self._pipeline.metrics is not None:
-            self._measured(done, self._pipeline.metrics, dict(self._pipeline.storage_options or {}) or None)
-
-    @staticmethod
-    def _measured(done: Step, uri: str, storage_options: dict[str, str] | None) -> None:
-        """Add a row to the table of metrics, which is created with the first one."""
+        uri, storage_options = self._pipeline.metrics, dict(self._pipeline.storage_options or {}) or None
+        if uri is None:
+            return
         row = pa.Table.from_pylist([{**asdict(done), "unparsed": json.dumps(done.unparsed)}], METRICS_SCHEMA)
         try:
             write_dataset(row, uri, storage_options=storage_options)

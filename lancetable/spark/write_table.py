@@ -71,12 +71,18 @@ def write_table(
 
     register(df.sparkSession)
     creates = mode in ("errorifexists", "error", "ignore")
-    if creates and _exists(path, storage_options):
-        if mode == "ignore":
+    if creates:
+        try:
+            open_version(path, storage_options=storage_options)
+        except DatasetNotFoundError:
+            pass
+        else:
+            if mode != "ignore":
+                problem = f"Dataset already exists: {path}; choose mode='append' or 'overwrite'"
+                raise AlreadyExistsError(problem, path=path)
             logger.info("%s: the table exists, so mode 'ignore' writes nothing", path)
             return
-        raise AlreadyExistsError(f"Dataset already exists: {path}; choose mode='append' or 'overwrite'", path=path)
-    if txn is not None and not creates:
+    elif txn is not None:
         try:
             # Spark does not pass on the log of the writer.
             is_repeat(open_version(path, storage_options=storage_options), txn)
@@ -102,11 +108,3 @@ def write_table(
             raise
         if mode != "ignore":
             raise AlreadyExistsError(f"Dataset already exists: {path}; choose another mode", path=path) from error
-
-
-def _exists(path: str, storage_options: Mapping[str, str] | None) -> bool:
-    try:
-        open_version(path, storage_options=storage_options)
-    except DatasetNotFoundError:
-        return False
-    return True

@@ -95,19 +95,13 @@ def _rows_to_limit(frame: DataFrame, limit: int, row_bytes: int) -> DataFrame:
 
     One row more than the limit allows is left, of the task or of all tasks, so that the source is still too large.
     """
-    bits = 8 * row_bytes + sum(map(_min_bits, wire_schema(frame.schema).types))
+    types = wire_schema(frame.schema).types
+    fixed = (kind.bit_width for kind in types if pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
+    bits = 8 * row_bytes + sum(fixed)
     if not bits:
         return frame
     number_in_task = f"(monotonically_increasing_id() & {(1 << 33) - 1})"  # the bits above are those of the task
     return frame.where(f"{number_in_task} <= {8 * limit // bits} div (spark_partition_id() + 1)")
-
-
-def _min_bits(arrow: pa.DataType) -> int:
-    """Return the bits of a value of a type, 0 if values differ in size."""
-    try:
-        return int(arrow.bit_width)
-    except ValueError:
-        return 0
 
 
 def write_part(batches: Iterator[pa.RecordBatch], directory: str | None, limit: int) -> Iterator[pa.RecordBatch]:
