@@ -22,7 +22,7 @@ class AddColumnsJob(TableJob):
     """The addition of columns: SQL expressions by name, or a function of a batch of `columns`.
 
     `new` is the schema of the columns that a function returns; that of expressions follows from the table. A task is
-    {"fragment"} -> {"fragment", "reused"}.
+    {"fragment"} -> {"fragment", "reused"}. Files of a run that failed stay: the next run of the job finds them.
     """
 
     values: Mapping[str, str] | Callable[[pa.RecordBatch], Any]
@@ -70,7 +70,3 @@ class AddColumnsJob(TableJob):
         fragments = [Fragment.from_json(result["fragment"]) for result in results]
         new_columns.commit_fragments(self.base(plan), fragments, schema_from_string(plan["new"]), uuid)
         return {"reused": sum(result["reused"] for result in results)}
-
-    def discard(self, plan: Json, results: list[Json]) -> Json:
-        """Leave the files: the next run of the job finds them."""
-        return {}

@@ -75,8 +75,8 @@ class TableJob:
         raise NotImplementedError
 
     def discard(self, plan: Json, results: list[Json]) -> Json:
-        """Remove the files that results name, because other tasks failed."""
-        raise NotImplementedError
+        """Remove the files that results name, because other tasks failed. By default they stay."""
+        return {}
 
     def is_repeat(self, version: TableVersion) -> bool:
         """Return True if a version contains the change, or a later one of the application."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import pyarrow as pa
@@ -69,18 +70,15 @@ class MergeJob(RowsJob):
         if self.clauses.delete_unmatched:
             columns[DELETE] = "true" if self.clauses.delete_condition is None else self.clauses.delete_condition
         keys = plan_scan(version, ScanOptions(columns=columns)).output_schema.append(pa.field(ADDRESS, pa.int64()))
-        tasks = plan_splits(version, columns=on, task_rows=DEFAULT_TASK_ROWS, task_bytes=DEFAULT_TASK_BYTES)
+        split = partial(plan_splits, version, columns=on, task_bytes=DEFAULT_TASK_BYTES)
         # Each part indexes the source and writes a file of its own, so there are no more of them than are of use.
-        part_rows = rows_per_task(version, self.cores)
-        parts = plan_splits(
-            version, columns=on, task_rows=part_rows, task_bytes=DEFAULT_TASK_BYTES, whole_fragments=True
-        )
+        parts = split(task_rows=rows_per_task(version, self.cores), whole_fragments=True)
         return {
             "on": list(on),
             "incoming": schema_to_string(incoming),
             "columns": columns,
             "keys": schema_to_string(keys),
-            "tasks": tasks_of_slices(tasks),
+            "tasks": tasks_of_slices(split(task_rows=DEFAULT_TASK_ROWS)),
             "parts": tasks_of_slices(parts),
         }
 
