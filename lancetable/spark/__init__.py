@@ -5,8 +5,6 @@ Needs PySpark 4.0 or newer, which the platform has or `pip install 'lancetable[s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 try:
     import pyspark.sql.datasource  # noqa: F401  # fails here, with a remedy, rather than deep inside a worker
 except ImportError as error:
@@ -16,15 +14,13 @@ except ImportError as error:
     ) from error
 
 from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from lancetable.spark.data_source import LanceDataSource
 from lancetable.spark.merge import MergeResult, SparkMergeBuilder
 from lancetable.spark.table import SparkTable
 from lancetable.spark.write_table import write_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = ["LanceDataSource", "MergeResult", "SparkMergeBuilder", "SparkTable", "register", "write_table"]
 
@@ -41,6 +37,11 @@ def register(spark: SparkSession) -> None:
     ----------
     spark
         A classic or Connect session.
+
+    Raises
+    ------
+    AnalysisException
+        If Spark refuses the registration.
 
     Examples
     --------

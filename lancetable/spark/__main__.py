@@ -10,13 +10,15 @@ import argparse
 import importlib
 import runpy
 import sys
+from functools import partial
 from typing import Any
 
 from lancetable.errors import LanceError
-from lancetable.spark.pipeline import Pipeline, Step
+from lancetable.spark.pipeline import Pipeline
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run the command of the arguments, by default those of the process, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m lancetable.spark", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
     run = commands.add_parser("run", help="run a pipeline once")
@@ -41,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     try:
-        pipeline.run(spark, _print_step, continue_from_checkpoint=given.continue_from_checkpoint)
+        pipeline.run(spark, partial(print, flush=True), continue_from_checkpoint=given.continue_from_checkpoint)
     except LanceError as error:
         sys.stderr.write(f"{pipeline.name}: {type(error).__name__}: {error}\n")
         return 1
@@ -59,11 +61,6 @@ def _load_pipeline(reference: str) -> Pipeline:
     if not isinstance(pipeline, Pipeline):
         raise SystemExit(f"{module} has no pipeline {name!r}")
     return pipeline
-
-
-def _print_step(step: Step) -> None:
-    sys.stdout.write(f"{step}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -11,39 +11,38 @@ files stay.
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from lancetable.commit.idempotency import is_done, last_number, properties_of
+from lancetable.dataset import LanceDataset
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, SchemaMismatchError
+from lancetable.fragment import write_fragments
+from lancetable.fragment_metadata import FragmentMetadata
+from lancetable.operation import LanceOperation, Transaction
 from lancetable.ops import commit as commits
 from lancetable.ops.write.write import discard_fragments
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.runner import init_worker
-from lancetable.spark.types import check_stored_as, convert_batches, table_schema, wire_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
-    from lancetable.fragment_metadata import FragmentMetadata
+from lancetable.spark.types import check_stored_as, convert_batch, table_schema, wire_schema
+from lancetable.table.version import TableVersion
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class WrittenFragments(WriterCommitMessage):
-    """The fragments that one task wrote, each as JSON, and the version they were written for."""
+    """The fragments that one task wrote, and the version they were written for."""
 
-    fragments: list[str]
+    fragments: list[FragmentMetadata]
     pin: Pin | None = None
 
 
@@ -67,18 +66,12 @@ class FragmentWriter:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFragments:
         """Write the rows of one task as fragments; runs in tasks."""
-        from lancetable.dataset import LanceDataset
-        from lancetable.fragment import write_fragments
-
         init_worker()
         options, pin = self._options, self._pin
-        batches = (batch for batch in convert_batches(iterator, self._schema) if batch.num_rows)
+        batches = (convert_batch(batch, self._schema) for batch in iterator if batch.num_rows)
         first = next(batches, None)
         if first is None:
             return WrittenFragments([])
-        limits: dict[str, Any] = {}
-        if options.max_rows_per_file is not None:
-            limits["max_rows_per_file"] = options.max_rows_per_file
         fragments = write_fragments(
             pa.RecordBatchReader.from_batches(self._schema, chain([first], batches)),
             options.uri if pin is None else LanceDataset.from_version(pin.open()),
@@ -86,9 +79,9 @@ class FragmentWriter:
             mode="overwrite" if self._overwrite or pin is None else "append",
             data_storage_version=options.data_storage_version,
             storage_options=options.storage_options or None,
-            **limits,
+            max_rows_per_file=options.max_rows_per_file,
         )
-        return WrittenFragments([json.dumps(fragment.to_json()) for fragment in fragments], pin)
+        return WrittenFragments(fragments, pin)
 
     def _commit(
         self,
@@ -102,18 +95,14 @@ class FragmentWriter:
         Raises AlreadyExistsError for a change that was committed before, and for a table that another job created
         since, whose rows stay; CommitConflictError, CommitStateUnknownError.
         """
-        from lancetable.operation import LanceOperation, Transaction
-
         fragments = fragments_of(messages)
         operation: LanceOperation.BaseOperation = LanceOperation.Append(fragments)
         if self._overwrite or pin is None:
             operation = LanceOperation.Overwrite(self._schema, fragments)
         version = 0 if pin is None else pin.version
         transaction = Transaction(version, operation, transaction_uuid, dict(properties)).to_format()
-        if pin is None:
-            commits.commit(self._options.uri, transaction, storage_options=self._options.storage_options or None)
-        else:
-            commits.commit(pin.open(), transaction)
+        target = self._options.uri if pin is None else pin.open()
+        commits.commit(target, transaction, storage_options=self._options.storage_options or None)
 
     def _discard(self, messages: Iterable[WriterCommitMessage | None], transaction_uuid: str | None) -> None:
         """Remove the files of messages, unless the transaction may be committed."""
@@ -127,10 +116,8 @@ class FragmentWriter:
 
 def fragments_of(messages: Iterable[WriterCommitMessage | None]) -> list[FragmentMetadata]:
     """Return the fragments of all tasks that succeeded, in the order of the tasks."""
-    from lancetable.fragment_metadata import FragmentMetadata
-
     written = (message for message in messages if isinstance(message, WrittenFragments))
-    return [FragmentMetadata.from_json(fragment) for message in written for fragment in message.fragments]
+    return [fragment for message in written for fragment in message.fragments]
 
 
 def paths_of(messages: Iterable[WriterCommitMessage | None]) -> list[str]:
@@ -157,9 +144,19 @@ class LanceWriter(FragmentWriter, DataSourceArrowWriter):
         self._append_to(pin)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFragments:
+        """Write the rows of one task; nothing if the change was committed before."""
         return WrittenFragments([]) if self._skip else super().write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit what all tasks wrote, with the number of the change.
+
+        Raises
+        ------
+        AlreadyExistsError
+            If another job created the table since the write began.
+        CommitConflictError, CommitStateUnknownError
+            If the commit failed, or its outcome is unknown.
+        """
         txn = self._options.txn
         try:
             if not self._skip:
@@ -170,41 +167,48 @@ class LanceWriter(FragmentWriter, DataSourceArrowWriter):
                 raise
             # Another run of the same job was faster.
             self._discard(messages, self._transaction_uuid)
-        assert txn is not None
-        log_skipped(pinned(self._options).open().manifest.config, txn, self._options.uri)
+        is_repeat(pinned(self._options).open(), txn)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what the tasks wrote, unless it may be committed."""
         self._discard(messages, self._transaction_uuid)
 
     def _was_committed(self) -> bool:
         return is_done(pinned(self._options).open().manifest.config, self._options.txn)
 
 
-def log_skipped(config: Mapping[str, str], txn: tuple[str, int], uri: str) -> None:
-    """Log that a change is not made because it, or a later one of the application, was committed before.
+def is_repeat(version: TableVersion, txn: tuple[str, int] | None) -> bool:
+    """Return True if a change, or a later one of the application, was committed before; log that it is not made again.
 
     A later one is a warning: it shows a new checkpoint, or a name that is used twice, which begins with lower numbers.
     """
+    if txn is None or not is_done(version.manifest.config, txn):
+        return False
     app, number = txn
-    last = last_number(config, app)
+    last = last_number(version.manifest.config, app)
     if last == number:
-        logger.info("%s: change %d of %s was committed before", uri, number, app)
+        logger.info("%s: change %d of %r was committed before", version.uri, number, app)
     else:
         logger.warning(
-            "%s: no rows are written for change %d of %s, because its change %s was committed before. Unless this is a"
-            " repeat of an old change, pass a higher number or another name",
-            uri,
+            "%s: change %d of %r is not made, because its change %s was committed before. Numbers must rise: unless"
+            " this repeats an old change, pass a higher number or another name",
+            version.uri,
             number,
             app,
             last,
         )
+    return True
 
 
 def appended_schema(incoming: pa.Schema, table: pa.Schema, uri: str) -> pa.Schema:
     """Return the table's fields that the frame has, in the types of the table.
 
-    Nullable columns that the frame lacks become null. Raises SchemaMismatchError for other differences that would
-    change or drop values.
+    Nullable columns that the frame lacks become null.
+
+    Raises
+    ------
+    SchemaMismatchError
+        For other differences, which would change or drop values.
     """
     unknown = [name for name in incoming.names if name not in table.names]
     if unknown:

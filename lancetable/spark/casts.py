@@ -6,20 +6,14 @@ or a time that the cast would round, since the row would then be stored with ano
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 from pyspark.sql import types as st
 
 from lancetable.errors import SchemaMismatchError
 from lancetable.spark.sql import quote_name
 from lancetable.spark.types import spark_schema, wire_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-__all__ = ["cast_source"]
 
 _INFINITY = float("inf")
 
@@ -31,17 +25,13 @@ def cast_source(source: DataFrame, schema: pa.Schema) -> DataFrame:
     """
     wanted = spark_schema(schema)
     wire_schema(wanted)
-    if _types_of(source.schema) == _types_of(wanted):
+    if source.dtypes == [(field.name, field.dataType.simpleString()) for field in wanted.fields]:
         return source
     given = {field.name: field.dataType for field in source.schema.fields}
     columns = [
         _cast(F.col(quote_name(name)), given[name], wanted[name].dataType, name).alias(name) for name in wanted.names
     ]
     return source.select(*columns)
-
-
-def _types_of(schema: st.StructType) -> list[tuple[str, str]]:
-    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
 def _cast(column: Column, given: st.DataType, wanted: st.DataType, path: str) -> Column:

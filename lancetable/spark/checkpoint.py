@@ -13,19 +13,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
 
 from lancetable.commit.idempotency import config_key, last_number
+from lancetable.dataset import LanceDataset
 from lancetable.ops.change.batch_history import replaced_since
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from lancetable.dataset import LanceDataset
-
-__all__ = ["Checkpoint", "accept_table", "literal_path", "out_of_step", "read_checkpoint"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +33,13 @@ class Checkpoint:
 
 
 def read_checkpoint(spark: SparkSession, path: str) -> Checkpoint | None:
-    """Return the state of the checkpoint at a path, None if no stream has begun there."""
+    """Return the state of the checkpoint at a path, None if no stream has begun there.
+
+    Raises
+    ------
+    AnalysisException
+        If Spark cannot read the checkpoint.
+    """
     pattern = f"{literal_path(path.rstrip('/'))}/{{metadata,offsets/*,commits/*}}"
     try:
         # Through Spark, which has the credentials of the checkpoint's store.

@@ -16,16 +16,12 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from lancetable.errors import InvalidInputError, LanceError
 from lancetable.ops.change.retry import retried
+from lancetable.spark.jobs.base import TableJob
 from lancetable.spark.runner import Json, Runner, raise_failures, succeeded
-
-if TYPE_CHECKING:
-    from lancetable.spark.jobs.base import TableJob
-
-__all__ = ["Coordinator", "DeployMode", "Request", "coordinator_for", "run_job"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,14 +35,12 @@ _RETRY_SECONDS = 24 * 3600.0  # a distributed job may take hours; the number of 
 
 @dataclass(frozen=True)
 class Coordinator:
-    """A process that opens the table on behalf of jobs: this one, or with a runner a task of it."""
+    """A process that opens the table on behalf of jobs: this one, or with a runner a task of it.
+
+    A task may run more than once, even at the same time.
+    """
 
     runner: Runner | None
-
-    @property
-    def may_repeat(self) -> bool:
-        """True if a request may run more than once, even at the same time."""
-        return self.runner is not None
 
     def submit(self, request: Request) -> Json:
         """Return the result of a request."""
@@ -60,7 +54,13 @@ def _run_request(request: Request, _task: Json) -> Json:
 
 
 def coordinator_for(mode: DeployMode, runner: Runner) -> Coordinator:
-    """Return the coordinator of a deploy mode. Raises InvalidInputError for an unknown mode."""
+    """Return the coordinator of a deploy mode.
+
+    Raises
+    ------
+    InvalidInputError
+        If the mode is unknown.
+    """
     if mode not in get_args(DeployMode):
         raise InvalidInputError(f"run_on is 'client' or 'cluster', not {mode!r}")
     return Coordinator(None if mode == "client" else runner)
@@ -84,15 +84,14 @@ def run_job(
             raise_failures(results)
         except LanceError:
             if written := succeeded(results):
-                _discard(job, coordinator, plan, written)
+                try:
+                    coordinator.submit(partial(job.discard, plan, written))
+                except Exception as error:  # of Spark or of the store; the caller gets the error of the task
+                    logger.warning(
+                        "could not remove the files of %d tasks that are not committed: %s", len(written), error
+                    )
             raise
-        return coordinator.submit(partial(job.finish, plan, results, str(uuid.uuid4()), coordinator.may_repeat))
+        may_repeat = coordinator.runner is not None
+        return coordinator.submit(partial(job.finish, plan, results, str(uuid.uuid4()), may_repeat))
 
     return retried(attempt, conflict_retries=conflict_retries, retry_timeout_s=_RETRY_SECONDS)
-
-
-def _discard(job: TableJob, coordinator: Coordinator, plan: Json, written: list[Json]) -> None:
-    try:
-        coordinator.submit(partial(job.discard, plan, written))
-    except Exception as error:  # of Spark or of the store; the caller gets the error of the task that failed
-        logger.warning("could not remove the files of %d tasks that are not committed: %s", len(written), error)

@@ -6,8 +6,6 @@ be the same in all of them, above all the version, and pickles carry it to the o
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -33,27 +31,75 @@ class LanceDataSource(DataSource):
     is meant for one run.
     """
 
-    def __init__(self, options: Any) -> None:
-        super().__init__(options)
-        self._pin: Pin | None = None
+    _pin: Pin | None = None
 
     @classmethod
     def name(cls) -> str:
+        """Return the name of the format, for `spark.read.format`."""
         return "lance"
 
     def schema(self) -> StructType:
+        """Return the schema of the version that the options name, which is pinned for the read.
+
+        Raises
+        ------
+        DatasetNotFoundError, VersionNotFoundError, RefNotFoundError
+            If the table, the version, the branch or the tag does not exist.
+        ColumnNotFoundError
+            If the version does not have a column of the option `columns`.
+        InvalidInputError
+            For an unknown or invalid option.
+        """
         options = SourceOptions.parse(self.options)
         self._pin = pinned(options)
         return spark_schema(projected_schema(self._pin, options.columns))
 
     def reader(self, schema: StructType) -> LanceReader:
+        """Return the reader of a batch.
+
+        Raises
+        ------
+        ColumnNotFoundError
+            If the version does not have a column of `schema`.
+        InvalidInputError
+            For an option that is unknown, invalid or not for batch reads.
+        """
         return LanceReader(SourceOptions.parse(self.options).for_batch_read(), schema, self._pin)
 
     def writer(self, schema: StructType, overwrite: bool) -> LanceWriter:
+        """Return the writer of a batch.
+
+        Raises
+        ------
+        AlreadyExistsError, DatasetNotFoundError
+            If the option `create` does not fit the table.
+        SchemaMismatchError
+            If the rows do not fit the table.
+        InvalidInputError
+            For an option that is unknown, invalid or not for batch writes.
+        """
         return LanceWriter(SourceOptions.parse(self.options), schema, overwrite)
 
     def streamReader(self, schema: StructType) -> LanceStreamReader:  # noqa: N802  # Spark's name
+        """Return the reader of a stream.
+
+        Raises
+        ------
+        ColumnNotFoundError
+            If the newest version does not have a column of `schema`.
+        InvalidInputError
+            For an option that is unknown, invalid or not for streaming reads.
+        """
         return LanceStreamReader(SourceOptions.parse(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> LanceStreamWriter:  # noqa: N802  # Spark's name
+        """Return the writer of the batches of a stream.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If the rows do not fit the table.
+        InvalidInputError
+            For an option that is unknown, invalid or not for streaming writes.
+        """
         return LanceStreamWriter(SourceOptions.parse(self.options), schema, overwrite)

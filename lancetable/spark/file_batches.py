@@ -14,29 +14,24 @@ differ, each file is read by its own header.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 from pyspark.sql.types import StringType, StructField, StructType
 
 from lancetable.errors import InvalidInputError, InvalidOperationError, LanceError
 from lancetable.spark.checkpoint import literal_path
+from lancetable.spark.pipeline_sources import Files
 from lancetable.spark.sql import quote_name
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from lancetable.spark.pipeline_sources import Files
-
-__all__ = ["FileBatch", "InferredSchema", "open_batch"]
-
-_CORRUPT = "_lancetable_corrupt_record"
+_CORRUPT, _TEXTS = "_lancetable_corrupt_record", "_lancetable_texts"
 _WITH_CORRUPT_RECORDS = ("csv", "json", "xml")
 _SHOWN_CHARACTERS, _SHOWN_FILES = 200, 3
 
@@ -74,12 +69,14 @@ class _Group:
 class _Part:
     """The records of files that are read alike, and the names of the columns that the user wants.
 
-    `corrupt` names the column with records that do not parse, None if they are not looked for.
+    `corrupt` names the column with records that do not parse, None if they are not looked for. If `is_parsed`, all
+    files have to be parsed before their rows are used.
     """
 
     records: DataFrame
     wanted: list[str]
     corrupt: str | None
+    is_parsed: bool
 
 
 @contextmanager
@@ -104,6 +101,8 @@ def open_batch(source: Files, spark: SparkSession, names: DataFrame, inferred: I
         If the schema has a column that the header of a file does not have.
     InvalidOperationError
         If more records do not parse than `Files.max_unparsed`.
+    LanceError
+        If the files cannot be read otherwise.
     """
     paths = sorted(row["path"] for row in names.collect() if row["length"])
     groups = _by_partition_folders(paths, source.path)
@@ -111,98 +110,94 @@ def open_batch(source: Files, spark: SparkSession, names: DataFrame, inferred: I
     with ExitStack() as persisted:
         try:
             parts = [part for group in groups for part in reader.parts(group, compares_headers=source.has_header)]
-            batch = _counted(source, parts, persisted, paths)
+            batch = _counted(source, parts, persisted, paths) if parts else reader.empty()
         except LanceError:
             raise
         except Exception:  # Spark's class for a header that differs is another one in each release and on Connect
             if not source.has_header:
                 raise
             parts = [part for group in groups for part in reader.parts_by_header(group)]
-            batch = _counted(source, parts, persisted, paths)
-        yield reader.empty() if batch is None else batch
+            batch = _counted(source, parts, persisted, paths) if parts else reader.empty()
+        yield batch
 
 
 def _by_partition_folders(paths: Sequence[str], folder: str) -> list[_Group]:
     """Group files, since Spark drops files without partition folders that are read together with others."""
     groups = defaultdict[tuple[str, tuple[str, ...]], list[str]](list)
     # The folder may be relative or a pattern: its last name ends what is above the partition folders.
-    depth = len([name for name in re.sub(r"^[a-z0-9+.-]+:(//[^/]*)?", "", folder).split("/") if name not in ("", ".")])
-    is_absolute = re.match(r"/|[a-z0-9+.-]+:", folder) is not None
+    depth = 0
+    if re.match(r"/|[a-z0-9+.-]+:", folder):
+        names = re.sub(r"^[a-z0-9+.-]+:(//[^/]*)?", "", folder).split("/")
+        depth = len([name for name in names if name not in ("", ".")])
     for path in paths:
         scheme = re.match(r"[a-z0-9+.-]+:(//[^/]*)?", path)
         root = scheme[0] if scheme else ""
         folders = [name for name in path[len(root) :].split("/")[:-1] if name]
-        first = depth if is_absolute else 0
-        while first < len(folders) and "=" not in folders[first]:
-            first += 1
+        first = next((n for n in range(depth, len(folders)) if "=" in folders[n]), len(folders))
         keys = tuple(name.partition("=")[0] for name in folders[first:] if "=" in name)
         base = f"{root}/{'/'.join(folders[:first])}" if keys else ""
         groups[base, keys].append(path)
     return [_Group(base, keys, files) for (base, keys), files in groups.items()]
 
 
-def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Sequence[str]) -> FileBatch | None:
-    """Return the rows of all parts, once all files with values to parse are parsed; None without any part."""
-    if not parts:
-        return None
-    total, values, frames = 0, defaultdict[str, int](int), []
+def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Sequence[str]) -> FileBatch:
+    """Return the rows of all parts, once all files with values to parse are parsed."""
+    total, values, frames = 0, Counter[str](), []
     for part in parts:
         records = part.records
-        if part.corrupt is not None or source.has_header:
-            records.persist()
-            persisted.callback(records.unpersist)
+        if part.is_parsed:
+            persisted.callback(records.persist().unpersist)
         if part.corrupt is not None:
             text = F.col(quote_name(part.corrupt))
             broken = records.where(text.isNotNull())
             count = broken.count()
             total += count
             if count:
-                unparsed = _unparsed_values(source, broken, part.corrupt)
-                for name in part.wanted:
-                    values[name] += unparsed.get(name, 0)
-                if source.max_unparsed is not None and total > source.max_unparsed:
-                    example = str(broken.select(text).limit(1).collect()[0][0])
-                    raise _too_many(source, total, values, example, paths)
+                values += _unparsed_values(source, broken, part)
+                _check_unparsed(source, total, values, broken.select(text), paths)
             if source.option("mode").upper() == "DROPMALFORMED":
                 records = records.where(text.isNull())
-        elif source.has_header:
+        elif part.is_parsed:
             records.count()
         frames.append(records.select(*[F.col(quote_name(name)) for name in part.wanted]))
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
-    is_persisted = all(part.corrupt is not None or source.has_header for part in parts)
-    return FileBatch(rows, total, {name: count for name, count in values.items() if count}, is_persisted)
+    return FileBatch(rows, total, dict(values), all(part.is_parsed for part in parts))
 
 
-def _too_many(
-    source: Files, total: int, values: dict[str, int], example: str, paths: Sequence[str]
-) -> InvalidOperationError:
-    shown = ", ".join(f"{name}: {count}" for name, count in values.items() if count) or "no single column"
+def _check_unparsed(source: Files, total: int, values: Counter[str], texts: DataFrame, paths: Sequence[str]) -> None:
+    """Check that no more records do not parse than the source allows.
+
+    Raises
+    ------
+    InvalidOperationError
+        If there are more.
+    """
+    if source.max_unparsed is None or total <= source.max_unparsed:
+        return
+    example = str(texts.limit(1).collect()[0][0])[:_SHOWN_CHARACTERS]
+    shown = ", ".join(f"{name}: {count}" for name, count in values.items()) or "no single column"
     more = f" and {len(paths) - _SHOWN_FILES} more" if len(paths) > _SHOWN_FILES else ""
-    return InvalidOperationError(
+    raise InvalidOperationError(
         f"{total} records of {', '.join(paths[:_SHOWN_FILES])}{more} do not parse (values by column: {shown}), more"
-        f" than max_unparsed={source.max_unparsed}, for example {example[:_SHOWN_CHARACTERS]!r}: correct the files, the"
-        " schema or the options, or raise max_unparsed to store null for such values"
+        f" than max_unparsed={source.max_unparsed}, for example {example!r}: correct the files, the schema or the"
+        " options, or raise max_unparsed to store null for such values"
     )
 
 
-def _unparsed_values(source: Files, broken: DataFrame, corrupt: str) -> dict[str, int]:
+def _unparsed_values(source: Files, broken: DataFrame, part: _Part) -> Counter[str]:
     """Return by column how many values of broken records are null although the record has a string for them."""
-    names = [name for name in broken.columns if name != corrupt]
-    text = F.col(quote_name(corrupt))
+    names = [name for name in broken.columns if name != part.corrupt]
+    text = F.col(quote_name(str(part.corrupt)))
     options = {name: str(value) for name, value in source.options.items() if name.lower() not in ("mode", "header")}
     if source.kind == "csv":
         parsed = F.from_csv(text, ", ".join(f"{quote_name(name)} string" for name in names), options)
     elif source.kind == "json":
         parsed = F.from_json(text, StructType([StructField(name, StringType()) for name in names]), options)
     else:
-        return {}
-    nulls = [F.col(quote_name(name)).isNull().alias(f"null_{number}") for number, name in enumerate(names)]
-    counts = [
-        F.count_if(F.col(f"null_{number}") & F.col("texts").getField(name).isNotNull())
-        for number, name in enumerate(names)
-    ]
-    row = broken.select(*nulls, parsed.alias("texts")).agg(*counts).collect()[0]
-    return {name: row[number] for number, name in enumerate(names) if row[number]}
+        return Counter()
+    counts = [F.count_if(F.col(quote_name(name)).isNull() & F.col(_TEXTS).getField(name).isNotNull()) for name in names]
+    row = broken.withColumn(_TEXTS, parsed).agg(*counts).collect()[0]
+    return Counter({name: row[number] for number, name in enumerate(names) if row[number] and name in part.wanted})
 
 
 class _Reader:
@@ -244,7 +239,7 @@ class _Reader:
             reader = reader.option("enforceSchema", "false").option("columnPruning", "false")
         records = reader.load([literal_path(path) for path in group.paths])
         partitions = [name for name in records.columns if name not in schema.names]
-        return [_Part(records, [*wanted, *partitions], corrupt)]
+        return [_Part(records, [*wanted, *partitions], corrupt, corrupt is not None or source.has_header)]
 
     def _reader(self, group: _Group, corrupt: str | None) -> Any:
         """Return a reader for files, of which partition folders become columns."""
@@ -256,7 +251,13 @@ class _Reader:
         return reader.option("basePath", group.base) if group.base else reader
 
     def _load_schema(self, reader: Any, paths: Sequence[str]) -> StructType:
-        """Return the schema of files, without fields if they have no record to infer it from."""
+        """Return the schema of files, without fields if they have no record to infer it from.
+
+        Raises
+        ------
+        AnalysisException
+            If Spark cannot read the files.
+        """
         try:
             schema = reader.load([literal_path(path) for path in paths]).schema
         except AnalysisException as error:

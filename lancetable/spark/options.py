@@ -14,6 +14,7 @@ DEFAULT_BATCH_ROWS = 262_144  # or 16 MB: the cost of a batch in Python, 2 to 3 
 _CATALOG_OPTION = "owner"  # Spark adds it to the options of a table of its catalog
 DEFAULT_TASK_ROWS = 1_048_576
 MOST_TASK_ROWS, LEAST_TASK_ROWS = 8 << 20, 128 << 10
+DEFAULT_FILE_ROWS = 1 << 20
 DEFAULT_TASK_BYTES = 256 << 20  # in memory; Spark makes about as much of 128 MB of a Parquet file
 LATEST = "latest"
 
@@ -81,7 +82,7 @@ class SourceOptions:
     skip_change_commits: bool = _option("skipChangeCommits", _flag, "stream: skip versions that change rows", False)
     fail_on_data_loss: bool = _option("failOnDataLoss", _flag, "stream: refuse removed versions", True)
     create: bool | None = _option("create", _flag, "write: true requires a new table, false an existing one")
-    max_rows_per_file: int | None = _option("max_rows_per_file", _at_least(1), "write: rows of a data file")
+    max_rows_per_file: int = _option("max_rows_per_file", _at_least(1), "write: rows of a data file", DEFAULT_FILE_ROWS)
     data_storage_version: str | None = _option("data_storage_version", _string, "write: format of a new table")
     txn_app: str | None = _option("txnAppId", _string, "write: name of the application or stream")
     txn_version: int | None = _option("txnVersion", _at_least(0), "batch write: number of the change")
@@ -99,7 +100,10 @@ class SourceOptions:
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
         """Return the options that Spark passes; their names are case-insensitive, and empty ones are not given.
 
-        Raises InvalidInputError naming the option and the remedy.
+        Raises
+        ------
+        InvalidInputError
+            For an option that is unknown, invalid, missing, or excluded by another one.
         """
         options = {name.lower(): value for name, value in given.items()}
         if "paths" in options:
@@ -126,28 +130,46 @@ class SourceOptions:
             elif value or name == "columns":
                 parsed[option.name] = option.metadata["parse"](option.metadata["name"], value)
         for group in _EXCLUSIVE:
-            if len(names := [_name_of(field_name) for field_name in group if field_name in parsed]) > 1:
+            if len(names := [_NAMES[field_name] for field_name in group if field_name in parsed]) > 1:
                 raise InvalidInputError(f"the options {' and '.join(names)} exclude each other; give one of them")
         if "txn_version" in parsed and "txn_app" not in parsed:
             raise InvalidInputError("txnVersion numbers the changes of an application: name it with txnAppId")
         return cls(**parsed)
 
     def for_batch_read(self) -> SourceOptions:
-        """Return the options of a batch read. Raises InvalidInputError for one of a streaming read."""
+        """Return the options of a batch read.
+
+        Raises
+        ------
+        InvalidInputError
+            For one of a streaming read.
+        """
         return self._without(
             ("starting_version", "starting_timestamp", "max_versions_per_trigger", "skip_change_commits"),
             "is for readStream, and a batch read would ignore it; select rows with version, timestampAsOf or filter",
         )
 
     def for_stream_read(self) -> SourceOptions:
-        """Return the options of a streaming read. Raises InvalidInputError for one that selects a version."""
+        """Return the options of a streaming read.
+
+        Raises
+        ------
+        InvalidInputError
+            For one that selects a version.
+        """
         return self._without(
             ("version", "tag", "timestamp_as_of"),
             "is for batch reads, and a stream follows the newest version; pass startingVersion or startingTimestamp",
         )
 
     def for_batch_write(self) -> SourceOptions:
-        """Return the options of a batch write. Raises InvalidInputError for one of a read or of a stream."""
+        """Return the options of a batch write.
+
+        Raises
+        ------
+        InvalidInputError
+            For one of a read or of a stream, and for a name without a number.
+        """
         if self.txn_app is not None and self.txn is None:
             raise InvalidInputError(
                 f"txnAppId {self.txn_app!r} without txnVersion: without a number a repeated write adds its rows again;"
@@ -157,7 +179,13 @@ class SourceOptions:
         return self._for_write()
 
     def for_stream_write(self) -> SourceOptions:
-        """Return the options of a streaming write. Raises InvalidInputError for one of a read or of a batch."""
+        """Return the options of a streaming write.
+
+        Raises
+        ------
+        InvalidInputError
+            For one of a read or of a batch.
+        """
         self._without(
             ("txn_version",), "is for batch writes, since Spark numbers batches of a stream; pass only txnAppId"
         )
@@ -169,18 +197,20 @@ class SourceOptions:
         return self._without(("branch",), "is for reading; give the path of the branch to write to it")
 
     def _without(self, fields: Iterable[str], reason: str) -> SourceOptions:
-        """Raise InvalidInputError with a reason if one of these fields is given."""
+        """Return the options, which none of these fields may change.
+
+        Raises
+        ------
+        InvalidInputError
+            With the reason, if one of the fields is given.
+        """
         for name in fields:
             if getattr(self, name) != getattr(SourceOptions, name):
-                raise InvalidInputError(f"the option {_name_of(name)} {reason}")
+                raise InvalidInputError(f"the option {_NAMES[name]} {reason}")
         return self
 
 
-def _name_of(field_name: str) -> str:
-    """Return the name of the option that a field contains."""
-    return next(str(option.metadata["name"]) for option in OPTIONS.values() if option.name == field_name)
-
-
+_NAMES = {f.name: f.metadata["name"] for f in fields(SourceOptions) if "name" in f.metadata}
 OPTIONS = {str(f.metadata["name"]).lower(): f for f in fields(SourceOptions) if "name" in f.metadata}
 """All options but `storage.<key>`, passed to the store, and `vector.<column>`, the dimension of a vector column."""
 

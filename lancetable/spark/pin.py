@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from lancetable.dataset import dataset
 from lancetable.errors import InvalidInputError, VersionNotFoundError
-from lancetable.table.version import open_version, uri_of_branch
-
-if TYPE_CHECKING:
-    from lancetable.spark.options import SourceOptions
-    from lancetable.table.version import TableVersion
+from lancetable.spark.options import SourceOptions
+from lancetable.table.version import TableVersion, open_version, uri_of_branch
 
 _OPEN_VERSIONS = 8
 
 
 @dataclass(frozen=True)
 class Pin:
-    """One version of a table, which no later commit and no move of a tag changes. `mark` distinguishes it from the
-    version of the same number in a table that was created again at the address."""
+    """One version of a table, which no later commit and no move of a tag changes.
+
+    `mark` distinguishes it from the version of the same number in a table that was created again at the address.
+    """
 
     uri: str
     branch: str | None
@@ -29,29 +28,28 @@ class Pin:
 
     @classmethod
     def of(cls, version: TableVersion) -> Pin:
+        """Return the pin of an open version."""
         options = tuple(sorted((version.storage_options or {}).items()))
         return cls(version.uri, version.branch, version.version, options, mark_of(version))
 
+    @lru_cache(_OPEN_VERSIONS)  # noqa: B019  # equal pins share an entry, and a pin holds nothing but its values
     def open(self) -> TableVersion:
         """Return the table at this version. A process caches the last few, with the parsed parts of their files.
 
-        Raises VersionNotFoundError, also if the table was removed and created again since.
+        Raises
+        ------
+        VersionNotFoundError
+            If there is no such version, or if the table was removed and created again since.
         """
-        return open_pin(self)
-
-
-@lru_cache(_OPEN_VERSIONS)
-def open_pin(pin: Pin) -> TableVersion:
-    """Return the version of a pin, see `Pin.open`."""
-    ref = pin.version if pin.branch is None else (pin.branch, pin.version)
-    version = open_version(pin.uri, ref, storage_options=dict(pin.storage_options) or None)
-    if pin.mark and mark_of(version) != pin.mark:
-        raise VersionNotFoundError(
-            f"version {pin.version} of {pin.uri} is not the one of the plan, because the table was removed"
-            " and created again; start the job again",
-            version=pin.version,
-        )
-    return version
+        ref = self.version if self.branch is None else (self.branch, self.version)
+        version = open_version(self.uri, ref, storage_options=dict(self.storage_options) or None)
+        if self.mark and mark_of(version) != self.mark:
+            raise VersionNotFoundError(
+                f"version {self.version} of {self.uri} is not the one of the plan, because the table was removed"
+                " and created again; start the job again",
+                version=self.version,
+            )
+        return version
 
 
 def mark_of(version: TableVersion) -> str:
@@ -62,10 +60,13 @@ def mark_of(version: TableVersion) -> str:
 def pinned(options: SourceOptions) -> Pin:
     """Return the version that the options name, the newest one if they name none.
 
-    Raises DatasetNotFoundError, VersionNotFoundError, RefNotFoundError; InvalidInputError for a tag with a branch.
+    Raises
+    ------
+    DatasetNotFoundError, VersionNotFoundError, RefNotFoundError
+        If the table, the version, the branch or the tag does not exist.
+    InvalidInputError
+        For a tag together with a branch.
     """
-    from lancetable.dataset import dataset
-
     storage_options = options.storage_options or None
     uri = options.uri
     if options.branch is not None:

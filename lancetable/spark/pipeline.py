@@ -36,9 +36,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 
 from lancetable.dataset import dataset, write_dataset
@@ -52,9 +53,6 @@ from lancetable.spark.sql import quote_name
 from lancetable.spark.table import SparkTable
 from lancetable.spark.upsert import UpsertResult, upsert
 from lancetable.spark.write_table import write_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["METRICS_SCHEMA", "Files", "Pipeline", "Query", "Source", "Step", "Stream", "UpsertResult", "upsert"]
 
@@ -298,7 +296,13 @@ class Pipeline:
         writer.trigger(availableNow=True).start().awaitTermination()
 
     def _merge_batch(self, step: _RunningStep, frame: DataFrame, number: int, run: _StreamRun) -> None:
-        """Merge a batch of a stream, unless that was done before."""
+        """Merge a batch of a stream, unless that was done before.
+
+        Raises
+        ------
+        InvalidOperationError
+            If the table was removed during the run.
+        """
         spark = frame.sparkSession
         if run.stream_id is None:
             started = read_checkpoint(spark, str(self.checkpoint))
@@ -421,7 +425,7 @@ class _Steps:
 
     @contextmanager
     def step(self, name: str, batch: int | None = None, table: SparkTable | None = None) -> Iterator[_RunningStep]:
-        """Time a step, and report it if it succeeds."""
+        """Time a step, report it if it succeeds, and add it to the table of metrics."""
         started, start = Step(self._run, self._pipeline.name, name, batch), time.perf_counter()
         running = _RunningStep(table)
         yield running
@@ -430,23 +434,16 @@ class _Steps:
         done = replace(started, **running.counts, seconds=seconds, version=version)
         self.done.append(done)
         self._progress(done)
-        if self._pipeline.metrics is not None:
-            self._measured(done, self._pipeline.metrics, dict(self._pipeline.storage_options or {}) or None)
-
-    @staticmethod
-    def _measured(done: Step, uri: str, storage_options: dict[str, str] | None) -> None:
-        """Add a row to the table of metrics, which is created with the first one."""
+        uri, storage_options = self._pipeline.metrics, dict(self._pipeline.storage_options or {}) or None
+        if uri is None:
+            return
         row = pa.Table.from_pylist([{**asdict(done), "unparsed": json.dumps(done.unparsed)}], METRICS_SCHEMA)
         try:
+            write_dataset(row, uri, storage_options=storage_options)
+        except AlreadyExistsError:
+            # Tables of earlier releases have fewer columns.
             metrics = dataset(uri, storage_options=storage_options)
-        except DatasetNotFoundError:
-            try:
-                write_dataset(row, uri, storage_options=storage_options)
-                return
-            except AlreadyExistsError:  # another pipeline was first
-                metrics = dataset(uri, storage_options=storage_options)
-        # Tables of earlier releases have fewer columns.
-        write_dataset(row, metrics, mode="append", schema_mode="merge")
+            write_dataset(row, metrics, mode="append", schema_mode="merge")
 
 
 def _is_below(address: str, folder: str) -> bool:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-__all__ = ["Files", "Query", "Source", "Stream"]
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 _FILE_SCHEMA = "path string, modificationTime timestamp, length bigint, content binary"
 
@@ -61,7 +58,18 @@ class Files:
     max_unparsed: int | None = None
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """Return the stream of the names and lengths of new files."""
+        """Return the stream of the names and lengths of new files.
+
+        Parameters
+        ----------
+        spark
+            A classic or Connect session.
+
+        Returns
+        -------
+        DataFrame
+            A streaming frame of `path` and `length`.
+        """
         reader = spark.readStream.format("binaryFile").schema(_FILE_SCHEMA)
         # Without this, Spark ignores files that are a week older than the newest one it has seen.
         reader = reader.option("maxFileAge", "36500d").options(**self.folder_options)

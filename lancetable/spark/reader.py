@@ -7,42 +7,33 @@ into later scans of the same frame and returns wrong rows; the option `filter` d
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from lancetable.errors import ColumnNotFoundError, SchemaMismatchError
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import Split, plan_splits, scan_options_of
+from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.runner import init_worker
 from lancetable.spark.types import convert_batch, wire_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
-    from lancetable.spark.options import SourceOptions
-    from lancetable.table.version import TableVersion
+from lancetable.table.version import TableVersion
 
 _BATCH_BYTES = 16 << 20
 
 
-@dataclass
-class SlicePartition(InputPartition):
-    """The rows of one task."""
-
-    slices: tuple[Split, ...]
-
-    def __init__(self, slices: Sequence[Split]) -> None:
-        super().__init__(tuple(slices))
-        self.slices = tuple(slices)
-
-
 def projected_schema(pin: Pin, columns: Sequence[str] | None) -> pa.Schema:
-    """Return the Arrow schema of a read of these columns, all by default. Raises ColumnNotFoundError."""
+    """Return the Arrow schema of a read of these columns, all by default.
+
+    Raises
+    ------
+    ColumnNotFoundError
+        If the version does not have a column.
+    """
     names = None if columns is None else list(columns)
     return plan_scan(pin.open(), ScanOptions(columns=names)).output_schema
 
@@ -52,7 +43,7 @@ def scan_options(columns: Sequence[str], filter: str | None, batch_rows: int) ->
     return ScanOptions(columns=list(columns), filter=filter, batch_size=batch_rows, batch_size_bytes=_BATCH_BYTES)
 
 
-def scan_slices(pin: Pin, slices: Iterable[Split], options: ScanOptions, wire: pa.Schema) -> Iterator[pa.RecordBatch]:
+def scan_slices(pin: Pin, options: ScanOptions, slices: Iterable[Split], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of slices in the exact types that Spark requires; runs in tasks."""
     init_worker()
     version = pin.open()
@@ -64,7 +55,13 @@ def scan_slices(pin: Pin, slices: Iterable[Split], options: ScanOptions, wire: p
 
 
 def _check_no_nulls(batch: pa.RecordBatch, uri: str) -> None:
-    """Raise SchemaMismatchError for a null in a column that is not nullable: Spark would fail without its name."""
+    """Check columns that are not nullable: for a null in them Spark would fail without their name.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If one of them has a null.
+    """
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if not field.nullable and column.null_count:
             raise SchemaMismatchError(
@@ -75,10 +72,15 @@ def _check_no_nulls(batch: pa.RecordBatch, uri: str) -> None:
 
 
 class SliceReader:
-    """Common part of the readers of batches and of streams."""
+    """Common part of the readers of batches and of streams.
+
+    Raises
+    ------
+    ColumnNotFoundError
+        For a column of the schema that the table does not have.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType, pin: Pin) -> None:
-        """Raises ColumnNotFoundError for a column that the table does not have."""
         known = projected_schema(pin, options.columns).names
         for name in schema.fieldNames():
             if name not in known:
@@ -94,7 +96,7 @@ class SliceReader:
     def _scan(self, pin: Pin, slices: Iterable[Split]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         scan = scan_options(self._columns, self._options.filter, self._options.batch_rows)
-        return scan_slices(pin, slices, scan, wire_schema(self._schema))
+        return scan_slices(pin, scan, slices, wire_schema(self._schema))
 
 
 class LanceReader(SliceReader, DataSourceReader):
@@ -109,8 +111,10 @@ class LanceReader(SliceReader, DataSourceReader):
         init_worker()  # its task reads which partition it has before it calls `read`
 
     def partitions(self) -> list[InputPartition]:
+        """Return the slices of each task."""
         # A table without rows gets one partition without rows: Spark would replace an empty list by a null one.
-        return [SlicePartition(task) for task in self._plan(self._pin.open()) or [()]]
+        return [InputPartition(task) for task in self._plan(self._pin.open()) or [()]]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        return self._scan(self._pin, partition.slices)
+        """Yield the rows of one task."""
+        return self._scan(self._pin, partition.value)

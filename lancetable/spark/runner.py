@@ -16,87 +16,101 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
+from pyspark import SparkFiles, TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from lancetable import errors
 from lancetable.errors import CorruptFileError, LanceError, StoreError
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = [
-    "Json",
-    "Runner",
-    "SparkRunner",
-    "ThreadRunner",
-    "Work",
-    "raise_failures",
-    "run_task",
-    "init_worker",
-    "succeeded",
-    "permanent_failure",
-]
+__all__ = ["Json", "Runner", "SparkRunner", "ThreadRunner", "Work"]
 
 Json: TypeAlias = dict[str, Any]
 
 _ERROR = "error"
 
 
-class Work(Protocol):
-    """The work that all tasks of a job do. Pickles."""
-
-    def __call__(self, task: Json) -> Json:
-        """Return the result of one task."""
+Work: TypeAlias = Callable[[Json], Json]
+"""The work that all tasks of a job do: a function from a task to its result. Pickles."""
 
 
 class Runner(Protocol):
     """A place to run tasks."""
 
     def run(self, work: Work, tasks: Sequence[Json]) -> list[Json]:
-        """Return the result of each task, in the order of the tasks.
+        """Run tasks, and return when all of them are done.
 
-        A task that fails for good has a result that `raise_failures` raises. Raises any other failure as the runner
-        reports it.
+        Parameters
+        ----------
+        work
+            The function that each task calls.
+        tasks
+            The argument of each call.
+
+        Returns
+        -------
+        list of dict
+            The result of each task, in the order of the tasks. A task that fails for good has a result that names the
+            error.
+
+        Raises
+        ------
+        Exception
+            Any other failure, as the runner reports it.
         """
 
 
 class ThreadRunner:
-    """Runs tasks on threads of this process, for small tables and for tests."""
+    """A runner on threads of this process, for small tables and for tests.
+
+    Parameters
+    ----------
+    num_threads
+        The number of tasks that run at a time; by default the number of processors, at most 8.
+
+    Examples
+    --------
+    >>> SparkTable.for_path(spark, uri, runner=ThreadRunner(4)).delete("id < 10")  # doctest: +SKIP
+    """
 
     def __init__(self, num_threads: int | None = None) -> None:
         self._num_threads = num_threads or min(8, os.cpu_count() or 1)
 
     def run(self, work: Work, tasks: Sequence[Json]) -> list[Json]:
+        """Run tasks, see `Runner.run`."""
         texts = [json.dumps(task) for task in tasks]
         with ThreadPoolExecutor(self._num_threads) as pool:
             return [json.loads(text) for text in pool.map(lambda text: run_task(work, text), texts)]
 
 
 class SparkRunner:
-    """Runs tasks on the executors of a session, classic or Connect: one for each partition of a range."""
+    """A runner on the executors of a session: one task for each partition of a range.
+
+    Parameters
+    ----------
+    spark
+        A classic or Connect session.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
     def run(self, work: Work, tasks: Sequence[Json]) -> list[Json]:
+        """Run tasks, see `Runner.run`."""
         if not tasks:
             return []
-        from pyspark.sql.types import LongType, StringType, StructField, StructType
-
         texts = [json.dumps(task) for task in tasks]
 
         def run_some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             init_worker()
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield pa.record_batch(
-                        {"task": pa.array([number], pa.int64()), "result": [run_task(work, texts[number])]}
-                    )
+                    yield pa.record_batch({"task": [number], "result": [run_task(work, texts[number])]})
 
-        made = StructType([StructField("task", LongType()), StructField("result", StringType())])
-        frame = self._spark.range(0, len(texts), 1, len(texts)).mapInArrow(run_some, made)
+        frame = self._spark.range(0, len(texts), 1, len(texts)).mapInArrow(run_some, "task bigint, result string")
         results = {row["task"]: row["result"] for row in frame.collect()}
         return [json.loads(results[number]) for number in range(len(texts))]
 
@@ -105,9 +119,6 @@ class SparkRunner:
 
         None on a cluster, in a Connect session, where it is unknown, and if Spark encrypts its files.
         """
-        from pyspark import SparkFiles
-        from pyspark.errors import PySparkException
-
         try:
             master = str(self._spark.sparkContext.master)
         except PySparkException:
@@ -124,17 +135,22 @@ def init_worker() -> None:
     A worker uses as many threads as its task has cores (`spark.task.cpus`), since other tasks run beside it.
     LANCETABLE_THREADS among the executor's environment variables overrides this.
     """
-    from pyspark import TaskContext
-
     context = TaskContext.get()
     if context is not None:  # otherwise a thread of the driver
         os.environ.setdefault("LANCETABLE_THREADS", str(context.cpus()))
 
 
-def run_task(work: Callable[[Json], Json], task: str) -> str:
+def run_task(work: Work, task: str) -> str:
     """Return the result of one task.
 
     An error that every attempt would raise again is a result too, so that the runner does not repeat the task.
+
+    Raises
+    ------
+    StoreError
+        If the store failed, since another attempt may succeed.
+    CorruptFileError
+        If a file could not be read, since another attempt may succeed.
     """
     try:
         return json.dumps(work(json.loads(task)))
@@ -150,7 +166,13 @@ def permanent_failure(error: LanceError) -> Json:
 
 
 def raise_failures(results: list[Json]) -> list[Json]:
-    """Return the results. Raises the LanceError of the first task that failed."""
+    """Return the results, if all tasks succeeded.
+
+    Raises
+    ------
+    LanceError
+        The error of the first task that failed.
+    """
     for result in results:
         if _ERROR in result:
             kind = getattr(errors, result[_ERROR], LanceError)

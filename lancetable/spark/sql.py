@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["quote_name"]
-
 
 def quote_name(name: str) -> str:
     """Return the name of a column quoted for the SQL of Spark and of the library."""

@@ -25,8 +25,11 @@ import uuid
 from typing import TYPE_CHECKING
 
 from pyspark.sql import datasource
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from lancetable.commit.idempotency import config_key, properties_of
+from lancetable.dataset import write_dataset
 from lancetable.errors import (
     AlreadyExistsError,
     DatasetNotFoundError,
@@ -38,16 +41,12 @@ from lancetable.errors import (
 from lancetable.ops.change.batch_history import follows, last_properties
 from lancetable.ops.schema.settings import update_config
 from lancetable.spark.batch_writer import FragmentWriter, WrittenFragments, paths_of
+from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, pinned
-from lancetable.table.version import checkout
+from lancetable.table.version import TableVersion, checkout
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as ArrowWriter
-    from pyspark.sql.datasource import WriterCommitMessage
-    from pyspark.sql.types import StructType
-
-    from lancetable.spark.options import SourceOptions
-    from lancetable.table.version import TableVersion
 else:
     # PySpark 4.0 has no Arrow writer for streams; a write is then refused below, reading works.
     ArrowWriter = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
@@ -75,6 +74,19 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         self._append_to(self._existing_or_new())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Commit a batch with its number, or remove its files if the number is recorded already.
+
+        Raises
+        ------
+        InvalidOperationError
+            If checkpoint and table are out of step.
+        VersionNotFoundError
+            If the table was removed and created again, or the version of the tasks was cleaned up.
+        AlreadyExistsError
+            If another writer of the same stream committed a batch before this one.
+        CommitConflictError, CommitStateUnknownError
+            If the commit failed, or its outcome is unknown.
+        """
         properties = properties_of(self._app, batchId)
         if self._stream is not None:
             properties[_STREAM_PROPERTY] = self._stream
@@ -103,13 +115,19 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Remove the files of a batch, unless they may be committed."""
         self._discard(messages, _transaction(messages))
 
     def _accepted(self, batch: int) -> Pin | None:
         """Return the newest version if the batch is to be added to it, None if the batch is a repeat.
 
-        Raises InvalidOperationError if checkpoint and table are out of step. With `continueFromCheckpoint` the recorded
-        number is set to that of the batch before instead, by a commit of its own.
+        With `continueFromCheckpoint` there is no error: the recorded number is set to that of the batch before, by a
+        commit of its own.
+
+        Raises
+        ------
+        InvalidOperationError
+            If checkpoint and table are out of step.
         """
         newest = pinned(self._options)
         version = newest.open()
@@ -123,7 +141,13 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         return Pin.of(update_config(version, {config_key(self._app): number}))
 
     def _is_next(self, version: TableVersion, batch: int) -> bool:
-        """Compare the batch with the last recorded one, as `follows`; a repeat is one of the same checkpoint."""
+        """Compare the batch with the last recorded one, as `follows`; a repeat is one of the same checkpoint.
+
+        Raises
+        ------
+        InvalidOperationError
+            If the batch neither follows nor repeats the last recorded one.
+        """
         if follows(version, self._app, batch, remedy=_REMEDY):
             return True
         recorded = None if self._stream is None else last_properties(version, self._app).get(_STREAM_PROPERTY)
@@ -140,7 +164,11 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         """Return the version against which the batch is judged.
 
         The newest one if its schema is that which the tasks wrote for, so that nothing in between has to be judged.
-        Raises VersionNotFoundError if the tasks wrote for another table, or for a version that was cleaned up.
+
+        Raises
+        ------
+        VersionNotFoundError
+            If the tasks wrote for another table, or for a version that was cleaned up.
         """
         version = newest.open()
         for written in {message.pin for message in messages if isinstance(message, WrittenFragments)}:
@@ -160,9 +188,13 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         return newest
 
     def _existing_or_new(self) -> Pin:
-        """Return the newest version of the table, which is created without rows if it does not exist."""
-        from lancetable.dataset import write_dataset
+        """Return the newest version of the table, which is created without rows if it does not exist.
 
+        Raises
+        ------
+        DatasetNotFoundError
+            If it does not exist and the option `create` is false.
+        """
         options = self._options
         try:
             return pinned(options)
@@ -184,7 +216,10 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
 def app_of(options: SourceOptions) -> str:
     """Return the name under which a stream numbers its batches: `txnAppId`, or the id or address of the checkpoint.
 
-    Raises InvalidInputError.
+    Raises
+    ------
+    InvalidInputError
+        If the options have neither a name nor a checkpoint.
     """
     if options.txn_app is not None:
         return options.txn_app

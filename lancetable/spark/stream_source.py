@@ -17,12 +17,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
 
 from lancetable.arguments import parse_asof
+from lancetable.dataset import dataset
 from lancetable.errors import (
     InvalidInputError,
     InvalidOperationError,
@@ -30,17 +32,10 @@ from lancetable.errors import (
     VersionNotFoundError,
 )
 from lancetable.ops.read.appended import appended_by
-from lancetable.ops.read.splits import Split
-from lancetable.spark.options import LATEST
+from lancetable.spark.options import LATEST, SourceOptions
 from lancetable.spark.pin import Pin, mark_of, pinned
-from lancetable.spark.reader import SlicePartition, SliceReader
-from lancetable.table.version import checkout, latest, uri_of_branch
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
-    from lancetable.spark.options import SourceOptions
-    from lancetable.table.version import TableVersion
+from lancetable.spark.reader import SliceReader
+from lancetable.table.version import TableVersion, checkout, latest, uri_of_branch
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
@@ -52,14 +47,6 @@ logger = logging.getLogger(__name__)
 Offset: TypeAlias = dict[str, Any]
 
 _HAS_LIMITS = SupportsTriggerAvailableNow is not object
-
-
-class VersionPartition(SlicePartition):
-    """Rows of one task, as they are in one version."""
-
-    def __init__(self, pin: Pin | None, slices: tuple[Split, ...]) -> None:
-        super().__init__(slices)
-        self.pin = pin
 
 
 class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -76,6 +63,15 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         self._stop_at: Offset | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
+        """Return the offset at which a new stream begins.
+
+        Raises
+        ------
+        InvalidInputError
+            If the version or the time to begin with is not reached yet.
+        VersionNotFoundError
+            If versions since that time were cleaned up.
+        """
         options = self._options
         if options.starting_version == LATEST:
             return _offset_of(self._newest())
@@ -92,6 +88,13 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         return {"version": 0}
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802  # Spark's name
+        """Return the offset at which the next step ends: the newest version, or one within the limit of a step.
+
+        Raises
+        ------
+        InvalidOperationError
+            If the checkpoint is one of another table.
+        """
         newest = self._newest()
         stop = _offset_of(newest) if self._stop_at is None else self._stop_at
         # Before PySpark 4.2 Spark passes neither argument: then a step is everything there is.
@@ -106,18 +109,30 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         return stop if stop["version"] > begin else start
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802  # Spark's name
+        """Return the limit of a step: a number of versions, or everything that is new."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
         most = self._options.max_versions_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxFiles(most)
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802  # Spark's name
+        """Return the offset of the newest version, for the metrics of Spark."""
         return _offset_of(self._newest())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
+        """Let the stream end at the version that is the newest one now."""
         self._stop_at = _offset_of(self._newest())
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """Return the tasks of a step: the rows that the versions after `start` up to `end` appended.
+
+        Raises
+        ------
+        InvalidOperationError
+            If a version deleted, updated or replaced rows, or the checkpoint is one of another table.
+        VersionNotFoundError
+            If a version was cleaned up before it was read.
+        """
         begin, stop = int(start["version"]), int(end["version"])
         newest = self._newest()
         self._check_same_table(newest, start)
@@ -136,26 +151,33 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
                     self._options.uri,
                     ", ".join(map(str, removed)),
                 )
-        return tasks or [VersionPartition(None, ())]
+        return tasks or [InputPartition(None)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        if partition is not None and partition.pin is not None:
-            yield from self._scan(partition.pin, partition.slices)
+        """Yield the rows of one task."""
+        if partition.value is not None:
+            yield from self._scan(*partition.value)
 
     def commit(self, end: Offset) -> None:
-        """Nothing to do: offsets are Spark's."""
+        """Do nothing: Spark keeps the offsets."""
 
     def _step(self, newest: TableVersion, number: int, removed: list[int]) -> list[InputPartition]:
-        """Return the tasks for one version; one that was cleaned up is added to `removed`, or refused."""
+        """Return the tasks for one version; one that was cleaned up is added to `removed`, or refused.
+
+        Raises
+        ------
+        VersionNotFoundError
+            If the version was cleaned up, unless `failOnDataLoss` is false.
+        InvalidOperationError
+            If the version deleted, updated or replaced rows, unless `skipChangeCommits` is true.
+        """
         try:
-            version = self._at(newest, number)
-        except VersionNotFoundError as error:
-            if not self._options.fail_on_data_loss:
-                removed.append(number)
-                return []
-            raise VersionNotFoundError(
-                f"{error}. To continue without its rows, pass option('failOnDataLoss', 'false')", version=number
-            ) from error
+            version = self._at(newest, number, ". To continue without its rows, pass option('failOnDataLoss', 'false')")
+        except VersionNotFoundError:
+            if self._options.fail_on_data_loss:
+                raise
+            removed.append(number)
+            return []
         change = appended_by(version)
         if not isinstance(change, str):
             return self._tasks(version, change) if change else []
@@ -175,23 +197,30 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         )
 
     def _tasks(self, version: TableVersion, fragment_ids: frozenset[int] | None) -> list[InputPartition]:
-        return [VersionPartition(Pin.of(version), task) for task in self._plan(version, fragment_ids)]
+        return [InputPartition((Pin.of(version), task)) for task in self._plan(version, fragment_ids)]
 
     def _newest(self) -> TableVersion:
         return latest(pinned(self._options).open())
 
-    def _at(self, newest: TableVersion, number: int) -> TableVersion:
+    def _at(self, newest: TableVersion, number: int, remedy: str = "") -> TableVersion:
         try:
             return _version(newest, number)
         except VersionNotFoundError as error:
             raise VersionNotFoundError(
                 f"version {number} of {self._options.uri} was cleaned up before this stream read it, so rows are"
-                " missing. Start again with a new checkpoint, and keep versions longer than the stream may pause",
+                " missing. Start again with a new checkpoint, and keep versions longer than the stream may"
+                f" pause{remedy}",
                 version=number,
             ) from error
 
     def _check_same_table(self, newest: TableVersion, offset: Offset) -> None:
-        """Raise InvalidOperationError if an offset is one of another table, which was at this address before."""
+        """Check that an offset is one of this table, and not of another one that was at this address before.
+
+        Raises
+        ------
+        InvalidOperationError
+            If it is one of another table.
+        """
         number, expected, uri = int(offset["version"]), offset.get("transaction"), self._options.uri
         if number > newest.version:
             raise InvalidOperationError(
@@ -225,9 +254,15 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         return {"version": number}
 
     def _before(self, moment: str) -> Offset:
-        """Return the offset of the last version that is older than a moment."""
-        from lancetable.dataset import dataset
+        """Return the offset of the last version that is older than a moment.
 
+        Raises
+        ------
+        InvalidInputError
+            If the moment is in the future.
+        VersionNotFoundError
+            If versions since the moment were cleaned up, unless `failOnDataLoss` is false.
+        """
         options, newest = self._options, self._newest()
         if parse_asof(moment).astimezone(timezone.utc) > datetime.now(timezone.utc):
             raise InvalidInputError(
@@ -238,9 +273,14 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
             before = dataset(uri, asof=moment, storage_options=options.storage_options or None)
         except VersionNotFoundError as error:
             oldest = dataset(uri, storage_options=options.storage_options or None).version_refs()[0]["version"]
-            if oldest == 1:
-                return {"version": 0}
-            if not options.fail_on_data_loss:
+            if oldest > 1 and options.fail_on_data_loss:
+                raise VersionNotFoundError(
+                    f"versions of {options.uri} since {moment} were cleaned up, and the oldest one left is {oldest}."
+                    f" Pass startingVersion {oldest} to begin with its rows, startingVersion 0 for the whole table, or"
+                    " option('failOnDataLoss', 'false')",
+                    version=oldest,
+                ) from error
+            if oldest > 1:
                 logger.warning(
                     "%s: versions before %d were cleaned up; those since %s are left out, because failOnDataLoss is"
                     " false",
@@ -248,13 +288,7 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
                     oldest,
                     moment,
                 )
-                return self._offset(newest, oldest - 1)
-            raise VersionNotFoundError(
-                f"versions of {options.uri} since {moment} were cleaned up, and the oldest one left is {oldest}. Pass"
-                f" startingVersion {oldest} to begin with its rows, startingVersion 0 for the whole table, or"
-                " option('failOnDataLoss', 'false')",
-                version=oldest,
-            ) from error
+            return self._offset(newest, oldest - 1)
         return _offset_of(before.table_version)
 
 

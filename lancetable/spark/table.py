@@ -10,13 +10,15 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, is_dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from lancetable.cleanup import CleanupStats
@@ -25,16 +27,12 @@ from lancetable.errors import InvalidInputError
 from lancetable.ops.read.splits import Split
 from lancetable.optimize import CompactionMetrics, CompactionOptions, MigrationMetrics
 from lancetable.spark.coordinator import DeployMode, coordinator_for, run_job
-from lancetable.spark.jobs import AddColumnsJob, Call, CompactJob, DeleteJob, PlanCount, PlanScan, UpdateJob
-from lancetable.spark.jobs.base import (
-    TableJob,
-    planned_pin,
-    schema_from_string,
-    schema_to_string,
-    slices_from_plan,
-    slices_of_task,
-    task_of_slices,
-)
+from lancetable.spark.jobs.add_columns import AddColumnsJob
+from lancetable.spark.jobs.base import TableJob, planned_pin, schema_from_string, schema_to_string, slices_of_task
+from lancetable.spark.jobs.compact import CompactJob
+from lancetable.spark.jobs.delete import DeleteJob
+from lancetable.spark.jobs.read import count_rows, plan_count, plan_frame
+from lancetable.spark.jobs.update import UpdateJob
 from lancetable.spark.merge import NullKeys, SparkMergeBuilder
 from lancetable.spark.merge.job import incoming_schema
 from lancetable.spark.options import DEFAULT_BATCH_ROWS, DEFAULT_TASK_BYTES, SourceOptions
@@ -43,17 +41,25 @@ from lancetable.spark.reader import scan_options, scan_slices
 from lancetable.spark.runner import Json, Runner, SparkRunner, init_worker, raise_failures
 from lancetable.spark.types import spark_schema, table_schema, wire_schema
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["SparkTable"]
-
 
 class SparkTable:
     """A table at an address; create one with `for_path`.
 
-    Methods that change rows run again on the newest version when another commit touched the same ones, at most
-    `conflict_retries` times.
+    Each method works on the version that is the newest one when it is called. Methods that change rows run again on the
+    newest version when another commit touched the same ones.
+
+    Parameters
+    ----------
+    spark, uri, storage_options, branch, runner, run_on
+        As in `for_path`, which also checks that the table exists.
+    conflict_retries
+        How many times a change runs again after a conflict.
+
+    Examples
+    --------
+    >>> table = SparkTable.for_path(spark, "s3://bucket/t.lance")  # doctest: +SKIP
+    >>> table.delete("price < 0")  # doctest: +SKIP
+    >>> table.compact(target_rows_per_fragment=1_000_000)  # doctest: +SKIP
     """
 
     def __init__(
@@ -69,8 +75,8 @@ class SparkTable:
     ) -> None:
         self._spark = spark
         self.options = SourceOptions(uri=uri, storage_options=dict(storage_options or {}), branch=branch)
-        self._runner = runner or SparkRunner(spark)
-        self.coordinator = coordinator_for(run_on, self._runner)
+        self.runner = runner or SparkRunner(spark)
+        self.coordinator = coordinator_for(run_on, self.runner)
         self._conflict_retries = conflict_retries
 
     @classmethod
@@ -98,10 +104,17 @@ class SparkTable:
             Where jobs are planned and committed: in this process, or with "cluster" in tasks, for clients that have
             access to neither the table's store nor its credentials.
 
+        Returns
+        -------
+        SparkTable
+            The table.
+
         Raises
         ------
         DatasetNotFoundError, RefNotFoundError
             If the table or the branch does not exist.
+        InvalidInputError
+            If `run_on` is unknown.
 
         Examples
         --------
@@ -116,7 +129,18 @@ class SparkTable:
         return f"SparkTable({self.options.uri!r})"
 
     def pin(self) -> Pin:
-        """Return the newest version as a value that other processes can open."""
+        """Return the newest version as a value that other processes can open.
+
+        Returns
+        -------
+        Pin
+            The version; `Pin.open` opens it.
+
+        Raises
+        ------
+        DatasetNotFoundError, RefNotFoundError
+            If the table or the branch does not exist.
+        """
         return pinned(self.options)
 
     @property
@@ -154,32 +178,43 @@ class SparkTable:
         target_rows_per_task, target_bytes_per_task
             Limits of a task. By default a classic session has one task for each core.
 
+        Returns
+        -------
+        DataFrame
+            The rows, in the order of the table.
+
         Raises
         ------
+        InvalidInputError
+            For more than one of `version`, `tag` and `as_of`.
         ColumnNotFoundError, InvalidSqlError, VersionNotFoundError
             If the version does not have what the arguments name.
         UnsupportedFeatureError
             For a column of a type that Spark does not have.
+
+        Examples
+        --------
+        >>> table.to_df(["id", "price"], "price > 10", version=3)  # doctest: +SKIP
         """
         if sum(selector is not None for selector in (version, tag, as_of)) > 1:
             raise InvalidInputError("version, tag and as_of name a version each; give one of them")
         time = as_of.isoformat() if isinstance(as_of, datetime) else as_of
-        options = replace(self.options, version=version, tag=tag, timestamp_as_of=time)
-        names = None if columns is None else tuple(columns)
-        plan = self.coordinator.submit(
-            PlanScan(options, names, filter, target_rows_per_task, target_bytes_per_task, self._cores())
+        plan = self._call(
+            plan_frame,
+            replace(self.options, version=version, tag=tag, timestamp_as_of=time),
+            columns=None if columns is None else list(columns),
+            filter=filter,
+            task_rows=target_rows_per_task,
+            task_bytes=target_bytes_per_task,
+            cores=self.cores(),
         )
         pin, schema = planned_pin(self.options, plan), schema_from_string(plan["schema"])
         scan = scan_options(schema.names, filter, batch_size)
-
-        def read(slices: tuple[Split, ...], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
-            return scan_slices(pin, slices, scan, wire)
-
-        return self.scan(slices_from_plan(plan), read, spark_schema(schema), plan["without_nulls"])
+        return self.scan(plan["tasks"], partial(scan_slices, pin, scan), spark_schema(schema), plan["without_nulls"])
 
     def scan(
         self,
-        tasks: Sequence[tuple[Split, ...]],
+        tasks: Sequence[Json],
         read: Callable[[tuple[Split, ...], pa.Schema], Iterator[pa.RecordBatch]],
         schema: StructType,
         without_nulls: Collection[str] = (),
@@ -191,9 +226,23 @@ class SparkTable:
         number of the input, and 16 for its row. So the input is a range of twice as many numbers as there are rows, and
         each task gets one of them.
 
-        Columns `without_nulls` are declared as not nullable, which saves Spark a check of every row, about a tenth of
-        the CPU seconds of two columns; `read` must raise for nulls in them. The frame has them as nullable columns
-        nevertheless, as the table has: a union with an empty frame keeps the declaration from new tables and files.
+        Parameters
+        ----------
+        tasks
+            The tasks of a plan, see `lancetable.spark.jobs`.
+        read
+            Function from the slices of a task and the schema of batches to the batches. It runs in tasks.
+        schema
+            The schema of the frame.
+        without_nulls
+            Columns to declare as not nullable, which saves Spark a check of every row, about a tenth of the CPU seconds
+            of two columns; `read` must raise for nulls in them. The frame has them as nullable columns nevertheless, as
+            the table has: a union with an empty frame keeps the declaration from new tables and files.
+
+        Returns
+        -------
+        DataFrame
+            The rows, in the order of the tasks.
         """
         if not tasks:
             return self._spark.createDataFrame([], schema)
@@ -201,8 +250,8 @@ class SparkTable:
             [StructField(f.name, f.dataType, f.nullable and f.name not in without_nulls) for f in schema.fields]
         )
         wire = wire_schema(sent)
-        encoded = [json.dumps(task_of_slices(task)) for task in tasks]
-        rows = sum(part.stop - part.start for task in tasks for part in task)
+        encoded = [json.dumps(task) for task in tasks]
+        rows = sum(stop - start for task in tasks for _, start, stop in task["slices"])
         numbers_per_task = max(1, min(2 * rows, _MAX_NUMBERS) // len(tasks))
         shift = numbers_per_task.bit_length() - 1  # a division for each number would take longer than narrow columns
 
@@ -222,12 +271,32 @@ class SparkTable:
         return frame.union(nothing.union(nothing).mapInArrow(read_some, schema))
 
     def count_rows(self, filter: str | None = None) -> int:
-        """Return the number of rows; without `filter` from the manifest alone."""
-        count = PlanCount(self.options, filter)
-        plan = self.coordinator.submit(count)
+        """Return the number of rows; without `filter` from the manifest alone.
+
+        Parameters
+        ----------
+        filter
+            SQL predicate of the library; tasks count the rows for which it is true.
+
+        Returns
+        -------
+        int
+            The number of rows.
+
+        Raises
+        ------
+        InvalidSqlError, ColumnNotFoundError
+            If the predicate does not fit the table.
+
+        Examples
+        --------
+        >>> table.count_rows("price > 10")  # doctest: +SKIP
+        """
+        plan = self._call(plan_count, filter=filter)
         if "rows" in plan:
             return int(plan["rows"])
-        return sum(result["rows"] for result in raise_failures(self._runner.run(count.work(plan), plan["tasks"])))
+        work = partial(count_rows, planned_pin(self.options, plan), filter)
+        return sum(result["rows"] for result in raise_failures(self.runner.run(work, plan["tasks"])))
 
     # ----------------------------------------------------------------------------------------------------- changing
 
@@ -252,6 +321,10 @@ class SparkTable:
             If the predicate does not fit the table.
         RetryableCommitConflictError
             If every attempt lost against another commit.
+
+        Examples
+        --------
+        >>> table.delete("id < 10", txn=("daily clean", 7))  # doctest: +SKIP
         """
         return int(self._change(DeleteJob(self.options, txn, predicate))["rows"])
 
@@ -315,12 +388,25 @@ class SparkTable:
         >>> merge.when_not_matched_insert_all().execute()  # doctest: +SKIP
         """
         keys = (on,) if isinstance(on, str) else tuple(on)
-        return SparkMergeBuilder(self, source, keys, runner=self._runner, cores=self._cores(), null_keys=null_keys)
+        return SparkMergeBuilder(self, source, keys, null_keys=null_keys)
 
     def source_schema(self, names: Sequence[str]) -> pa.Schema:
         """Return the fields of the table that a source with these columns has, in the table's order.
 
-        Raises SchemaMismatchError for a column that the table does not have.
+        Parameters
+        ----------
+        names
+            The columns of the source.
+
+        Returns
+        -------
+        pyarrow.Schema
+            The fields.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If the table does not have a column.
         """
         return schema_from_string(self._call(_source_schema, names=list(names)))
 
@@ -362,7 +448,14 @@ class SparkTable:
         Raises
         ------
         InvalidInputError
-            If a function has no schema.
+            If a function has no schema, or a column exists.
+        InvalidSqlError, ColumnNotFoundError
+            If an expression does not fit the table.
+
+        Examples
+        --------
+        >>> table.add_columns({"total": "price * amount"})  # doctest: +SKIP
+        >>> table.add_columns(embed, "emb array<float>", input_columns=["text"], job="embed 1")  # doctest: +SKIP
         """
         new = None
         if isinstance(values, Mapping):
@@ -371,7 +464,10 @@ class SparkTable:
         elif schema is None:
             raise InvalidInputError("missing argument: schema, the types of the columns that the function returns")
         else:
-            name, new = job or str(uuid.uuid4()), self._arrow_schema(schema, vector_columns)
+            name = job or str(uuid.uuid4())
+            if isinstance(schema, str):
+                schema = self._spark.createDataFrame([], schema).schema
+            new = schema if isinstance(schema, pa.Schema) else table_schema(schema, dict(vector_columns or {}))
         columns = None if input_columns is None else tuple(input_columns)
         add_columns = AddColumnsJob(self.options, None, values, new, columns, batch_size, name)
         return int(self._change(add_columns)["reused"])
@@ -434,21 +530,74 @@ class SparkTable:
         return CleanupStats(**stats)
 
     def migrate(self, data_storage_version: str = "2.1") -> MigrationMetrics:
-        """Bring the table to a newer data format, in one process, without tasks; see `DatasetOptimizer.migrate`."""
+        """Bring the table to a newer data format, in one process, without tasks; see `DatasetOptimizer.migrate`.
+
+        Parameters
+        ----------
+        data_storage_version
+            The data format.
+
+        Returns
+        -------
+        MigrationMetrics
+            Numbers of changed fragments, of files, and of bytes.
+
+        Raises
+        ------
+        InvalidInputError
+            If the format is older than that of the table.
+        UnsupportedFeatureError
+            If a column cannot be converted.
+        CommitConflictError
+            If the table keeps changing.
+        """
         return MigrationMetrics(**self._call(_migrate, data_storage_version=data_storage_version))
 
     def restore(self, version: int | str) -> None:
-        """Restore an older version, by number or tag, as the newest."""
+        """Restore an older version as the newest.
+
+        Parameters
+        ----------
+        version
+            The number of the version, or its tag.
+
+        Raises
+        ------
+        VersionNotFoundError, RefNotFoundError
+            If the version or the tag does not exist.
+        """
         self._call(_restore, version=version)
 
     def tag(self, name: str, version: int | None = None) -> None:
-        """Create a tag on a version, the newest by default, or move it. A cleanup does not remove tagged versions."""
+        """Create a tag, or move it. A cleanup does not remove tagged versions.
+
+        Parameters
+        ----------
+        name
+            The tag.
+        version
+            The number of the version, the newest by default.
+
+        Raises
+        ------
+        VersionNotFoundError
+            If the version does not exist.
+        InvalidRefError
+            If the name is not one of a tag.
+        """
         self._call(_tag, name=name, version=version)
 
     # -------------------------------------------------------------------------------------------------- inspecting
 
     def history(self) -> DataFrame:
-        """Return a row for each version, newest first: its number, time, operation, rows, data files, properties."""
+        """Return the versions, newest first.
+
+        Returns
+        -------
+        DataFrame
+            A row for each version: its number, time, operation, version that it was made from, rows, data files,
+            properties.
+        """
         rows = [(number, datetime.fromisoformat(time), *rest) for number, time, *rest in self._call(_history)]
         columns = (
             "version bigint, timestamp timestamp, operation string, read_version bigint, num_rows bigint,"
@@ -457,7 +606,13 @@ class SparkTable:
         return self._spark.createDataFrame(rows, columns)
 
     def fragments(self) -> DataFrame:
-        """Return a row for each fragment: its id, rows, deleted rows, data files and their bytes."""
+        """Return the fragments of the newest version.
+
+        Returns
+        -------
+        DataFrame
+            A row for each fragment: its id, rows, deleted rows, data files and their bytes.
+        """
         rows = [tuple(row) for row in self._call(_fragments)]
         columns = "fragment_id bigint, num_rows bigint, num_deleted bigint, files array<string>, size_bytes bigint"
         return self._spark.createDataFrame(rows, columns)
@@ -468,31 +623,31 @@ class SparkTable:
         return run_job(
             job,
             self.coordinator,
-            lambda plan: self._runner.run(job.work(plan), plan["tasks"]),
+            lambda plan: self.runner.run(job.work(plan), plan["tasks"]),
             conflict_retries=self._conflict_retries,
         )
 
-    def _cores(self) -> int | None:
+    def cores(self) -> int | None:
         """Return the number of tasks that run at a time; None in a Connect session, where it is unknown."""
         try:
             return int(self._spark.sparkContext.defaultParallelism)
         except PySparkException:
             return None
 
-    def _call(self, function: Callable[..., Any], **arguments: Any) -> Any:
-        return self.coordinator.submit(Call(self.options, function, arguments))["value"]
-
-    def _arrow_schema(self, schema: Any, vectors: Mapping[str, int] | None) -> pa.Schema:
-        if isinstance(schema, pa.Schema):
-            return schema
-        parsed = self._spark.createDataFrame([], schema).schema if isinstance(schema, str) else schema
-        return table_schema(parsed, dict(vectors or {}))
+    def _call(self, function: Callable[..., Any], options: SourceOptions | None = None, **arguments: Any) -> Any:
+        """Call a function with the version that the options name, by default the newest one, where jobs are planned."""
+        return self.coordinator.submit(partial(_answer, options or self.options, function, arguments))["value"]
 
 
 _MAX_NUMBERS = 1 << 25  # 256 MB: too much for Spark to broadcast, and counted within a tenth of a second
 
 
-# Functions for `Call`, which run on the client or on the cluster. They return JSON.
+# Functions for `SparkTable._call`, which run on the client or on the cluster. They return JSON or a dataclass of it.
+
+
+def _answer(options: SourceOptions, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Json:
+    value = function(LanceDataset.from_version(pinned(options).open()), **arguments)
+    return {"value": asdict(value) if is_dataclass(value) and not isinstance(value, type) else value}
 
 
 def _source_schema(dataset: LanceDataset, names: list[str]) -> str:

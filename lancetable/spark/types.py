@@ -33,6 +33,7 @@ from lancetable.ops.write.float_overflow import check_finite
 
 MAX_DECIMAL_PRECISION = 38
 
+_TIME_TYPE: type[st.DataType] | None = getattr(st, "TimeType", None)
 _PLAIN: tuple[tuple[pa.DataType, type[st.DataType]], ...] = (
     (pa.null(), st.NullType),
     (pa.bool_(), st.BooleanType),
@@ -48,6 +49,7 @@ _PLAIN: tuple[tuple[pa.DataType, type[st.DataType]], ...] = (
     (pa.timestamp("us", "UTC"), st.TimestampType),
     (pa.timestamp("us"), st.TimestampNTZType),
     (pa.duration("us"), st.DayTimeIntervalType),
+    *(() if _TIME_TYPE is None else ((pa.time64("ns"), _TIME_TYPE),)),
 )
 _WIDENED: dict[pa.DataType, pa.DataType] = {
     pa.uint8(): pa.int16(),
@@ -63,27 +65,54 @@ _WIDENED: dict[pa.DataType, pa.DataType] = {
 }
 _TO_SPARK: dict[pa.DataType, type[st.DataType]] = dict(_PLAIN)
 _TO_WIRE = {spark: arrow for arrow, spark in _PLAIN}
-_TIME_TYPE: type[st.DataType] | None = getattr(st, "TimeType", None)
+_OF_ANY_UNIT = (
+    (pa.types.is_fixed_size_binary, pa.binary()),
+    (pa.types.is_duration, pa.duration("us")),
+    (pa.types.is_time, pa.time64("ns")),
+    (lambda arrow: pa.types.is_timestamp(arrow) and arrow.tz is None, pa.timestamp("us")),
+    (pa.types.is_timestamp, pa.timestamp("us", "UTC")),
+)
 
 
 def spark_schema(schema: pa.Schema) -> st.StructType:
     """Return the Spark schema of a table with this Arrow schema.
 
-    Raises UnsupportedFeatureError naming the first column that Spark cannot represent.
+    Raises
+    ------
+    UnsupportedFeatureError
+        With the name of the first column that Spark cannot represent.
     """
     return _spark_struct(schema, "")
 
 
 def wire_schema(schema: st.StructType) -> pa.Schema:
-    """Return the exact Arrow schema of batches that Spark accepts and sends for `schema`."""
+    """Return the exact Arrow schema of batches that Spark accepts and sends for `schema`.
+
+    Raises
+    ------
+    UnsupportedFeatureError
+        With the name of the first column that has no Arrow type.
+    """
     return pa.schema(_wire_fields(schema, "", "element"))
 
 
 def table_schema(schema: st.StructType, vector_dimensions: dict[str, int] | None = None) -> pa.Schema:
     """Return the Arrow schema of a new table for a frame of this Spark schema.
 
-    `vector_dimensions` contains the sizes of fixed-size lists by the names of top-level array columns. Case is ignored,
-    since Spark passes the keys of options in lower case.
+    Parameters
+    ----------
+    schema
+        The schema of the frame.
+    vector_dimensions
+        The sizes of fixed-size lists by the names of top-level array columns. Case is ignored, since Spark passes the
+        keys of options in lower case.
+
+    Raises
+    ------
+    InvalidInputError
+        If a vector column does not exist, or is not an array.
+    UnsupportedFeatureError
+        With the name of the first column that has no Arrow type.
     """
     vectors = {name.lower(): dimension for name, dimension in (vector_dimensions or {}).items()}
     fields = _wire_fields(schema, "", "item")
@@ -103,7 +132,10 @@ def table_schema(schema: st.StructType, vector_dimensions: dict[str, int] | None
 def convert_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return `batch` with the columns of `schema`, in its order and in exactly its types.
 
-    Values are never changed: a cast that would change one raises SchemaMismatchError naming the column.
+    Raises
+    ------
+    SchemaMismatchError
+        With the name of the column, for a cast that would change a value.
     """
     columns = []
     for field in schema:
@@ -118,15 +150,15 @@ def convert_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def convert_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterable[pa.RecordBatch]:
-    """Return the batches in the types of `schema`, see `convert_batch`."""
-    return (convert_batch(batch, schema) for batch in batches)
-
-
 def check_stored_as(given: pa.DataType, stored: pa.DataType, column: str) -> None:
     """Refuse to store values of one type as another one where Arrow's cast would change them without an error.
 
-    Raises SchemaMismatchError. Values that do not fit are found later, by the cast.
+    Values that do not fit are found later, by the cast.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If the types do not fit.
     """
     given, stored = _plain_type(given), _plain_type(stored)
     types = pa.types
@@ -186,18 +218,9 @@ def _spark_struct(fields: Iterable[pa.Field], prefix: str) -> st.StructType:
 
 def _spark_type(arrow: pa.DataType, column: str) -> st.DataType:
     arrow = _plain_type(arrow)
-    arrow = _WIDENED.get(arrow, arrow)
-    plain = _TO_SPARK.get(arrow)
-    if plain is not None:
-        return plain()
-    if pa.types.is_fixed_size_binary(arrow):
-        return st.BinaryType()
-    if pa.types.is_timestamp(arrow):
-        return st.TimestampNTZType() if arrow.tz is None else st.TimestampType()
-    if pa.types.is_duration(arrow):
-        return st.DayTimeIntervalType()
-    if pa.types.is_time(arrow) and _TIME_TYPE is not None:
-        return _TIME_TYPE()
+    arrow = _WIDENED.get(arrow) or next((wire for is_kind, wire in _OF_ANY_UNIT if is_kind(arrow)), arrow)
+    if arrow in _TO_SPARK:
+        return _TO_SPARK[arrow]()
     if pa.types.is_decimal(arrow) and arrow.precision <= MAX_DECIMAL_PRECISION and 0 <= arrow.scale <= arrow.precision:
         return st.DecimalType(arrow.precision, arrow.scale)
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
@@ -239,8 +262,6 @@ def _wire_type(spark: st.DataType, column: str, item_name: str) -> pa.DataType:
         return pa.map_(_wire_type(spark.keyType, f"{column}.key", item_name), value)
     if isinstance(spark, st.StructType):
         return pa.struct(_wire_fields(spark, f"{column}.", item_name))
-    if _TIME_TYPE is not None and isinstance(spark, _TIME_TYPE):
-        return pa.time64("ns")
     raise UnsupportedFeatureError(
         f"column {column!r} has the Spark type {spark.simpleString()}, which has no Arrow type here; "
         "cast it, for instance to string, before writing",

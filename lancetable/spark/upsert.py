@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, cast
+from functools import reduce
+from operator import or_
+from typing import Any, cast
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 from pyspark.sql import types as st
 from pyspark.sql.window import Window
@@ -14,15 +17,9 @@ from pyspark.storagelevel import StorageLevel
 from lancetable.errors import ColumnNotFoundError, InvalidOperationError
 from lancetable.spark.casts import cast_source
 from lancetable.spark.merge import MergeResult
-from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_error
+from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_problem
 from lancetable.spark.sql import quote_name
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-    from lancetable.spark.table import SparkTable
-
-__all__ = ["UpsertResult", "upsert"]
+from lancetable.spark.table import SparkTable
 
 _RANK = "_lancetable_rank"
 _ORDERED = (
@@ -90,6 +87,10 @@ def upsert(
 
     Raises
     ------
+    ColumnNotFoundError
+        If the frame does not have a key column or `newest_by`.
+    InvalidInputError
+        If `null_keys` is unknown.
     InvalidOperationError
         For null keys with `null_keys="refuse"`, without `newest_by` for a key that occurs twice, and for a change
         that does not follow.
@@ -114,15 +115,13 @@ def upsert(
     with ExitStack() as stack:
         if persist and frame.storageLevel == StorageLevel.NONE:
             stack.callback(frame.persist().unpersist)
-        has_null_key: Column = F.lit(False)
-        for name in keys:
-            has_null_key = has_null_key | F.col(quote_name(name)).isNull()
+        has_null_key = reduce(or_, (F.col(quote_name(name)).isNull() for name in keys), F.lit(False))
         total, without_key = frame.agg(F.count(F.lit(1)), F.count_if(has_null_key)).collect()[0]
         if without_key and null_keys == "refuse":
-            raise null_keys_error(f"{without_key} of {total}", keys)
+            raise InvalidOperationError(null_keys_problem(f"{without_key} of {total}", keys))
         dropped = without_key if null_keys == "drop" else 0
         if total == dropped and txn is None:
-            return _result(dict.fromkeys(_OUTCOMES, 0), total, dropped)
+            return _result({}, total, dropped)
         rows = frame.where(~has_null_key) if dropped else frame
         rows = _unique(rows, keys, has_null_key) if newest_by is None else _newest(rows, keys, newest_by, has_null_key)
         merge = table.merge(rows, keys, null_keys="keep")

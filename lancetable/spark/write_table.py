@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
-from lancetable.commit.idempotency import is_done
+from pyspark.sql import DataFrame
+
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, LanceError
-from lancetable.spark.batch_writer import log_skipped
+from lancetable.spark.batch_writer import is_repeat
 from lancetable.spark.options import STORAGE_PREFIX, VECTOR_PREFIX
 from lancetable.table.version import open_version
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-__all__ = ["Mode", "write_table"]
 
 logger = logging.getLogger(__name__)
 
@@ -75,13 +71,23 @@ def write_table(
 
     register(df.sparkSession)
     creates = mode in ("errorifexists", "error", "ignore")
-    if creates and _exists(path, storage_options):
-        if mode == "ignore":
+    if creates:
+        try:
+            open_version(path, storage_options=storage_options)
+        except DatasetNotFoundError:
+            pass
+        else:
+            if mode != "ignore":
+                problem = f"Dataset already exists: {path}; choose mode='append' or 'overwrite'"
+                raise AlreadyExistsError(problem, path=path)
             logger.info("%s: the table exists, so mode 'ignore' writes nothing", path)
             return
-        raise AlreadyExistsError(f"Dataset already exists: {path}; choose mode='append' or 'overwrite'", path=path)
-    if txn is not None and not creates:
-        _log_if_skipped(path, storage_options, txn)
+    elif txn is not None:
+        try:
+            # Spark does not pass on the log of the writer.
+            is_repeat(open_version(path, storage_options=storage_options), txn)
+        except LanceError as error:  # a client of Connect may not reach the table
+            logger.debug("%s: %s", path, error)
     writer = df.write.format("lance").mode("overwrite" if mode == "overwrite" else "append")
     app, number = (None, None) if txn is None else txn
     options = {
@@ -93,33 +99,12 @@ def write_table(
         "txnVersion": number,
         "create": "true" if creates else None,
     }
-    for name, value in options.items():
-        if value is not None:
-            writer = writer.option(name, str(value))
+    given = {name: str(value) for name, value in options.items() if value is not None}
     try:
-        writer.save(str(path))
+        writer.options(**given).save(str(path))
     except Exception as error:
         # Spark passes the message of an error of a data source, not its type.
         if not creates or "AlreadyExistsError" not in str(error):
             raise
         if mode != "ignore":
             raise AlreadyExistsError(f"Dataset already exists: {path}; choose another mode", path=path) from error
-
-
-def _log_if_skipped(path: str, storage_options: Mapping[str, str] | None, txn: tuple[str, int]) -> None:
-    """Log a skipped change in this process too, because Spark does not pass on the log of the writer."""
-    try:
-        config = open_version(path, storage_options=storage_options).manifest.config
-    except LanceError as error:  # a client of Connect may not reach the table
-        logger.debug("%s: %s", path, error)
-        return
-    if is_done(config, txn):
-        log_skipped(config, txn, path)
-
-
-def _exists(path: str, storage_options: Mapping[str, str] | None) -> bool:
-    try:
-        open_version(path, storage_options=storage_options)
-    except DatasetNotFoundError:
-        return False
-    return True

@@ -129,7 +129,7 @@ def test_a_change_below_the_last_one_is_skipped_with_a_warning(
     run(7)
     assert not [each for each in caplog.records if each.levelname == "WARNING"]
     run(3)
-    assert "no rows are written for change 3 of app, because its change 7 was committed before" in caplog.text
+    assert "change 3 of 'app' is not made, because its change 7 was committed before" in caplog.text
     assert lancetable.dataset(path).to_table()["id"].to_pylist() == [0, 7]
     assert len(data_files(path)) == 2
 

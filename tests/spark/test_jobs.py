@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import pickle
 import shutil
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
+import pyroaring
 import pytest
 
 import lancetable
@@ -27,7 +29,6 @@ from lancetable.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from lancetable.ops.change import rewritten_rows
 from lancetable.ops.change.merge.clauses import Clauses, Matched, check_source
 from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE, prepare_prejoined
 from lancetable.ops.change.rewritten_rows import commit_prepared
@@ -40,14 +41,14 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'la
 from lancetable.spark import SparkTable
 from lancetable.spark.coordinator import run_job
 from lancetable.spark.jobs.base import planned_pin, schema_from_string
-from lancetable.spark.jobs.compact import CompactFragments
-from lancetable.spark.jobs.count import CountRows
-from lancetable.spark.jobs.delete import DeleteRows
-from lancetable.spark.jobs.update import UpdateRows
-from lancetable.spark.merge.broadcast_merge import InsertRows, MergeFragments, keys_compare_as_in_spark, merge_broadcast
+from lancetable.spark.jobs.compact import CompactJob
+from lancetable.spark.jobs.delete import DeleteJob
+from lancetable.spark.jobs.read import count_rows
+from lancetable.spark.jobs.update import UpdateJob
+from lancetable.spark.merge.broadcast_merge import BroadcastMerge, keys_compare_as_in_spark
 from lancetable.spark.merge.broadcast_source import open_part, write_part
 from lancetable.spark.merge.job import MergeJob
-from lancetable.spark.pin import Pin, open_pin
+from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json, Runner, ThreadRunner, Work
 from lancetable.table.version import TableVersion
 
@@ -143,8 +144,7 @@ def test_a_commit_on_the_cluster_that_fails_leaves_the_files_for_its_next_run(
             raise StoreError("slow down")
         return real(*arguments, **options)
 
-    monkeypatch.setattr(rewritten_rows, "commit_transaction", failing)
-    monkeypatch.setattr("lancetable.spark.jobs.delete.commits.commit", failing)
+    monkeypatch.setattr("lancetable.spark.jobs.base.commit_transaction", failing)
     for change, kept in ((lambda: t.delete("id < 300"), 700), (lambda: t.update({"v": "100"}, where="id >= 990"), 700)):
         calls = 0
         if answer == "lost, and no other":
@@ -248,7 +248,7 @@ def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path)
     assert t.count_rows("id >= 0") == 1000 and old.open().version == 1
     shutil.rmtree(path)
     assert made(path, 2000).count_rows("id >= 0") == 2000 == t.count_rows("id >= 0")
-    open_pin.cache_clear()  # as in a process that has not seen the old one
+    Pin.open.cache_clear()  # as in a process that has not seen the old one
     with pytest.raises(VersionNotFoundError, match="created again"):
         old.open()
 
@@ -278,7 +278,7 @@ def test_slices_cut_large_fragments_and_join_small_ones(tmp_path: Path) -> None:
         assert pa.Table.from_batches(found).equals(dataset.to_table(filter=predicate).combine_chunks()) or (
             pa.Table.from_batches(found).to_pydict() == dataset.to_table(filter=predicate).to_pydict()
         )
-    assert CountRows(Pin.of(version), "v > 4")({"slices": [[0, 100, 200], [0, 200, 300]]})["rows"] == sum(
+    assert count_rows(Pin.of(version), "v > 4", {"slices": [[0, 100, 200], [0, 200, 300]]})["rows"] == sum(
         i % 3 != 0 and i % 10 > 4 for i in range(100, 300)
     )
     assert len(scan_options_of([Split(0, 0, 1), Split(0, 5, 6)], ScanOptions())) == 2
@@ -341,7 +341,8 @@ def merge_in_parts(
     def write(plan: Json) -> list[Json]:
         pin, incoming = planned_pin(t.options, plan), schema_from_string(plan["incoming"])
         assert len(plan["parts"]) == parts
-        return merge_broadcast(runner or Through(), pin, clauses, incoming, given, plan["parts"])
+        merge = BroadcastMerge(pin, clauses, incoming, given)
+        return merge.run(runner or Through(), plan["parts"], pyroaring.BitMap())
 
     return run_job(
         MergeJob(t.options, None, clauses, source.column_names, None), t.coordinator, write, conflict_retries=3
@@ -405,10 +406,10 @@ def test_a_small_source_that_is_refused_leaves_no_file(tmp_path: Path, monkeypat
     with pytest.raises(InvalidOperationError, match="id = 250"):
         merge_in_parts(t, clauses, twice, 2)
 
-    def refuse(self: InsertRows, task: Json) -> Json:
+    def insert_rows(self: BroadcastMerge, task: Json) -> Json:
         raise InvalidOperationError("no more")
 
-    monkeypatch.setattr(InsertRows, "__call__", refuse)
+    monkeypatch.setattr(BroadcastMerge, "insert_rows", insert_rows)
     with pytest.raises(InvalidOperationError, match="no more"):
         merge_in_parts(t, clauses, pa.table({"id": [1, 500]}), 1)
     assert sorted(tmp_path.rglob("*.*")) == before
@@ -490,16 +491,18 @@ def test_what_some_tasks_refuse_on_a_cluster_keeps_its_type_and_leaves_no_file(
     t = SparkTable.for_path(None, str(tmp_path / "t.lance"), runner=(runner := Elsewhere()), run_on="cluster")  # type: ignore[arg-type]  # no session
     before = sorted(tmp_path.rglob("*.*"))
     made: list[Json] = []
-    work = {"delete": DeleteRows, "update": UpdateRows, "merge": MergeFragments, "compact": CompactFragments}[verb]
-    does = work.__call__
+    job: Any = {"delete": DeleteJob, "update": UpdateJob, "merge": BroadcastMerge, "compact": CompactJob}[verb]
+    does_work = "merge_fragments" if verb == "merge" else "execute"
+    does = getattr(job, does_work)
 
-    def refuse_the_last(self: Any, task: Json) -> Json:
+    @functools.wraps(does)  # a pickle of work names its method
+    def refuse_the_last(self: Any, *task: Any) -> Json:
         if sorted(tmp_path.rglob("*.*")) != before:
             raise InvalidOperationError("no more")
-        made.append(does(self, task))
+        made.append(does(self, *task))
         return made[-1]
 
-    monkeypatch.setattr(work, "__call__", refuse_the_last)
+    monkeypatch.setattr(job, does_work, refuse_the_last)
     monkeypatch.setattr(runner, "_num_threads", 1)
     with pytest.raises(InvalidOperationError, match="no more"):
         if verb == "delete":

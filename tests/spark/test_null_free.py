@@ -23,7 +23,7 @@ from lancetable.ops.read.null_free import null_free_columns
 from lancetable.ops.read.scan_plan import ScanOptions
 from lancetable.ops.read.splits import Split
 from lancetable.spark import SparkTable
-from lancetable.spark.jobs import PlanScan
+from lancetable.spark.jobs.read import plan_frame
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import pinned
 from lancetable.spark.reader import scan_slices
@@ -248,8 +248,8 @@ def test_a_null_where_files_promised_none_is_an_error(tmp_path: Path) -> None:
     pin = pinned(SourceOptions(uri=str(path)))
     strict = wire_schema(spark_schema(pa.schema([pa.field("a", pa.int64(), nullable=False)])))
     with pytest.raises(SchemaMismatchError, match=r"'a' of .*t\.lance has nulls"):
-        list(scan_slices(pin, [Split(0, 0, 3)], ScanOptions(columns=["a"]), strict))
-    (batch,) = scan_slices(pin, [Split(0, 2, 3)], ScanOptions(columns=["a"]), strict)
+        list(scan_slices(pin, ScanOptions(columns=["a"]), [Split(0, 0, 3)], strict))
+    (batch,) = scan_slices(pin, ScanOptions(columns=["a"]), [Split(0, 2, 3)], strict)
     assert batch.column(0).to_pylist() == [3]
 
 
@@ -275,6 +275,7 @@ def test_a_file_that_was_exchanged_after_the_plan(spark: Any, tmp_path: Path) ->
 def test_a_plan_is_json(tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     lancetable.write_dataset(pa.table({"a": range(N), "b": [None] * N}), path)
-    plan = PlanScan(SourceOptions(uri=str(path)), None, None, N // 2, 1 << 30, 2)()
+    dataset = lancetable.dataset(path)
+    plan = plan_frame(dataset, None, None, N // 2, 1 << 30, 2)
     assert json.loads(json.dumps(plan))["without_nulls"] == ["a"]
-    assert PlanScan(SourceOptions(uri=str(path)), None, None, N, 1 << 30, 2)()["without_nulls"] == []
+    assert plan_frame(dataset, None, None, N, 1 << 30, 2)["without_nulls"] == []

@@ -193,7 +193,7 @@ def test_a_repeated_change_reports_that_nothing_was_done(
     for number in (7, 3):
         result = upsert(table, frame, ["id"], txn=("job", number))
         assert result["repeated"] and result["num_inserted_rows"] == result["num_superseded_rows"] == 0
-    assert "change 3 of 'job' is not made, since change 7 was made before" in caplog.text
+    assert "change 3 of 'job' is not made, because its change 7 was committed before" in caplog.text
     assert "change 7 of 'job' is not made" not in caplog.text
 
 

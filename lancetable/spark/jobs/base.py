@@ -1,4 +1,4 @@
-"""Common parts of jobs: a base class, and plans and results as JSON.
+"""Common parts of jobs: base classes, and plans and results as JSON.
 
 A plan may be made on the cluster and is sent to the client and to the tasks, so it contains nothing but JSON.
 """
@@ -6,30 +6,27 @@ A plan may be made on the cluster and is sent to the client and to the tasks, so
 from __future__ import annotations
 
 import base64
-import json
-import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from lancetable.commit.idempotency import is_done, last_number, properties_of
+from lancetable.commit.idempotency import is_done, properties_of
+from lancetable.commit.loop import commit_transaction
 from lancetable.errors import AlreadyExistsError
-from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
-from lancetable.format.transaction import Transaction
-from lancetable.fragment_metadata import FragmentMetadata
-from lancetable.ops.change.deletion_vectors import WrittenDeletions
+from lancetable.ops.change.rewritten_rows import Prepared, discard_prepared
+from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.read.splits import Split, even_task_rows, plan_splits
 from lancetable.spark import options as limits
+from lancetable.spark.batch_writer import is_repeat
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, mark_of, pinned
 from lancetable.spark.runner import Json, Work
 from lancetable.table.version import TableVersion
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,7 @@ class TableJob:
     def plan(self) -> Json:
         """Return {"pin", "tasks"} for the newest version, or {"result"} if nothing is left to do."""
         version = pinned(self.options).open()
-        manifest = version.manifest
-        flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
+        check_writable(version)
         if self.is_repeat(version):
             return {"result": self.repeated}
         return {"pin": pin_to_json(version), **self.plan_tasks(version)}
@@ -59,53 +55,111 @@ class TableJob:
         return {"tasks": plan_row_tasks(version, whole=True)}
 
     def work(self, plan: Json) -> Work:
-        """Return the work of the tasks of a plan, if all of them do the same."""
+        """Return the work of the tasks of a plan. Each of them gets the plan without the tasks."""
+        return partial(self.execute, {**plan, "tasks": []})
+
+    def execute(self, plan: Json, task: Json) -> Json:
+        """Write the files of one task, and return their description."""
         raise NotImplementedError
 
     def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
         """Commit under this uuid, and return the result of the job.
 
-        If the commit certainly failed, the files of the tasks are removed, unless `keep_files`. Raises
-        RetryableCommitConflictError if the job has to be planned again.
+        If the commit certainly failed, the files of the tasks are removed, unless `keep_files`.
+
+        Raises
+        ------
+        RetryableCommitConflictError
+            If the job has to be planned again.
         """
         raise NotImplementedError
 
     def discard(self, plan: Json, results: list[Json]) -> Json:
-        """Remove the files that results name, because other tasks failed."""
-        raise NotImplementedError
+        """Remove the files that results name, because other tasks failed. By default they stay."""
+        return {}
 
     def is_repeat(self, version: TableVersion) -> bool:
         """Return True if a version contains the change, or a later one of the application."""
-        if self.txn is None or not is_done(version.manifest.config, self.txn):
-            return False
-        app, number = self.txn
-        last = last_number(version.manifest.config, app)
-        if last != number:
-            logger.warning(
-                "%s: change %d of %r is not made, since change %s was made before. Numbers must rise: a job or"
-                " checkpoint that numbers its changes from the start again needs another name",
-                version.uri,
-                number,
-                app,
-                last,
-            )
-        return True
+        return is_repeat(version, self.txn)
 
-    def _transaction(self, base: TableVersion, operation: tx.Operation, uuid: str) -> Transaction:
-        return Transaction(base.version, uuid, operation, "", {} if self.txn is None else properties_of(*self.txn))
-
-    def _base(self, plan: Json) -> TableVersion:
+    def base(self, plan: Json) -> TableVersion:
+        """Open the version that a plan was made for."""
         return planned_pin(self.options, plan).open()
 
-    def _once(self, commit: Callable[[], Any], result: Json) -> Json:
-        """Return `result`, or `repeated` if another run of the same change was faster."""
+
+@dataclass(frozen=True)
+class RowsJob(TableJob):
+    """A job whose tasks write deletion files and new fragments, each task for other fragments of the table.
+
+    The result of a task is an uncommitted Update, see `update_to_json`, and what `result` needs.
+    """
+
+    def operation(self, update: tx.Update) -> tx.Operation:
+        """Return the operation to commit for what all tasks wrote."""
+        return update
+
+    def inserts_keys(self, base: TableVersion, plan: Json) -> bool:
+        """Return True if no other commit may insert the keys of the inserted rows."""
+        return False
+
+    def result(self, results: list[Json]) -> Json:
+        """Return the result of the job after its commit."""
+        return {"rows": sum(result["rows"] for result in results)}
+
+    def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
+        """Commit what all tasks wrote as one operation, unless another run of the same change was faster.
+
+        Raises
+        ------
+        AlreadyExistsError
+            If another commit inserted the same keys.
+        """
+        base, update = self.base(plan), update_from_results(results)
+        properties = {} if self.txn is None else properties_of(*self.txn)
+        transaction = tx.Transaction(base.version, uuid, self.operation(update), "", properties)
         try:
-            commit()
+            with discarding_on_failure(lambda: None if keep_files else discard_update(base, update)):
+                commit_transaction(base, transaction, inserts_keys=self.inserts_keys(base, plan))
         except AlreadyExistsError:
             if not is_done(pinned(self.options).open().manifest.config, self.txn):
                 raise
             return self.repeated
-        return result
+        return self.result(results)
+
+    def discard(self, plan: Json, results: list[Json]) -> Json:
+        """Remove the deletion files and the data files that results name."""
+        discard_update(self.base(plan), update_from_results(results))
+        return {}
+
+
+def update_to_json(operation: tx.Update) -> Json:
+    """Return an uncommitted Update as JSON: {"updated", "removed", "new", "fields"}."""
+    return {
+        "updated": [fragment.to_json() for fragment in operation.updated_fragments],
+        "removed": list(operation.removed_fragment_ids),
+        "new": [fragment.to_json() for fragment in operation.new_fragments],
+        "fields": list(operation.fields_for_preserving_frag_bitmap),
+    }
+
+
+def update_from_results(results: Sequence[Json]) -> tx.Update:
+    """Return one Update of the results of all tasks, each of which changed other fragments."""
+
+    def all_of(name: str) -> Iterable[Any]:
+        return (value for result in results for value in result[name])
+
+    updated = map(Fragment.from_json, all_of("updated"))
+    return tx.Update(
+        removed_fragment_ids=tuple(sorted(all_of("removed"))),
+        updated_fragments=tuple(sorted(updated, key=lambda fragment: fragment.id)),
+        new_fragments=tuple(map(Fragment.from_json, all_of("new"))),
+        fields_for_preserving_frag_bitmap=tuple(sorted(set(all_of("fields")))),
+    )
+
+
+def discard_update(base: TableVersion, operation: tx.Update) -> None:
+    """Remove the files of an Update that is not committed."""
+    discard_prepared(base, Prepared(tx.Transaction.create(base.version, operation), {}))
 
 
 def planned_pin(options: SourceOptions, plan: Json) -> Pin:
@@ -129,19 +183,14 @@ def schema_to_string(schema: pa.Schema) -> str:
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
-def slices_from_plan(plan: Json) -> list[tuple[Split, ...]]:
-    """Return the slices of each task of a plan."""
-    return [slices_of_task(task) for task in plan["tasks"]]
-
-
 def slices_of_task(task: Json) -> tuple[Split, ...]:
-    """Return the slices of a task that `task_of_slices` made."""
+    """Return the slices of a task that `tasks_of_slices` made."""
     return tuple(Split(*values) for values in task["slices"])
 
 
-def task_of_slices(slices: Iterable[Split]) -> Json:
-    """Return the task that reads some slices."""
-    return {"slices": [list(astuple(part)) for part in slices]}
+def tasks_of_slices(tasks: Iterable[Iterable[Split]]) -> list[Json]:
+    """Return the tasks that read some slices each, as JSON."""
+    return [{"slices": [list(astuple(part)) for part in slices]} for slices in tasks]
 
 
 def fragment_ids(task: Json) -> list[int]:
@@ -162,22 +211,4 @@ def rows_per_task(version: TableVersion, cores: int | None) -> int:
 def plan_row_tasks(version: TableVersion, *, whole: bool) -> list[Json]:
     """Return tasks over all rows. With `whole` no fragment is split, so that each task writes its deletion files."""
     rows, size = limits.DEFAULT_TASK_ROWS, limits.DEFAULT_TASK_BYTES
-    tasks = plan_splits(version, task_rows=rows, task_bytes=size, whole_fragments=whole)
-    return [task_of_slices(task) for task in tasks]
-
-
-def fragment_to_json(fragment: Fragment) -> Json:
-    """Return a fragment as JSON, in the form of `FragmentMetadata`."""
-    return FragmentMetadata.from_format(fragment).to_json()
-
-
-def fragment_from_json(value: Json) -> Fragment:
-    """Return a fragment from the JSON of `fragment_to_json`."""
-    return FragmentMetadata.from_json(json.dumps(value)).to_format()
-
-
-def deletions_from_results(results: Sequence[Json]) -> WrittenDeletions:
-    """Return the deletion files of the fragments that all tasks changed, and the ids of those that they removed."""
-    updated = (fragment_from_json(value) for result in results for value in result["updated"])
-    removed = (fragment_id for result in results for fragment_id in result["removed"])
-    return WrittenDeletions(tuple(sorted(updated, key=lambda fragment: fragment.id)), tuple(sorted(removed)))
+    return tasks_of_slices(plan_splits(version, task_rows=rows, task_bytes=size, whole_fragments=whole))

@@ -5,55 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lancetable.format import transaction as tx
-from lancetable.ops import commit as commits
 from lancetable.ops.change import delete
-from lancetable.ops.change.deletion_vectors import discard_deletions
-from lancetable.spark.jobs.base import TableJob, deletions_from_results, fragment_ids, fragment_to_json, planned_pin
-from lancetable.spark.pin import Pin
+from lancetable.spark.jobs.base import RowsJob, fragment_ids, update_to_json
 from lancetable.spark.runner import Json
 
-__all__ = ["DeleteJob", "DeleteRows"]
-
 
 @dataclass(frozen=True)
-class DeleteJob(TableJob):
+class DeleteJob(RowsJob):
+    """A delete. A task is {"slices"} of whole fragments -> an Update without new fragments, and {"rows"}."""
+
     predicate: str
 
-    def work(self, plan: Json) -> DeleteRows:
-        return DeleteRows(planned_pin(self.options, plan), self.predicate)
-
-    def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
-        base, deletions = self._base(plan), deletions_from_results(results)
-        transaction = self._transaction(base, tx.Delete(deletions.updated, deletions.removed, self.predicate), uuid)
-
-        def discard() -> None:
-            if not keep_files:
-                discard_deletions(base, deletions.updated)
-
-        def commit() -> None:
-            with commits.discarding_on_failure(discard):
-                commits.commit(base, transaction)
-
-        return self._once(commit, {"rows": sum(result["rows"] for result in results)})
-
-    def discard(self, plan: Json, results: list[Json]) -> Json:
-        discard_deletions(self._base(plan), deletions_from_results(results).updated)
-        return {}
-
-
-@dataclass(frozen=True)
-class DeleteRows:
-    """{"slices"} -> {"updated", "removed", "rows"}: deletion files of whole fragments."""
-
-    pin: Pin
-    predicate: str
-
-    def __call__(self, task: Json) -> Json:
-        version = self.pin.open()
+    def execute(self, plan: Json, task: Json) -> Json:
+        """Write the deletion files of some fragments."""
+        version = self.base(plan)
         deletions, rows = delete.prepare(version, self.predicate, fragment_ids(task))
         version.store.sync(version.base)
-        return {
-            "updated": [fragment_to_json(fragment) for fragment in deletions.updated],
-            "removed": list(deletions.removed),
-            "rows": rows,
-        }
+        update = tx.Update(removed_fragment_ids=deletions.removed, updated_fragments=deletions.updated)
+        return {**update_to_json(update), "rows": rows}
+
+    def operation(self, update: tx.Update) -> tx.Operation:
+        """Return the Delete to commit."""
+        return tx.Delete(update.updated_fragments, update.removed_fragment_ids, self.predicate)

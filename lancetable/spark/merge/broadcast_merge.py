@@ -30,8 +30,6 @@ from lancetable.spark.runner import Json, Runner, succeeded
 from lancetable.spark.types import convert_batch
 from lancetable.table.deletion_file_codec import build_roaring
 
-__all__ = ["InsertRows", "MergeFragments", "keys_compare_as_in_spark", "merge_broadcast", "null_key_rows"]
-
 _INSERTED_ROWS_OF_TASK = 256 << 10
 
 
@@ -47,83 +45,64 @@ def keys_compare_as_in_spark(keys: Iterable[pa.DataType]) -> bool:
 
 def null_key_rows(source: tuple[Part, ...], on: Sequence[str]) -> pyroaring.BitMap:
     """Return the positions of the source rows that have a null in their key."""
-    start, positions = 0, pyroaring.BitMap()
-    for part in source:
-        for batch in open_part(part):
-            null = null_keys([batch.column(name) for name in on])
-            positions |= pyroaring.BitMap(np.flatnonzero(null) + start)
-            start += batch.num_rows
-    return positions
-
-
-def merge_broadcast(
-    runner: Runner,
-    pin: Pin,
-    clauses: Clauses,
-    incoming: pa.Schema,
-    source: tuple[Part, ...],
-    parts: Sequence[Json],
-    dropped: pyroaring.BitMap = pyroaring.BitMap(),  # noqa: B008  # not changed
-) -> list[Json]:
-    """Return what tasks wrote for the fragments of `parts` and for inserted rows, or that they were refused.
-
-    Source rows at the positions `dropped` are not inserted.
-    """
-    results = runner.run(MergeFragments(pin, clauses, incoming, source), parts)
-    if not clauses.insert or len(succeeded(results)) < len(results):
-        return results
-    left = pyroaring.BitMap(range(sum(open_part(part).read_all().num_rows for part in source)))
-    for result in results:
-        left &= pyroaring.BitMap.deserialize(base64.b64decode(result["unmatched"]))
-    rows = np.asarray((left - dropped).to_array(), dtype=np.int64)
-    tasks = [
-        {"rows": _rows_to_json(rows[start : start + _INSERTED_ROWS_OF_TASK])}
-        for start in range(0, len(rows), _INSERTED_ROWS_OF_TASK)
-    ]
-    return results + runner.run(InsertRows(pin, clauses, incoming, source), tasks)
+    batches = (batch for part in source for batch in open_part(part))
+    has_null = [null_keys([batch.column(name) for name in on]) for batch in batches]
+    return pyroaring.BitMap(np.flatnonzero(np.concatenate(has_null))) if has_null else pyroaring.BitMap()
 
 
 @dataclass(frozen=True)
-class _SourceWork:
-    """Common part of the work of tasks that have the whole source."""
+class BroadcastMerge:
+    """A merge whose tasks have the whole source, with the columns `incoming`. Pickles."""
 
     pin: Pin
     clauses: Clauses
     incoming: pa.Schema
     source: tuple[Part, ...]
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        for part in self.source:
-            for batch in open_part(part):
-                yield convert_batch(batch, self.incoming)
+    def run(self, runner: Runner, parts: Sequence[Json], dropped: pyroaring.BitMap) -> list[Json]:
+        """Return what tasks wrote for the fragments of `parts` and for inserted rows, or that they were refused.
 
+        Source rows at the positions `dropped` are not inserted.
+        """
+        results = runner.run(self.merge_fragments, parts)
+        if not self.clauses.insert or len(succeeded(results)) < len(results):
+            return results
+        left = pyroaring.BitMap(range(sum(open_part(part).read_all().num_rows for part in self.source)))
+        for result in results:
+            left &= pyroaring.BitMap.deserialize(base64.b64decode(result["unmatched"]))
+        rows = np.asarray((left - dropped).to_array(), dtype=np.int64)
+        tasks = [
+            {"rows": _rows_to_json(rows[start : start + _INSERTED_ROWS_OF_TASK])}
+            for start in range(0, len(rows), _INSERTED_ROWS_OF_TASK)
+        ]
+        return results + runner.run(self.insert_rows, tasks)
 
-class MergeFragments(_SourceWork):
-    """{"slices"} of whole fragments -> an Update, and {"unmatched"}: source positions as a bitmap."""
-
-    def __call__(self, task: Json) -> Json:
+    def merge_fragments(self, task: Json) -> Json:
+        """Merge into some fragments: {"slices"} -> an Update, and {"unmatched"}, source positions as a bitmap."""
         version = self.pin.open()
         stored = check_source(version.schema, self.clauses, self.incoming)
         with PartitionedRows(stored.to_storage_arrow(), self.clauses.on) as source:
-            load_source(stored, self.batches(), source, None)
+            load_source(stored, self._batches(), source, None)
             prepared, counts, unmatched = prepare_part(version, self.clauses, source, set(fragment_ids(task)))
         version.store.sync(version.base)
         return {**merge_to_json(prepared, counts), "unmatched": _rows_to_json(unmatched)}
 
-
-class InsertRows(_SourceWork):
-    """{"rows"}: positions in the source, as a bitmap -> an Update with counts."""
-
-    def __call__(self, task: Json) -> Json:
+    def insert_rows(self, task: Json) -> Json:
+        """Insert source rows: {"rows"}, positions as a bitmap -> an Update with counts."""
         version = self.pin.open()
         stored = check_source(version.schema, self.clauses, self.incoming)
         rows = np.asarray(pyroaring.BitMap.deserialize(base64.b64decode(task["rows"])).to_array(), dtype=np.int64)
-        inserted = pa.Table.from_batches(self.batches(), self.incoming).take(pa.array(rows))
+        inserted = pa.Table.from_batches(self._batches(), self.incoming).take(pa.array(rows))
         inserted = inserted.append_column(ADDRESS, pa.nulls(len(rows), pa.int64()))
         inserted = inserted.append_column(IN_SOURCE, pa.repeat(True, len(rows)))
         prepared, counts = prepare_prejoined(version, self.clauses, stored, inserted.to_batches())
         version.store.sync(version.base)
         return merge_to_json(prepared, counts)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for part in self.source:
+            for batch in open_part(part):
+                yield convert_batch(batch, self.incoming)
 
 
 def _rows_to_json(rows: np.ndarray[Any, np.dtype[np.int64]]) -> str:

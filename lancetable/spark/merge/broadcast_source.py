@@ -13,21 +13,18 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.sql import DataFrame
 
 from lancetable.spark.runner import init_worker
 from lancetable.spark.types import wire_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-__all__ = ["BroadcastSource", "Part", "broadcast_source", "open_part", "write_part"]
 
 # Limit of a source that the driver and every task hold. The tasks that compute the source do not know of each other:
 # the one of partition p may write 1 / (p + 1) of the limit. So any even distribution passes, and n partitions never
@@ -50,6 +47,7 @@ class BroadcastSource:
     directory: str | None = None
 
     def close(self) -> None:
+        """Remove the files."""
         if self.directory is not None:
             shutil.rmtree(self.directory, ignore_errors=True)  # Spark removes in the end the files that a task maps
 
@@ -80,7 +78,8 @@ def broadcast_source(frame: DataFrame, directory: str | None, cores: int | None 
     source = None
     try:
         rows = _rows_to_limit(frame, limit, 0 if own is None else _INDEX_BYTES_OF_ROW)
-        written = rows.mapInArrow(_part_writer(own, limit), "part binary, bytes bigint").toArrow()
+        write = partial(write_part, directory=own, limit=limit)
+        written = rows.mapInArrow(write, "part binary, bytes bigint").toArrow()
         parts = written["part"]
         if not parts.null_count and pc.sum(written["bytes"], min_count=0).as_py() <= limit:
             streams = (part.as_buffer() for part in parts)
@@ -96,37 +95,23 @@ def _rows_to_limit(frame: DataFrame, limit: int, row_bytes: int) -> DataFrame:
 
     One row more than the limit allows is left, of the task or of all tasks, so that the source is still too large.
     """
-    bits = 8 * row_bytes + sum(map(_min_bits, wire_schema(frame.schema).types))
+    types = wire_schema(frame.schema).types
+    fixed = (kind.bit_width for kind in types if pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
+    bits = 8 * row_bytes + sum(fixed)
     if not bits:
         return frame
     number_in_task = f"(monotonically_increasing_id() & {(1 << 33) - 1})"  # the bits above are those of the task
     return frame.where(f"{number_in_task} <= {8 * limit // bits} div (spark_partition_id() + 1)")
 
 
-def _min_bits(arrow: pa.DataType) -> int:
-    """Return the bits of a value of a type, 0 if values differ in size."""
-    try:
-        return int(arrow.bit_width)
-    except ValueError:
-        return 0
-
-
-def _part_writer(directory: str | None, limit: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that writes the rows of a task."""
-
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        init_worker()
-        context = TaskContext.get()
-        yield from write_part(batches, directory, limit // (1 if context is None else context.partitionId() + 1))
-
-    return write
-
-
 def write_part(batches: Iterator[pa.RecordBatch], directory: str | None, limit: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task as a stream, or as the path of a file in a directory, and their bytes.
 
-    Yields null instead of a part that exceeds the limit, and nothing without rows.
+    Yields null instead of a part that exceeds the task's share of the limit, and nothing without rows.
     """
+    init_worker()
+    context = TaskContext.get()
+    limit //= 1 if context is None else context.partitionId() + 1
     path = None if directory is None else os.path.join(directory, f"{uuid.uuid4()}.arrow")
     size, stream, writer = 0, pa.BufferOutputStream(), None
     try:

@@ -8,33 +8,32 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
+from operator import and_, or_
 from typing import TYPE_CHECKING, TypedDict
 
 import pyarrow as pa
 import pyroaring
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 
+from lancetable.errors import InvalidOperationError
 from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched
 from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
 from lancetable.spark.casts import cast_source
 from lancetable.spark.coordinator import run_job
-from lancetable.spark.jobs.base import planned_pin, schema_from_string, slices_from_plan
-from lancetable.spark.merge.broadcast_merge import keys_compare_as_in_spark, merge_broadcast, null_key_rows
+from lancetable.spark.jobs.base import planned_pin, schema_from_string
+from lancetable.spark.merge.broadcast_merge import BroadcastMerge, keys_compare_as_in_spark, null_key_rows
 from lancetable.spark.merge.broadcast_source import BroadcastSource, broadcast_source
 from lancetable.spark.merge.job import DELETE, KEY, MergeJob, counts_from_results
-from lancetable.spark.merge.join_merge import KeyScan, MergeRows, row_writer
-from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_error
+from lancetable.spark.merge.join_merge import JoinedMerge, KeyScan
+from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_problem
 from lancetable.spark.pin import Pin
-from lancetable.spark.runner import Json, Runner, SparkRunner, permanent_failure, succeeded
+from lancetable.spark.runner import Json, SparkRunner, permanent_failure, succeeded
 from lancetable.spark.types import spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
     from lancetable.spark.table import SparkTable
-
-__all__ = ["MergeResult", "SparkMergeBuilder"]
 
 _SOURCE, _PARTITION = "_source_", "_partition"
 
@@ -81,18 +80,11 @@ class SparkMergeBuilder:
     """
 
     def __init__(
-        self,
-        table: SparkTable,
-        source: DataFrame,
-        on: tuple[str, ...],
-        *,
-        runner: Runner,
-        cores: int | None,
-        null_keys: NullKeys = "refuse",
+        self, table: SparkTable, source: DataFrame, on: tuple[str, ...], *, null_keys: NullKeys = "refuse"
     ) -> None:
         check_null_keys(null_keys)
-        self._table, self._source, self._runner, self._cores = table, source, runner, cores
-        self._null_keys = null_keys
+        self._table, self._source, self._null_keys = table, source, null_keys
+        self._runner, self._cores = table.runner, table.cores()
         self._clauses = Clauses(on, insert_null_keys=null_keys == "keep")
 
     def when_matched_update_all(
@@ -110,21 +102,54 @@ class SparkMergeBuilder:
             whose value is null.
         skip_unchanged
             Leave rows alone whose new values equal the stored ones, and count them.
+
+        Returns
+        -------
+        SparkMergeBuilder
+            This builder.
+
+        Examples
+        --------
+        >>> t.merge(updates, "id").when_matched_update_all("source.v > target.v").execute()  # doctest: +SKIP
         """
         return self._with(
             matched=Matched.UPDATE, condition=condition, newest_by=newest_by, skip_unchanged=skip_unchanged
         )
 
     def when_matched_delete(self) -> SparkMergeBuilder:
-        """Delete the rows of the table that match."""
+        """Delete the rows of the table that match.
+
+        Returns
+        -------
+        SparkMergeBuilder
+            This builder.
+        """
         return self._with(matched=Matched.DELETE, condition=None, newest_by=None, skip_unchanged=False)
 
     def when_not_matched_insert_all(self) -> SparkMergeBuilder:
-        """Insert the rows of the source without a match, with nulls for columns that it does not have."""
+        """Insert the rows of the source without a match, with nulls for columns that it does not have.
+
+        Returns
+        -------
+        SparkMergeBuilder
+            This builder.
+        """
         return self._with(insert=True)
 
     def when_not_matched_by_source_delete(self, condition: str | None = None) -> SparkMergeBuilder:
-        """Delete rows of the table without a match, or those for which `condition`, SQL over their columns, is true."""
+        """Delete rows of the table without a match in the source.
+
+        Parameters
+        ----------
+        condition
+            SQL over the columns of the table. Rows for which it is not true stay as they are; by default all are
+            deleted.
+
+        Returns
+        -------
+        SparkMergeBuilder
+            This builder.
+        """
         return self._with(delete_unmatched=True, delete_condition=condition)
 
     whenMatchedUpdateAll = when_matched_update_all  # noqa: N815  # Delta's name
@@ -175,6 +200,10 @@ class SparkMergeBuilder:
             does not follow.
         RetryableCommitConflictError
             If every attempt lost against another commit.
+
+        Examples
+        --------
+        >>> t.merge(updates, "id").when_not_matched_insert_all().execute(txn=("daily", 7))  # doctest: +SKIP
         """
         self._clauses.check()
         job = MergeJob(self._table.options, txn, self._clauses, tuple(self._source.columns), self._cores, consecutive)
@@ -216,28 +245,27 @@ class SparkMergeBuilder:
         refuses_null_keys = self._null_keys == "refuse"
         if source.broadcast is not None:
             if source.null_keys and refuses_null_keys:
-                return [permanent_failure(null_keys_error(str(len(source.null_keys)), clauses.on))]
-            parts = source.broadcast.parts
-            return merge_broadcast(self._runner, pin, clauses, incoming, parts, plan["parts"], source.null_keys)
+                return [
+                    permanent_failure(InvalidOperationError(null_keys_problem(str(len(source.null_keys)), clauses.on)))
+                ]
+            merge = BroadcastMerge(pin, clauses, incoming, source.broadcast.parts)
+            return merge.run(self._runner, plan["parts"], source.null_keys)
         rows = self._joined(plan, pin, clauses, incoming)
-        written = rows.mapInArrow(row_writer(MergeRows(pin, clauses, incoming)), "result string").collect()
+        written = rows.mapInArrow(JoinedMerge(pin, clauses, incoming).write, "result string").collect()
         results = [json.loads(row["result"]) for row in written]
         null_keys = counts_from_results(succeeded(results)).null_keys
         if null_keys and refuses_null_keys:
-            results.append(permanent_failure(null_keys_error(str(null_keys), clauses.on)))
+            results.append(permanent_failure(InvalidOperationError(null_keys_problem(str(null_keys), clauses.on))))
         return results
 
     def _joined(self, plan: Json, pin: Pin, clauses: Clauses, incoming: pa.Schema) -> DataFrame:
         schema = spark_schema(schema_from_string(plan["keys"]))
-        keys = self._table.scan(slices_from_plan(plan), KeyScan(pin, plan["columns"]), schema)
+        keys = self._table.scan(plan["tasks"], KeyScan(pin, plan["columns"]), schema)
         # Columns of the source may have any name.
         names = {name: f"{_SOURCE}{number}" for number, name in enumerate(incoming.names)}
         source = cast_source(self._source, incoming).toDF(*names.values()).withColumn(IN_SOURCE, F.lit(True))
-        matches: Column = F.lit(True)
-        null_key: Column = F.lit(False)
-        for number, name in enumerate(clauses.on):
-            matches = matches & (F.col(f"{KEY}{number}") == F.col(names[name]))
-            null_key = null_key | F.col(names[name]).isNull()
+        matches = reduce(and_, (F.col(f"{KEY}{n}") == F.col(names[name]) for n, name in enumerate(clauses.on)))
+        null_key = reduce(or_, (F.col(names[name]).isNull() for name in clauses.on))
         # Rows with null keys reach the tasks, which count them, also where unmatched rows are of no use.
         counts_null_keys = not clauses.insert_null_keys
         joins = (("inner", "right_outer"), ("left_outer", "full_outer"))

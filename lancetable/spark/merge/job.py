@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import pyarrow as pa
@@ -12,23 +13,20 @@ from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.ops.change.batch_history import follows
 from lancetable.ops.change.merge.clauses import Clauses, Condition, Counts, check_source, key_fields
 from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
-from lancetable.ops.change.rewritten_rows import Prepared, commit_prepared
+from lancetable.ops.change.rewritten_rows import Prepared
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import plan_splits
-from lancetable.spark.jobs.base import TableJob, rows_per_task, schema_to_string, task_of_slices
-from lancetable.spark.jobs.update import discard_update, update_from_results, update_to_json
+from lancetable.spark.jobs.base import RowsJob, rows_per_task, schema_to_string, tasks_of_slices, update_to_json
 from lancetable.spark.options import DEFAULT_TASK_BYTES, DEFAULT_TASK_ROWS
 from lancetable.spark.runner import Json
 from lancetable.spark.sql import quote_name
 from lancetable.table.version import TableVersion
 
-__all__ = ["DELETE", "KEY", "MergeJob", "counts_from_results", "incoming_schema", "merge_to_json"]
-
 KEY, DELETE = "_key_", "_delete"
 
 
 @dataclass(frozen=True)
-class MergeJob(TableJob):
+class MergeJob(RowsJob):
     """A merge, planned for both strategies.
 
     The `tasks` of the plan scan the keys for a join in Spark. Its `parts` are whole fragments, for tasks that have the
@@ -43,12 +41,22 @@ class MergeJob(TableJob):
     repeated: ClassVar[Json] = {"counts": asdict(Counts()), "repeated": True}
 
     def is_repeat(self, version: TableVersion) -> bool:
+        """Return True if a version contains the change; a consecutive one must otherwise follow the last."""
         if self.txn is None or not self.consecutive:
             return super().is_repeat(version)
         remedy = "consecutive=False for this change (of a pipeline: continue_from_checkpoint=True)"
         return not follows(version, *self.txn, remedy=remedy)
 
     def plan_tasks(self, version: TableVersion) -> Json:
+        """Return the plan of both strategies.
+
+        Raises
+        ------
+        SchemaMismatchError, ColumnNotFoundError, InvalidSqlError
+            If the source, a key or a condition does not fit the table.
+        UnsupportedFeatureError
+            If the source has a column with a name that the merge needs.
+        """
         on = tuple(field.name for field in key_fields(version.schema, self.clauses.on))
         incoming = incoming_schema(version, self.source)
         check_source(version.schema, replace(self.clauses, on=on), incoming)
@@ -58,38 +66,40 @@ class MergeJob(TableJob):
         condition = self.clauses.update_condition
         if condition is not None:
             Condition(condition, version.schema, set(incoming.names))  # raises here rather than in every task
-        columns = _key_columns(self.clauses, on)
+        columns = {f"{KEY}{number}": quote_name(name) for number, name in enumerate(on)}
+        if self.clauses.delete_unmatched:
+            columns[DELETE] = "true" if self.clauses.delete_condition is None else self.clauses.delete_condition
         keys = plan_scan(version, ScanOptions(columns=columns)).output_schema.append(pa.field(ADDRESS, pa.int64()))
-        tasks = plan_splits(version, columns=on, task_rows=DEFAULT_TASK_ROWS, task_bytes=DEFAULT_TASK_BYTES)
+        split = partial(plan_splits, version, columns=on, task_bytes=DEFAULT_TASK_BYTES)
         # Each part indexes the source and writes a file of its own, so there are no more of them than are of use.
-        part_rows = rows_per_task(version, self.cores)
-        parts = plan_splits(
-            version, columns=on, task_rows=part_rows, task_bytes=DEFAULT_TASK_BYTES, whole_fragments=True
-        )
+        parts = split(task_rows=rows_per_task(version, self.cores), whole_fragments=True)
         return {
             "on": list(on),
             "incoming": schema_to_string(incoming),
             "columns": columns,
             "keys": schema_to_string(keys),
-            "tasks": [task_of_slices(task) for task in tasks],
-            "parts": [task_of_slices(task) for task in parts],
+            "tasks": tasks_of_slices(split(task_rows=DEFAULT_TASK_ROWS)),
+            "parts": tasks_of_slices(parts),
         }
 
-    def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
-        base = self._base(plan)
+    def inserts_keys(self, base: TableVersion, plan: Json) -> bool:
+        """Return True if rows are inserted by the primary key of the table."""
         primary = {field.name for field in base.schema.primary_key()}
-        unique = bool(primary) and primary == set(plan["on"])
-        transaction = self._transaction(base, update_from_results(results), uuid)
-        prepared = Prepared(transaction, {}, inserts_keys=unique and self.clauses.insert)
-        merged = {"counts": asdict(counts_from_results(results)), "repeated": False}
-        return self._once(lambda: commit_prepared(base, prepared, keep_files=keep_files), merged)
+        return self.clauses.insert and bool(primary) and primary == set(plan["on"])
 
-    def discard(self, plan: Json, results: list[Json]) -> Json:
-        return discard_update(self._base(plan), update_from_results(results))
+    def result(self, results: list[Json]) -> Json:
+        """Return the counts of all tasks."""
+        return {"counts": asdict(counts_from_results(results)), "repeated": False}
 
 
 def incoming_schema(version: TableVersion, names: Sequence[str]) -> pa.Schema:
-    """Return the table's fields for the columns of a source, in the table's order. Raises SchemaMismatchError."""
+    """Return the table's fields for the columns of a source, in the table's order.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If the table does not have a column of the source.
+    """
     table = version.schema.to_arrow()
     unknown = [name for name in names if name not in table.names]
     if unknown:
@@ -98,14 +108,6 @@ def incoming_schema(version: TableVersion, names: Sequence[str]) -> pa.Schema:
             column=unknown[0],
         )
     return pa.schema([field for field in table if field.name in names])
-
-
-def _key_columns(clauses: Clauses, on: Sequence[str]) -> dict[str, str]:
-    """Return the expressions of the key columns, and of whether a row without a match is deleted."""
-    columns = {f"{KEY}{number}": quote_name(name) for number, name in enumerate(on)}
-    if clauses.delete_unmatched:
-        columns[DELETE] = "true" if clauses.delete_condition is None else clauses.delete_condition
-    return columns
 
 
 def merge_to_json(prepared: Prepared, counts: Counts) -> Json:

@@ -5,11 +5,12 @@
     source ───────────────────────────┘
 
 Only keys of the table take part in the join. The rows of a fragment are written by one task, which also writes its
-deletion file. Inserted rows are spread by key."""
+deletion file. Inserted rows are spread by key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -24,8 +25,6 @@ from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json, init_worker, run_task
 from lancetable.spark.types import convert_batch
 
-__all__ = ["KeyScan", "MergeRows", "row_writer"]
-
 
 @dataclass(frozen=True)
 class KeyScan:
@@ -35,25 +34,32 @@ class KeyScan:
     columns: Mapping[str, str]
 
     def __call__(self, slices: tuple[Split, ...], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
-        init_worker()
+        """Yield the rows of slices in the types of `wire`."""
         version = self.pin.open()
-        for scan in scan_options_of(
-            slices, ScanOptions(columns=self.columns, with_row_address=True, batch_size=1 << 16)
-        ):
+        options = ScanOptions(columns=self.columns, with_row_address=True, batch_size=1 << 16)
+        for scan in scan_options_of(slices, options):
             for batch in execute_scan(version, plan_scan(version, scan)):
                 names = [ADDRESS if name == "_rowaddr" else name for name in batch.schema.names]
                 yield convert_batch(pa.RecordBatch.from_arrays(batch.columns, names=names), wire)
 
 
 @dataclass(frozen=True)
-class MergeRows:
-    """Batches of joined rows, first the columns of `incoming`, -> an Update with counts."""
+class JoinedMerge:
+    """A merge of joined rows, which have the columns of `incoming`, then their addresses. Pickles."""
 
     pin: Pin
     clauses: Clauses
     incoming: pa.Schema
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Json:
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Merge the rows of one task, and yield its result: an Update with counts."""
+        init_worker()
+        text = run_task(lambda _: self._merge(batches), "{}")
+        for _ in batches:
+            pass  # an error leaves rows, and Spark does not reuse a worker that has not read all of them
+        yield pa.record_batch({"result": [text]})
+
+    def _merge(self, batches: Iterator[pa.RecordBatch]) -> Json:
         version = self.pin.open()
         stored = check_source(version.schema, self.clauses, self.incoming)
         schema = pa.schema([*self.incoming, (ADDRESS, pa.int64()), (IN_SOURCE, pa.bool_())])
@@ -61,16 +67,3 @@ class MergeRows:
         prepared, counts = prepare_prejoined(version, self.clauses, stored, rows)
         version.store.sync(version.base)
         return merge_to_json(prepared, counts)
-
-
-def row_writer(work: MergeRows) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that merges the joined rows of a task and yields its result."""
-
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        init_worker()
-        text = run_task(lambda _: work(batches), "{}")
-        for _ in batches:
-            pass  # an error leaves rows, and Spark does not reuse a worker that has not read all of them
-        yield pa.record_batch({"result": [text]})
-
-    return write

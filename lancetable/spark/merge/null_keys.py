@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, get_args
 
-from lancetable.errors import InvalidInputError, InvalidOperationError
-
-__all__ = ["NullKeys", "check_null_keys", "null_keys_error"]
+from lancetable.errors import InvalidInputError
 
 NullKeys: TypeAlias = Literal["refuse", "drop", "keep"]
 
 
 def check_null_keys(mode: str) -> None:
-    """Raise InvalidInputError for an unknown mode."""
+    """Check the argument `null_keys`.
+
+    Raises
+    ------
+    InvalidInputError
+        If the mode is unknown.
+    """
     if mode not in get_args(NullKeys):
         raise InvalidInputError(f"null_keys is 'refuse', 'drop' or 'keep', not {mode!r}")
 
 
-def null_keys_error(rows: str, keys: Sequence[str]) -> InvalidOperationError:
-    """Return the error for so many source rows with a null key."""
-    return InvalidOperationError(
+def null_keys_problem(rows: str, keys: Sequence[str]) -> str:
+    """Return the message of the error for so many source rows with a null key."""
+    return (
         f"{rows} source rows have a null in the key ({', '.join(keys)}). A null key matches no row, so that each"
         ' repeated merge would insert them again: filter them out, or pass null_keys="drop" to drop and count them or'
         ' null_keys="keep" to insert them each time'

@@ -1,0 +1,67 @@
+"""Reads: the plans of a count and of a frame, and the work of the tasks of a count."""
+
+from __future__ import annotations
+
+from lancetable.dataset import LanceDataset
+from lancetable.ops.read.filtered_rows import count_plan
+from lancetable.ops.read.null_free import null_free_columns
+from lancetable.ops.read.scan_plan import ScanOptions, plan_scan, resolve_filter
+from lancetable.ops.read.splits import plan_splits, scan_options_of
+from lancetable.spark.jobs.base import (
+    pin_to_json,
+    plan_row_tasks,
+    rows_per_task,
+    schema_to_string,
+    slices_of_task,
+    tasks_of_slices,
+)
+from lancetable.spark.pin import Pin
+from lancetable.spark.runner import Json
+
+_MOST_TAILS, _MOST_PAGES = 64, 512  # 0.2 ms to read the tail of a data file, 0.04 ms for each page of a column
+
+
+def plan_count(dataset: LanceDataset, filter: str | None) -> Json:
+    """Return the tasks of a count, or the count itself if the manifest contains it."""
+    if filter is None:
+        return {"rows": dataset.count_rows()}
+    version = dataset.table_version
+    return {"pin": pin_to_json(version), "tasks": plan_row_tasks(version, whole=False)}
+
+
+def count_rows(pin: Pin, filter: str | None, task: Json) -> Json:
+    """Count the rows of one task for which a predicate is true: {"slices"} -> {"rows"}."""
+    version = pin.open()
+    scans = scan_options_of(slices_of_task(task), ScanOptions(columns=[], filter=filter))
+    return {"rows": sum(count_plan(version, plan_scan(version, scan)) for scan in scans)}
+
+
+def plan_frame(
+    dataset: LanceDataset,
+    columns: list[str] | None,
+    filter: str | None,
+    task_rows: int | None,
+    task_bytes: int,
+    cores: int | None,
+) -> Json:
+    """Return the version, schema and tasks of a read: of `task_rows` rows, or as many as suit the `cores`.
+
+    `without_nulls` are nullable columns in which files have no nulls. It is empty for a single task: with the union of
+    `SparkTable.scan`, Spark would no longer see that all rows are in one partition.
+    """
+    version = dataset.table_version
+    schema = plan_scan(version, ScanOptions(columns=columns)).output_schema
+    if filter is not None:
+        resolve_filter(version.schema, filter)  # raises here rather than in a task
+    names = schema.names
+    rows = task_rows or rows_per_task(version, cores)
+    tasks = plan_splits(version, columns=names, task_rows=rows, task_bytes=task_bytes)
+    without_nulls: list[str] = []
+    if len(tasks) > 1:
+        without_nulls = null_free_columns(version, names, most_files=_MOST_TAILS, most_pages=_MOST_PAGES)
+    return {
+        "pin": pin_to_json(version),
+        "schema": schema_to_string(schema),
+        "without_nulls": without_nulls,
+        "tasks": tasks_of_slices(tasks),
+    }
