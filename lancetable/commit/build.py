@@ -53,19 +53,12 @@ _MAX_COVERED = 1 << 24  # fragments of one index; a manifest with more would exc
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
-    """Manifest and index section of the version that a Restore makes current again."""
-
-    manifest: table_pb2.Manifest
-    index_section: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """Input of `table.manifests.pack`: an unshared manifest message and the serialized index section."""
+class ManifestParts:
+    """Parts of a manifest file: the message, the serialized index section, and the dictionary values of format 0.1."""
 
     message: table_pb2.Manifest
     index_section: bytes | None
+    head: bytes = b""
 
 
 def build_manifest(
@@ -75,9 +68,9 @@ def build_manifest(
     *,
     version: int,
     timestamp_ns: int,
-    restored: Restored | None = None,
+    restored: ManifestParts | None = None,
     file_version: FileVersion | None = None,
-) -> Built:
+) -> ManifestParts:
     """Build the manifest of `version` by applying `transaction` to a copy of `newest`.
 
     Parameters
@@ -97,8 +90,8 @@ def build_manifest(
 
     Returns
     -------
-    Built
-        The new manifest and index section.
+    ManifestParts
+        The new manifest, which nothing else refers to, and its index section.
 
     Raises
     ------
@@ -116,7 +109,7 @@ def build_manifest(
     draft = _Draft(message, index_section, version, restored, file_version)
     apply(transaction.operation, draft)
     _finish(draft, newest, transaction, timestamp_ns)
-    return Built(message, draft.index_section)
+    return ManifestParts(message, draft.index_section)
 
 
 def build_first_manifest(
@@ -126,7 +119,7 @@ def build_first_manifest(
     timestamp_ns: int,
     config: Mapping[str, str] | None = None,
     stable_row_ids: bool = False,
-) -> Built:
+) -> ManifestParts:
     """Build the manifest of version 1 from an Overwrite. Stable row ids can be enabled only here.
 
     Raises InvalidOperationError if the operation is not an Overwrite. See `build_manifest`.
@@ -155,7 +148,7 @@ class _Draft:
     message: table_pb2.Manifest
     index_section: bytes | None
     version: int
-    restored: Restored | None
+    restored: ManifestParts | None
     file_version: FileVersion | None
     mixed_versions: bool = False
     new_deletions: bool = False
@@ -505,7 +498,7 @@ def _(operation: tx.Restore, draft: _Draft) -> None:
         raise InvalidOperationError(f"version {operation.version} to restore does not exist; choose another version")
     message, newest = draft.message, table_pb2.Manifest()
     newest.CopyFrom(message)
-    message.CopyFrom(draft.restored.manifest)
+    message.CopyFrom(draft.restored.message)
     draft.trusts_flags = is_own_manifest(message)
     draft.index_section = draft.restored.index_section
     draft.raise_max_fragment_id(used_fragment_ids(newest))
