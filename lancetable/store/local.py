@@ -18,27 +18,24 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lancetable.errors import (
-    CorruptFileError,
-    InvalidInputError,
-    LanceError,
-    StoreError,
-    UnsupportedFeatureError,
-)
+from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
 from lancetable.store.base import (
     EMPTY,
     ByteRange,
     Capabilities,
     Durability,
     ObjectMeta,
+    ObjectStore,
     ObjectWriter,
     OnExisting,
     PutOutcome,
     check_range,
+    check_size,
     missing,
     short_read,
 )
@@ -65,45 +62,30 @@ _MAPS = MapCache()
 _QUEUE = SyncQueue()
 
 
-class LocalStore:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalStore(ObjectStore):
     """Files of this machine.
 
     `fsync=False` trades durability for speed. `mmap=False` reads with `pread`. Files on network file systems are always
     read with `pread`, because their mapped pages may become unreadable.
     """
 
-    __slots__ = ("_fsync", "_mmap", "capabilities")
-    scheme = "file"
-    capabilities: Capabilities
+    fsync: bool = True
+    mmap: bool = True
+    scheme: str = field(default="file", init=False, repr=False, compare=False)
+    capabilities: Capabilities = field(init=False, repr=False, compare=False)
 
-    def __init__(self, *, fsync: bool = True, mmap: bool = True) -> None:
-        self._fsync = fsync
-        self._mmap = mmap
-        self.capabilities = Capabilities(conditional_create="native", ordered_list=False, durable=fsync, local=True)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._fsync, self._mmap)
-
-    def __repr__(self) -> str:
-        return f"LocalStore(fsync={self._fsync}, mmap={self._mmap})"
+    def __post_init__(self) -> None:
+        capabilities = Capabilities(conditional_create="native", ordered_list=False, durable=self.fsync, local=True)
+        object.__setattr__(self, "capabilities", capabilities)
 
     @property
     def mapped(self) -> bool:
         """True if ranges are slices of a memory map, which cost nothing until their bytes are accessed."""
-        return self._mmap
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LocalStore) and (self._fsync, self._mmap) == (other._fsync, other._mmap)
-
-    def __hash__(self) -> int:
-        return hash((LocalStore, self._fsync, self._mmap))
+        return self.mmap
 
     def uri(self, path: str) -> str:
         """Return the path itself, which is the usual address of a local table."""
-        return path
-
-    def key(self, path: str) -> str:
-        """Return the path. See ObjectStore."""
         return path
 
     # ---- reading ----------------------------------------------------------------------------------------------
@@ -146,14 +128,7 @@ class LocalStore:
     def read_all(self, path: str, size: int | None = None) -> memoryview:
         """Return the whole file. Raises CorruptFileError if it does not have exactly `size` bytes. See ObjectStore."""
         data, file_size = self._read_suffix(path, size, None)
-        if size is not None and size != file_size:
-            raise CorruptFileError(
-                f"{path}: expected a file of {size} bytes, found {file_size}",
-                path=path,
-                offset=0,
-                expected=size,
-                found=file_size,
-            )
+        check_size(path, size, file_size)
         return data
 
     def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
@@ -171,13 +146,6 @@ class LocalStore:
         except (OSError, ValueError):
             return None
 
-    def size(self, path: str) -> int:
-        """Return the size of the file in bytes. Raises NotFoundError."""
-        size = self.find(path)
-        if size is None:
-            raise missing(path)
-        return size
-
     def find(self, path: str) -> int | None:
         """Return the size of the file in bytes, or None if it does not exist. See ObjectStore."""
         try:
@@ -189,7 +157,7 @@ class LocalStore:
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def _view(self, path: str) -> memoryview | None:
-        if not self._mmap:
+        if not self.mmap:
             return None
         try:
             return _MAPS.view(path)
@@ -205,7 +173,7 @@ class LocalStore:
         def read(descriptor: int, file_size: int) -> tuple[int, int, int, memoryview | None]:
             end = file_size if size is None else size
             start = 0 if length is None else max(end - max(length, 0), 0)
-            is_read = end <= _SMALL_BYTES or not self._mmap
+            is_read = end <= _SMALL_BYTES or not self.mmap
             return file_size, start, end, _read_at(descriptor, path, start, end) if is_read else None
 
         file_size, start, end, data = _with_open_file(path, read)
@@ -227,14 +195,14 @@ class LocalStore:
         """
         if durability is Durability.AT_SYNC and self._write_new(path, data):
             return
-        writer = LocalWriter(path, fsync=self._fsync and durability is not Durability.NEVER, buffer_bytes=0)
+        writer = LocalWriter(path, fsync=self.fsync and durability is not Durability.NEVER, buffer_bytes=0)
         with writer:
             writer.write(data)
             writer.finish(background=durability is Durability.AT_SYNC)
 
     def _write_new(self, path: str, data: Buffer) -> bool:
         """Write a file directly under a new name. Return False if the name exists or cannot be created this way."""
-        if self._fsync and sys.platform == "win32":
+        if self.fsync and sys.platform == "win32":
             return False
         try:
             descriptor = os.open(path, _WRITE_FLAGS, 0o666)
@@ -246,7 +214,7 @@ class LocalStore:
             view = memoryview(data).cast("B")
             while view:
                 view = view[os.write(descriptor, view[:_MAX_WRITE_BYTES]) :]
-            if not self._fsync:
+            if not self.fsync:
                 open_descriptor, descriptor = descriptor, -1
                 os.close(open_descriptor)
         except BaseException as error:
@@ -258,7 +226,7 @@ class LocalStore:
             if isinstance(error, OSError):
                 raise _failure(error, path, writing=True) from error
             raise
-        if self._fsync:
+        if self.fsync:
             _QUEUE.mark(path.rpartition("/")[0])
             _QUEUE.submit(path, descriptor)
         return True
@@ -269,18 +237,18 @@ class LocalStore:
         Returns UNKNOWN if the object is visible but its directory could not be synced, or if the file system did not
         report whether the link was created. Raises UnsupportedFeatureError if it supports no exclusive creation.
         """
-        writer = LocalWriter(path, fsync=self._fsync, buffer_bytes=0)
+        writer = LocalWriter(path, fsync=self.fsync, buffer_bytes=0)
         with writer:
             writer.write(data)
             return writer.finish_if_absent()
 
     def open_writer(self, path: str) -> LocalWriter:
         """Open a writer on a temporary file, which `close` renames and syncs in the background. See ObjectStore."""
-        return LocalWriter(path, fsync=self._fsync)
+        return LocalWriter(path, fsync=self.fsync)
 
     def sync(self, prefix: str = "") -> None:
         """Wait for the background syncs of the files below a prefix. See ObjectStore."""
-        if self._fsync:
+        if self.fsync:
             _QUEUE.sync(prefix)
 
     # ---- listing and removing ---------------------------------------------------------------------------------
@@ -504,10 +472,6 @@ class LocalWriter(ObjectWriter):
                 os.mkdir(path)
             if self._fsync:
                 _QUEUE.mark(path.rpartition("/")[0] or "/")
-
-
-def _rebuild(fsync: bool, mmap: bool) -> LocalStore:
-    return LocalStore(fsync=fsync, mmap=mmap)
 
 
 def _with_open_file(path: str, read: Callable[[int, int], T]) -> T:

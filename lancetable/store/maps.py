@@ -13,6 +13,7 @@ import os
 import stat
 import sys
 import threading
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -88,7 +89,7 @@ class MapCache:
                 return None
         finally:
             os.close(descriptor)
-        entry = _CachedMap(view, status)
+        entry = _CachedMap(view, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         with self._lock:
             self._maps[path] = entry
             if len(self._maps) > self.limit:
@@ -112,16 +113,14 @@ class MapCache:
         self._maps = kept
 
 
+@dataclass(slots=True)
 class _CachedMap:
-    __slots__ = ("device", "inode", "modified_ns", "size", "used", "view")
-
-    def __init__(self, view: memoryview, status: os.stat_result) -> None:
-        self.view = view
-        self.device = status.st_dev
-        self.inode = status.st_ino
-        self.size = status.st_size
-        self.modified_ns = status.st_mtime_ns
-        self.used = True
+    view: memoryview
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+    used: bool = True
 
 
 _CLOSE_ON_EXEC: int = getattr(os, "O_CLOEXEC", 0)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
 from lancetable.store.base import Capabilities
 from lancetable.store.clouds.options import CloudOptions, warn_of_option
+from lancetable.store.per_process import PerProcess
 from lancetable.store.schemes import CLOUD_OF_SCHEME, not_installed
 
 if TYPE_CHECKING:
@@ -58,9 +58,7 @@ class CloudStore:
         self.scheme = scheme
         self._bucket = bucket
         self._options = options
-        self._backend: ObjectStore | None = None
-        self._pid = -1
-        self._lock = threading.Lock()
+        self._backend = PerProcess(self._create_backend)
         complete = options.with_environment()
         self._server = complete.endpoint or ""
         # S3 directory buckets return unordered listings.
@@ -105,14 +103,7 @@ class CloudStore:
     @property
     def backend(self) -> ObjectStore:
         """Client of this process. Raises InvalidInputError, UnsupportedFeatureError."""
-        if self._pid != os.getpid():
-            if self._pid != -1:
-                self._lock = threading.Lock()  # the parent may have held the old lock during the fork
-            with self._lock:
-                self._backend = self._create_backend()
-                self._pid = os.getpid()
-        assert self._backend is not None
-        return self._backend
+        return self._backend.get()
 
     def _create_backend(self) -> ObjectStore:
         """Create a client. Raises StoreError, InvalidInputError, UnsupportedFeatureError if a package is missing."""

@@ -15,7 +15,6 @@ run in native threads. Four properties need care:
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import re
 import threading
@@ -42,6 +41,7 @@ from lancetable.store.base import (
 from lancetable.store.clouds.options import CloudOptions
 from lancetable.store.clouds.s3_short_page import S3ShortPage
 from lancetable.store.exclusive_create import REFUSALS, Reply, create_exclusively
+from lancetable.store.per_process import PerProcess
 from lancetable.store.remote import FIRST_READ_BYTES, PART_BYTES, RemoteStore, first_names
 
 if TYPE_CHECKING:
@@ -51,26 +51,18 @@ _LONG_DIRECTORY = 50  # names; listing fewer costs about as much as a short page
 _SINGLE_PUT_BYTES = 64 << 20
 _COALESCED_BYTES = 1 << 20  # obstore fetches ranges this close to each other in one request
 _DELETE_BATCH = 1000
-_SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
 _STATUS = re.compile(r"status code: (\d{3})")
 _QUERY = re.compile(r"\?[^\s\"']*")
 
-_pool: ThreadPoolExecutor | None = None
-_pool_pid = -1
-_pool_lock = threading.Lock()
-
-
-def _requests_pool() -> ThreadPoolExecutor:
-    """Return the pool of threads that wait for replies. They release the GIL while they wait."""
-    global _pool, _pool_pid
-    with _pool_lock:
-        if _pool is None or _pool_pid != os.getpid():
-            _pool, _pool_pid = ThreadPoolExecutor(16, "lancetable-requests"), os.getpid()
-        return _pool
+# Threads that wait for replies. They release the GIL while they wait.
+_pool = PerProcess(lambda: ThreadPoolExecutor(16, "lancetable-requests"))
 
 
 class ObstoreStore(RemoteStore):
     """One bucket or container. Paths are keys in it."""
+
+    scheme: str
+    capabilities: Capabilities
 
     def __init__(self, bucket: str, options: CloudOptions, capabilities: Capabilities, address: str) -> None:
         """Create the clients of a bucket. Raises StoreError if an option is rejected by obstore.
@@ -79,17 +71,13 @@ class ObstoreStore(RemoteStore):
         """
         self._options = options.with_environment()
         self._address = address
+        self.scheme = address.partition(":")[0]
         self.capabilities = capabilities
         self._bucket = bucket
         self._credentials = _aws_credentials(self._options)
         self._client = self._make_client(retries=None)
         self._client_without_retries = self._make_client(retries=0)
         self._has_long_directory = False
-
-    @property
-    def scheme(self) -> str:
-        """Scheme of the cloud: `s3`, `gs` or `az`."""
-        return _SCHEMES[self._options.cloud]
 
     def __repr__(self) -> str:
         return f"ObstoreStore({self._address!r})"
@@ -172,7 +160,7 @@ class ObstoreStore(RemoteStore):
             replies = self._get_in_one_call(path, requests)
             if replies is not None:
                 return replies
-        pool = _requests_pool()
+        pool = _pool.get()
         return [future.result() for future in [pool.submit(self._get, path, request) for request in requests]]
 
     def _get_in_one_call(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview] | None:
