@@ -387,13 +387,12 @@ class _Draft:
         if originals != [index.SerializeToString() for index in after]:
             self.set_indices(after)
 
-    def uncover(self, fragment_ids: Iterable[int], field_ids: Iterable[int] | None = None) -> None:
-        """Remove fragments from the coverage of the indices on `field_ids`, or of all indices if that is None."""
-        gone = pyroaring.BitMap(fragment_ids)
-        fields = None if field_ids is None else set(field_ids)
+    def uncover(self, fragment_ids: Iterable[int], field_ids: Iterable[int]) -> None:
+        """Remove fragments from the coverage of the indices on `field_ids`."""
+        gone, fields = pyroaring.BitMap(fragment_ids), set(field_ids)
 
         def edit(index: table_pb2.IndexMetadata) -> table_pb2.IndexMetadata:
-            if index.fields and (fields is None or fields & set(index.fields)):
+            if fields & set(index.fields):
                 covered = covered_fragments(index.fragment_bitmap, index.name)
                 if covered is not None and covered & gone:
                     index.fragment_bitmap = (covered - gone).serialize()

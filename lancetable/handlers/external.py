@@ -112,7 +112,9 @@ class ExternalHandler(BaseHandler):
         row = self._row(store, base, version)
         if row is not None:
             location = self._resolve(store, base, row)
-            return location if naming in (None, location.naming) and self._exists(store, location) else None
+            # Rows outlive a cleanup, so a row alone is not sufficient.
+            exists = naming in (None, location.naming) and store.find(location.path) is not None
+            return location if exists else None
         found = super().locate(store, base, version, naming)
         if found is not None:
             try:
@@ -143,10 +145,10 @@ class ExternalHandler(BaseHandler):
         """See CommitHandler. One request if there are no new versions."""
         row = None if is_detached(than.version) else self.external.latest(self.external.key(store, base))
         if row is not None and row.version == than.version:
-            self._resolve_recent(store, base, row)
+            self._resolve(store, base, row, is_recent=True)
             return []
         if row is not None and row.version > than.version:
-            newest = self._resolve_recent(store, base, row)
+            newest = self._resolve(store, base, row, is_recent=True)
             if row.version == than.version + 1:
                 return [newest]
         # Rows outlive a cleanup, so the versions in between are listed in the object store.
@@ -195,10 +197,6 @@ class ExternalHandler(BaseHandler):
             return row
         newest = self.external.latest(table)
         return None if newest is not None and newest.version > version else row
-
-    def _exists(self, store: ObjectStore, location: ManifestLocation) -> bool:
-        """Return True if the object exists. Rows outlive a cleanup, so a row alone is not sufficient."""
-        return store.find(location.path) is not None
 
     # ---- committing -------------------------------------------------------------------------------------------
 
@@ -251,7 +249,7 @@ class ExternalHandler(BaseHandler):
             if final in self._incomplete:
                 row = self.external.get(self.external.key(store, base), version)
                 if row is not None:
-                    self._resolve_recent(store, base, row)
+                    self._resolve(store, base, row, is_recent=True)
                 if row is None or row.path == final:
                     self._incomplete.discard(final)
 
@@ -322,19 +320,15 @@ class ExternalHandler(BaseHandler):
         self._incomplete.discard(row.path)
         _remove_quietly(store, staged_path)
 
-    def _resolve(self, store: ObjectStore, base: str, row: ManifestRow) -> ManifestLocation:
-        """Return the final location of a row, after completing steps 3 and 4 if necessary."""
-        final, naming = self._final_path(base, row)
-        if row.path == final:
-            return ManifestLocation(row.version, final, row.size_bytes, naming)
-        return self._complete(store, base, row)
+    def _resolve(self, store: ObjectStore, base: str, row: ManifestRow, *, is_recent: bool = False) -> ManifestLocation:
+        """Return the final location of a row, after completing steps 3 and 4 if necessary.
 
-    def _resolve_recent(self, store: ObjectStore, base: str, row: ManifestRow) -> ManifestLocation:
-        """Like `_resolve`, for a recent row whose writer may still be active: checks the final object before step 3."""
+        The writer of a recent row may still be active, so the final object is looked up before step 3.
+        """
         final, naming = self._final_path(base, row)
         if row.path == final:
             return ManifestLocation(row.version, final, row.size_bytes, naming)
-        size = store.find(final)
+        size = store.find(final) if is_recent else None
         if size is None:
             return self._complete(store, base, row)
         self._finalize_row(store, self.external.key(store, base), row.path, ManifestRow(row.version, final, size))

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from operator import itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
@@ -53,7 +53,7 @@ _WRITE_BUFFER_BYTES = 1 << 20
 _MAX_WRITE_BYTES = 1 << 30  # Linux writes at most 2 GiB less a page in one call
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_NAME_OF = itemgetter(0)
+_NAME_OF = attrgetter("name")
 _MISSING_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 # One map cache and one sync queue per process: a file is mapped once for all stores, and a sync through one store also
@@ -257,18 +257,17 @@ class LocalStore(ObjectStore):
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
     ) -> list[ObjectMeta]:
         """Return the files in a directory. See ObjectStore."""
-        files: list[tuple[str, os.DirEntry[str]]] = []
         try:
             with os.scandir(prefix) as entries:
-                files = [(entry.name, entry) for entry in entries if entry.is_file()]
+                files = [entry for entry in entries if entry.is_file()]
             if start_after is not None:
-                files = [file for file in files if file[0] > start_after]
+                files = [file for file in files if file.name > start_after]
             files.sort(key=_NAME_OF)
             if limit is not None:
                 del files[limit:]
             if not detail:
-                return [ObjectMeta(name, None, None) for name, _ in files]
-            return _with_details(files)
+                return [ObjectMeta(file.name, None, None) for file in files]
+            return [meta for file in files if (meta := _meta(file, file.name)) is not None]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except (OSError, ValueError) as error:
@@ -282,7 +281,7 @@ class LocalStore(ObjectStore):
             directory = f"{prefix}/{inner}" if inner else prefix
             try:
                 with os.scandir(directory) as scan:
-                    entries = sorted(scan, key=lambda entry: entry.name)
+                    entries = sorted(scan, key=_NAME_OF)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except (OSError, ValueError) as error:
@@ -292,11 +291,9 @@ class LocalStore(ObjectStore):
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(name)
                 elif entry.is_file():
-                    try:
-                        meta = _meta(entry, name)
-                    except FileNotFoundError:  # removed since the directory was read
-                        continue
-                    yield meta
+                    meta = _meta(entry, name)
+                    if meta is not None:
+                        yield meta
 
     def delete(self, paths: Iterable[str]) -> None:
         """Unlink files. See ObjectStore."""
@@ -338,8 +335,9 @@ class LocalWriter(ObjectWriter):
         self._pid = os.getpid()
         self._descriptor = -1
         directory, _, name = path.rpartition("/")
-        # The name must not end in "manifest", or readers of the table would take it for a version.
-        self._temporary = f"{directory}/.tmp_{_truncate(name)}_{os.urandom(12).hex()}"
+        # The name must not end in "manifest", or readers of the table would take it for a version. File names have at
+        # most 255 bytes, and 50 characters are at most 200 bytes.
+        self._temporary = f"{directory}/.tmp_{name[:50]}_{os.urandom(12).hex()}"
         try:
             try:
                 self._descriptor = os.open(self._temporary, _WRITE_FLAGS, 0o666)
@@ -524,22 +522,13 @@ else:
         return os.read(descriptor, length)
 
 
-def _meta(entry: os.DirEntry[str], name: str) -> ObjectMeta:
-    status = entry.stat()
+def _meta(entry: os.DirEntry[str], name: str) -> ObjectMeta | None:
+    """Return the size and time of a listed file, None if it was removed since the directory was read."""
+    try:
+        status = entry.stat()
+    except FileNotFoundError:
+        return None
     return ObjectMeta(name, status.st_size, datetime.fromtimestamp(status.st_mtime, timezone.utc))
-
-
-def _with_details(entries: list[tuple[str, os.DirEntry[str]]]) -> list[ObjectMeta]:
-    result = []
-    for name, entry in entries:
-        with contextlib.suppress(FileNotFoundError):  # removed since the directory was read
-            result.append(_meta(entry, name))
-    return result
-
-
-def _truncate(name: str) -> str:
-    # File names have at most 255 bytes, and the temporary name adds 30. 50 characters are at most 200 bytes.
-    return name if len(name) <= 50 else name[:50]
 
 
 def _failure(error: OSError | ValueError, path: str, *, writing: bool = False) -> LanceError:

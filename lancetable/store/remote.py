@@ -6,7 +6,16 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 
 from lancetable.errors import CorruptFileError, LanceError, StoreError
-from lancetable.store.base import EMPTY, ByteRange, ObjectMeta, ObjectStore, check_range, missing, short_read
+from lancetable.store.base import (
+    EMPTY,
+    ByteRange,
+    Capabilities,
+    ObjectMeta,
+    ObjectStore,
+    check_range,
+    missing,
+    short_read,
+)
 from lancetable.store.ranges import merge_ranges, split_reply
 
 FIRST_READ_BYTES = 1 << 20  # first read of an object of unknown size: most objects are smaller
@@ -18,7 +27,9 @@ _MISSING_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 class RemoteStore(ObjectStore):
     """The part of ObjectStore that is independent of the client."""
 
-    __slots__ = ()
+    __slots__ = ("capabilities", "scheme")
+    capabilities: Capabilities
+    scheme: str
 
     @abstractmethod
     def _fetch(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview]:

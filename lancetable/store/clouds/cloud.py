@@ -16,12 +16,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
-from lancetable.store.base import Capabilities
-from lancetable.store.clouds.options import CloudOptions, warn_of_option
+from lancetable.store.clouds.options import CloudOptions, capabilities_of, warn_of_option
 from lancetable.store.per_process import PerProcess
 from lancetable.store.schemes import CLOUD_OF_SCHEME, not_installed
 
@@ -61,16 +61,9 @@ class CloudStore:
         self._backend = PerProcess(self._create_backend)
         complete = options.with_environment()
         self._server = complete.endpoint or ""
-        # S3 directory buckets return unordered listings.
-        is_ordered = not (bucket.endswith("--x-s3") or complete.is_on("s3_express"))
-        self.capabilities = Capabilities(
-            conditional_create="native",
-            ordered_list=is_ordered,
-            durable=True,
-            local=False,
-            parallel=True,
-            unproven=not complete.endpoint_is_known,
-        )
+        capabilities = capabilities_of(bucket, unproven=not complete.endpoint_is_known)
+        is_ordered = capabilities.ordered_list and not complete.is_on("s3_express")
+        self.capabilities = replace(capabilities, ordered_list=is_ordered)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CloudStore, (self.scheme, self._bucket, self._options)
@@ -81,16 +74,6 @@ class CloudStore:
     @property
     def _address(self) -> str:
         return f"{self.scheme}://{self._bucket}"
-
-    @property
-    def bucket(self) -> str:
-        """Name of the bucket. Paths do not include it."""
-        return self._bucket
-
-    @property
-    def options(self) -> CloudOptions:
-        """Options passed by the caller."""
-        return self._options
 
     def uri(self, path: str) -> str:
         """Return the bucket's address with the key."""

@@ -61,9 +61,6 @@ _pool = PerProcess(lambda: ThreadPoolExecutor(16, "lancetable-requests"))
 class ObstoreStore(RemoteStore):
     """One bucket or container. Paths are keys in it."""
 
-    scheme: str
-    capabilities: Capabilities
-
     def __init__(self, bucket: str, options: CloudOptions, capabilities: Capabilities, address: str) -> None:
         """Create the clients of a bucket. Raises StoreError if an option is rejected by obstore.
 
@@ -93,10 +90,10 @@ class ObstoreStore(RemoteStore):
         config = dict(options.config)
         if options.cloud == "s3":
             config.setdefault("region", "us-east-1")
-        retry: dict[str, Any] = {"max_retries": int(options.retry.get("client_max_retries", 10))}
-        retry["retry_timeout"] = timedelta(seconds=options.seconds("client_retry_timeout", 180.0))
-        if retries is not None:
-            retry["max_retries"] = retries
+        retry = {
+            "max_retries": int(options.retry.get("client_max_retries", 10)) if retries is None else retries,
+            "retry_timeout": timedelta(seconds=options.seconds("client_retry_timeout", 180.0)),
+        }
         kind = {"s3": store.S3Store, "gcs": store.GCSStore, "azure": store.AzureStore}[options.cloud]
         arguments: dict[str, Any] = {"config": config, "retry_config": retry}
         if options.client:
