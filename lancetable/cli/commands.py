@@ -15,7 +15,7 @@ import lancetable
 from lancetable import checks
 from lancetable.cli import compression, inspect
 from lancetable.cli.output import Output
-from lancetable.commit.gc.durations import parse_duration
+from lancetable.commit.cleanup.durations import parse_duration
 from lancetable.dataset import LanceDataset
 from lancetable.errors import LanceError
 from lancetable.ops.maintain.commit_probe import probe as run_probe

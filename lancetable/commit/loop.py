@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 from lancetable.commit import idempotency
 from lancetable.commit.build import ManifestParts, build_first_manifest, build_manifest, is_own_manifest
+from lancetable.commit.cleanup.automatic import clean_up_after_commit, keeps_young_versions
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
 from lancetable.commit.contention import Backoff, Contention, RetryLock, contention_of
 from lancetable.commit.dictionaries import dictionary_head
-from lancetable.commit.gc.automatic import clean_up_after_commit, keeps_young_versions
 from lancetable.commit.legacy_manifests import repair
 from lancetable.commit.lost_update import is_in_grace_period, is_lost_update
 from lancetable.commit.rebase import rebase_deletions, rebase_index

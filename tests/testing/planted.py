@@ -11,8 +11,8 @@ from typing import Any
 from unittest import mock
 
 from lancetable.commit import build, loop, rebase
+from lancetable.commit.cleanup import plan as cleanup_plan
 from lancetable.commit.conflicts import Severity, Verdict, check
-from lancetable.commit.gc import plan as gc_plan
 from lancetable.format.paths import is_detached, manifest_path
 from lancetable.handlers import base as handlers_base
 from lancetable.handlers import conditional_put, external
@@ -185,7 +185,9 @@ PLANTED: dict[str, Patch] = {
     "fragment ids are kept after a lost race": replacing(build, "number_fragments", keep_fragment_ids),
     "row ids are kept after a lost race": replacing(build, "assign_row_ids", keep_row_ids),
     "deletions are merged with the wrong version": replacing(rebase, "deletions", drop_concurrent_deletions),
-    "cleanup removes files of commits in progress": replacing(gc_plan, "UNVERIFIED_AGE", lambda real: timedelta(0)),
+    "cleanup removes files of commits in progress": replacing(
+        cleanup_plan, "UNVERIFIED_AGE", lambda real: timedelta(0)
+    ),
     "the manifest is published before the decision": replacing(
         external.ExternalHandler, "commit", publish_before_decision
     ),
