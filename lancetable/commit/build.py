@@ -129,8 +129,6 @@ def build_first_manifest(
             f"a table is created by an Overwrite, got {type(transaction.operation).__name__}; pass an Overwrite"
         )
     empty = table_pb2.Manifest()
-    empty.data_format.file_format = "lance"
-    empty.data_format.version = file_version.number
     if stable_row_ids:
         empty.reader_feature_flags = flags.STABLE_ROW_IDS
     for key, value in (config or {}).items():

@@ -179,7 +179,7 @@ class ExternalHandler(BaseHandler):
         if found is None:
             row = self._row(store, base, version)
             if row is not None and row.path != self._final_path(base, row)[0]:
-                return self._complete(store, base, row)
+                return self._resolve(store, base, row)
         return found
 
     def _row(self, store: ObjectStore, base: str, version: int) -> ManifestRow | None:
@@ -292,7 +292,7 @@ class ExternalHandler(BaseHandler):
             try:
                 data, size = store.read_tail(final, None, _SMALL_BYTES)
             except NotFoundError:
-                self._complete(store, base, row)
+                self._resolve(store, base, row)
                 data, size = store.read_tail(final, None, _SMALL_BYTES)
         except LanceError as error:
             logger.debug("%s: version %d cannot be read: %s", base, row.version, error)
@@ -326,17 +326,19 @@ class ExternalHandler(BaseHandler):
         The writer of a recent row may still be active, so the final object is looked up before step 3.
         """
         final, naming = self._final_path(base, row)
-        if row.path == final:
-            return ManifestLocation(row.version, final, row.size_bytes, naming)
-        size = store.find(final) if is_recent else None
-        if size is None:
-            return self._complete(store, base, row)
-        self._finalize_row(store, self.external.key(store, base), row.path, ManifestRow(row.version, final, size))
+        size = row.size_bytes
+        if row.path != final:
+            size = store.find(final) if is_recent else None
+            if size is None:
+                size = self._write_final(store, base, final, row)
+            self._finalize_row(store, self.external.key(store, base), row.path, ManifestRow(row.version, final, size))
         return ManifestLocation(row.version, final, size, naming)
 
-    def _complete(self, store: ObjectStore, base: str, row: ManifestRow) -> ManifestLocation:
-        """Execute steps 3 and 4 for a decided version. Raises StoreError if its manifest is missing."""
-        final, naming = self._final_path(base, row)
+    def _write_final(self, store: ObjectStore, base: str, final: str, row: ManifestRow) -> int:
+        """Execute step 3 for a decided version, and return the size of its manifest.
+
+        Raises StoreError if the manifest is missing or could not be written.
+        """
         try:
             data = bytes(store.read_all(row.path, row.size_bytes))
         except NotFoundError:
@@ -348,16 +350,14 @@ class ExternalHandler(BaseHandler):
                     "belong to a table with the same path in another bucket",
                     path=final,
                 ) from None
-        else:
-            outcome = self._put_final(store, base, final, data)
-            if outcome is PutOutcome.UNKNOWN:
-                raise StoreError(
-                    f"{store.uri(final)}: the manifest of version {row.version} could not be written; try again",
-                    path=final,
-                )
-            size = len(data) if outcome is PutOutcome.WON else store.size(final)
-        self._finalize_row(store, self.external.key(store, base), row.path, ManifestRow(row.version, final, size))
-        return ManifestLocation(row.version, final, size, naming)
+            return size
+        outcome = self._put_final(store, base, final, data)
+        if outcome is PutOutcome.UNKNOWN:
+            raise StoreError(
+                f"{store.uri(final)}: the manifest of version {row.version} could not be written; try again",
+                path=final,
+            )
+        return len(data) if outcome is PutOutcome.WON else store.size(final)
 
     def _final_path(self, base: str, row: ManifestRow) -> tuple[str, ManifestNaming]:
         """Return the final path and naming of a row's manifest. Raises CorruptFileError for an invalid row path."""

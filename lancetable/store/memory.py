@@ -30,6 +30,7 @@ from lancetable.store.base import (
     missing,
     short_read,
 )
+from lancetable.store.remote import first_names
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -166,13 +167,8 @@ class MemoryStore(ObjectStore):
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
     ) -> list[ObjectMeta]:
         """Return the objects directly under a prefix. See ObjectStore."""
-        names = (
-            meta
-            for meta in self.list_recursive(prefix)
-            if "/" not in meta.name and (start_after is None or meta.name > start_after)
-        )
-        result = sorted(names)
-        return result if limit is None else result[:limit]
+        metas = (meta for meta in self.list_recursive(prefix) if "/" not in meta.name)
+        return first_names(metas, start_after, limit)
 
     def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
         """Yield every object below a prefix. See ObjectStore."""

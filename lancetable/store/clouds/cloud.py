@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
@@ -39,15 +39,6 @@ def _record_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_record_fork)
-
-
-def _forward(name: str) -> Callable[..., Any]:
-    def call(self: CloudStore, *arguments: Any, **named: Any) -> Any:
-        return getattr(self.backend, name)(*arguments, **named)
-
-    call.__name__ = name
-    call.__doc__ = f"See ObjectStore.{name}."
-    return call
 
 
 class CloudStore:
@@ -83,10 +74,11 @@ class CloudStore:
         """Return the server and the address. See ObjectStore."""
         return f"{self._server} {self.uri(path)}"
 
-    @property
-    def backend(self) -> ObjectStore:
-        """Client of this process. Raises InvalidInputError, UnsupportedFeatureError."""
-        return self._backend.get()
+    def __getattr__(self, name: str) -> Any:
+        """Return a method of the client: `read`, `put` and the other methods of ObjectStore."""
+        if name.startswith("_"):
+            raise AttributeError(name)  # so that copying and inspecting the store creates no client
+        return getattr(self._backend.get(), name)
 
     def _create_backend(self) -> ObjectStore:
         """Create a client. Raises StoreError, InvalidInputError, UnsupportedFeatureError if a package is missing."""
@@ -114,20 +106,6 @@ class CloudStore:
                 f"{self._address}: opening failed with {type(error).__name__}; check the storage options"
             ) from None
         return CloudFsspecStore(file_system, self.scheme, self._bucket, self.capabilities, options.config)
-
-    def sync(self, prefix: str = "") -> None:
-        """Return at once: writes are durable when they return."""
-
-    def modified_ns(self, path: str) -> int | None:
-        """Return None: buckets have no directories."""
-        return None
-
-
-for _name in (
-    *("read", "read_many", "read_all", "read_tail", "put", "put_if_absent", "open_writer"),
-    *("list_names", "list_recursive", "size", "find", "delete", "delete_prefix"),
-):
-    setattr(CloudStore, _name, _forward(_name))
 
 
 def open_cloud(url: str, scheme: str, storage_options: Mapping[str, Any] | None) -> tuple[ObjectStore, str]:

@@ -258,16 +258,13 @@ def _adlfs(options: CloudOptions) -> tuple[Any, dict[str, Any]]:
 
 def reply_to(error: BaseException) -> Reply | None:
     """Classify an error of a conditional upload. Return None if the server refused it and nothing was stored."""
-    chain: list[BaseException] = []
+    seen: list[BaseException] = []
     cause: BaseException | None = error
-    while cause is not None and cause not in chain:
-        chain.append(cause)
-        cause = cause.__cause__ or cause.__context__
     status: int | None = None
-    for cause in chain:
+    while status is None and cause is not None and cause not in seen:
+        seen.append(cause)
         status = 412 if isinstance(cause, FileExistsError) else _status_of(cause)
-        if status is not None:
-            break
+        cause = cause.__cause__ or cause.__context__
     if status in (409, 412):
         return Reply.TAKEN  # 409: a competing request is in flight; the caller reads the object back
     if status in REFUSALS or isinstance(error, (PermissionError, FileNotFoundError)):

@@ -218,6 +218,9 @@ class ObstoreStore(RemoteStore):
         from obstore import exceptions, put
 
         key, content = _key(path), bytes(data)
+        # Errors after which nothing was stored, although their messages contain no status.
+        refused = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError, exceptions.InvalidPathError)
+        invalid = (exceptions.NotSupportedError, ValueError, TypeError)
 
         def send() -> Reply:
             try:
@@ -230,7 +233,7 @@ class ObstoreStore(RemoteStore):
                 status = _status_of(error)
                 if status == 412:
                     return Reply.TAKEN
-                if status in REFUSALS or (status is None and isinstance(error, _definite_errors())):
+                if status in REFUSALS or (status is None and isinstance(error, (*refused, *invalid))):
                     raise self._failure(error, path) from None
                 return Reply.DOUBTFUL
             return Reply.CREATED
@@ -445,19 +448,6 @@ def _status_of(error: BaseException) -> int | None:
     """Return the HTTP status in the message of an obstore error, or None."""
     match = _STATUS.search(str(error))
     return int(match[1]) if match else None
-
-
-def _definite_errors() -> tuple[type[BaseException], ...]:
-    from obstore import exceptions
-
-    return (
-        exceptions.PermissionDeniedError,
-        exceptions.UnauthenticatedError,
-        exceptions.InvalidPathError,
-        exceptions.NotSupportedError,
-        ValueError,
-        TypeError,
-    )
 
 
 def _aws_credentials(options: CloudOptions) -> Any:
