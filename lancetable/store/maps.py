@@ -184,10 +184,7 @@ def is_network_device(device: int) -> bool:
 def _mounted_type(device: int) -> str:
     """Return the file system type of a device from /proc/self/mountinfo, or "" if that file does not exist."""
     device_id = f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else ""
-    with (
-        contextlib.suppress(OSError),
-        open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines,
-    ):
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
         for line in lines:
             fields = line.split()
             if len(fields) > 6 and fields[2] == device_id and "-" in fields[6:]:
