@@ -171,7 +171,7 @@ PLANTED: dict[str, Patch] = {
     "every taken version counts as lost": combined(
         replacing(handlers_base, "outcome_by_content", lambda real: lambda *_: PutOutcome.LOST),
         replacing(loop, "outcome_by_content", lambda real: lambda *_: PutOutcome.LOST),
-        replacing(loop, "_outcome_by_transaction", lambda real: lambda *_: PutOutcome.LOST),
+        replacing(loop._Proposal, "_outcome_by_transaction", lambda real: lambda *_: PutOutcome.LOST),
         replacing(transactions, "read_since", ignore_own_transaction),
     ),
     "every taken version counts as won": replacing(conditional_put.ConditionalPutHandler, "commit", taken_means_won),
