@@ -160,7 +160,7 @@ def publish_before_decision(real: Any) -> Any:
 def return_staged_paths(real: Any) -> Any:
     """Return the staged manifest of a row without completing the commit."""
 
-    def finished(self: Any, store: Any, base: str, row: Any) -> ManifestLocation:
+    def finished(self: Any, store: Any, base: str, row: Any, **options: Any) -> ManifestLocation:
         return ManifestLocation(row.version, row.path, row.size_bytes, self._final_path(base, row)[1])
 
     return finished
