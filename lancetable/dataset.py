@@ -37,7 +37,7 @@ from lancetable.arguments import (
 )
 from lancetable.blob import DEFAULT_BLOB_BUFFER_SIZE, BlobFile, checked_buffer_size
 from lancetable.cleanup import CleanupExplanation, CleanupStats, explanation_of
-from lancetable.commit.gc.plan import plan_cleanup
+from lancetable.commit.cleanup.plan import plan_cleanup
 from lancetable.delta import DatasetDelta, delta_of, transaction_of
 from lancetable.errors import InvalidInputError, InvalidOperationError, VersionNotFoundError
 from lancetable.file import LanceFileSession

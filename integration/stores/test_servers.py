@@ -22,7 +22,7 @@ from integration.servers import npm, rclone
 from integration.servers.azurite import Azurite
 from integration.servers.moto_locked import Moto, moto
 from lancetable.errors import UnsupportedFeatureError
-from lancetable.handlers import probe
+from lancetable.handlers import conditional_put
 from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.dynamodb import DynamoManifestStore
 from lancetable.handlers.external import ExternalHandler
@@ -135,7 +135,7 @@ class TestDynalite(HandlerSuite):
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_server_that_lies_is_refused(liar: dict[str, str], client: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_probed", {})
+    monkeypatch.setattr(conditional_put, "_probed", {})
     uri, options = _address("s3", liar, client)
     table = pa.table({"id": [1, 2, 3]})
     with pytest.raises(UnsupportedFeatureError, match="overwrites"):

@@ -13,7 +13,7 @@ import lancetable
 from lancetable import checks
 from lancetable.cli import compression, inspect
 from lancetable.cli.output import Output
-from lancetable.commit.gc.durations import parse_duration
+from lancetable.commit.cleanup.durations import parse_duration
 from lancetable.dataset import LanceDataset
 from lancetable.ops.maintain.commit_probe import probe as run_probe
 from lancetable.ops.maintain.migrate import rename_manifests

@@ -53,19 +53,12 @@ _MAX_COVERED = 1 << 24  # fragments of one index; a manifest with more would exc
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
-    """Manifest and index section of the version that a Restore makes current again."""
-
-    manifest: table_pb2.Manifest
-    index_section: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """Input of `table.manifests.pack`: an unshared manifest message and the serialized index section."""
+class ManifestParts:
+    """Parts of a manifest file: the message, the serialized index section, and the dictionary values of format 0.1."""
 
     message: table_pb2.Manifest
     index_section: bytes | None
+    head: bytes = b""
 
 
 def build_manifest(
@@ -75,9 +68,9 @@ def build_manifest(
     *,
     version: int,
     timestamp_ns: int,
-    restored: Restored | None = None,
+    restored: ManifestParts | None = None,
     file_version: FileVersion | None = None,
-) -> Built:
+) -> ManifestParts:
     """Build the manifest of `version` by applying `transaction` to a copy of `newest`.
 
     Parameters
@@ -97,8 +90,8 @@ def build_manifest(
 
     Returns
     -------
-    Built
-        The new manifest and index section.
+    ManifestParts
+        The new manifest, which nothing else refers to, and its index section.
 
     Raises
     ------
@@ -116,7 +109,7 @@ def build_manifest(
     draft = _Draft(message, index_section, version, restored, file_version)
     apply(transaction.operation, draft)
     _finish(draft, newest, transaction, timestamp_ns)
-    return Built(message, draft.index_section)
+    return ManifestParts(message, draft.index_section)
 
 
 def build_first_manifest(
@@ -126,7 +119,7 @@ def build_first_manifest(
     timestamp_ns: int,
     config: Mapping[str, str] | None = None,
     stable_row_ids: bool = False,
-) -> Built:
+) -> ManifestParts:
     """Build the manifest of version 1 from an Overwrite. Stable row ids can be enabled only here.
 
     Raises InvalidOperationError if the operation is not an Overwrite. See `build_manifest`.
@@ -136,8 +129,6 @@ def build_first_manifest(
             f"a table is created by an Overwrite, got {type(transaction.operation).__name__}; pass an Overwrite"
         )
     empty = table_pb2.Manifest()
-    empty.data_format.file_format = "lance"
-    empty.data_format.version = file_version.number
     if stable_row_ids:
         empty.reader_feature_flags = flags.STABLE_ROW_IDS
     for key, value in (config or {}).items():
@@ -155,7 +146,7 @@ class _Draft:
     message: table_pb2.Manifest
     index_section: bytes | None
     version: int
-    restored: Restored | None
+    restored: ManifestParts | None
     file_version: FileVersion | None
     mixed_versions: bool = False
     new_deletions: bool = False
@@ -394,13 +385,12 @@ class _Draft:
         if originals != [index.SerializeToString() for index in after]:
             self.set_indices(after)
 
-    def uncover(self, fragment_ids: Iterable[int], field_ids: Iterable[int] | None = None) -> None:
-        """Remove fragments from the coverage of the indices on `field_ids`, or of all indices if that is None."""
-        gone = pyroaring.BitMap(fragment_ids)
-        fields = None if field_ids is None else set(field_ids)
+    def uncover(self, fragment_ids: Iterable[int], field_ids: Iterable[int]) -> None:
+        """Remove fragments from the coverage of the indices on `field_ids`."""
+        gone, fields = pyroaring.BitMap(fragment_ids), set(field_ids)
 
         def edit(index: table_pb2.IndexMetadata) -> table_pb2.IndexMetadata:
-            if index.fields and (fields is None or fields & set(index.fields)):
+            if fields & set(index.fields):
                 covered = covered_fragments(index.fragment_bitmap, index.name)
                 if covered is not None and covered & gone:
                     index.fragment_bitmap = (covered - gone).serialize()
@@ -505,7 +495,7 @@ def _(operation: tx.Restore, draft: _Draft) -> None:
         raise InvalidOperationError(f"version {operation.version} to restore does not exist; choose another version")
     message, newest = draft.message, table_pb2.Manifest()
     newest.CopyFrom(message)
-    message.CopyFrom(draft.restored.manifest)
+    message.CopyFrom(draft.restored.message)
     draft.trusts_flags = is_own_manifest(message)
     draft.index_section = draft.restored.index_section
     draft.raise_max_fragment_id(used_fragment_ids(newest))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from lancetable.commit.build import writer_version
+from lancetable.commit.build import ManifestParts, writer_version
 from lancetable.commit.dictionaries import dictionary_head
 from lancetable.commit.loop import publish_first
 from lancetable.errors import UnsupportedFeatureError
@@ -19,12 +19,12 @@ from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.index import index_messages
 from lancetable.format.manifest import BasePath
-from lancetable.format.paths import ManifestNaming, transaction_name
+from lancetable.format.paths import transaction_name
 from lancetable.format.transaction import Transaction
 from lancetable.handlers.base import CommitHandler
 from lancetable.proto import table_pb2
 from lancetable.store.base import ObjectStore
-from lancetable.table.version import TableVersion
+from lancetable.table.version import Table, TableVersion
 
 
 def commit_clone(
@@ -34,8 +34,6 @@ def commit_clone(
     base: str,
     uri: str,
     handler: CommitHandler,
-    *,
-    naming: ManifestNaming = ManifestNaming.V2,
 ) -> TableVersion:
     """Publish the version of `source` as the first version below `base`, and return it.
 
@@ -47,8 +45,6 @@ def commit_clone(
         The kind of clone. For a deep clone, all files must already be copied.
     store, base, uri, handler
         Object store, path, address and commit handler of the clone.
-    naming
-        Naming scheme of the clone's manifests.
 
     Raises
     ------
@@ -81,10 +77,9 @@ def commit_clone(
         previous=(message.reader_feature_flags, message.writer_feature_flags),
     )
     section = table_pb2.IndexSection(indices=indices).SerializeToString() if indices else None
-    head = dictionary_head(store, base, message, source)
-    return publish_first(
-        store, base, uri, handler, transaction, message, section, naming, head, source.cache, source.storage_options
-    )
+    parts = ManifestParts(message, section, dictionary_head(store, base, message, source))
+    table = Table(store, base, uri, handler, source.cache, source.storage_options)
+    return publish_first(table, transaction, parts)
 
 
 def _based(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from lancetable.commit.build import covered_fragments
@@ -65,29 +65,14 @@ class Context:
     inserts_keys: bool = False
 
 
-class Kind(Enum):
-    """Row or column of the table, in the order of the columns. Some operations have several kinds."""
-
-    APPEND = "Append"
-    OVERWRITE = "Overwrite"
-    DELETE = "Delete"
-    UPDATE_ROWS = "UpdateRows"
-    UPDATE_COLUMNS = "UpdateCols"
-    MERGE = "Merge"
-    PROJECT = "Project"
-    PROJECT_PRESERVING = "ProjPres"
-    RESTORE = "Restore"
-    CONFIG = "Config"  # table config, table metadata
-    SCHEMA_CONFIG = "SchemaConf"  # schema metadata, field metadata
-    DATA_REPLACEMENT = "DataRepl"
-    REWRITE = "Rewrite"
-    CREATE_INDEX = "CreateIndex"
-    RESERVE = "Reserve"
-    UPDATE_BASES = "UpdateBases"
-    CLONE = "Clone"
-    MEM_WAL = "MemWal"
-    DATA_OVERLAY = "DataOverlay"
-
+# Rows and columns of the table. Some operations have several kinds.
+KINDS = (
+    *("Append", "Overwrite", "Delete", "UpdateRows", "UpdateCols", "Merge", "Project", "ProjPres", "Restore"),
+    *("Config", "SchemaConf", "DataRepl", "Rewrite", "CreateIndex", "Reserve", "UpdateBases", "Clone", "MemWal"),
+    "DataOverlay",
+)
+# Short names of operations in the table.
+_SHORT = {"DataReplacement": "DataRepl", "ReserveFragments": "Reserve", "UpdateMemWalState": "MemWal"}
 
 _TABLE = """
 pending     Apnd  Ovwr  Del  UpdR  UpdC  Merge Proj ProjP Rest Conf  SConf Repl  Rewr  Index Resv Bases Clone Wal   Ovly
@@ -127,53 +112,30 @@ def check(pending: Operation, committed: Operation | None, context: Context) -> 
             rule = RULES.get((mine, other))
             if rule is None:
                 return Verdict(X, "there is no rule for this pair of operations")
-            if isinstance(rule, Severity):
-                verdict = _verdict_of(rule, mine, other)
-            else:
-                verdict = rule(pending, committed, context)
+            verdict = rule if isinstance(rule, Verdict) else rule(pending, committed, context)
             if verdict.severity > worst.severity:
                 worst = verdict
     return worst
 
 
-def kinds(operation: Operation) -> tuple[Kind, ...]:
+def kinds(operation: Operation) -> tuple[str, ...]:
     """Return the rows and columns of an operation in the table, () for an unknown operation."""
     if isinstance(operation, tx.Update):
-        return (Kind.UPDATE_COLUMNS if operation.mode is tx.UpdateMode.REWRITE_COLUMNS else Kind.UPDATE_ROWS,)
+        return ("UpdateCols" if operation.mode is tx.UpdateMode.REWRITE_COLUMNS else "UpdateRows",)
     if isinstance(operation, tx.Project):
-        return (Kind.PROJECT_PRESERVING if operation.preserves_nullability else Kind.PROJECT,)
+        return ("ProjPres" if operation.preserves_nullability else "Project",)
     if isinstance(operation, tx.UpdateConfig):
-        return _config_kinds(operation)
-    kind = _KINDS.get(type(operation))
-    return () if kind is None else (kind,)
+        changes_schema = operation.schema_metadata is not None or bool(operation.field_metadata)
+        changes_config = operation.config is not None or operation.table_metadata is not None or not changes_schema
+        return ("Config",) * changes_config + ("SchemaConf",) * changes_schema
+    name = type(operation).__name__
+    kind = _SHORT.get(name, name)
+    return (kind,) if kind in KINDS else ()
 
 
 def describe(operation: Operation | None) -> str:
     """Return the name of an operation for messages."""
     return "an unreadable transaction" if operation is None else type(operation).__name__
-
-
-_KINDS: Mapping[type, Kind] = {
-    tx.Append: Kind.APPEND,
-    tx.Overwrite: Kind.OVERWRITE,
-    tx.Delete: Kind.DELETE,
-    tx.Merge: Kind.MERGE,
-    tx.Restore: Kind.RESTORE,
-    tx.DataReplacement: Kind.DATA_REPLACEMENT,
-    tx.Rewrite: Kind.REWRITE,
-    tx.CreateIndex: Kind.CREATE_INDEX,
-    tx.ReserveFragments: Kind.RESERVE,
-    tx.UpdateBases: Kind.UPDATE_BASES,
-    tx.Clone: Kind.CLONE,
-    tx.UpdateMemWalState: Kind.MEM_WAL,
-    tx.DataOverlay: Kind.DATA_OVERLAY,
-}
-
-
-def _config_kinds(operation: tx.UpdateConfig) -> tuple[Kind, ...]:
-    changes_schema = operation.schema_metadata is not None or bool(operation.field_metadata)
-    changes_config = operation.config is not None or operation.table_metadata is not None or not changes_schema
-    return (Kind.CONFIG,) * changes_config + (Kind.SCHEMA_CONFIG,) * changes_schema
 
 
 # --- fragments of an operation ---------------------------------------------------------------------------------------
@@ -471,22 +433,15 @@ _CONDITIONS: Mapping[str, Condition] = {
 _SEVERITIES: Mapping[str, Severity] = {"ok": OK, "R": R, "X": X}
 
 
-def _verdict_of(severity: Severity, mine: Kind, other: Kind) -> Verdict:
-    if severity is OK:
-        return _COMPATIBLE
-    return Verdict(severity, f"{mine.value} cannot follow {other.value}")
-
-
-def _parse_table(text: str) -> dict[tuple[Kind, Kind], Severity | Condition]:
-    columns = list(Kind)
-    rules: dict[tuple[Kind, Kind], Severity | Condition] = {}
+def _parse_table(text: str) -> dict[tuple[str, str], Verdict | Condition]:
+    rules: dict[tuple[str, str], Verdict | Condition] = {}
     for line in text.strip().splitlines()[1:]:
         name, *cells = line.split()
-        assert len(cells) == len(columns), f"row {name} of the conflict table has {len(cells)} cells"
-        for column, cell in zip(columns, cells, strict=True):
+        for column, cell in zip(KINDS, cells, strict=True):
             severity = _SEVERITIES.get(cell)
-            rules[Kind(name), column] = _CONDITIONS[cell] if severity is None else severity
+            reason = "" if severity is OK else f"{name} cannot follow {column}"
+            rules[name, column] = _CONDITIONS[cell] if severity is None else Verdict(severity, reason)
     return rules
 
 
-RULES: Mapping[tuple[Kind, Kind], Severity | Condition] = _parse_table(_TABLE)
+RULES: Mapping[tuple[str, str], Verdict | Condition] = _parse_table(_TABLE)

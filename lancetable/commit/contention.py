@@ -31,6 +31,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 if sys.platform != "win32":
     import fcntl
@@ -54,6 +55,7 @@ _REMEMBERED_SECONDS = 10.0
 _REMEMBERED_TABLES = 256
 
 
+@dataclass(slots=True)
 class Contention:
     """Recent contention of one table, as seen by this process. Concurrent updates by threads may overwrite each other.
 
@@ -69,11 +71,10 @@ class Contention:
         Time at which a version committed by another library was last seen.
     """
 
-    __slots__ = ("foreign_seen_at", "seen_at", "unit_seconds", "window")
-
-    def __init__(self) -> None:
-        self.window = self.unit_seconds = self.seen_at = 0.0
-        self.foreign_seen_at = -math.inf
+    window: float = 0.0
+    unit_seconds: float = 0.0
+    seen_at: float = 0.0
+    foreign_seen_at: float = -math.inf
 
 
 _contentions: OrderedDict[str, Contention] = OrderedDict()

@@ -97,9 +97,7 @@ def is_next_batch(config: Mapping[str, str], app: str, number: int, *, uri: str,
 def check_not_committed(config: Mapping[str, str], transaction: Transaction) -> None:
     """Raise AlreadyExistsError if the config records this change, or a later one of the application."""
     requested = _requested(transaction)
-    if requested is None:
-        return
-    if is_done(config, requested):
+    if requested is not None and is_done(config, requested):
         app, number = requested
         last = last_number(config, app)
         raise AlreadyExistsError(

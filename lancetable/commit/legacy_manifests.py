@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from lancetable.commit.build import Built
+from lancetable.commit.build import ManifestParts
 from lancetable.errors import InvalidOperationError
 from lancetable.file.reader import open_data_file
 from lancetable.format.fragment import DataFile, Fragment
@@ -33,7 +33,7 @@ _COMPLETE_SINCE = (0, 23)
 _COVERAGE_SINCE = (0, 8, 15)
 
 
-def repair(built: Built, source: TableVersion) -> Built:
+def repair(built: ManifestParts, source: TableVersion) -> ManifestParts:
     """Return the next manifest with the mistakes of its source version repaired.
 
     Raises InvalidOperationError if format 0.1 and newer files are mixed, or if fragments are added to a table with
@@ -53,7 +53,7 @@ def repair(built: Built, source: TableVersion) -> Built:
     section = table_pb2.IndexSection.FromString(built.index_section)
     for index in section.indices:
         index.ClearField("fragment_bitmap")
-    return Built(message, section.SerializeToString())
+    return ManifestParts(message, section.SerializeToString())
 
 
 def _is_older(writer: WriterVersion | None, version: tuple[int, ...]) -> bool:

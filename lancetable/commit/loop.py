@@ -19,15 +19,15 @@ import math
 import secrets
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lancetable.commit import idempotency
-from lancetable.commit.build import Built, Restored, build_first_manifest, build_manifest, is_own_manifest
+from lancetable.commit.build import ManifestParts, build_first_manifest, build_manifest, is_own_manifest
+from lancetable.commit.cleanup.automatic import clean_up_after_commit, keeps_young_versions
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
 from lancetable.commit.contention import Backoff, Contention, RetryLock, contention_of
 from lancetable.commit.dictionaries import dictionary_head
-from lancetable.commit.gc.automatic import clean_up_after_commit, keeps_young_versions
 from lancetable.commit.legacy_manifests import repair
 from lancetable.commit.lost_update import is_in_grace_period, is_lost_update
 from lancetable.commit.rebase import rebase_deletions, rebase_index
@@ -57,14 +57,12 @@ from lancetable.handlers.base import ManifestLocation, outcome_by_content
 from lancetable.store.base import PutOutcome
 from lancetable.table import manifests, transactions
 from lancetable.table.manifests import ManifestFile, read_manifest
-from lancetable.table.version import TableVersion, open_location
+from lancetable.table.version import Table, TableVersion, open_location
 
 if TYPE_CHECKING:
     from lancetable.format.version import FileVersion
-    from lancetable.handlers.base import CommitHandler
     from lancetable.proto import table_pb2
-    from lancetable.store.base import ObjectStore
-    from lancetable.table.cache import TableCache
+    from lancetable.store.base import ObjectStore, OnExisting
     from lancetable.table.deletions import DeletionVector
 
 logger = logging.getLogger(__name__)
@@ -148,72 +146,22 @@ def commit_transaction(
     """
     flags.check_writable(base.manifest.writer_flags, base.uri, reader_flags=base.manifest.reader_flags)
     if detached:
-        return _commit_detached(base, transaction, max_retries, timeout_s)
+        return _commit_detached(base, transaction, Backoff(max_retries, timeout_s))
     if is_detached(base.version):
         raise InvalidOperationError(
             f"{base.uri}: cannot commit on top of the detached version {base.version}; check out a version of a branch"
         )
-    context = Context(frozenset(affected_rows or ()), inserts_keys)
-    published = _commit_on_branch(
-        base, transaction, max_retries, timeout_s, affected_rows or {}, context, file_version, beyond
-    )
+    run = _CommitRun(base, transaction, affected_rows or {}, inserts_keys, file_version, beyond)
+    published = run.commit(max_retries, timeout_s)
     clean_up_after_commit(published)
     return published
 
 
-def _commit_on_branch(
-    base: TableVersion,
-    transaction: Transaction,
-    max_retries: int,
-    timeout_s: float,
-    affected_rows: Mapping[int, DeletionVector],
-    context: Context,
-    file_version: FileVersion | None,
-    beyond: int | None,
-) -> TableVersion:
-    run = _CommitRun(base, transaction, affected_rows, context, file_version, beyond)
-    strict = max_retries == 0 and isinstance(transaction.operation, tx.Overwrite)
-    remote = not base.store.capabilities.local
-    run.contention = contention_of(base.store.key(base.base)) if remote else None
-    lock = RetryLock(join(base.base, VERSIONS_DIR)) if base.store.scheme == "file" else None
-    backoff = Backoff(max_retries, timeout_s, contention=run.contention, lock=lock)
-    refresh = strict or not remote or max_retries < 2 or backoff.is_contended or not run.is_fresh()
-    try:
-        while True:
-            published = run.catch_up(strict=strict) if refresh else None
-            if published is None:
-                published = run.publish() or (None if strict else run.check_existing())
-            if published is not None:
-                backoff.won()
-                return run.check_not_lost(published)
-            if strict or not backoff.next_attempt(conflict_known=run.conflict_known):
-                raise _exhausted_error(run, backoff, timeout_s)
-            # A run that is many versions behind would otherwise lose against each of them in turn.
-            refresh = not run.conflict_known or backoff.has_waited or backoff.attempts % _MAX_KNOWN_CONFLICTS == 0
-    except CommitStateUnknownError:
-        raise
-    except LanceError as error:
-        # Other exceptions, such as KeyboardInterrupt, may interrupt the publication; then the files are kept.
-        published = run.find_published(error)
-        if published is not None:
-            return published
-        run.remove_own_files()
-        raise
-    finally:
-        if lock is not None:
-            lock.release()
-
-
 def create_table(
-    store: ObjectStore,
-    base: str,
-    uri: str,
-    handler: CommitHandler,
+    table: Table,
     transaction: Transaction,
     *,
     file_version: FileVersion,
-    cache: TableCache,
-    storage_options: Mapping[str, str] | None = None,
     naming: ManifestNaming = ManifestNaming.V2,
     config: Mapping[str, str] | None = None,
     stable_row_ids: bool = False,
@@ -222,16 +170,12 @@ def create_table(
 
     Parameters
     ----------
-    store, base, uri
-        Object store, path of the table in it, and address for messages.
-    handler
-        Publishes the manifest.
+    table
+        Where the table is created.
     transaction
         The Overwrite.
     file_version
         Data format of the table.
-    cache, storage_options
-        Passed to the returned version.
     naming
         Naming scheme of manifests.
     config
@@ -247,7 +191,7 @@ def create_table(
     Raises
     ------
     AlreadyExistsError
-        If a table exists at `base`.
+        If a table exists there.
     CommitStateUnknownError
         If the outcome is unknown.
     InvalidOperationError
@@ -260,59 +204,91 @@ def create_table(
     built = build_first_manifest(
         transaction, file_version, timestamp_ns=time.time_ns(), config=config, stable_row_ids=stable_row_ids
     )
-    head = dictionary_head(store, base, built.message, None)
-    return publish_first(
-        store,
-        base,
-        uri,
-        handler,
-        transaction,
-        built.message,
-        built.index_section,
-        naming,
-        head,
-        cache,
-        storage_options,
-    )
+    head = dictionary_head(table.store, table.base, built.message, None)
+    return publish_first(table, transaction, replace(built, head=head), naming)
 
 
 def publish_first(
-    store: ObjectStore,
-    base: str,
-    uri: str,
-    handler: CommitHandler,
-    transaction: Transaction,
-    message: table_pb2.Manifest,
-    index_section: bytes | None,
-    naming: ManifestNaming,
-    head: bytes,
-    cache: TableCache,
-    storage_options: Mapping[str, str] | None,
+    table: Table, transaction: Transaction, parts: ManifestParts, naming: ManifestNaming = ManifestNaming.V2
 ) -> TableVersion:
-    """Publish `message` as the first version below `base`.
+    """Publish a manifest as the first version of a table.
 
-    Raises AlreadyExistsError if a table exists there, CommitStateUnknownError if the outcome is unknown, StoreError if
-    the store fails.
+    Raises AlreadyExistsError if the table exists, CommitStateUnknownError if the outcome is unknown, StoreError if the
+    store fails.
     """
-    version, data = message.version, transaction.to_bytes()
-    location = ManifestLocation(version, manifest_path(base, version, naming), None, naming)
-    packed = manifests.pack(message, data, index_section, head)
-    name = transactions.write(store, base, transaction, data)
+    data = transaction.to_bytes()
+    proposal = _Proposal.of(table, transaction, data, parts, naming)
+    name = transactions.write(table.store, table.base, transaction, data)
     try:
-        outcome = handler.commit(store, base, version, naming, packed)
-        if outcome is not PutOutcome.WON:
-            outcome = _outcome_by_transaction(store, base, location, transaction, PutOutcome.UNKNOWN)
-        if outcome is PutOutcome.UNKNOWN:
-            raise _unknown_state_error(uri, transaction, version)
-        if outcome is PutOutcome.LOST:
-            raise AlreadyExistsError(f"Dataset already exists: {uri}", path=uri)
+        if not proposal.publish(is_last_attempt=True):
+            raise AlreadyExistsError(f"Dataset already exists: {table.uri}", path=table.uri)
     except CommitStateUnknownError:
         raise
     except LanceError:
-        _remove_quietly(store, [transaction_path(base, name)])
+        _remove_quietly(table.store, [transaction_path(table.base, name)])
         raise
-    file = manifests.packed_file(location, message, packed)
-    return TableVersion(store, base, uri, handler, cache, storage_options, file)
+    return TableVersion(
+        table.store, table.base, table.uri, table.handler, table.cache, table.storage_options, proposal.file
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Proposal:
+    """A serialized manifest, and the version of a table as which it may be published."""
+
+    table: Table
+    transaction: Transaction
+    location: ManifestLocation
+    message: table_pb2.Manifest
+    packed: bytes
+
+    @classmethod
+    def of(
+        cls, table: Table, transaction: Transaction, data: bytes, parts: ManifestParts, naming: ManifestNaming
+    ) -> _Proposal:
+        """Serialize a manifest with its transaction, whose bytes are `data`."""
+        packed = manifests.pack(parts.message, data, parts.index_section, parts.head)
+        version = parts.message.version
+        location = ManifestLocation(version, manifest_path(table.base, version, naming), None, naming)
+        return cls(table, transaction, location, parts.message, packed)
+
+    @property
+    def file(self) -> ManifestFile:
+        """The parsed manifest file. The message must not be modified afterwards."""
+        return manifests.packed_file(self.location, self.message, self.packed)
+
+    def publish(self, *, is_last_attempt: bool, on_existing: OnExisting | None = None) -> bool:
+        """Publish the manifest. Return False if the version belongs to another writer.
+
+        A client that repeats a request internally may report its own manifest as that of another writer. The next
+        attempt of a commit detects this; the last attempt reads the manifest. Raises CommitStateUnknownError if the
+        outcome is unknown.
+        """
+        table, location = self.table, self.location
+        outcome = table.handler.commit(
+            table.store, table.base, location.version, location.naming, self.packed, on_existing=on_existing
+        )
+        if outcome is PutOutcome.UNKNOWN or (is_last_attempt and outcome is PutOutcome.LOST):
+            outcome = self._outcome_by_transaction()
+        if outcome is PutOutcome.UNKNOWN:
+            raise _unknown_state_error(table.uri, self.transaction, location.version)
+        return outcome is PutOutcome.WON
+
+    def _outcome_by_transaction(self) -> PutOutcome:
+        """Compare the transaction of the published manifest with that of this one.
+
+        Returns WON if it is the same, LOST if it is another one, UNKNOWN if the manifest cannot be read or synced.
+        """
+        store, base = self.table.store, self.table.base
+        try:
+            committed = transactions.read(store, base, read_manifest(store, self.location))
+            if committed is None or committed.uuid != self.transaction.uuid:
+                return PutOutcome.LOST
+            # The outcome may be unknown because the manifest is visible but not yet durable.
+            store.sync(base)
+        except (LanceError, OSError):
+            return PutOutcome.UNKNOWN
+        return PutOutcome.WON
 
 
 class _CommitRun:
@@ -326,27 +302,60 @@ class _CommitRun:
         base: TableVersion,
         transaction: Transaction,
         affected_rows: Mapping[int, DeletionVector],
-        context: Context,
+        inserts_keys: bool,
         file_version: FileVersion | None,
-        beyond: int | None = None,
+        beyond: int | None,
     ) -> None:
         self.base, self.newest, self.transaction = base, base, transaction
         self._beyond = 0 if beyond is None else beyond  # number of the newest version if its manifest is damaged
         self.original = transaction
         self._affected_rows, self._file_version = affected_rows, file_version
-        self._context = context
+        self._context = Context(frozenset(affected_rows), inserts_keys)
         self._seen = transaction.read_version
         self._written_transaction: tuple[int, bytes] | None = None
         self._own_paths: list[str] = []
-        # Location and content of the last lost manifest, until the version of the other writer was read.
-        self._lost_attempt: tuple[ManifestLocation, bytes] | None = None
+        self._lost_attempt: _Proposal | None = None  # the last one, until the version of the other writer was read
         self._existing: bytes | memoryview | None = None  # the other writer's manifest, if the store had to read it
         self._publishing_at = 0.0  # start of the last publication
         self._listed_at = base.newest_at if base.newest_at is not None else -math.inf
-        self.conflict_known = False  # `_existing` was checked, so the next attempt need not list versions
+        self._conflict_known = False  # `_existing` was checked, so the next attempt need not list versions
 
         # Records versions of other libraries. The base is not recorded, because it may be old.
-        self.contention: Contention | None = None
+        self._contention: Contention | None = None
+
+    def commit(self, max_retries: int, timeout_s: float) -> TableVersion:
+        """Attempt the commit until it succeeds or fails. See `commit_transaction`."""
+        base = self.base
+        strict = max_retries == 0 and isinstance(self.transaction.operation, tx.Overwrite)
+        remote = not base.store.capabilities.local
+        self._contention = contention_of(base.store.key(base.base)) if remote else None
+        lock = RetryLock(join(base.base, VERSIONS_DIR)) if base.store.scheme == "file" else None
+        backoff = Backoff(max_retries, timeout_s, contention=self._contention, lock=lock)
+        refresh = strict or not remote or max_retries < 2 or backoff.is_contended or not self.is_fresh()
+        try:
+            while True:
+                published = self.catch_up(strict=strict) if refresh else None
+                if published is None:
+                    published = self.publish() or (None if strict else self.check_existing())
+                if published is not None:
+                    backoff.won()
+                    return self.check_not_lost(published)
+                if strict or not backoff.next_attempt(conflict_known=self._conflict_known):
+                    raise _exhausted_error(self, backoff, timeout_s)
+                # A run that is many versions behind would otherwise lose against each of them in turn.
+                refresh = not self._conflict_known or backoff.has_waited or backoff.attempts % _MAX_KNOWN_CONFLICTS == 0
+        except CommitStateUnknownError:
+            raise
+        except LanceError as error:
+            # Other exceptions, such as KeyboardInterrupt, may interrupt the publication; then the files are kept.
+            published = self.find_published(error)
+            if published is not None:
+                return published
+            _remove_quietly(base.store, self._own_paths)
+            raise
+        finally:
+            if lock is not None:
+                lock.release()
 
     def is_fresh(self) -> bool:
         """Return True if the read version was the newest version at most 2 seconds ago.
@@ -407,13 +416,13 @@ class _CommitRun:
         if strict:
             raise _conflict_error(self, committed, number, _STRICT)
         self._resolve_conflict(committed, version)
-        if self.contention is not None and not is_own_manifest(file.manifest.message):
-            self.contention.foreign_seen_at = time.monotonic()
+        if self._contention is not None and not is_own_manifest(file.manifest.message):
+            self._contention.foreign_seen_at = time.monotonic()
         if isinstance(self.transaction.operation, tx.Delete | tx.Update):
             # The fragment records now refer to this version, so it becomes the read version, as in other writers.
             self.transaction = replace(self.transaction, read_version=number)
         self.newest, self._seen = version, number
-        if self._lost_attempt is not None and self._lost_attempt[0].version == number:
+        if self._lost_attempt is not None and self._lost_attempt.location.version == number:
             self._lost_attempt = None  # another writer has published this version
         return None
 
@@ -423,11 +432,11 @@ class _CommitRun:
         Then the next attempt need not list versions, if it starts at once. Returns the version if it contains this
         transaction.
         """
-        self.conflict_known = False
+        self._conflict_known = False
         if self._existing is None or self._lost_attempt is None or len(self._existing) > _SMALL_BYTES:
             return None
         store, base = self.base.store, self.base.base
-        location, data = self._lost_attempt[0], self._existing
+        location, data = self._lost_attempt.location, self._existing
         self._existing = None
         try:
             file, committed = transactions.met(store, base, location, data)
@@ -436,7 +445,7 @@ class _CommitRun:
         published = self._apply_version(file, committed, False)
         flags.check_writable(file.manifest.writer_flags, self.base.uri, reader_flags=file.manifest.reader_flags)
         # A cleanup since the last listing would have removed this version, so its existence replaces a listing.
-        self.conflict_known, self._listed_at = True, self._publishing_at
+        self._conflict_known, self._listed_at = True, self._publishing_at
         return published
 
     def _check_no_gap(self, location: ManifestLocation) -> None:
@@ -504,8 +513,7 @@ class _CommitRun:
 
         Raises CommitStateUnknownError if the outcome is unknown.
         """
-        newest, store, base = self.newest, self.base.store, self.base.base
-        version, naming = max(newest.version, self._beyond) + 1, newest.location.naming
+        newest, version = self.newest, max(self.newest.version, self._beyond) + 1
         idempotency.check_not_committed(newest.manifest.config, self.transaction)
         data = self.transaction.to_bytes()
         if isinstance(self.transaction.operation, tx.Restore):
@@ -513,23 +521,16 @@ class _CommitRun:
             self._write_transaction(data)
         # Other operations write the transaction file after building, so that an invalid operation leaves no file.
         source = _source(newest, self.transaction)
-        built = self._build(version, source)
-        head = dictionary_head(store, base, built.message, source)
+        parts = _build(newest, self.transaction, version, source, self._file_version)
         self._write_transaction(data)
-        packed = manifests.pack(built.message, data, built.index_section, head)
-        location = ManifestLocation(version, manifest_path(base, version, naming), None, naming)
+        proposal = _Proposal.of(newest, self.transaction, data, parts, newest.location.naming)
         publishing_at = self._publishing_at = time.monotonic()
         existing: list[bytes | memoryview] = []
-        outcome = newest.handler.commit(store, base, version, naming, packed, on_existing=existing.append)
-        if outcome is PutOutcome.UNKNOWN:
-            outcome = _outcome_by_transaction(store, base, location, self.transaction, outcome)
-            if outcome is PutOutcome.UNKNOWN:
-                raise _unknown_state_error(newest.uri, self.transaction, version)
-        if outcome is PutOutcome.LOST:
-            logger.debug("%s: another writer committed version %d", newest.uri, version)
-            self._lost_attempt, self._existing = (location, packed), existing[-1] if existing else None
-            return None
-        return replace(newest, file=manifests.packed_file(location, built.message, packed), newest_at=publishing_at)
+        if proposal.publish(is_last_attempt=False, on_existing=existing.append):
+            return replace(newest, file=proposal.file, newest_at=publishing_at)
+        logger.debug("%s: another writer committed version %d", newest.uri, version)
+        self._lost_attempt, self._existing = proposal, existing[-1] if existing else None
+        return None
 
     def check_not_lost(self, published: TableVersion) -> TableVersion:
         """Return `published` after checking that newer versions contain its changes.
@@ -562,8 +563,8 @@ class _CommitRun:
         """
         if self._lost_attempt is None:
             return None
-        location, packed = self._lost_attempt
-        outcome = outcome_by_content(self.base.store, self.base.base, location.path, packed)
+        location = self._lost_attempt.location
+        outcome = outcome_by_content(self.base.store, self.base.base, location.path, self._lost_attempt.packed)
         if outcome is PutOutcome.LOST:
             return None
         try:
@@ -579,23 +580,6 @@ class _CommitRun:
             name = transactions.write(self.base.store, self.base.base, self.transaction, data)
             self._written_transaction = (self.transaction.read_version, data)
             self._own_paths.append(transaction_path(self.base.base, name))
-
-    def _build(self, version: int, source: TableVersion | None) -> Built:
-        newest = self.newest
-        built = build_manifest(
-            newest.manifest.message,
-            newest.file.index_section(newest.store),
-            self.transaction,
-            version=version,
-            timestamp_ns=time.time_ns(),
-            restored=_restored(source, self.transaction),
-            file_version=self._file_version,
-        )
-        return repair(built, source or newest)
-
-    def remove_own_files(self) -> None:
-        """Remove the files that this run wrote. The data files of the transaction belong to the caller."""
-        _remove_quietly(self.base.store, self._own_paths)
 
 
 def _remove_quietly(store: ObjectStore, paths: list[str]) -> None:
@@ -627,66 +611,60 @@ def _source(newest: TableVersion, transaction: Transaction) -> TableVersion | No
     return source
 
 
-def _restored(source: TableVersion | None, transaction: Transaction) -> Restored | None:
-    if source is None or not isinstance(transaction.operation, tx.Restore):
-        return None
-    return Restored(source.manifest.message, source.file.index_section(source.store))
+def _build(
+    newest: TableVersion,
+    transaction: Transaction,
+    version: int,
+    source: TableVersion | None,
+    file_version: FileVersion | None = None,
+) -> ManifestParts:
+    """Build the manifest of `version`, which follows `newest`. `source` is the result of `_source`."""
+    restored = None
+    if source is not None and isinstance(transaction.operation, tx.Restore):
+        restored = ManifestParts(source.manifest.message, source.file.index_section(source.store))
+    built = build_manifest(
+        newest.manifest.message,
+        newest.file.index_section(newest.store),
+        transaction,
+        version=version,
+        timestamp_ns=time.time_ns(),
+        restored=restored,
+        file_version=file_version,
+    )
+    built = repair(built, source or newest)
+    return replace(built, head=dictionary_head(newest.store, newest.base, built.message, source))
 
 
-def _commit_detached(base: TableVersion, transaction: Transaction, max_retries: int, timeout_s: float) -> TableVersion:
+def _commit_detached(base: TableVersion, transaction: Transaction, backoff: Backoff) -> TableVersion:
+    """Publish under a random detached number."""
     if transaction.read_version != base.version:
         raise InvalidOperationError(
             f"{base.uri}: a detached commit needs its read version {transaction.read_version} as base, got version"
             f" {base.version}; open version {transaction.read_version}"
         )
-    source = _source(base, transaction)
+    source, data = _source(base, transaction), transaction.to_bytes()
     written: list[str] = []
     try:
-        return _publish_detached(base, transaction, source, Backoff(max_retries, timeout_s), written)
+        while True:
+            parts = _build(base, transaction, secrets.randbits(63) | DETACHED_BIT, source)
+            if not written:
+                name = transactions.write(base.store, base.base, transaction, data)
+                written.append(transaction_path(base.base, name))
+            proposal = _Proposal.of(base, transaction, data, parts, base.location.naming)
+            if proposal.publish(is_last_attempt=True):
+                written.append(proposal.location.path)
+                _check_still_there(base)
+                return replace(base, file=proposal.file, newest_at=None)
+            if not backoff.next_attempt():
+                raise RetryableCommitConflictError(
+                    f"{base.uri}: found no unused number for a detached version in {backoff.attempts} attempts; run"
+                    " the operation again"
+                )
     except CommitStateUnknownError:
         raise
     except LanceError:
         _remove_quietly(base.store, written)
         raise
-
-
-def _publish_detached(
-    base: TableVersion, transaction: Transaction, source: TableVersion | None, backoff: Backoff, written: list[str]
-) -> TableVersion:
-    """Publish under a random detached number. The paths of all files written are added to `written`."""
-    data = transaction.to_bytes()
-    naming = base.location.naming
-    while True:
-        version = secrets.randbits(63) | DETACHED_BIT
-        built = build_manifest(
-            base.manifest.message,
-            base.file.index_section(base.store),
-            transaction,
-            version=version,
-            timestamp_ns=time.time_ns(),
-            restored=_restored(source, transaction),
-        )
-        built = repair(built, source or base)
-        if not written:
-            name = transactions.write(base.store, base.base, transaction, data)
-            written.append(transaction_path(base.base, name))
-        head = dictionary_head(base.store, base.base, built.message, source)
-        packed = manifests.pack(built.message, data, built.index_section, head)
-        location = ManifestLocation(version, manifest_path(base.base, version, naming), None, naming)
-        outcome = base.handler.commit(base.store, base.base, version, naming, packed)
-        if outcome is not PutOutcome.WON:
-            outcome = _outcome_by_transaction(base.store, base.base, location, transaction, PutOutcome.UNKNOWN)
-            if outcome is PutOutcome.UNKNOWN:
-                raise _unknown_state_error(base.uri, transaction, version)
-        if outcome is PutOutcome.WON:
-            written.append(location.path)
-            _check_still_there(base)
-            return replace(base, file=manifests.packed_file(location, built.message, packed), newest_at=None)
-        if not backoff.next_attempt():
-            raise RetryableCommitConflictError(
-                f"{base.uri}: found no unused number for a detached version in {backoff.attempts} attempts; run the"
-                " operation again"
-            )
 
 
 def _check_still_there(base: TableVersion) -> None:
@@ -700,25 +678,6 @@ def _check_still_there(base: TableVersion) -> None:
             " open another version and run the operation again",
             version=base.version,
         )
-
-
-def _outcome_by_transaction(
-    store: ObjectStore, base: str, location: ManifestLocation, transaction: Transaction, outcome: PutOutcome
-) -> PutOutcome:
-    """Compare the transaction of the manifest at `location` with `transaction`.
-
-    Returns WON if it is the same, LOST if it is another one, and `outcome` if the manifest cannot be read or synced.
-    """
-    try:
-        file: ManifestFile = read_manifest(store, location)
-        committed = transactions.read(store, base, file)
-        if committed is None or committed.uuid != transaction.uuid:
-            return PutOutcome.LOST
-        # The outcome may be unknown because the manifest is visible but not yet durable.
-        store.sync(base)
-    except (LanceError, OSError):
-        return outcome
-    return PutOutcome.WON
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

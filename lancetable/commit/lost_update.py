@@ -7,8 +7,8 @@ A cleanup can free a version number between the look for new versions and the pu
     publication  the transaction becomes a new version 8, which precedes 9, and no later version contains its changes
 
 A conditional create cannot prevent this. Time can: cleanups of this library wait before they remove very young versions
-(commit/gc/plan.py: CleanupPlan), so a publication within `GRACE_PERIOD_SECONDS` of its look needs no check. After a
-longer time the versions are listed again. A cleanup never removes the newest version, so a published version that is
+(commit/cleanup/plan.py: CleanupPlan), so a publication within `GRACE_PERIOD_SECONDS` of its look needs no check. After
+a longer time the versions are listed again. A cleanup never removes the newest version, so a published version that is
 the newest is valid. Otherwise the next version is compared with it:
 
     a file that the publication added is in the next version        valid
@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lancetable.commit.cleanup.referenced_files import referenced_paths
 from lancetable.commit.conflicts import touched_fragments
-from lancetable.commit.gc.referenced_files import referenced_paths
 from lancetable.format import transaction as tx
 from lancetable.format.paths import TRANSACTIONS_DIR, VERSIONS_DIR, join
 from lancetable.handlers.external import ExternalHandler

@@ -7,10 +7,9 @@ from typing import Any
 
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError
 from lancetable.handlers.base import BaseHandler, CommitHandler, Publication
-from lancetable.handlers.conditional_put import ConditionalPutHandler
+from lancetable.handlers.conditional_put import ConditionalPutHandler, ProbingHandler
 from lancetable.handlers.external import ExternalHandler, ExternalManifestStore
 from lancetable.handlers.locked import CommitLock, LockedHandler
-from lancetable.handlers.probe import ProbingHandler
 from lancetable.handlers.unsafe import UnsafeHandler
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import external_table, option

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,6 +25,7 @@ from lancetable.format.paths import DETACHED_BIT
 from lancetable.handlers.external import ManifestRow
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.clouds.options import CloudOptions
+from lancetable.store.per_process import PerProcess
 
 _ATTEMPTS = 6
 _THROTTLED = frozenset(
@@ -55,18 +55,14 @@ class DynamoManifestStore:
         storage_options: Mapping[str, Any] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        options = dict(storage_options or {})
-        endpoint = options.pop("dynamodb_endpoint", None)
         self.table_name = table_name
-        self._endpoint = None if endpoint is None else str(endpoint)
-        self._options = CloudOptions.parse("s3", options)
+        self._storage_options = dict(storage_options or {})
+        self._options = CloudOptions.parse("s3", self._storage_options)
         self._sleep = sleep
-        self._client: Any = None
-        self._pid = -1
-        self._lock = threading.Lock()
+        self._client = PerProcess(self._make_client)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.table_name, self._endpoint, self._options)
+        return DynamoManifestStore, (self.table_name, self._storage_options)
 
     def __repr__(self) -> str:
         return f"DynamoManifestStore({self.table_name!r})"
@@ -84,47 +80,36 @@ class DynamoManifestStore:
 
     def get(self, table: str, version: int) -> ManifestRow | None:
         """See ExternalManifestStore."""
-        key = {"base_uri": {"S": table}, "version": {"N": str(version)}}
-        reply = self._send("get_item", Key=key, ConsistentRead=True)
+        reply = self._send("get_item", Key=_key(table, version), ConsistentRead=True)
         return _row(reply["Item"]) if reply.get("Item") else None
 
     def put_new(self, table: str, row: ManifestRow) -> PutOutcome:
         """See ExternalManifestStore."""
-        try:
-            self._put(table, row, _CREATE)
-        except _DoubtfulError:
-            return PutOutcome.UNKNOWN
-        except _TakenError:
-            return PutOutcome.LOST
-        return PutOutcome.WON
+        return self._put(table, row, _CREATE)
 
     def put_final(self, table: str, row: ManifestRow) -> None:
         """See ExternalManifestStore."""
         for attempt in range(_ATTEMPTS):
             if attempt:
                 self._sleep(_wait(attempt))
-            try:
-                self._put(table, row, _REPLACE)
+            outcome = self._put(table, row, _REPLACE)  # writing the same row again is safe
+            if outcome is PutOutcome.WON:
                 return
-            except _DoubtfulError:  # writing the same row again is safe
-                continue
-            except _TakenError:
-                raise StoreError(
-                    f"{self._describe(table)}: version {row.version} has no row to replace", path=table
-                ) from None
+            if outcome is PutOutcome.LOST:
+                raise StoreError(f"{self._describe(table)}: version {row.version} has no row to replace", path=table)
         raise StoreError(f"{self._describe(table)}: the row of version {row.version} could not be replaced", path=table)
 
     def delete_table(self, table: str) -> None:
         """See ExternalManifestStore."""
         for row in self._query(table, ascending=True, limit=None):
-            self._send("delete_item", Key={"base_uri": {"S": table}, "version": {"N": str(row.version)}})
+            self._send("delete_item", Key=_key(table, row.version))
 
     def delete(self, table: str, row: ManifestRow) -> None:
         """See ExternalManifestStore."""
         with contextlib.suppress(_TakenError):
             self._send(
                 "delete_item",
-                Key={"base_uri": {"S": table}, "version": {"N": str(row.version)}},
+                Key=_key(table, row.version),
                 ConditionExpression="#path = :path",
                 ExpressionAttributeNames={"#path": "path"},
                 ExpressionAttributeValues={":path": {"S": row.path}},
@@ -151,16 +136,18 @@ class DynamoManifestStore:
                 return rows
             arguments["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
 
-    def _put(self, table: str, row: ManifestRow, condition: str) -> None:
-        item = {
-            "base_uri": {"S": table},
-            "version": {"N": str(row.version)},
-            "path": {"S": row.path},
-            "committer": {"S": "lancedb"},
-        }
+    def _put(self, table: str, row: ManifestRow, condition: str) -> PutOutcome:
+        """Write a row. LOST if the condition failed, UNKNOWN without a clear reply."""
+        item = {**_key(table, row.version), "path": {"S": row.path}, "committer": {"S": "lancedb"}}
         if row.size_bytes is not None:
             item["size"] = {"N": str(row.size_bytes)}
-        self._send("put_item", writes=True, Item=item, ConditionExpression=condition)
+        try:
+            self._send("put_item", writes=True, Item=item, ConditionExpression=condition)
+        except _TakenError:
+            return PutOutcome.LOST
+        except _DoubtfulError:
+            return PutOutcome.UNKNOWN
+        return PutOutcome.WON
 
     # ---- requests ---------------------------------------------------------------------------------------------
 
@@ -171,7 +158,7 @@ class DynamoManifestStore:
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
-        client = self._ready_client()
+        client = self._client.get()
         cause: Exception | None = None
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -197,19 +184,8 @@ class DynamoManifestStore:
         assert cause is not None
         raise self._failure(cause, arguments) from None
 
-    def _ready_client(self) -> Any:
-        """Return the client of this process. The keys of the table are checked when the client is created."""
-        if self._pid != os.getpid():
-            if self._pid != -1:
-                self._lock = threading.Lock()  # the old lock may have been held when the process forked
-            with self._lock:
-                if self._pid != os.getpid():
-                    self._client = self._make_client()
-                    self._check_keys()
-                    self._pid = os.getpid()
-        return self._client
-
     def _make_client(self) -> Any:
+        """Return a client, after checking the keys of the table."""
         try:
             import boto3
             from botocore.config import Config
@@ -220,10 +196,11 @@ class DynamoManifestStore:
             ) from error
         options = self._options.with_environment()
         config = options.config
+        endpoint = self._storage_options.get("dynamodb_endpoint") or os.environ.get("DYNAMODB_ENDPOINT")
         try:
-            return boto3.session.Session().client(
+            client = boto3.session.Session().client(
                 "dynamodb",
-                endpoint_url=self._endpoint or os.environ.get("DYNAMODB_ENDPOINT") or None,
+                endpoint_url=str(endpoint) if endpoint else None,
                 region_name=config.get("region"),
                 aws_access_key_id=config.get("access_key_id"),
                 aws_secret_access_key=config.get("secret_access_key"),
@@ -239,14 +216,16 @@ class DynamoManifestStore:
             raise StoreError(
                 f"{self.table_name}: DynamoDB cannot be reached: {type(error).__name__}: {error}"
             ) from None
+        self._check_keys(client)
+        return client
 
-    def _check_keys(self) -> None:
+    def _check_keys(self, client: Any) -> None:
         """Raise InvalidInputError unless the DynamoDB table has the keys of the protocol."""
-        identity = (self.table_name, str(self._client.meta.endpoint_url))
+        identity = (self.table_name, str(client.meta.endpoint_url))
         if identity in _checked:
             return
         try:
-            table = self._client.describe_table(TableName=self.table_name)["Table"]
+            table = client.describe_table(TableName=self.table_name)["Table"]
         except Exception as error:
             raise StoreError(f"DynamoDB table {self.table_name}: {type(error).__name__}: {error}") from None
         keys = {(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]}
@@ -273,10 +252,8 @@ class _TakenError(Exception):
     """A write whose condition failed. Internal to this module."""
 
 
-def _rebuild(table_name: str, endpoint: str | None, options: CloudOptions) -> DynamoManifestStore:
-    store = DynamoManifestStore(table_name)
-    store._endpoint, store._options = endpoint, options
-    return store
+def _key(table: str, version: int) -> dict[str, dict[str, str]]:
+    return {"base_uri": {"S": table}, "version": {"N": str(version)}}
 
 
 def _row(item: Mapping[str, Any]) -> ManifestRow:

@@ -112,7 +112,9 @@ class ExternalHandler(BaseHandler):
         row = self._row(store, base, version)
         if row is not None:
             location = self._resolve(store, base, row)
-            return location if naming in (None, location.naming) and self._exists(store, location) else None
+            # Rows outlive a cleanup, so a row alone is not sufficient.
+            exists = naming in (None, location.naming) and store.find(location.path) is not None
+            return location if exists else None
         found = super().locate(store, base, version, naming)
         if found is not None:
             try:
@@ -143,10 +145,10 @@ class ExternalHandler(BaseHandler):
         """See CommitHandler. One request if there are no new versions."""
         row = None if is_detached(than.version) else self.external.latest(self.external.key(store, base))
         if row is not None and row.version == than.version:
-            self._resolve_recent(store, base, row)
+            self._resolve(store, base, row, is_recent=True)
             return []
         if row is not None and row.version > than.version:
-            newest = self._resolve_recent(store, base, row)
+            newest = self._resolve(store, base, row, is_recent=True)
             if row.version == than.version + 1:
                 return [newest]
         # Rows outlive a cleanup, so the versions in between are listed in the object store.
@@ -177,7 +179,7 @@ class ExternalHandler(BaseHandler):
         if found is None:
             row = self._row(store, base, version)
             if row is not None and row.path != self._final_path(base, row)[0]:
-                return self._complete(store, base, row)
+                return self._resolve(store, base, row)
         return found
 
     def _row(self, store: ObjectStore, base: str, version: int) -> ManifestRow | None:
@@ -195,10 +197,6 @@ class ExternalHandler(BaseHandler):
             return row
         newest = self.external.latest(table)
         return None if newest is not None and newest.version > version else row
-
-    def _exists(self, store: ObjectStore, location: ManifestLocation) -> bool:
-        """Return True if the object exists. Rows outlive a cleanup, so a row alone is not sufficient."""
-        return store.find(location.path) is not None
 
     # ---- committing -------------------------------------------------------------------------------------------
 
@@ -251,7 +249,7 @@ class ExternalHandler(BaseHandler):
             if final in self._incomplete:
                 row = self.external.get(self.external.key(store, base), version)
                 if row is not None:
-                    self._resolve_recent(store, base, row)
+                    self._resolve(store, base, row, is_recent=True)
                 if row is None or row.path == final:
                     self._incomplete.discard(final)
 
@@ -294,7 +292,7 @@ class ExternalHandler(BaseHandler):
             try:
                 data, size = store.read_tail(final, None, _SMALL_BYTES)
             except NotFoundError:
-                self._complete(store, base, row)
+                self._resolve(store, base, row)
                 data, size = store.read_tail(final, None, _SMALL_BYTES)
         except LanceError as error:
             logger.debug("%s: version %d cannot be read: %s", base, row.version, error)
@@ -322,27 +320,25 @@ class ExternalHandler(BaseHandler):
         self._incomplete.discard(row.path)
         _remove_quietly(store, staged_path)
 
-    def _resolve(self, store: ObjectStore, base: str, row: ManifestRow) -> ManifestLocation:
-        """Return the final location of a row, after completing steps 3 and 4 if necessary."""
-        final, naming = self._final_path(base, row)
-        if row.path == final:
-            return ManifestLocation(row.version, final, row.size_bytes, naming)
-        return self._complete(store, base, row)
+    def _resolve(self, store: ObjectStore, base: str, row: ManifestRow, *, is_recent: bool = False) -> ManifestLocation:
+        """Return the final location of a row, after completing steps 3 and 4 if necessary.
 
-    def _resolve_recent(self, store: ObjectStore, base: str, row: ManifestRow) -> ManifestLocation:
-        """Like `_resolve`, for a recent row whose writer may still be active: checks the final object before step 3."""
+        The writer of a recent row may still be active, so the final object is looked up before step 3.
+        """
         final, naming = self._final_path(base, row)
-        if row.path == final:
-            return ManifestLocation(row.version, final, row.size_bytes, naming)
-        size = store.find(final)
-        if size is None:
-            return self._complete(store, base, row)
-        self._finalize_row(store, self.external.key(store, base), row.path, ManifestRow(row.version, final, size))
+        size = row.size_bytes
+        if row.path != final:
+            size = store.find(final) if is_recent else None
+            if size is None:
+                size = self._write_final(store, base, final, row)
+            self._finalize_row(store, self.external.key(store, base), row.path, ManifestRow(row.version, final, size))
         return ManifestLocation(row.version, final, size, naming)
 
-    def _complete(self, store: ObjectStore, base: str, row: ManifestRow) -> ManifestLocation:
-        """Execute steps 3 and 4 for a decided version. Raises StoreError if its manifest is missing."""
-        final, naming = self._final_path(base, row)
+    def _write_final(self, store: ObjectStore, base: str, final: str, row: ManifestRow) -> int:
+        """Execute step 3 for a decided version, and return the size of its manifest.
+
+        Raises StoreError if the manifest is missing or could not be written.
+        """
         try:
             data = bytes(store.read_all(row.path, row.size_bytes))
         except NotFoundError:
@@ -354,16 +350,14 @@ class ExternalHandler(BaseHandler):
                     "belong to a table with the same path in another bucket",
                     path=final,
                 ) from None
-        else:
-            outcome = self._put_final(store, base, final, data)
-            if outcome is PutOutcome.UNKNOWN:
-                raise StoreError(
-                    f"{store.uri(final)}: the manifest of version {row.version} could not be written; try again",
-                    path=final,
-                )
-            size = len(data) if outcome is PutOutcome.WON else store.size(final)
-        self._finalize_row(store, self.external.key(store, base), row.path, ManifestRow(row.version, final, size))
-        return ManifestLocation(row.version, final, size, naming)
+            return size
+        outcome = self._put_final(store, base, final, data)
+        if outcome is PutOutcome.UNKNOWN:
+            raise StoreError(
+                f"{store.uri(final)}: the manifest of version {row.version} could not be written; try again",
+                path=final,
+            )
+        return len(data) if outcome is PutOutcome.WON else store.size(final)
 
     def _final_path(self, base: str, row: ManifestRow) -> tuple[str, ManifestNaming]:
         """Return the final path and naming of a row's manifest. Raises CorruptFileError for an invalid row path."""

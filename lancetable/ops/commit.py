@@ -22,7 +22,7 @@ from lancetable.format.version import DEFAULT_VERSION, FileVersion
 from lancetable.handlers.choose import choose_handler
 from lancetable.store.open import open_store
 from lancetable.table.cache import TableCache
-from lancetable.table.version import TableVersion, checkout, latest
+from lancetable.table.version import Table, TableVersion, checkout, latest
 
 
 def check_writable(version: TableVersion) -> None:
@@ -99,14 +99,9 @@ def commit(
             # If the first versions of a table were cleaned up, creating version 1 would succeed.
             raise AlreadyExistsError(f"Dataset already exists: {target}", path=target)
         return create_table(
-            store,
-            base,
-            target,
-            handler,
+            Table(store, base, target, handler, TableCache(), storage_options),
             replace(transaction, read_version=0),
             file_version=file_version_of(operation) or DEFAULT_VERSION,
-            cache=TableCache(),
-            storage_options=storage_options,
             naming=ManifestNaming.V2 if v2_manifest_paths else ManifestNaming.V1,
             stable_row_ids=stable_row_ids,
         )

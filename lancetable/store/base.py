@@ -36,6 +36,7 @@ __all__ = [
     "OnExisting",
     "PutOutcome",
     "check_range",
+    "check_size",
     "missing",
     "short_read",
 ]
@@ -115,7 +116,12 @@ class ObjectWriter(Protocol):
 
 
 class ObjectStore(Protocol):
-    """Storage of bytes by path. Instances are shared between threads and survive pickling and a fork."""
+    """Storage of bytes by path. Instances are shared between threads and survive pickling and a fork.
+
+    Stores that inherit from this class get the usual `key`, `size`, `modified_ns` and `sync`.
+    """
+
+    __slots__ = ()
 
     @property
     def scheme(self) -> str:
@@ -131,8 +137,9 @@ class ObjectStore(Protocol):
     def key(self, path: str) -> str:
         """Return a cache key of an object.
 
-        It includes the server or file system, because addresses may repeat across them.
+        It includes the server or file system, because addresses may repeat across them. By default, it is the address.
         """
+        return self.uri(path)
 
     def read(self, path: str, start: int, end: int) -> memoryview:
         """Return exactly `end - start` bytes, read-only. An empty range costs no request.
@@ -258,7 +265,11 @@ class ObjectStore(Protocol):
         """Open a writer that streams one object with bounded memory."""
 
     def sync(self, prefix: str = "") -> None:
-        """Wait until every object below a prefix that this process has closed or put is durable."""
+        """Wait until every object below a prefix that this process has closed or put is durable.
+
+        By default, this does nothing: writes are durable when they return, or never.
+        """
+        return
 
     def list_names(
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
@@ -295,12 +306,17 @@ class ObjectStore(Protocol):
 
     def size(self, path: str) -> int:
         """Return the size of the object in bytes. Never cached. Raises NotFoundError."""
+        size = self.find(path)
+        if size is None:
+            raise missing(path)
+        return size
 
     def find(self, path: str) -> int | None:
         """Return the size of the object in bytes, or None if it does not exist. Never cached. Raises StoreError."""
 
     def modified_ns(self, path: str) -> int | None:
         """Return when an object, or the names in a directory, last changed; None if the store does not record it."""
+        return None
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete objects. Missing objects are ignored. Raises StoreError if one cannot be deleted."""
@@ -394,6 +410,18 @@ def short_read(path: str, start: int, end: int, found: int) -> CorruptFileError:
         expected=end - start,
         found=found,
     )
+
+
+def check_size(path: str, expected: int | None, found: int) -> None:
+    """Raise CorruptFileError unless an object has the expected size, which may be unknown."""
+    if expected is not None and expected != found:
+        raise CorruptFileError(
+            f"{path}: expected an object of {expected} bytes, found {found}",
+            path=path,
+            offset=0,
+            expected=expected,
+            found=found,
+        )
 
 
 def missing(path: str) -> NotFoundError:

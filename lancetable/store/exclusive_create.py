@@ -99,12 +99,13 @@ def create_exclusively(
         readable, existing = _read_with_retries(read_back, sleep)
         if not readable:
             return PutOutcome.UNKNOWN
-        if existing is not None and existing != data:
-            if on_existing is not None:
-                on_existing(existing)
-            return PutOutcome.LOST
-        if existing is not None:
+        if existing is None:
+            continue
+        if existing == data:
             return PutOutcome.WON
+        if on_existing is not None:
+            on_existing(existing)
+        return PutOutcome.LOST
     # The object does not exist, but an earlier request may still be applied.
     return PutOutcome.UNKNOWN
 

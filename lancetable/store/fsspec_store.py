@@ -57,23 +57,11 @@ def _is_asynchronous(file_system: Any) -> bool:
 class FsspecStore(RemoteStore):
     """One fsspec file system: created from a protocol and options, or passed by the caller."""
 
-    __slots__ = (
-        "_file_system",
-        "_given",
-        "_made_directories",
-        "_options",
-        "_pid",
-        "_protocol",
-        "_token",
-        "capabilities",
-    )
-    capabilities: Capabilities
-
     def __init__(self, protocol: str, options: Mapping[str, Any], given: Any = None) -> None:
         """Create a store. `given` is a file system object of the caller, or None to create one from the options."""
         from fsspec.utils import tokenize
 
-        self._protocol = protocol
+        self.scheme = protocol  # as fsspec names the file system
         self._options = dict(options)
         self._given = given
         self._token = tokenize(options) if given is None else str(getattr(given, "_fs_token", id(given)))
@@ -84,11 +72,6 @@ class FsspecStore(RemoteStore):
         self.capabilities = Capabilities(
             conditional_create="native" if in_memory else "none", ordered_list=False, durable=True, local=False
         )
-
-    @property
-    def scheme(self) -> str:
-        """Protocol of the file system."""
-        return self._protocol
 
     @property
     def file_system(self) -> Any:
@@ -106,14 +89,14 @@ class FsspecStore(RemoteStore):
         return self._file_system
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FsspecStore, (self._protocol, self._options, self._given)
+        return FsspecStore, (self.scheme, self._options, self._given)
 
     def __repr__(self) -> str:
-        return f"FsspecStore({self._protocol!r}, {hide_secrets(self._options)!r})"
+        return f"FsspecStore({self.scheme!r}, {hide_secrets(self._options)!r})"
 
     def uri(self, path: str) -> str:
         """Return the protocol and the path. Neither contains credentials."""
-        return f"{self._protocol}://{path.lstrip('/') if self._protocol in _OBJECT_STORES else path}"
+        return f"{self.scheme}://{path.lstrip('/') if self.scheme in _OBJECT_STORES else path}"
 
     def key(self, path: str) -> str:
         """Return the identity of the file system and the address. See ObjectStore."""
@@ -194,7 +177,7 @@ class FsspecStore(RemoteStore):
     def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
         """Write an object; without atomic writes, to a temporary file that is then moved. See ObjectStore."""
         try:
-            if self._protocol in _OBJECT_STORES:
+            if self.scheme in _OBJECT_STORES:
                 self.file_system.pipe_file(path, bytes(data))
                 return
             temporary = self._temporary(path)
@@ -220,7 +203,7 @@ class FsspecStore(RemoteStore):
             file = MemoryFile(file_system, key, bytes(data))
             return PutOutcome.WON if file_system.store.setdefault(key, file) is file else PutOutcome.LOST
         raise UnsupportedFeatureError(
-            f"{self._protocol}:// does not support conditional creates; write with a commit_lock",
+            f"{self.scheme}:// does not support conditional creates; write with a commit_lock",
             feature="conditional create",
         )
 
@@ -267,7 +250,7 @@ class FsspecStore(RemoteStore):
     def delete(self, paths: Iterable[str]) -> None:
         """Delete objects, in batches if the file system supports them. See ObjectStore."""
         all_paths = list(paths)
-        batched = self._protocol in _OBJECT_STORES
+        batched = self.scheme in _OBJECT_STORES
         for start in range(0, len(all_paths), _DELETE_BATCH):
             batch = all_paths[start : start + _DELETE_BATCH]
             path = batch[0]
@@ -325,15 +308,13 @@ class FsspecStore(RemoteStore):
         import fsspec
 
         try:
-            return fsspec.filesystem(
-                self._protocol, use_listings_cache=False, skip_instance_cache=True, **self._options
-            )
+            return fsspec.filesystem(self.scheme, use_listings_cache=False, skip_instance_cache=True, **self._options)
         except ImportError as error:
-            raise not_installed(self._protocol, str(error)) from error
+            raise not_installed(self.scheme, str(error)) from error
         except Exception as error:
             # The message of the cause may contain options, so only its type is reported.
             raise StoreError(
-                f"{self._protocol}://: opening failed with {type(error).__name__}; check the storage options"
+                f"{self.scheme}://: opening failed with {type(error).__name__}; check the storage options"
             ) from error
 
     def _redact(self, error: BaseException) -> str:

@@ -18,27 +18,24 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from operator import itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lancetable.errors import (
-    CorruptFileError,
-    InvalidInputError,
-    LanceError,
-    StoreError,
-    UnsupportedFeatureError,
-)
+from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
 from lancetable.store.base import (
     EMPTY,
     ByteRange,
     Capabilities,
     Durability,
     ObjectMeta,
+    ObjectStore,
     ObjectWriter,
     OnExisting,
     PutOutcome,
     check_range,
+    check_size,
     missing,
     short_read,
 )
@@ -56,7 +53,7 @@ _WRITE_BUFFER_BYTES = 1 << 20
 _MAX_WRITE_BYTES = 1 << 30  # Linux writes at most 2 GiB less a page in one call
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _WRITE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_NAME_OF = itemgetter(0)
+_NAME_OF = attrgetter("name")
 _MISSING_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 # One map cache and one sync queue per process: a file is mapped once for all stores, and a sync through one store also
@@ -65,45 +62,30 @@ _MAPS = MapCache()
 _QUEUE = SyncQueue()
 
 
-class LocalStore:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalStore(ObjectStore):
     """Files of this machine.
 
     `fsync=False` trades durability for speed. `mmap=False` reads with `pread`. Files on network file systems are always
     read with `pread`, because their mapped pages may become unreadable.
     """
 
-    __slots__ = ("_fsync", "_mmap", "capabilities")
-    scheme = "file"
-    capabilities: Capabilities
+    fsync: bool = True
+    mmap: bool = True
+    scheme: str = field(default="file", init=False, repr=False, compare=False)
+    capabilities: Capabilities = field(init=False, repr=False, compare=False)
 
-    def __init__(self, *, fsync: bool = True, mmap: bool = True) -> None:
-        self._fsync = fsync
-        self._mmap = mmap
-        self.capabilities = Capabilities(conditional_create="native", ordered_list=False, durable=fsync, local=True)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._fsync, self._mmap)
-
-    def __repr__(self) -> str:
-        return f"LocalStore(fsync={self._fsync}, mmap={self._mmap})"
+    def __post_init__(self) -> None:
+        capabilities = Capabilities(conditional_create="native", ordered_list=False, durable=self.fsync, local=True)
+        object.__setattr__(self, "capabilities", capabilities)
 
     @property
     def mapped(self) -> bool:
         """True if ranges are slices of a memory map, which cost nothing until their bytes are accessed."""
-        return self._mmap
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LocalStore) and (self._fsync, self._mmap) == (other._fsync, other._mmap)
-
-    def __hash__(self) -> int:
-        return hash((LocalStore, self._fsync, self._mmap))
+        return self.mmap
 
     def uri(self, path: str) -> str:
         """Return the path itself, which is the usual address of a local table."""
-        return path
-
-    def key(self, path: str) -> str:
-        """Return the path. See ObjectStore."""
         return path
 
     # ---- reading ----------------------------------------------------------------------------------------------
@@ -146,14 +128,7 @@ class LocalStore:
     def read_all(self, path: str, size: int | None = None) -> memoryview:
         """Return the whole file. Raises CorruptFileError if it does not have exactly `size` bytes. See ObjectStore."""
         data, file_size = self._read_suffix(path, size, None)
-        if size is not None and size != file_size:
-            raise CorruptFileError(
-                f"{path}: expected a file of {size} bytes, found {file_size}",
-                path=path,
-                offset=0,
-                expected=size,
-                found=file_size,
-            )
+        check_size(path, size, file_size)
         return data
 
     def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
@@ -171,13 +146,6 @@ class LocalStore:
         except (OSError, ValueError):
             return None
 
-    def size(self, path: str) -> int:
-        """Return the size of the file in bytes. Raises NotFoundError."""
-        size = self.find(path)
-        if size is None:
-            raise missing(path)
-        return size
-
     def find(self, path: str) -> int | None:
         """Return the size of the file in bytes, or None if it does not exist. See ObjectStore."""
         try:
@@ -189,7 +157,7 @@ class LocalStore:
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def _view(self, path: str) -> memoryview | None:
-        if not self._mmap:
+        if not self.mmap:
             return None
         try:
             return _MAPS.view(path)
@@ -205,7 +173,7 @@ class LocalStore:
         def read(descriptor: int, file_size: int) -> tuple[int, int, int, memoryview | None]:
             end = file_size if size is None else size
             start = 0 if length is None else max(end - max(length, 0), 0)
-            is_read = end <= _SMALL_BYTES or not self._mmap
+            is_read = end <= _SMALL_BYTES or not self.mmap
             return file_size, start, end, _read_at(descriptor, path, start, end) if is_read else None
 
         file_size, start, end, data = _with_open_file(path, read)
@@ -227,14 +195,14 @@ class LocalStore:
         """
         if durability is Durability.AT_SYNC and self._write_new(path, data):
             return
-        writer = LocalWriter(path, fsync=self._fsync and durability is not Durability.NEVER, buffer_bytes=0)
+        writer = LocalWriter(path, fsync=self.fsync and durability is not Durability.NEVER, buffer_bytes=0)
         with writer:
             writer.write(data)
             writer.finish(background=durability is Durability.AT_SYNC)
 
     def _write_new(self, path: str, data: Buffer) -> bool:
         """Write a file directly under a new name. Return False if the name exists or cannot be created this way."""
-        if self._fsync and sys.platform == "win32":
+        if self.fsync and sys.platform == "win32":
             return False
         try:
             descriptor = os.open(path, _WRITE_FLAGS, 0o666)
@@ -246,7 +214,7 @@ class LocalStore:
             view = memoryview(data).cast("B")
             while view:
                 view = view[os.write(descriptor, view[:_MAX_WRITE_BYTES]) :]
-            if not self._fsync:
+            if not self.fsync:
                 open_descriptor, descriptor = descriptor, -1
                 os.close(open_descriptor)
         except BaseException as error:
@@ -258,7 +226,7 @@ class LocalStore:
             if isinstance(error, OSError):
                 raise _failure(error, path, writing=True) from error
             raise
-        if self._fsync:
+        if self.fsync:
             _QUEUE.mark(path.rpartition("/")[0])
             _QUEUE.submit(path, descriptor)
         return True
@@ -269,18 +237,18 @@ class LocalStore:
         Returns UNKNOWN if the object is visible but its directory could not be synced, or if the file system did not
         report whether the link was created. Raises UnsupportedFeatureError if it supports no exclusive creation.
         """
-        writer = LocalWriter(path, fsync=self._fsync, buffer_bytes=0)
+        writer = LocalWriter(path, fsync=self.fsync, buffer_bytes=0)
         with writer:
             writer.write(data)
             return writer.finish_if_absent()
 
     def open_writer(self, path: str) -> LocalWriter:
         """Open a writer on a temporary file, which `close` renames and syncs in the background. See ObjectStore."""
-        return LocalWriter(path, fsync=self._fsync)
+        return LocalWriter(path, fsync=self.fsync)
 
     def sync(self, prefix: str = "") -> None:
         """Wait for the background syncs of the files below a prefix. See ObjectStore."""
-        if self._fsync:
+        if self.fsync:
             _QUEUE.sync(prefix)
 
     # ---- listing and removing ---------------------------------------------------------------------------------
@@ -289,18 +257,17 @@ class LocalStore:
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
     ) -> list[ObjectMeta]:
         """Return the files in a directory. See ObjectStore."""
-        files: list[tuple[str, os.DirEntry[str]]] = []
         try:
             with os.scandir(prefix) as entries:
-                files = [(entry.name, entry) for entry in entries if entry.is_file()]
+                files = [entry for entry in entries if entry.is_file()]
             if start_after is not None:
-                files = [file for file in files if file[0] > start_after]
+                files = [file for file in files if file.name > start_after]
             files.sort(key=_NAME_OF)
             if limit is not None:
                 del files[limit:]
             if not detail:
-                return [ObjectMeta(name, None, None) for name, _ in files]
-            return _with_details(files)
+                return [ObjectMeta(file.name, None, None) for file in files]
+            return [meta for file in files if (meta := _meta(file, file.name)) is not None]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except (OSError, ValueError) as error:
@@ -314,7 +281,7 @@ class LocalStore:
             directory = f"{prefix}/{inner}" if inner else prefix
             try:
                 with os.scandir(directory) as scan:
-                    entries = sorted(scan, key=lambda entry: entry.name)
+                    entries = sorted(scan, key=_NAME_OF)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except (OSError, ValueError) as error:
@@ -324,11 +291,9 @@ class LocalStore:
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(name)
                 elif entry.is_file():
-                    try:
-                        meta = _meta(entry, name)
-                    except FileNotFoundError:  # removed since the directory was read
-                        continue
-                    yield meta
+                    meta = _meta(entry, name)
+                    if meta is not None:
+                        yield meta
 
     def delete(self, paths: Iterable[str]) -> None:
         """Unlink files. See ObjectStore."""
@@ -370,8 +335,9 @@ class LocalWriter(ObjectWriter):
         self._pid = os.getpid()
         self._descriptor = -1
         directory, _, name = path.rpartition("/")
-        # The name must not end in "manifest", or readers of the table would take it for a version.
-        self._temporary = f"{directory}/.tmp_{_truncate(name)}_{os.urandom(12).hex()}"
+        # The name must not end in "manifest", or readers of the table would take it for a version. File names have at
+        # most 255 bytes, and 50 characters are at most 200 bytes.
+        self._temporary = f"{directory}/.tmp_{name[:50]}_{os.urandom(12).hex()}"
         try:
             try:
                 self._descriptor = os.open(self._temporary, _WRITE_FLAGS, 0o666)
@@ -506,10 +472,6 @@ class LocalWriter(ObjectWriter):
                 _QUEUE.mark(path.rpartition("/")[0] or "/")
 
 
-def _rebuild(fsync: bool, mmap: bool) -> LocalStore:
-    return LocalStore(fsync=fsync, mmap=mmap)
-
-
 def _with_open_file(path: str, read: Callable[[int, int], T]) -> T:
     """Return what `read` returns for the descriptor and the size of a regular file. Errors become typed ones."""
     try:
@@ -560,22 +522,13 @@ else:
         return os.read(descriptor, length)
 
 
-def _meta(entry: os.DirEntry[str], name: str) -> ObjectMeta:
-    status = entry.stat()
+def _meta(entry: os.DirEntry[str], name: str) -> ObjectMeta | None:
+    """Return the size and time of a listed file, None if it was removed since the directory was read."""
+    try:
+        status = entry.stat()
+    except FileNotFoundError:
+        return None
     return ObjectMeta(name, status.st_size, datetime.fromtimestamp(status.st_mtime, timezone.utc))
-
-
-def _with_details(entries: list[tuple[str, os.DirEntry[str]]]) -> list[ObjectMeta]:
-    result = []
-    for name, entry in entries:
-        with contextlib.suppress(FileNotFoundError):  # removed since the directory was read
-            result.append(_meta(entry, name))
-    return result
-
-
-def _truncate(name: str) -> str:
-    # File names have at most 255 bytes, and the temporary name adds 30. 50 characters are at most 200 bytes.
-    return name if len(name) <= 50 else name[:50]
 
 
 def _failure(error: OSError | ValueError, path: str, *, writing: bool = False) -> LanceError:

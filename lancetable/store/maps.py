@@ -6,6 +6,7 @@ map holds no file descriptor: a scan that returns zero-copy arrays of thousands 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -13,6 +14,7 @@ import os
 import stat
 import sys
 import threading
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -88,7 +90,7 @@ class MapCache:
                 return None
         finally:
             os.close(descriptor)
-        entry = _CachedMap(view, status)
+        entry = _CachedMap(view, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         with self._lock:
             self._maps[path] = entry
             if len(self._maps) > self.limit:
@@ -112,16 +114,14 @@ class MapCache:
         self._maps = kept
 
 
+@dataclass(slots=True)
 class _CachedMap:
-    __slots__ = ("device", "inode", "modified_ns", "size", "used", "view")
-
-    def __init__(self, view: memoryview, status: os.stat_result) -> None:
-        self.view = view
-        self.device = status.st_dev
-        self.inode = status.st_ino
-        self.size = status.st_size
-        self.modified_ns = status.st_mtime_ns
-        self.used = True
+    view: memoryview
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+    used: bool = True
 
 
 _CLOSE_ON_EXEC: int = getattr(os, "O_CLOEXEC", 0)
@@ -184,12 +184,9 @@ def is_network_device(device: int) -> bool:
 def _mounted_type(device: int) -> str:
     """Return the file system type of a device from /proc/self/mountinfo, or "" if that file does not exist."""
     device_id = f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else ""
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                fields = line.split()
-                if len(fields) > 6 and fields[2] == device_id and "-" in fields[6:]:
-                    return fields[fields.index("-", 6) + 1]
-    except OSError:
-        return ""
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            fields = line.split()
+            if len(fields) > 6 and fields[2] == device_id and "-" in fields[6:]:
+                return fields[fields.index("-", 6) + 1]
     return ""

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from lancetable.errors import CorruptFileError
 from lancetable.store.base import (
     EMPTY,
     BufferedWriter,
@@ -23,12 +22,15 @@ from lancetable.store.base import (
     Capabilities,
     Durability,
     ObjectMeta,
+    ObjectStore,
     OnExisting,
     PutOutcome,
     check_range,
+    check_size,
     missing,
     short_read,
 )
+from lancetable.store.remote import first_names
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -60,7 +62,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_locks)
 
 
-class MemoryStore:
+class MemoryStore(ObjectStore):
     """Store of objects in a dictionary. `MemoryStore()` is shared by all `memory://` addresses."""
 
     __slots__ = ("__weakref__", "_root", "_space", "capabilities")
@@ -109,10 +111,6 @@ class MemoryStore:
         """Return the path as a `memory://` address."""
         return f"memory://{path}"
 
-    def key(self, path: str) -> str:
-        """Return the address as the cache key. See ObjectStore."""
-        return self.uri(path)
-
     def read(self, path: str, start: int, end: int) -> memoryview:
         """Return a slice of the object. See ObjectStore."""
         return self.read_many(path, (ByteRange(start, end),))[0]
@@ -140,14 +138,7 @@ class MemoryStore:
         Raises CorruptFileError if it does not have exactly `size` bytes. See ObjectStore.
         """
         data = self._bytes(path)
-        if size is not None and size != len(data):
-            raise CorruptFileError(
-                f"{path}: expected an object of {size} bytes, found {len(data)}",
-                path=path,
-                offset=0,
-                expected=size,
-                found=len(data),
-            )
+        check_size(path, size, len(data))
         return memoryview(data)
 
     def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
@@ -172,20 +163,12 @@ class MemoryStore:
         """Open a writer that buffers the object. See ObjectStore."""
         return BufferedWriter(self, path)
 
-    def sync(self, prefix: str = "") -> None:
-        """Do nothing: objects do not survive the process."""
-
     def list_names(
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
     ) -> list[ObjectMeta]:
         """Return the objects directly under a prefix. See ObjectStore."""
-        names = (
-            meta
-            for meta in self.list_recursive(prefix)
-            if "/" not in meta.name and (start_after is None or meta.name > start_after)
-        )
-        result = sorted(names)
-        return result if limit is None else result[:limit]
+        metas = (meta for meta in self.list_recursive(prefix) if "/" not in meta.name)
+        return first_names(metas, start_after, limit)
 
     def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
         """Yield every object below a prefix. See ObjectStore."""
@@ -195,18 +178,10 @@ class MemoryStore:
         for path, (data, modified) in entries:
             yield ObjectMeta(path[len(root) :], len(data), modified)
 
-    def size(self, path: str) -> int:
-        """Return the size of the object in bytes. Raises NotFoundError. See ObjectStore."""
-        return len(self._bytes(path))
-
     def find(self, path: str) -> int | None:
         """Return the size of the object in bytes, or None if it does not exist. See ObjectStore."""
         entry = self._space.objects.get(path)
         return None if entry is None else len(entry[0])
-
-    def modified_ns(self, path: str) -> int | None:
-        """Return None: times of directories are not recorded."""
-        return None
 
     def delete(self, paths: Iterable[str]) -> None:
         """Remove objects. See ObjectStore."""

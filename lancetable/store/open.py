@@ -17,6 +17,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -33,7 +34,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):(?://|/)")
 _CHAINED = re.compile(r"[A-Za-z0-9+.\-]+::[^/]*://|[A-Za-z][A-Za-z0-9+.\-]+://.*::")
 _OFF = frozenset(("0", "false", "no", "off"))
 _ON = frozenset(("1", "true", "yes", "on"))
-_local_stores: dict[tuple[bool, bool], LocalStore] = {}
+_local_store = cache(LocalStore)
 
 
 class FileSystemUri(str):
@@ -109,7 +110,7 @@ def open_store(
     if scheme == "memory":
         from lancetable.store.memory import MemoryStore
 
-        path = _memory_path(uri_text)
+        path = uri_text.partition("://")[2].strip("/")
         return MemoryStore(path), path
     if scheme.endswith(EXTERNAL_SUFFIX):
         scheme, uri_text = scheme[: -len(EXTERNAL_SUFFIX)], without_external(uri_text)
@@ -166,10 +167,7 @@ def _open_local(path: str, storage_options: Mapping[str, str] | None) -> tuple[L
     mmap = option(storage_options, "mmap", True)
     if storage_options:
         _warn_of_unknown(storage_options)
-    store = _local_stores.get((fsync, mmap))
-    if store is None:
-        store = _local_stores.setdefault((fsync, mmap), LocalStore(fsync=fsync, mmap=mmap))
-    return store, _absolute(path)
+    return _local_store(fsync=fsync, mmap=mmap), _absolute(path)
 
 
 def _warn_of_unknown(storage_options: Mapping[str, str]) -> None:
@@ -221,10 +219,6 @@ def _check_url(uri_text: str, scheme: str) -> None:
         raise InvalidInputError(f"{scheme} address with a query or fragment; pass options in storage_options")
     if any(segment in (".", "..") for segment in (authority, *rest.split("/"))):
         raise InvalidInputError(f"address with a '.' or '..' segment: {uri_text!r}; write the resolved path")
-
-
-def _memory_path(uri_text: str) -> str:
-    return uri_text.partition("://")[2].strip("/")
 
 
 def _check_pair(pair: tuple[Any, ...]) -> tuple[Any, str]:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 
 from lancetable.errors import CorruptFileError, LanceError, StoreError
-from lancetable.store.base import EMPTY, ByteRange, ObjectMeta, check_range, missing, short_read
+from lancetable.store.base import (
+    EMPTY,
+    ByteRange,
+    Capabilities,
+    ObjectMeta,
+    ObjectStore,
+    check_range,
+    missing,
+    short_read,
+)
 from lancetable.store.ranges import merge_ranges, split_reply
 
 FIRST_READ_BYTES = 1 << 20  # first read of an object of unknown size: most objects are smaller
@@ -15,22 +24,12 @@ _PLAUSIBLE_BYTES = 256 << 20
 _MISSING_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
-class RemoteStore(ABC):
+class RemoteStore(ObjectStore):
     """The part of ObjectStore that is independent of the client."""
 
-    __slots__ = ()
-
-    @abstractmethod
-    def uri(self, path: str) -> str:
-        """Return the address of a path. See ObjectStore."""
-
-    def key(self, path: str) -> str:
-        """Return the address as the cache key. See ObjectStore."""
-        return self.uri(path)
-
-    @abstractmethod
-    def find(self, path: str) -> int | None:
-        """Return the size of the object in bytes, or None if it does not exist. See ObjectStore."""
+    __slots__ = ("capabilities", "scheme")
+    capabilities: Capabilities
+    scheme: str
 
     @abstractmethod
     def _fetch(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview]:
@@ -74,21 +73,6 @@ class RemoteStore(ABC):
         head, size = self._read_head(path)
         start = max(size - length, 0)
         return head[start:] if len(head) == size else self.read(path, start, size), size
-
-    def size(self, path: str) -> int:
-        """Return the size of the object in bytes. Raises NotFoundError."""
-        size = self.find(path)
-        if size is None:
-            raise missing(path)
-        return size
-
-    def modified_ns(self, path: str) -> int | None:
-        """Return None: there are no directories, or their times are not recorded."""
-        return None
-
-    def sync(self, prefix: str = "") -> None:
-        """Return at once: writes are durable when they return."""
-        return
 
     def _read_back(self, path: str) -> memoryview | None:
         """Return an object that may be in the way of a create, or None. Raises LanceError if the read fails."""

@@ -15,7 +15,7 @@ import pytest
 
 import lancetable
 from lancetable.commit.assign_ids import number_fragments, reserve_fragment_ids
-from lancetable.commit.build import Built, Restored, build_first_manifest, build_manifest, covered_fragments
+from lancetable.commit.build import ManifestParts, build_first_manifest, build_manifest, covered_fragments
 from lancetable.errors import (
     CorruptFileError,
     InvalidOperationError,
@@ -74,7 +74,7 @@ def manifest(*fragments: Fragment, **changes: Any) -> table_pb2.Manifest:
 
 def build(
     before: table_pb2.Manifest, operation: tx.Operation, indices: tuple[IndexMetadata, ...] = (), **options: Any
-) -> Built:
+) -> ManifestParts:
     untouched = before.SerializeToString(deterministic=True)
     section = index_section(*indices) if indices else None
     transaction = Transaction.create(7, operation, tag="a tag")
@@ -90,11 +90,11 @@ def build(
     return built
 
 
-def ids(built: Built) -> list[int]:
+def ids(built: ManifestParts) -> list[int]:
     return [each.id for each in built.message.fragments]
 
 
-def indices_of(built: Built) -> dict[str, list[int] | None]:
+def indices_of(built: ManifestParts) -> dict[str, list[int] | None]:
     if built.index_section is None:
         return {}
     found = parse_indices(built.index_section)
@@ -224,7 +224,7 @@ def test_restore() -> None:
     old.config.clear()
     old_section = index_section(index("old", (0,), [1]))
     newest = manifest(fragment(6), max_fragment_id=9, next_row_id=50)
-    built = build(newest, tx.Restore(3), (index("new", (0,), [6]),), restored=Restored(old, old_section))
+    built = build(newest, tx.Restore(3), (index("new", (0,), [6]),), restored=ManifestParts(old, old_section))
     assert (ids(built), built.message.max_fragment_id, built.message.next_row_id) == ([1], 9, 50)
     assert dict(built.message.config) == {}
     assert indices_of(built) == {"old": [1]}

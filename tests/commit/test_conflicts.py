@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lancetable.commit import conflicts
-from lancetable.commit.conflicts import RULES, Context, Kind, Severity, check, kinds
+from lancetable.commit.conflicts import KINDS, RULES, Context, Severity, Verdict, check, kinds
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.index import IndexMetadata
@@ -43,15 +43,17 @@ def test_every_cell_matches_the_specification(maker: Any, cells: dict[tuple[str,
 
 
 def test_every_operation_has_a_row_and_a_column() -> None:
-    classes = set(tx.OPERATIONS.values())
-    assert classes == {tx.Update, tx.Project, tx.UpdateConfig} | set(conflicts._KINDS)
-    assert {mine for mine, _ in RULES} == set(Kind) - {Kind.CLONE}  # a clone is always a first version
-    assert {theirs for _, theirs in RULES} == set(Kind)
-    assert len(RULES) == (len(Kind) - 1) * len(Kind)
+    split = {"UpdateRows", "UpdateCols", "Project", "ProjPres", "Config", "SchemaConf"}
+    classes = set(tx.OPERATIONS.values()) - {tx.Update, tx.Project, tx.UpdateConfig}
+    names = {conflicts._SHORT.get(each.__name__, each.__name__) for each in classes}
+    assert names | split == set(KINDS) and len(set(KINDS)) == len(KINDS)
+    assert {mine for mine, _ in RULES} == set(KINDS) - {"Clone"}  # a clone is always a first version
+    assert {theirs for _, theirs in RULES} == set(KINDS)
+    assert len(RULES) == (len(KINDS) - 1) * len(KINDS)
 
 
 def test_every_condition_is_used() -> None:
-    used = {rule for rule in RULES.values() if not isinstance(rule, Severity)}
+    used = {rule for rule in RULES.values() if not isinstance(rule, Verdict)}
     assert used == set(conflicts._CONDITIONS.values())
 
 

@@ -38,7 +38,7 @@ from lancetable.store.base import Capabilities, PutOutcome
 from lancetable.store.local import LocalStore
 from lancetable.table import deletions, transactions
 from lancetable.table.deletions import DeletionVector
-from lancetable.table.version import TableVersion, checkout, latest, open_version
+from lancetable.table.version import Table, TableVersion, checkout, latest, open_version
 from lancetable.testing.stores import CountingStore, FaultyStore
 
 
@@ -217,17 +217,13 @@ def test_index_section_is_copied_byte_for_byte(base: TableVersion, maker: Any) -
 
 
 def new_table(tmp_path: Path, template: TableVersion) -> Callable[[], TableVersion]:
-    schema = template.schema
+    schema, path = template.schema, str(tmp_path / "new.lance")
 
     def make() -> TableVersion:
         return create_table(
-            template.store,
-            str(tmp_path / "new.lance"),
-            str(tmp_path / "new.lance"),
-            template.handler,
+            Table(template.store, path, path, template.handler, template.cache, None),
             Transaction.create(0, tx.Overwrite((), schema)),
             file_version=FileVersion.V2_0,
-            cache=template.cache,
         )
 
     return make

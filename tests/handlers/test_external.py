@@ -394,5 +394,5 @@ def test_choice_of_the_manifest_store(tmp_path: Path) -> None:
     assert isinstance(handler, ExternalHandler)
     assert isinstance(handler.external, DynamoManifestStore)
     twin = pickle.loads(pickle.dumps(handler))
-    assert twin.external._endpoint == "http://127.0.0.1:9"
+    assert twin.external._storage_options["dynamodb_endpoint"] == "http://127.0.0.1:9"
     assert "verysecret" not in repr(twin)

@@ -15,7 +15,8 @@ import pytest
 import lancetable
 from integration.servers.moto_locked import Moto
 from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
-from lancetable.handlers import probe, unsafe
+from lancetable.handlers import conditional_put, unsafe
+from lancetable.ops.maintain.commit_probe import race_objects
 from lancetable.store.base import PutOutcome
 from lancetable.store.clouds.fsspec_client import make_file_system, reply_to
 from lancetable.store.clouds.options import CloudOptions
@@ -175,13 +176,13 @@ def test_forbidden_commit_raises(s3: Moto, client: str) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_server_that_overwrites_is_detected(liar: Moto, client: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_probed", {})
+    monkeypatch.setattr(conditional_put, "_probed", {})
     uri, options = _table(liar, client)
     with pytest.raises(UnsupportedFeatureError, match=r"overwrites.*commit_lock.*s3\+ddb.*unsafe_single_writer"):
         lancetable.write_dataset(_rows(0), uri, storage_options=options)
     store, base = open_store(uri, options)
     assert [meta.name for meta in store.list_recursive(base) if "_versions" in meta.name] == []
-    result = probe.race(store, base, keys=3, threads=4)
+    result = race_objects(store, base, keys=3, threads=4)
     assert not result.is_safe
     monkeypatch.setattr(unsafe, "_warned", False)
     with pytest.warns(UserWarning, match="second writer"):
@@ -190,16 +191,16 @@ def test_server_that_overwrites_is_detected(liar: Moto, client: str, monkeypatch
 
 
 def test_server_is_probed_once(s3: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_probed", {})
+    monkeypatch.setattr(conditional_put, "_probed", {})
     uri = f"s3://lab/{uuid4()}"
     store, base = open_store(uri, s3.options)
     s3.reset()
-    probe.require_conditional_put(store, base)
+    conditional_put.require_conditional_put(store, base)
     assert len(s3.log()) == 4
-    probe.require_conditional_put(store, f"{base}/other")
+    conditional_put.require_conditional_put(store, f"{base}/other")
     assert len(s3.log()) == 4
     assert list(store.list_recursive(base)) == []
-    assert probe.race(store, base, keys=3, threads=6).is_safe
+    assert race_objects(store, base, keys=3, threads=6).is_safe
     assert list(store.list_recursive(base)) == []
 
 

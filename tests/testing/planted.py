@@ -11,8 +11,8 @@ from typing import Any
 from unittest import mock
 
 from lancetable.commit import build, loop, rebase
+from lancetable.commit.cleanup import plan as cleanup_plan
 from lancetable.commit.conflicts import Severity, Verdict, check
-from lancetable.commit.gc import plan as gc_plan
 from lancetable.format.paths import is_detached, manifest_path
 from lancetable.handlers import base as handlers_base
 from lancetable.handlers import conditional_put, external
@@ -160,7 +160,7 @@ def publish_before_decision(real: Any) -> Any:
 def return_staged_paths(real: Any) -> Any:
     """Return the staged manifest of a row without completing the commit."""
 
-    def finished(self: Any, store: Any, base: str, row: Any) -> ManifestLocation:
+    def finished(self: Any, store: Any, base: str, row: Any, **options: Any) -> ManifestLocation:
         return ManifestLocation(row.version, row.path, row.size_bytes, self._final_path(base, row)[1])
 
     return finished
@@ -171,7 +171,7 @@ PLANTED: dict[str, Patch] = {
     "every taken version counts as lost": combined(
         replacing(handlers_base, "outcome_by_content", lambda real: lambda *_: PutOutcome.LOST),
         replacing(loop, "outcome_by_content", lambda real: lambda *_: PutOutcome.LOST),
-        replacing(loop, "_outcome_by_transaction", lambda real: lambda *_: PutOutcome.LOST),
+        replacing(loop._Proposal, "_outcome_by_transaction", lambda real: lambda *_: PutOutcome.LOST),
         replacing(transactions, "read_since", ignore_own_transaction),
     ),
     "every taken version counts as won": replacing(conditional_put.ConditionalPutHandler, "commit", taken_means_won),
@@ -185,7 +185,9 @@ PLANTED: dict[str, Patch] = {
     "fragment ids are kept after a lost race": replacing(build, "number_fragments", keep_fragment_ids),
     "row ids are kept after a lost race": replacing(build, "assign_row_ids", keep_row_ids),
     "deletions are merged with the wrong version": replacing(rebase, "deletions", drop_concurrent_deletions),
-    "cleanup removes files of commits in progress": replacing(gc_plan, "UNVERIFIED_AGE", lambda real: timedelta(0)),
+    "cleanup removes files of commits in progress": replacing(
+        cleanup_plan, "UNVERIFIED_AGE", lambda real: timedelta(0)
+    ),
     "the manifest is published before the decision": replacing(
         external.ExternalHandler, "commit", publish_before_decision
     ),

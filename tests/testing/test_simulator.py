@@ -16,7 +16,7 @@ import pytest
 
 import lancetable
 from lancetable.commit import loop
-from lancetable.commit.gc import plan as cleanup_plan
+from lancetable.commit.cleanup import plan as cleanup_plan
 from lancetable.testing.simulator import Faults, Job, Run, SimulationError, simulate
 from lancetable.testing.simulator.jobs import is_stable, judge_serially, make_table, read_table, standard_jobs
 

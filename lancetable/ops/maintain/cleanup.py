@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from lancetable.commit.gc.plan import DEFAULT_AGE, CleanupCandidateFile, CleanupPolicy, plan_cleanup
-from lancetable.commit.gc.run import CleanupStats, run_cleanup
+from lancetable.commit.cleanup.plan import DEFAULT_AGE, CleanupCandidateFile, CleanupPolicy, plan_cleanup
+from lancetable.commit.cleanup.run import CleanupStats, run_cleanup
 from lancetable.errors import CleanupError, OutOfRangeError
 from lancetable.ops.tracker import Tracker
 from lancetable.table.version import TableVersion

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from lancetable.errors import LanceError, StoreError
+from lancetable.format.paths import join
 from lancetable.handlers.choose import choose_handler
 from lancetable.handlers.external import ExternalHandler, ManifestRow
-from lancetable.handlers.probe import RaceResult, race
-from lancetable.store.base import PutOutcome
+from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import open_store
 
 _SAFE = "any number of writers may commit concurrently"
@@ -22,6 +24,37 @@ _REMEDIES = (
     " or, on one host, the storage option manifest_store=sqlite:///file), or, if there is never more than one writer,"
     " declare it with the storage option unsafe_single_writer=true"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class RaceResult:
+    """Result of racing to create the same keys.
+
+    Attributes
+    ----------
+    keys, attempts
+        Number of keys and of creates.
+    winners
+        Number of successful creates of each key.
+    unknown
+        Number of creates with an unknown outcome.
+    wrong_bytes
+        Number of keys whose content is not that of a winner.
+    seconds
+        Duration.
+    """
+
+    keys: int
+    attempts: int
+    winners: tuple[int, ...]
+    unknown: int
+    wrong_bytes: int
+    seconds: float
+
+    @property
+    def is_safe(self) -> bool:
+        """True if each key had exactly one winner and holds its content, and no outcome was unknown."""
+        return all(count == 1 for count in self.winners) and not self.wrong_bytes and not self.unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,32 +99,74 @@ def probe(
         return ProbeReport(uri, f"external manifest store ({handler.external!r})", result.is_safe, advice, result)
     if store.capabilities.conditional_create != "native":
         return ProbeReport(uri, "none: objects cannot be created exclusively here", False, _REMEDIES, None)
-    result = race(store, base, keys=keys, threads=threads)
+    result = race_objects(store, base, keys, threads)
     if result.is_safe:
         return ProbeReport(uri, "exclusive create by the store", True, _SAFE, result)
     return ProbeReport(uri, "none: the server overwrites in spite of the condition", False, _REMEDIES, result)
 
 
+def race_objects(store: ObjectStore, base: str, keys: int, threads: int) -> RaceResult:
+    """Race to create the same objects below `base`, and remove them afterwards.
+
+    Raises UnsupportedFeatureError if the store has no conditional create, StoreError if requests fail.
+    """
+    directory = join(base, f".lancetable-probe-{uuid4().hex}")
+
+    def create(thread: int, key: int) -> PutOutcome:
+        return store.put_if_absent(f"{directory}/{key}", b"%d %d" % (thread, key) + uuid4().bytes[:2] * 50)
+
+    def author_of(key: int) -> int:
+        return int(bytes(store.read_all(f"{directory}/{key}")).split(b" ")[0])
+
+    try:
+        # One request first, so that no threads start if it is rejected.
+        if store.put_if_absent(f"{directory}/first", b"1") is not PutOutcome.WON:
+            raise StoreError(
+                f"{store.uri(directory)}: the first test object could not be created; check the permissions",
+                path=directory,
+            )
+        return _race(create, author_of, keys, threads)
+    finally:
+        with contextlib.suppress(LanceError):
+            store.delete([f"{directory}/first", *(f"{directory}/{key}" for key in range(1, keys + 1))])
+            store.delete_prefix(directory)
+
+
 def _race_rows(handler: ExternalHandler, table: str, keys: int, threads: int) -> RaceResult:
-    """Race to insert the same rows into an external manifest store."""
-    name = f"{table}/.lancetable-probe-{uuid4().hex}"
-    external, barrier = handler.external, threading.Barrier(threads)
-    started = time.perf_counter()
+    """Race to insert the same rows into an external manifest store, and remove them afterwards."""
+    external, name = handler.external, f"{table}/.lancetable-probe-{uuid4().hex}"
     external.latest(name)
 
     def create(thread: int, key: int) -> PutOutcome:
-        barrier.wait(60)
         return external.put_new(name, ManifestRow(key, f"{thread}", None))
 
-    winners, unknown, wrong = [], 0, 0
+    def author_of(key: int) -> int | None:
+        row = external.get(name, key)
+        return None if row is None else int(row.path)
+
     try:
-        with ThreadPoolExecutor(threads) as pool:
-            for key in range(1, keys + 1):
-                outcomes = list(pool.map(create, range(threads), [key] * threads))
-                winners.append(outcomes.count(PutOutcome.WON))
-                unknown += outcomes.count(PutOutcome.UNKNOWN)
-                row = external.get(name, key)
-                wrong += row is None or outcomes[int(row.path)] is not PutOutcome.WON
+        return _race(create, author_of, keys, threads)
     finally:
         external.delete_table(name)
+
+
+def _race(
+    create: Callable[[int, int], PutOutcome], author_of: Callable[[int], int | None], keys: int, threads: int
+) -> RaceResult:
+    """Call `create(thread, key)` for each key from all threads at the same time."""
+    barrier = threading.Barrier(threads)
+    started = time.perf_counter()
+
+    def attempt(thread: int, key: int) -> PutOutcome:
+        barrier.wait(60)
+        return create(thread, key)
+
+    winners, unknown, wrong = [], 0, 0
+    with ThreadPoolExecutor(threads) as pool:
+        for key in range(1, keys + 1):
+            outcomes = list(pool.map(attempt, range(threads), [key] * threads))
+            winners.append(outcomes.count(PutOutcome.WON))
+            unknown += outcomes.count(PutOutcome.UNKNOWN)
+            author = author_of(key)
+            wrong += author is None or outcomes[author] is not PutOutcome.WON
     return RaceResult(keys, keys * threads, tuple(winners), unknown, wrong, time.perf_counter() - started)

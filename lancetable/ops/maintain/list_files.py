@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.commit.gc.referenced_files import FILE_TYPES, files_of_versions
+from lancetable.commit.cleanup.referenced_files import FILE_TYPES, files_of_versions
 from lancetable.table.version import TableVersion
 
 ALL_FILES_SCHEMA = pa.schema(

@@ -33,7 +33,7 @@ from lancetable.ops.write.destination import Destination, WriteMode, WriteOption
 from lancetable.store.memory import MemoryStore
 from lancetable.store.open import open_store
 from lancetable.table.cache import TableCache
-from lancetable.table.version import TableVersion
+from lancetable.table.version import Table, TableVersion
 
 logger = logging.getLogger(__name__)
 
@@ -100,14 +100,9 @@ def create(
     with discarding_on_failure(lambda: destination.discard(fragments)):
         destination.sync_bases()
         return create_table(
-            store,
-            base,
-            address,
-            handler,
+            Table(store, base, address, handler, TableCache() if cache is None else cache, storage_options),
             Transaction.create(0, operation, properties=options.properties),
             file_version=destination.file_version,
-            cache=TableCache() if cache is None else cache,
-            storage_options=storage_options,
             naming=ManifestNaming.V2 if options.v2_manifest_paths else ManifestNaming.V1,
             config=config,
             stable_row_ids=options.stable_row_ids,

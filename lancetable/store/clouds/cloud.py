@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
-from lancetable.store.base import Capabilities
-from lancetable.store.clouds.options import CloudOptions, warn_of_option
+from lancetable.store.clouds.options import CloudOptions, capabilities_of, warn_of_option
+from lancetable.store.per_process import PerProcess
 from lancetable.store.schemes import CLOUD_OF_SCHEME, not_installed
 
 if TYPE_CHECKING:
@@ -41,15 +41,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_record_fork)
 
 
-def _forward(name: str) -> Callable[..., Any]:
-    def call(self: CloudStore, *arguments: Any, **named: Any) -> Any:
-        return getattr(self.backend, name)(*arguments, **named)
-
-    call.__name__ = name
-    call.__doc__ = f"See ObjectStore.{name}."
-    return call
-
-
 class CloudStore:
     """One bucket or container. Paths are keys in it."""
 
@@ -58,21 +49,12 @@ class CloudStore:
         self.scheme = scheme
         self._bucket = bucket
         self._options = options
-        self._backend: ObjectStore | None = None
-        self._pid = -1
-        self._lock = threading.Lock()
+        self._backend = PerProcess(self._create_backend)
         complete = options.with_environment()
         self._server = complete.endpoint or ""
-        # S3 directory buckets return unordered listings.
-        is_ordered = not (bucket.endswith("--x-s3") or complete.is_on("s3_express"))
-        self.capabilities = Capabilities(
-            conditional_create="native",
-            ordered_list=is_ordered,
-            durable=True,
-            local=False,
-            parallel=True,
-            unproven=not complete.endpoint_is_known,
-        )
+        capabilities = capabilities_of(bucket, unproven=not complete.endpoint_is_known)
+        is_ordered = capabilities.ordered_list and not complete.is_on("s3_express")
+        self.capabilities = replace(capabilities, ordered_list=is_ordered)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CloudStore, (self.scheme, self._bucket, self._options)
@@ -84,16 +66,6 @@ class CloudStore:
     def _address(self) -> str:
         return f"{self.scheme}://{self._bucket}"
 
-    @property
-    def bucket(self) -> str:
-        """Name of the bucket. Paths do not include it."""
-        return self._bucket
-
-    @property
-    def options(self) -> CloudOptions:
-        """Options passed by the caller."""
-        return self._options
-
     def uri(self, path: str) -> str:
         """Return the bucket's address with the key."""
         return f"{self._address}/{path.lstrip('/')}"
@@ -102,17 +74,11 @@ class CloudStore:
         """Return the server and the address. See ObjectStore."""
         return f"{self._server} {self.uri(path)}"
 
-    @property
-    def backend(self) -> ObjectStore:
-        """Client of this process. Raises InvalidInputError, UnsupportedFeatureError."""
-        if self._pid != os.getpid():
-            if self._pid != -1:
-                self._lock = threading.Lock()  # the parent may have held the old lock during the fork
-            with self._lock:
-                self._backend = self._create_backend()
-                self._pid = os.getpid()
-        assert self._backend is not None
-        return self._backend
+    def __getattr__(self, name: str) -> Any:
+        """Return a method of the client: `read`, `put` and the other methods of ObjectStore."""
+        if name.startswith("_"):
+            raise AttributeError(name)  # so that copying and inspecting the store creates no client
+        return getattr(self._backend.get(), name)
 
     def _create_backend(self) -> ObjectStore:
         """Create a client. Raises StoreError, InvalidInputError, UnsupportedFeatureError if a package is missing."""
@@ -140,20 +106,6 @@ class CloudStore:
                 f"{self._address}: opening failed with {type(error).__name__}; check the storage options"
             ) from None
         return CloudFsspecStore(file_system, self.scheme, self._bucket, self.capabilities, options.config)
-
-    def sync(self, prefix: str = "") -> None:
-        """Return at once: writes are durable when they return."""
-
-    def modified_ns(self, path: str) -> int | None:
-        """Return None: buckets have no directories."""
-        return None
-
-
-for _name in (
-    *("read", "read_many", "read_all", "read_tail", "put", "put_if_absent", "open_writer"),
-    *("list_names", "list_recursive", "size", "find", "delete", "delete_prefix"),
-):
-    setattr(CloudStore, _name, _forward(_name))
 
 
 def open_cloud(url: str, scheme: str, storage_options: Mapping[str, Any] | None) -> tuple[ObjectStore, str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lancetable.errors import InvalidInputError
 from lancetable.store.base import Capabilities, Durability, ObjectMeta, OnExisting, PutOutcome
-from lancetable.store.clouds.options import CloudOptions
+from lancetable.store.clouds.options import SIMPLE_CLIENT_OPTIONS, CloudOptions, capabilities_of
 from lancetable.store.exclusive_create import REFUSALS, Reply, create_exclusively
 from lancetable.store.fsspec_store import FsspecStore
 from lancetable.store.remote import first_names
@@ -57,13 +57,10 @@ _ARGUMENTS: dict[Cloud, dict[str, tuple[str, ...]]] = {
         "connection_string": ("connection_string",),
     },
 }
-_CLIENT_OPTIONS = frozenset(("allow_http", "allow_invalid_certificates", "connect_timeout", "read_timeout", "timeout"))
 
 
 class CloudFsspecStore(FsspecStore):
     """One bucket or container in a file system object. Paths are keys in it."""
-
-    __slots__ = ("_bucket", "_cloud")
 
     def __init__(
         self, file_system: Any, scheme: str, bucket: str, capabilities: Capabilities, secrets: Mapping[str, Any]
@@ -75,14 +72,14 @@ class CloudFsspecStore(FsspecStore):
         self.capabilities = capabilities
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._given, self._protocol, self._bucket, self.capabilities, self._options)
+        return type(self), (self._given, self.scheme, self._bucket, self.capabilities, self._options)
 
     def __repr__(self) -> str:
         return f"CloudFsspecStore({self.uri('')!r})"
 
     def uri(self, path: str) -> str:
         """Return the bucket's address with the key."""
-        return f"{self._protocol}://{self._bucket}/{path.lstrip('/')}"
+        return f"{self.scheme}://{self._bucket}/{path.lstrip('/')}"
 
     def _native_path(self, path: str) -> str:
         return f"{self._bucket}/{path.strip('/')}"
@@ -175,14 +172,7 @@ def wrap_cloud(file_system: Any, protocol: str, path: str) -> tuple[CloudFsspecS
     """
     bucket, _, key = path.strip("/").partition("/")
     scheme = {"s3a": "s3", "gcs": "gs", "abfs": "az"}.get(protocol, protocol)
-    capabilities = Capabilities(
-        conditional_create="native",
-        ordered_list=not bucket.endswith("--x-s3"),
-        durable=True,
-        local=False,
-        parallel=True,
-        unproven=True,
-    )
+    capabilities = capabilities_of(bucket, unproven=True)
     return CloudFsspecStore(file_system, scheme, bucket, capabilities, {}), key
 
 
@@ -191,7 +181,7 @@ def make_file_system(options: CloudOptions) -> Any:
 
     Raises ImportError if the package is not installed, InvalidInputError for an option that only obstore supports.
     """
-    unsupported = sorted(set(options.client) - _CLIENT_OPTIONS)
+    unsupported = sorted(set(options.client) - SIMPLE_CLIENT_OPTIONS)
     if unsupported:
         raise InvalidInputError(
             f"storage option {unsupported[0]} is not supported in a process that was forked after obstore was loaded;"
@@ -268,16 +258,13 @@ def _adlfs(options: CloudOptions) -> tuple[Any, dict[str, Any]]:
 
 def reply_to(error: BaseException) -> Reply | None:
     """Classify an error of a conditional upload. Return None if the server refused it and nothing was stored."""
-    chain: list[BaseException] = []
+    seen: list[BaseException] = []
     cause: BaseException | None = error
-    while cause is not None and cause not in chain:
-        chain.append(cause)
-        cause = cause.__cause__ or cause.__context__
     status: int | None = None
-    for cause in chain:
+    while status is None and cause is not None and cause not in seen:
+        seen.append(cause)
         status = 412 if isinstance(cause, FileExistsError) else _status_of(cause)
-        if status is not None:
-            break
+        cause = cause.__cause__ or cause.__context__
     if status in (409, 412):
         return Reply.TAKEN  # 409: a competing request is in flight; the caller reads the object back
     if status in REFUSALS or isinstance(error, (PermissionError, FileNotFoundError)):

@@ -15,7 +15,6 @@ run in native threads. Four properties need care:
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import re
 import threading
@@ -42,6 +41,7 @@ from lancetable.store.base import (
 from lancetable.store.clouds.options import CloudOptions
 from lancetable.store.clouds.s3_short_page import S3ShortPage
 from lancetable.store.exclusive_create import REFUSALS, Reply, create_exclusively
+from lancetable.store.per_process import PerProcess
 from lancetable.store.remote import FIRST_READ_BYTES, PART_BYTES, RemoteStore, first_names
 
 if TYPE_CHECKING:
@@ -51,22 +51,11 @@ _LONG_DIRECTORY = 50  # names; listing fewer costs about as much as a short page
 _SINGLE_PUT_BYTES = 64 << 20
 _COALESCED_BYTES = 1 << 20  # obstore fetches ranges this close to each other in one request
 _DELETE_BATCH = 1000
-_SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
 _STATUS = re.compile(r"status code: (\d{3})")
 _QUERY = re.compile(r"\?[^\s\"']*")
 
-_pool: ThreadPoolExecutor | None = None
-_pool_pid = -1
-_pool_lock = threading.Lock()
-
-
-def _requests_pool() -> ThreadPoolExecutor:
-    """Return the pool of threads that wait for replies. They release the GIL while they wait."""
-    global _pool, _pool_pid
-    with _pool_lock:
-        if _pool is None or _pool_pid != os.getpid():
-            _pool, _pool_pid = ThreadPoolExecutor(16, "lancetable-requests"), os.getpid()
-        return _pool
+# Threads that wait for replies. They release the GIL while they wait.
+_pool = PerProcess(lambda: ThreadPoolExecutor(16, "lancetable-requests"))
 
 
 class ObstoreStore(RemoteStore):
@@ -79,17 +68,13 @@ class ObstoreStore(RemoteStore):
         """
         self._options = options.with_environment()
         self._address = address
+        self.scheme = address.partition(":")[0]
         self.capabilities = capabilities
         self._bucket = bucket
         self._credentials = _aws_credentials(self._options)
         self._client = self._make_client(retries=None)
         self._client_without_retries = self._make_client(retries=0)
         self._has_long_directory = False
-
-    @property
-    def scheme(self) -> str:
-        """Scheme of the cloud: `s3`, `gs` or `az`."""
-        return _SCHEMES[self._options.cloud]
 
     def __repr__(self) -> str:
         return f"ObstoreStore({self._address!r})"
@@ -105,10 +90,10 @@ class ObstoreStore(RemoteStore):
         config = dict(options.config)
         if options.cloud == "s3":
             config.setdefault("region", "us-east-1")
-        retry: dict[str, Any] = {"max_retries": int(options.retry.get("client_max_retries", 10))}
-        retry["retry_timeout"] = timedelta(seconds=options.seconds("client_retry_timeout", 180.0))
-        if retries is not None:
-            retry["max_retries"] = retries
+        retry = {
+            "max_retries": int(options.retry.get("client_max_retries", 10)) if retries is None else retries,
+            "retry_timeout": timedelta(seconds=options.seconds("client_retry_timeout", 180.0)),
+        }
         kind = {"s3": store.S3Store, "gcs": store.GCSStore, "azure": store.AzureStore}[options.cloud]
         arguments: dict[str, Any] = {"config": config, "retry_config": retry}
         if options.client:
@@ -172,7 +157,7 @@ class ObstoreStore(RemoteStore):
             replies = self._get_in_one_call(path, requests)
             if replies is not None:
                 return replies
-        pool = _requests_pool()
+        pool = _pool.get()
         return [future.result() for future in [pool.submit(self._get, path, request) for request in requests]]
 
     def _get_in_one_call(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview] | None:
@@ -233,6 +218,9 @@ class ObstoreStore(RemoteStore):
         from obstore import exceptions, put
 
         key, content = _key(path), bytes(data)
+        # Errors after which nothing was stored, although their messages contain no status.
+        refused = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError, exceptions.InvalidPathError)
+        invalid = (exceptions.NotSupportedError, ValueError, TypeError)
 
         def send() -> Reply:
             try:
@@ -245,7 +233,7 @@ class ObstoreStore(RemoteStore):
                 status = _status_of(error)
                 if status == 412:
                     return Reply.TAKEN
-                if status in REFUSALS or (status is None and isinstance(error, _definite_errors())):
+                if status in REFUSALS or (status is None and isinstance(error, (*refused, *invalid))):
                     raise self._failure(error, path) from None
                 return Reply.DOUBTFUL
             return Reply.CREATED
@@ -460,19 +448,6 @@ def _status_of(error: BaseException) -> int | None:
     """Return the HTTP status in the message of an obstore error, or None."""
     match = _STATUS.search(str(error))
     return int(match[1]) if match else None
-
-
-def _definite_errors() -> tuple[type[BaseException], ...]:
-    from obstore import exceptions
-
-    return (
-        exceptions.PermissionDeniedError,
-        exceptions.UnauthenticatedError,
-        exceptions.InvalidPathError,
-        exceptions.NotSupportedError,
-        ValueError,
-        TypeError,
-    )
 
 
 def _aws_credentials(options: CloudOptions) -> Any:

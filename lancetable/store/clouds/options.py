@@ -24,6 +24,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lancetable.errors import InvalidInputError
+from lancetable.store.base import Capabilities
 from lancetable.store.schemes import Cloud
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,10 @@ _CLIENT_NAMES = _words(
     pool_max_idle_per_host proxy_url proxy_ca_certificate proxy_excludes randomize_addresses read_timeout
     timeout user_agent default_headers root_certificate
     """
+)
+# Options of the HTTP client that clients other than obstore support.
+SIMPLE_CLIENT_OPTIONS = frozenset(
+    ("allow_http", "allow_invalid_certificates", "connect_timeout", "read_timeout", "timeout")
 )
 _RETRY_NAMES = frozenset(("client_max_retries", "client_retry_timeout"))
 _NAMES: dict[Cloud, frozenset[str]] = {
@@ -246,6 +251,12 @@ class CloudOptions:
         if match is None:
             raise InvalidInputError(f"storage option {name}: expected a duration such as 30s, got {value!r}")
         return float(match[1]) * _UNIT_SECONDS.get(match[2] or "s", 1.0)
+
+
+def capabilities_of(bucket: str, *, unproven: bool) -> Capabilities:
+    """Return the capabilities of a store in the cloud. S3 directory buckets return unordered listings."""
+    is_ordered = not bucket.endswith("--x-s3")
+    return Capabilities("native", is_ordered, durable=True, local=False, parallel=True, unproven=unproven)
 
 
 @cache

@@ -14,9 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from lancetable.store.base import ObjectMeta
-from lancetable.store.clouds.options import CloudOptions
-
-_CLIENT_OPTIONS = frozenset(("allow_http", "allow_invalid_certificates", "connect_timeout", "read_timeout", "timeout"))
+from lancetable.store.clouds.options import SIMPLE_CLIENT_OPTIONS, CloudOptions
 
 
 class S3ShortPage:
@@ -32,7 +30,7 @@ class S3ShortPage:
 
         config = options.config
         is_usual = config.get("request_payer", "false") == "false" and not options.is_on("s3_express")
-        if not is_usual or not set(options.client) <= _CLIENT_OPTIONS:
+        if not is_usual or not set(options.client) <= SIMPLE_CLIENT_OPTIONS:
             raise ValueError("these options require obstore")
         self._region = config.get("region", "us-east-1")
         endpoint = options.endpoint or f"https://s3.{self._region}.amazonaws.com"

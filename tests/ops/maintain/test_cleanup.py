@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import lancetable
-from lancetable.commit.gc import automatic
-from lancetable.commit.gc.durations import parse_duration
+from lancetable.commit.cleanup import automatic
+from lancetable.commit.cleanup.durations import parse_duration
 from lancetable.errors import CorruptFileError, StoreError
 from lancetable.store.local import LocalStore
 

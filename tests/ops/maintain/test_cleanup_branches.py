@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import lancetable
-from lancetable.commit.gc import branch_references
+from lancetable.commit.cleanup import branch_references
 
 ALL_OLD: dict[str, Any] = {
     "retain_versions": 2,

@@ -31,7 +31,7 @@ from functools import partial
 
 import numpy as np
 
-from lancetable.commit.gc.plan import plan_cleanup
+from lancetable.commit.cleanup.plan import plan_cleanup
 from lancetable.errors import (
     CorruptFileError,
     DatasetNotFoundError,

@@ -17,7 +17,7 @@ import pyroaring
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from lancetable.commit.gc import automatic
+from lancetable.commit.cleanup import automatic
 from lancetable.errors import LanceError, NotFoundError
 from lancetable.file.encodings_v0_1.dictionary import items_range, values_range
 from lancetable.file.kernels import varbin

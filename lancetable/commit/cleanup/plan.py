@@ -32,8 +32,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-from lancetable.commit.gc.branch_references import CleanupReferencedBranch, branches_from, versions_needed_by
-from lancetable.commit.gc.referenced_files import ReferencedFiles, files_of_detached_versions
+from lancetable.commit.cleanup.branch_references import CleanupReferencedBranch, branches_from, versions_needed_by
+from lancetable.commit.cleanup.referenced_files import ReferencedFiles, files_of_detached_versions
 from lancetable.commit.lost_update import GRACE_PERIOD_SECONDS
 from lancetable.errors import CleanupError, InvalidOperationError, StoreError
 from lancetable.format.paths import (

@@ -1,4 +1,4 @@
-"""Removal of the files of a cleanup plan. The order of the steps is explained in gc/plan.py."""
+"""Removal of the files of a cleanup plan. The order of the steps is explained in cleanup/plan.py."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lancetable.commit.gc.branch_references import branches_from, versions_needed_by
-from lancetable.commit.gc.plan import CleanupCandidateFile, CleanupPlan, referenced_path
-from lancetable.commit.gc.rate_limiter import RateLimiter
-from lancetable.commit.gc.referenced_files import ReferencedFiles, files_of_detached_versions
+from lancetable.commit.cleanup.branch_references import branches_from, versions_needed_by
+from lancetable.commit.cleanup.plan import CleanupCandidateFile, CleanupPlan, referenced_path
+from lancetable.commit.cleanup.referenced_files import ReferencedFiles, files_of_detached_versions
 from lancetable.errors import CorruptFileError, LanceError, NotFoundError, UnsupportedFeatureError
 from lancetable.format.paths import TRANSACTIONS_DIR, join, parse_manifest_name, parse_transaction_name
 from lancetable.format.transaction import Restore, Transaction, UnknownOperation
@@ -75,7 +74,7 @@ def run_cleanup(
         If the store fails.
     """
     stats = CleanupStats()
-    limiter = RateLimiter(deletes_per_second)
+    limiter = _RateLimiter(deletes_per_second)
     for warning in plan.warnings:
         logger.warning("cleanup of %s: %s", version.uri, warning)
     referenced = _referenced_since(version, plan)
@@ -117,6 +116,27 @@ def run_cleanup(
     unreferenced = [file for file in files if referenced_path(*file.path.split("/", 1))[0] not in kept.paths]
     _remove(version, unreferenced, stats, limiter, removed)
     return stats
+
+
+class _RateLimiter:
+    """Limit of the number of files removed per second.
+
+    Files are removed in batches of at most `batch_size`, so that a low rate is not exceeded by one large batch.
+    """
+
+    def __init__(self, per_second: int | None, max_batch_size: int = 1000) -> None:
+        self._per_second = per_second
+        self._free_at = time.monotonic()
+        self.batch_size = min(max_batch_size, per_second or max_batch_size)
+
+    def wait(self, count: int) -> None:
+        """Wait until the rate allows `count` more deletions."""
+        if self._per_second is None:
+            return
+        now = time.monotonic()
+        if self._free_at > now:
+            time.sleep(self._free_at - now)
+        self._free_at = max(now, self._free_at) + count / self._per_second
 
 
 def _version_of(manifest: CleanupCandidateFile) -> int:
@@ -166,7 +186,7 @@ def _remove(
     version: TableVersion,
     files: list[CleanupCandidateFile],
     stats: CleanupStats,
-    limiter: RateLimiter,
+    limiter: _RateLimiter,
     removed: Callable[[Sequence[CleanupCandidateFile]], None],
 ) -> None:
     """Remove files in batches and count them in `stats`."""

@@ -17,10 +17,10 @@ import pytest
 import lancetable
 from lancetable import LanceOperation
 from lancetable.commit import loop
-from lancetable.commit.gc import plan as cleanup_plan
-from lancetable.commit.gc import run as cleanup_run
-from lancetable.commit.gc.plan import CleanupPlan, CleanupPolicy, plan_cleanup
-from lancetable.commit.gc.run import run_cleanup
+from lancetable.commit.cleanup import plan as cleanup_plan
+from lancetable.commit.cleanup import run as cleanup_run
+from lancetable.commit.cleanup.plan import CleanupPlan, CleanupPolicy, plan_cleanup
+from lancetable.commit.cleanup.run import run_cleanup
 from lancetable.errors import (
     CommitStateUnknownError,
     InvalidOperationError,

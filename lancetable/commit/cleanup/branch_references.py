@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from lancetable.commit.gc.referenced_files import detached_versions, referenced_paths
+from lancetable.commit.cleanup.referenced_files import detached_versions, referenced_paths
 from lancetable.errors import LanceError, StoreError
 from lancetable.format.refs import BranchContents
 from lancetable.table import refs

@@ -1,0 +1,30 @@
+"""Values that do not survive a fork, such as clients with connections, threads or an event loop."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class PerProcess(Generic[T]):
+    """A value that each process creates on first use. Shared by threads, which all get the same value."""
+
+    def __init__(self, create: Callable[[], T]) -> None:
+        self._create = create
+        self._values: dict[int, T] = {}  # the value of the last process that used it, by process id
+        self._lock, self._pid = threading.Lock(), os.getpid()
+
+    def get(self) -> T:
+        """Return the value of this process. An exception of `create` is passed on, and the next call tries again."""
+        pid = os.getpid()
+        if pid not in self._values:
+            if self._pid != pid:  # another thread may have held the old lock during the fork
+                self._lock, self._pid = threading.Lock(), pid
+            with self._lock:
+                if pid not in self._values:
+                    self._values = {pid: self._create()}
+        return self._values[pid]
