@@ -25,9 +25,6 @@ from lancetable.expr.typing.errors import AnalysisError
 MAX_DEPTH = 150
 """Largest depth of the syntax tree. A chain of AND or OR counts as one level, however many operands it has."""
 
-_QUICK_CACHE_SIZE = 512
-_quick_cache: dict[tuple[str, int, bool], tuple[pa.Schema, Expr]] = {}
-
 
 def parse_predicate(text: str, schema: pa.Schema) -> Expr:
     """Parse a filter: an expression with a boolean value for each row.
@@ -67,22 +64,13 @@ def parse_expression(text: str, schema: pa.Schema) -> Expr:
 
 
 def _parse_cached(text: str, schema: pa.Schema, predicate: bool) -> Expr:
-    """Parse with a cache keyed by the identity of the schema, because hashing a wide schema costs more than a take."""
     if not isinstance(text, str):
         raise TypeError(f"expected a SQL expression as a str, got {type(text).__name__}")
-    key = (text, id(schema), predicate)
-    hit = _quick_cache.get(key)
-    if hit is not None and hit[0] is schema:
-        return hit[1]
     lowered = text.lower()
     if any(word in lowered for word in functions.CLOCK):
         with functions.fixed_clock():
             return _parse.__wrapped__(text, schema, predicate)  # not cached: the value depends on the current time
-    expr = _parse(text, schema, predicate)
-    if len(_quick_cache) >= _QUICK_CACHE_SIZE:
-        _quick_cache.clear()
-    _quick_cache[key] = (schema, expr)  # the reference keeps the schema alive, so that its id is not reused
-    return expr
+    return _parse(text, schema, predicate)
 
 
 @functools.lru_cache(maxsize=256)
