@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import InvalidInputError, InvalidSqlError, UnsupportedFeatureError
-from lancetable.expr import Expr, columns_of, evaluate, parse_expression
+from lancetable.expr import VIRTUAL_COLUMNS, Expr, columns_of, evaluate, parse_expression
 from lancetable.expr.evaluate.casts import can_cast
 from lancetable.expr.typing.coercion import checked_cast
 from lancetable.expr.typing.errors import AnalysisError
@@ -43,7 +43,7 @@ from lancetable.ops.change.rewritten_rows import (
 )
 from lancetable.ops.read.batch_sizer import note_allocated
 from lancetable.ops.read.filtered_rows import matching_rows
-from lancetable.ops.read.projection import VIRTUAL, column_not_found, evaluation_schema
+from lancetable.ops.read.projection import column_not_found, evaluation_schema
 from lancetable.ops.tracker import Tracker
 from lancetable.ops.write.destination import WriteOptions
 from lancetable.table.data_files import WriteLimits
@@ -227,7 +227,7 @@ def _updated(version: TableVersion, assignments: list[_Assignment], rows: _Rows)
     replaced = {assignment.field.id: assignment for assignment in assignments}
     used = {parse_path(path)[0] for assignment in assignments for path in columns_of(assignment.expression)}
     fields = [field for field in schema.fields if field.id not in replaced or field.name in used]
-    if any(name in VIRTUAL for name in used):
+    if any(name in VIRTUAL_COLUMNS for name in used):
         raise InvalidSqlError("an update cannot use row ids, addresses or versions as values; use stored columns only")
     names = [field.name for field in fields]
 

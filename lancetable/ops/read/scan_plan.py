@@ -20,13 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import InvalidInputError, OutOfRangeError
-from lancetable.expr import Expr, columns_of, parse_predicate
+from lancetable.expr import VIRTUAL_COLUMNS, Expr, columns_of, parse_predicate
 from lancetable.expr.syntax.ast import Literal
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.read.order import ColumnOrdering
 from lancetable.ops.read.projection import (
     PHYSICAL_ADDRESS,
-    VIRTUAL,
     Projection,
     evaluation_schema,
     project,
@@ -271,8 +270,8 @@ def _filter_columns(
     if predicate is None:
         return (), ()
     names = columns_of(predicate)
-    virtual = tuple(name for name in names if name in VIRTUAL)
-    stored = [name for name in names if name not in VIRTUAL]
+    virtual = tuple(name for name in names if name in VIRTUAL_COLUMNS)
+    stored = [name for name in names if name not in VIRTUAL_COLUMNS]
     return read_set(schema, stored, blobs_as_bytes=as_bytes), virtual
 
 

@@ -22,7 +22,6 @@ from lancetable.errors import OutOfRangeError
 from lancetable.file.fetch import as_range
 from lancetable.format.fragment import Fragment
 from lancetable.format.row_address import split
-from lancetable.ops.read.columns import concat_columns, contains_dictionary
 from lancetable.ops.read.projection import (
     PHYSICAL_ADDRESS,
     ROW_OFFSET,
@@ -30,6 +29,8 @@ from lancetable.ops.read.projection import (
     Columns,
     Projection,
     assemble,
+    concat_columns,
+    contains_dictionary,
     project,
 )
 from lancetable.table.fragments import Selection, dead_rows, read_selections, select, virtual_column
