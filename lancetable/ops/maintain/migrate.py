@@ -34,7 +34,6 @@ from lancetable.errors import (
 from lancetable.file.column_numbers import number_columns
 from lancetable.file.reader import FAMILIES, open_data_file
 from lancetable.file.writer import FileWriter
-from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
 from lancetable.format.paths import VERSIONS_DIR, ManifestNaming, data_path, join, manifest_path, parse_manifest_name
@@ -44,6 +43,7 @@ from lancetable.format.version import FileVersion
 from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.choose import choose_handler
 from lancetable.handlers.external import ExternalHandler
+from lancetable.ops.commit import check_writable
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import open_store
 from lancetable.table.file_layouts import files_of
@@ -104,10 +104,10 @@ def migrate(version: TableVersion, target: FileVersion) -> Migrated:
 
 
 def _check(version: TableVersion, target: FileVersion) -> None:
-    manifest = version.manifest
-    flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
-    if manifest.file_version.manifest_pair > target.manifest_pair and not manifest.file_version.is_legacy:
-        raise InvalidInputError(f"{version.uri} is in {manifest.file_version}, which is newer than {target}")
+    check_writable(version)
+    current = version.manifest.file_version
+    if current.manifest_pair > target.manifest_pair and not current.is_legacy:
+        raise InvalidInputError(f"{version.uri} is in {current}, which is newer than {target}")
     for field in version.schema.walk():
         if field.is_blob_v2 or (field.is_blob and target is FileVersion.V2_2):
             raise UnsupportedFeatureError(

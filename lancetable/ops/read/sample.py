@@ -21,7 +21,6 @@ def sample(
     columns: Columns = None,
     *,
     randomize_order: bool = True,
-    generator: random.Random | None = None,
 ) -> pa.Table:
     """Return `num_rows` distinct rows, drawn uniformly at random.
 
@@ -35,8 +34,6 @@ def sample(
         Column names or `{name: SQL expression}`; all by default.
     randomize_order
         Return the rows in random order instead of scan order.
-    generator
-        Random number generator.
 
     Raises
     ------
@@ -48,8 +45,7 @@ def sample(
     total = row_count_index(version).num_rows
     if not 0 <= num_rows <= total:
         raise InvalidInputError(f"cannot sample {num_rows} of {total} rows")
-    draw = random.sample if generator is None else generator.sample
-    positions = draw(range(total), num_rows)
+    positions = random.sample(range(total), num_rows)
     if not randomize_order:
         positions.sort()
     return take_offsets(version, positions, columns)

@@ -19,7 +19,7 @@ from lancetable.errors import InvalidInputError, LanceError, UnsupportedFeatureE
 from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
 from lancetable.format.schema import Schema
-from lancetable.ops.tracker import Tracker
+from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.table.data_files import WriteLimits, remove_quietly, write_data_files
 from lancetable.table.dictionaries import dictionaries_of
@@ -34,7 +34,7 @@ _ONE_FILE = WriteLimits(max_rows_per_file=2**62, max_bytes_per_file=2**62)
 
 
 def add_column_files(
-    version: TableVersion, schema: Schema, values: Values, *, tracker: Tracker | None = None
+    version: TableVersion, schema: Schema, values: Values, *, tracker: Tracker = SILENT
 ) -> tuple[Fragment, ...]:
     """Write a data file with the fields of `schema` for every fragment, and return the fragments with their new files.
 
@@ -58,15 +58,14 @@ def add_column_file(
     schema: Schema,
     batches: Iterable[pa.RecordBatch],
     *,
-    tracker: Tracker | None = None,
+    tracker: Tracker = SILENT,
 ) -> Fragment:
     """Return a fragment with a new data file of the fields of `schema`.
 
     `batches` are the values of its live rows, which `tracker` counts. Raises the errors of `add_column_files`.
     """
     num_rows = physical_rows(version, fragment)
-    if tracker is not None:
-        batches = tracker.counted(batches)
+    batches = tracker.counted(batches)
     _check_first_columns(fragment, schema)
     written = write_data_files(
         version.store,
@@ -77,7 +76,7 @@ def add_column_file(
         version.manifest.file_version,
         dictionaries=dictionaries_of(version),
         batch_rows=batches_of(version, fragment),
-        completed=None if tracker is None else tracker.wrote,
+        completed=tracker.wrote,
     )
     if len(written) != 1 or written[0].physical_rows != num_rows:
         remove_quietly(version.store, version.base, written)

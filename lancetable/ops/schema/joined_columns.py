@@ -25,7 +25,7 @@ from lancetable.ops.change.merge.row_changes import MatchedRows
 from lancetable.ops.change.rewritten_rows import live_rows_of, ordered, read_rows_at, rows_per_window
 from lancetable.ops.schema.column_files import add_column_file
 from lancetable.ops.schema.new_columns import NewColumns, add_columns, add_to_fragment
-from lancetable.ops.tracker import Tracker
+from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.conform import conform_batches, conform_schema
 from lancetable.table.fragments import ROW_ADDRESS, ROW_ID
 from lancetable.table.row_count_index import Offsets
@@ -34,7 +34,7 @@ from lancetable.table.version import TableVersion
 
 
 def merge(
-    version: TableVersion, right: pa.Table, left_on: str, right_on: str, tracker: Tracker | None = None
+    version: TableVersion, right: pa.Table, left_on: str, right_on: str, tracker: Tracker = SILENT
 ) -> TableVersion:
     """Add the columns of `right` except its key, with nulls for rows without a match; return the new version.
 

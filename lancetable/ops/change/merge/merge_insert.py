@@ -43,7 +43,7 @@ from lancetable.ops.change.rewritten_rows import (
 from lancetable.ops.change.spill import PartitionedRows
 from lancetable.ops.read.filtered_rows import matching_rows
 from lancetable.ops.schema.column_files import add_column_file, discard_column_files
-from lancetable.ops.tracker import Tracker
+from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.ops.write.destination import WriteOptions
 from lancetable.table.deletion_file_codec import build_roaring
@@ -57,10 +57,10 @@ def load_source(
     batches: Iterable[pa.RecordBatch],
     source: PartitionedRows,
     budget_bytes: int | None,
-    tracker: Tracker | None = None,
+    tracker: Tracker = SILENT,
 ) -> None:
     """Read all batches of a source into `source`, with the columns of `stored` as storage types."""
-    source.fill(conform_batches(batches if tracker is None else tracker.counted(batches), stored), budget_bytes)
+    source.fill(conform_batches(tracker.counted(batches), stored), budget_bytes)
 
 
 def merge_insert(
@@ -95,9 +95,8 @@ def prepare(
     ColumnNotFoundError for conditions; SchemaMismatchError for nulls in a required column.
     """
     clauses.check()
-    tracker = None if options is None else options.tracker
-    if tracker is not None:
-        tracker.begin("merge_insert")
+    tracker = SILENT if options is None else options.tracker
+    tracker.begin("merge_insert")
     with ExitStack() as stack:
         merge = _Merge(version, clauses, source, stack)
         prepared = merge.in_columns(tracker) if clauses.write_mode is WriteMode.COLUMNS else merge.in_rows(options)
@@ -246,7 +245,7 @@ class _Merge:
 
     # --- rewrite columns
 
-    def in_columns(self, tracker: Tracker | None) -> Prepared:
+    def in_columns(self, tracker: Tracker) -> Prepared:
         """Write updated columns to new data files next to the existing ones of each fragment."""
         version, clauses = self._version, self._clauses
         clauses.check_column_mode(version.schema, self._present)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +38,7 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.schema import BLOB_KEY, Field
 from lancetable.ops.maintain.fsck.report import Finding, finding_of, findings_of
 from lancetable.ops.maintain.fsck.zones import ZoneCheck
+from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.store.base import ByteRange
 from lancetable.table.file_layouts import Part, file_layouts, files_of
 from lancetable.table.fragments import blob_data_file
@@ -51,7 +52,6 @@ _MAX_ROWS = 1 << 20
 _MAX_FINDINGS = 8  # of one column of one file
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-Counted: TypeAlias = Callable[[int, int], object]
 
 
 @dataclass(slots=True)
@@ -63,16 +63,12 @@ class _Column:
 
 
 class PageCheck:
-    """Deep check of a table. Results are kept, so that each column of a file is read once.
+    """Deep check of a table. Results are kept, so that each column of a file is read once."""
 
-    `counted(rows, bytes)` is called for each batch.
-    """
-
-    def __init__(self, counted: Counted = lambda rows, size: None) -> None:
-        self._counted = counted
+    def __init__(self, tracker: Tracker = SILENT) -> None:
+        self._tracker = tracker
         self._columns: dict[tuple[object, ...], _Column] = {}
         self._statistics: dict[str, tuple[FileStatistics | None, list[Finding]]] = {}
-        self._described: dict[int, tuple[Field, Field]] = {}
         self.unused: dict[str, set[int]] = {}  # columns of data files that no version has, by path
         self.with_zones: set[str] = set()  # columns for which a data file has bounds
         self.columns: set[str] = set()
@@ -90,7 +86,7 @@ class PageCheck:
         for field in version.schema.fields:
             self.columns.add(field.name)
             try:
-                layout = layouts.layout(version, fragment, (self._read_as(field),))
+                layout = layouts.layout(version, fragment, (described(field),))
             except Exception as error:
                 yield finding_of("data file", path, error, f"fragment {fragment.id}, column {field.name!r}")
                 continue
@@ -100,14 +96,6 @@ class PageCheck:
             for part in layout.parts:
                 for read in part.fields:
                     yield from self._check_part(version, fragment, part, read)
-
-    def _read_as(self, field: Field) -> Field:
-        """Return the field with descriptions in place of blobs; the same object for the same field."""
-        original, result = self._described.get(id(field), (None, None))
-        if result is None or original is not field:
-            result = described(field)
-            self._described[id(field)] = (field, result)
-        return result
 
     def _note_unused(self, version: TableVersion, fragment: Fragment) -> None:
         live = {field.id for field in version.schema.walk()}
@@ -145,7 +133,7 @@ class PageCheck:
             where = f"column {field.name!r}, rows {rows.start} to {rows.stop}"
             try:
                 array = _read_rows(version, part, field, rows)
-                self._counted(len(rows), array.nbytes)
+                self._tracker.add(num_rows=len(rows), num_bytes=array.nbytes)
                 batches.adapt(array.nbytes)
                 problem = _structure_problem(array)
                 if problem is None and len(array) != len(rows):
