@@ -74,17 +74,12 @@ def _value(expr: Expr, rows: Rows) -> Values:
 
 def _column(expr: ast.Column, rows: Rows) -> Values:
     schema = rows.schema
-    index = schema.get_field_index(expr.path[0])
-    if index >= 0:
-        values = rows.column(index)
-        field_names = expr.path[1:]
-    else:
-        # Nested columns can be passed under their dotted path.
-        index = schema.get_field_index(expr.name)
-        if index < 0:
-            raise ColumnNotFoundError(f"column {expr} does not exist; columns are {', '.join(schema.names)}")
-        values = rows.column(index)
-        field_names = ()
+    index, field_names = schema.get_field_index(expr.path[0]), expr.path[1:]
+    if index < 0:  # nested columns can be passed under their dotted path
+        index, field_names = schema.get_field_index(expr.name), ()
+    if index < 0:
+        raise ColumnNotFoundError(f"column {expr} does not exist; columns are {', '.join(schema.names)}")
+    values = rows.column(index)
     for name in field_names:
         values = _struct_field(values, name)
     return values

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from lancetable.errors import ColumnNotFoundError, InvalidSqlError
-from lancetable.expr.syntax.ast import BOOLEAN, Call, Expr, Literal
+from lancetable.expr.syntax.ast import BOOLEAN, SQL_TYPE_NAMES, Call, Expr, Literal
 from lancetable.expr.syntax.sql_errors import excerpt, sql_error, with_caret
 from lancetable.expr.typing import column_names, comparisons, functions, logic, nested
 from lancetable.expr.typing.arithmetic import arithmetic, concatenation, negate
@@ -337,6 +337,12 @@ def _type_of(node: Any) -> pa.DataType:
     return data_type
 
 
+def _sqlglot_name(sql_name: str) -> str:
+    """Return the name of a SQL type in sqlglot's trees."""
+    name, _, unsigned = sql_name.upper().partition(" ")
+    return "TEXT" if name == "STRING" else f"U{name}" if unsigned else name
+
+
 _COMPARISONS = {"eq": "=", "neq": "!=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 _ARITHMETIC = {
     "add": "+",
@@ -348,22 +354,7 @@ _ARITHMETIC = {
     "bitwiserightshift": ">>",
 }
 _TIMESTAMP_UNITS = {"0": "s", "3": "ms", "6": "us", "9": "ns"}
-_CAST_TYPES = {
-    "BOOLEAN": pa.bool_(),
-    "TINYINT": pa.int8(),
-    "SMALLINT": pa.int16(),
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "UTINYINT": pa.uint8(),
-    "USMALLINT": pa.uint16(),
-    "UINT": pa.uint32(),
-    "UBIGINT": pa.uint64(),
-    "FLOAT": pa.float32(),
-    "DOUBLE": pa.float64(),
-    "TEXT": pa.string(),
-    "BINARY": pa.binary(),
-    "DATE": pa.date32(),
-}
+_CAST_TYPES = {_sqlglot_name(name): data_type for data_type, name in SQL_TYPE_NAMES.items()}
 _TYPE_LIST = (
     "boolean, tinyint, smallint, int, bigint (integers can be unsigned), float, double, decimal(p, s), string, "
     "binary, date, timestamp(0 | 3 | 6 | 9); arrow_cast(x, 'Type') supports the others"

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lancetable.errors import InvalidInputError
 from lancetable.ops.read.batch_sizer import note_allocated, release_memory
 from lancetable.ops.read.order import ColumnOrdering, foremost, sort_indices
-from lancetable.ops.read.projection import concat_tables
-from lancetable.ops.read.scan_plan import ScanPlan
+from lancetable.ops.read.projection import Columns, concat_tables
+from lancetable.ops.read.scan_plan import ScanOptions, ScanPlan, plan_scan
 from lancetable.ops.read.scan_run import RowRange, ScanRun
 from lancetable.ops.read.take import fetch_addresses
 from lancetable.table.row_count_index import Offsets
@@ -37,6 +38,18 @@ def scan_table(version: TableVersion, plan: ScanPlan) -> pa.Table:
     with ScanRun(version, plan) as run:
         tables = list(_sorted_tables(run, None) if plan.order else run.tables())
     return tables[0] if len(tables) == 1 else concat_tables(tables, plan.output_schema)
+
+
+def slice_rows(version: TableVersion, start: int, end: int, columns: Columns = None) -> pa.Table:
+    """Return rows from position `start` up to, but excluding, `end`, in scan order; fewer if the table ends earlier.
+
+    Raises InvalidInputError for a negative start or an end before it.
+    """
+    if start < 0:
+        raise InvalidInputError(f"start must be non-negative, got {start}")
+    if end < start:
+        raise InvalidInputError(f"end ({end}) must be >= start ({start})")
+    return scan_table(version, plan_scan(version, ScanOptions(columns=columns, offset=start, limit=end - start)))
 
 
 def execute_scan(version: TableVersion, plan: ScanPlan) -> Iterator[pa.RecordBatch]:

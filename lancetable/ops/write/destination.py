@@ -53,6 +53,9 @@ class WriteOptions:
     tracker: Tracker = SILENT  # counts the rows and files written
 
 
+DEFAULT_OPTIONS: Final = WriteOptions()
+
+
 @dataclass(frozen=True, slots=True)
 class Destination:
     """A table that receives data files, and the directories that receive them in turn."""

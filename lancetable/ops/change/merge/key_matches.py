@@ -116,7 +116,7 @@ class KeyMatcher:
         stack: ExitStack,
         fragments: frozenset[int] | None = None,
     ) -> None:
-        self._version, self._clauses, self._fragments = version, clauses, fragments
+        self.version, self.clauses, self.source, self.fragments = version, clauses, source, fragments
         self._on = key_fields(version.schema, clauses.on)
         self._table_keys: PartitionedRows | None = None
         if source.num_parts > 1:
@@ -132,7 +132,7 @@ class KeyMatcher:
         Raises InvalidOperationError for a match if the clauses forbid any, and for source rows with one key that match
         a row, unless a condition may choose among them.
         """
-        clauses = self._clauses
+        clauses = self.clauses
         for matches in self._in_table(part) if self._table_keys is None else self._in_part(number, part):
             if not len(matches.offsets):
                 continue
@@ -176,7 +176,7 @@ class KeyMatcher:
             source_rows.append(rows)
         matched = np.concatenate(addresses)
         order = np.argsort(matched)
-        yield from matches_by_fragment(self._version, matched[order], np.concatenate(source_rows)[order])
+        yield from matches_by_fragment(self.version, matched[order], np.concatenate(source_rows)[order])
 
     def _key_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the keys and addresses of all rows of the table."""
@@ -192,10 +192,10 @@ class KeyMatcher:
         return ordered(read, self._windows(None))
 
     def _windows(self, predicate: Expr | None) -> Iterator[tuple[Fragment, range]]:
-        version = self._version
+        version = self.version
         columns = {} if predicate is None else prunable_columns(version.schema, predicate)
         for fragment in version.manifest.fragments:
-            if self._fragments is not None and fragment.id not in self._fragments:
+            if self.fragments is not None and fragment.id not in self.fragments:
                 continue
             total = physical_rows(version, fragment)
             ranges = [range(total)] if predicate is None else prune_fragment(version, fragment, predicate, columns)
@@ -205,8 +205,8 @@ class KeyMatcher:
 
     def _read_keys(self, fragment: Fragment, rows: range) -> tuple[list[ColumnLike], Offsets | None]:
         """Return the keys of the live rows of a window and their offsets; None as offsets if all rows are live."""
-        selection = select(self._version, fragment, rows)
-        keys = read_selection(self._version, selection, self._on)
+        selection = select(self.version, fragment, rows)
+        keys = read_selection(self.version, selection, self._on)
         return keys, None if selection.num_rows == len(rows) else selection.offsets()
 
 

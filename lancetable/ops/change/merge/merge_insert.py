@@ -98,7 +98,7 @@ def prepare(
     tracker = SILENT if options is None else options.tracker
     tracker.begin("merge_insert")
     with ExitStack() as stack:
-        merge = _Merge(version, clauses, source, stack)
+        merge = _Merge(KeyMatcher(version, clauses, source, stack))
         prepared = merge.in_columns(tracker) if clauses.write_mode is WriteMode.COLUMNS else merge.in_rows(options)
     return prepared, merge.counts
 
@@ -113,7 +113,7 @@ def prepare_part(
     """
     clauses = replace(clauses, insert=False, insert_null_keys=True)
     with ExitStack() as stack:
-        merge = _Merge(version, clauses, source, stack, frozenset(fragments))
+        merge = _Merge(KeyMatcher(version, clauses, source, stack, frozenset(fragments)))
         return merge.in_rows(None), merge.counts, merge.unmatched[0]
 
 
@@ -129,17 +129,10 @@ class _Change(NamedTuple):
 class _Merge:
     """A merge on one version; collects the state from which the transaction is built."""
 
-    def __init__(
-        self,
-        version: TableVersion,
-        clauses: Clauses,
-        source: PartitionedRows,
-        stack: ExitStack,
-        fragments: frozenset[int] | None = None,
-    ) -> None:
-        self._version, self._clauses, self._source, self._fragments = version, clauses, source, fragments
-        self._matcher = KeyMatcher(version, clauses, source, stack, fragments)
-        self._present = set(source.schema.names)
+    def __init__(self, matcher: KeyMatcher) -> None:
+        version, clauses = matcher.version, matcher.clauses
+        self._version, self._clauses, self._source, self._matcher = version, clauses, matcher.source, matcher
+        self._present = set(matcher.source.schema.names)
         self._changes = RowChanges(version, clauses, self._present)
         self._replaced: list[tuple[Fragment, Offsets]] = []  # rows that updated rows replace
         self._deleted = RowMasks(version)
@@ -234,7 +227,7 @@ class _Merge:
     def _all_deleted(self) -> dict[int, DeletionVector]:
         """Return all rows that the merge removes from their fragments, including the replaced ones."""
         if self._clauses.delete_unmatched:
-            condition, ids = self._clauses.delete_condition, self._fragments
+            condition, ids = self._clauses.delete_condition, self._matcher.fragments
             if condition is None:
                 candidates = live_rows(self._version, ids)
             else:
