@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from uuid import uuid4
@@ -127,14 +128,13 @@ def race(store: ObjectStore, base: str, *, keys: int = 20, threads: int = 16) ->
     Raises UnsupportedFeatureError if the store has no conditional create, StoreError if requests fail.
     """
     directory = join(base, f".lancetable-probe-{uuid4().hex}")
-    barrier = threading.Barrier(threads)
-    started = time.perf_counter()
 
     def create(thread: int, key: int) -> PutOutcome:
-        barrier.wait(60)
         return store.put_if_absent(f"{directory}/{key}", b"%d %d" % (thread, key) + uuid4().bytes[:2] * 50)
 
-    winners, unknown, wrong = [], 0, 0
+    def author_of(key: int) -> int:
+        return int(bytes(store.read_all(f"{directory}/{key}")).split(b" ")[0])
+
     try:
         # One request first, so that no threads start if it is rejected.
         if store.put_if_absent(f"{directory}/first", b"1") is not PutOutcome.WON:
@@ -142,15 +142,34 @@ def race(store: ObjectStore, base: str, *, keys: int = 20, threads: int = 16) ->
                 f"{store.uri(directory)}: the first test object could not be created; check the permissions",
                 path=directory,
             )
-        with ThreadPoolExecutor(threads) as pool:
-            for key in range(keys):
-                outcomes = list(pool.map(create, range(threads), [key] * threads))
-                winners.append(outcomes.count(PutOutcome.WON))
-                unknown += outcomes.count(PutOutcome.UNKNOWN)
-                author = int(bytes(store.read_all(f"{directory}/{key}")).split(b" ")[0])
-                wrong += outcomes[author] is not PutOutcome.WON
+        return count_winners(create, author_of, range(keys), threads)
     finally:
         with contextlib.suppress(LanceError):
             store.delete([f"{directory}/first", *(f"{directory}/{key}" for key in range(keys))])
             store.delete_prefix(directory)
-    return RaceResult(keys, keys * threads, tuple(winners), unknown, wrong, time.perf_counter() - started)
+
+
+def count_winners(
+    create: Callable[[int, int], PutOutcome], author_of: Callable[[int], int | None], keys: Sequence[int], threads: int
+) -> RaceResult:
+    """Call `create(thread, key)` for each key from many threads at the same time.
+
+    `author_of` returns the thread whose bytes the object of a key has, or None if it does not exist.
+    """
+    barrier = threading.Barrier(threads)
+    started = time.perf_counter()
+
+    def attempt(thread: int, key: int) -> PutOutcome:
+        barrier.wait(60)
+        return create(thread, key)
+
+    winners, unknown, wrong = [], 0, 0
+    with ThreadPoolExecutor(threads) as pool:
+        for key in keys:
+            outcomes = list(pool.map(attempt, range(threads), [key] * threads))
+            winners.append(outcomes.count(PutOutcome.WON))
+            unknown += outcomes.count(PutOutcome.UNKNOWN)
+            author = author_of(key)
+            wrong += author is None or outcomes[author] is not PutOutcome.WON
+    attempts = len(winners) * threads
+    return RaceResult(len(winners), attempts, tuple(winners), unknown, wrong, time.perf_counter() - started)

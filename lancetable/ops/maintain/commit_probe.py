@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
 from lancetable.handlers.choose import choose_handler
 from lancetable.handlers.external import ExternalHandler, ManifestRow
-from lancetable.handlers.probe import RaceResult, race
+from lancetable.handlers.probe import RaceResult, count_winners, race
 from lancetable.store.base import PutOutcome
 from lancetable.store.open import open_store
 
@@ -75,23 +72,17 @@ def probe(
 def _race_rows(handler: ExternalHandler, table: str, keys: int, threads: int) -> RaceResult:
     """Race to insert the same rows into an external manifest store."""
     name = f"{table}/.lancetable-probe-{uuid4().hex}"
-    external, barrier = handler.external, threading.Barrier(threads)
-    started = time.perf_counter()
+    external = handler.external
     external.latest(name)
 
     def create(thread: int, key: int) -> PutOutcome:
-        barrier.wait(60)
         return external.put_new(name, ManifestRow(key, f"{thread}", None))
 
-    winners, unknown, wrong = [], 0, 0
+    def author_of(key: int) -> int | None:
+        row = external.get(name, key)
+        return None if row is None else int(row.path)
+
     try:
-        with ThreadPoolExecutor(threads) as pool:
-            for key in range(1, keys + 1):
-                outcomes = list(pool.map(create, range(threads), [key] * threads))
-                winners.append(outcomes.count(PutOutcome.WON))
-                unknown += outcomes.count(PutOutcome.UNKNOWN)
-                row = external.get(name, key)
-                wrong += row is None or outcomes[int(row.path)] is not PutOutcome.WON
+        return count_winners(create, author_of, range(1, keys + 1), threads)
     finally:
         external.delete_table(name)
-    return RaceResult(keys, keys * threads, tuple(winners), unknown, wrong, time.perf_counter() - started)

@@ -10,7 +10,6 @@ as they are.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -21,6 +20,7 @@ import pyarrow.compute as pc
 from lancetable.errors import ColumnNotFoundError, InvalidInputError
 from lancetable.expr import VIRTUAL_COLUMNS, Expr, columns_of, evaluate, parse_expression
 from lancetable.expr.syntax.ast import Column
+from lancetable.expr.typing.column_names import not_found
 from lancetable.file.blobs.descriptor import described, with_bytes
 from lancetable.file.extension import user_array
 from lancetable.format.field_paths import format_path, parse_path
@@ -226,11 +226,7 @@ def _top_level(schema: Schema, path: str) -> Field:
 
 def column_not_found(schema: Schema, path: str) -> ColumnNotFoundError:
     """Return the error for a missing column, with the most similar names."""
-    known = [schema.path_of(field.id) for field in schema.walk()]
-    close = difflib.get_close_matches(path, [*known, *VIRTUAL_COLUMNS], n=3)
-    close += [name for name in known if name.lower() == path.lower() and name not in close]
-    hint = f"did you mean {', '.join(close)}?" if close else f"the table has {', '.join(schema.names)}"
-    return ColumnNotFoundError(f"No field named {path!r}; {hint}", column=path)
+    return not_found(path, [schema.path_of(field.id) for field in schema.walk()])
 
 
 def evaluation_schema(schema: Schema, blobs_as_bytes: bool = False) -> pa.Schema:

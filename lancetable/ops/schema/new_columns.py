@@ -22,7 +22,6 @@ from lancetable.errors import (
     ColumnNotFoundError,
     InvalidInputError,
     InvalidOperationError,
-    InvalidSqlError,
     SchemaMismatchError,
     UnsupportedFeatureError,
 )
@@ -46,8 +45,6 @@ from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.table.row_count_index import live_offsets, num_live_rows, physical_rows
 from lancetable.table.version import TableVersion
-
-_NO_COLUMNS = pa.schema([])
 
 Function = Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -101,8 +98,10 @@ def from_expressions(
         options = ScanOptions(columns=dict(expressions), fragments=[fragment.id], batch_size=batch_size)
         yield from execute_scan(version, plan_scan(version, options))
 
-    schema = expression_schema(version, expressions)
-    return NewColumns(schema, values, all_null=all(map(_is_null_constant, expressions.values())))
+    schema, types = expression_schema(version, expressions), evaluation_schema(version.schema)
+    parsed = [parse_expression(sql, types) for sql in expressions.values()]
+    all_null = all(isinstance(expr, Literal) and not expr.value.is_valid for expr in parsed)
+    return NewColumns(schema, values, all_null=all_null)
 
 
 def from_function(
@@ -203,15 +202,6 @@ def expression_schema(version: TableVersion, expressions: Mapping[str, str]) -> 
                 )
         fields.append(pa.field(name, expr.data_type, may_be_null(expr, arrow)))
     return pa.schema(fields)
-
-
-def _is_null_constant(sql: str) -> bool:
-    """Return whether an expression, such as `CAST(NULL AS INT)`, is null for every row."""
-    try:
-        expr = parse_expression(sql, _NO_COLUMNS)
-    except (InvalidSqlError, ColumnNotFoundError):
-        return False
-    return isinstance(expr, Literal) and not expr.value.is_valid
 
 
 # --- additions --------------------------------------------------------------------------------------------------------
