@@ -116,11 +116,8 @@ def alter(version: TableVersion, alterations: Iterable[Alteration]) -> TableVers
 
 def _check_no_index(version: TableVersion, field: Field, path: str) -> None:
     """Raise InvalidOperationError if an index covers the field. The index would be dropped silently."""
-    section = version.file.index_section(version.store)
-    if section is None:
-        return
     ids = {nested.id for nested in field.walk()}
-    indices = parse_indices(section, version.location.path)
+    indices = parse_indices(version.file.index_section(version.store), version.location.path)
     names = sorted({index.name for index in indices if ids.intersection(index.fields)})
     if names:
         raise InvalidOperationError(

@@ -29,11 +29,10 @@ from lancetable.ops.change.spill import PartitionedRows
 from lancetable.ops.read.projection import ColumnLike
 from lancetable.ops.read.take import runs
 from lancetable.ops.read.zone_pruning import prunable_columns, prune_fragment
-from lancetable.table.fragments import read_selection, select
+from lancetable.table.fragments import ROW_ADDRESS, read_selection, select
 from lancetable.table.row_count_index import Offsets, physical_rows
 from lancetable.table.version import TableVersion
 
-_ADDRESS = "_rowaddr"
 _WINDOW_ROWS = 512 * 1024
 _MAX_LISTED_KEYS = 1024
 
@@ -121,7 +120,7 @@ class KeyMatcher:
         self._table_keys: PartitionedRows | None = None
         if source.num_parts > 1:
             names = [field.name for field in self._on]
-            fields = [*(pa.field(field.name, field.data_type) for field in self._on), (_ADDRESS, pa.uint64())]
+            fields = [*(pa.field(field.name, field.data_type) for field in self._on), (ROW_ADDRESS, pa.uint64())]
             self._table_keys = stack.enter_context(PartitionedRows(pa.schema(fields), names))
             self._table_keys.spill()
             self._table_keys.fill(self._key_batches(), None)
@@ -172,7 +171,7 @@ class KeyMatcher:
         addresses, source_rows = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
         for batch in self._table_keys.batches(number):
             hits, rows = part.index.matches([batch.column(field.name) for field in self._on])
-            addresses.append(batch.column(_ADDRESS).to_numpy()[hits])
+            addresses.append(batch.column(ROW_ADDRESS).to_numpy()[hits])
             source_rows.append(rows)
         matched = np.concatenate(addresses)
         order = np.argsort(matched)
@@ -180,7 +179,7 @@ class KeyMatcher:
 
     def _key_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the keys and addresses of all rows of the table."""
-        names = [*(field.name for field in self._on), _ADDRESS]
+        names = [*(field.name for field in self._on), ROW_ADDRESS]
 
         def read(window: tuple[Fragment, range]) -> pa.RecordBatch:
             fragment, rows = window
