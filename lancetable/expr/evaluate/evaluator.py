@@ -49,7 +49,9 @@ def evaluate(expr: Expr, rows: pa.RecordBatch | pa.Table) -> pa.Array[Any] | pa.
     try:
         values = _NODES[type(expr)](expr, rows)
     except FAILURES as error:
-        raise InvalidSqlError(f"evaluating {_shortened(expr)} failed: {error}") from error
+        sql = str(expr)
+        shown = sql if len(sql) <= 200 else sql[:197] + "..."
+        raise InvalidSqlError(f"evaluating {shown} failed: {error}") from error
     if isinstance(values, pa.Scalar):
         values = operators.repeat(values, rows.num_rows)
     if isinstance(rows, pa.Table):
@@ -61,11 +63,6 @@ def evaluate_constant(expr: Expr) -> pa.Scalar[Any]:
     """Evaluate an expression with literal operands only. Raises the exceptions in FAILURES."""
     values = _NODES[type(expr)](expr, None)
     return values if isinstance(values, pa.Scalar) else values[0]
-
-
-def _shortened(expr: Expr) -> str:
-    sql = str(expr)
-    return sql if len(sql) <= 200 else sql[:197] + "..."
 
 
 def _value(expr: Expr, rows: Rows) -> Values:

@@ -29,7 +29,6 @@ from lancetable.format.paths import BRANCH_CONTENTS, branch_root, join
 from lancetable.format.refs import BranchContents, check_branch_name
 from lancetable.ops.maintain.drop import is_occupied
 from lancetable.ops.refs.clone import address_of
-from lancetable.store.base import ObjectStore
 from lancetable.table import refs
 from lancetable.table.version import Reference, TableVersion, checkout, uri_of_branch
 
@@ -118,7 +117,8 @@ def delete_branch(version: TableVersion, name: str) -> None:
     store, main = version.store, version.main_base
     root = branch_root(main, check_branch_name(name))
     contents = refs.BRANCHES.find(store, main, name)
-    if contents is None and not _has_files(store, root):
+    # Files of nested branches do not count.
+    if contents is None and not any(is_occupied(store, join(root, folder)) for folder in BRANCH_CONTENTS):
         raise refs.BRANCHES.not_found(name)
     _check_no_children(version, name)
     if contents is not None:
@@ -146,8 +146,3 @@ def _check_no_children(version: TableVersion, name: str) -> None:
             f"Ref conflict error: Branch {name} is referenced by {children} versions, can not delete; "
             "delete these branches first"
         )
-
-
-def _has_files(store: ObjectStore, root: str) -> bool:
-    """Return True if the branch's own directories contain an object; nested branches do not count."""
-    return any(is_occupied(store, join(root, folder)) for folder in BRANCH_CONTENTS)
