@@ -55,7 +55,7 @@ from lancetable.ops.change import delete, update
 from lancetable.ops.maintain import cleanup, drop, list_files, stats, validate
 from lancetable.ops.maintain.migrate import rename_manifests_at
 from lancetable.ops.read import blobs as blob_ops
-from lancetable.ops.read import diff, filtered_rows, io_stats, sample, take
+from lancetable.ops.read import diff, filtered_rows, io_stats, scan, take
 from lancetable.ops.read.diff import Diff
 from lancetable.ops.refs import branches, clone
 from lancetable.ops.refs import tags as tag_ops
@@ -765,7 +765,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         if self._default_scan_options or self._view_filter is not None:
             return self.scanner(columns, offset=start, limit=check_count("end", end - start)).to_table()
-        return sample.slice_rows(self._table, start, end, columns)
+        return scan.slice_rows(self._table, start, end, columns)
 
     def take(self, indices: Sequence[int] | pa.Array, columns: Columns | None = None) -> pa.Table:
         """Read rows by position.
@@ -968,7 +968,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             raise TypeError(f"sample() got an unexpected argument {next(iter(kwargs))!r}; filter a scan instead")
         self._refuse_view("sample", "use lancetable.sampler.maybe_sample with filt=")
         number = check_count("num_rows", num_rows)
-        return sample.sample(self._table, number, columns, randomize_order=randomize_order)
+        return take.sample(self._table, number, columns, randomize_order=randomize_order)
 
     # --------------------------------------------------------------------------- other methods of
     # pyarrow.dataset.Dataset

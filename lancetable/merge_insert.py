@@ -20,7 +20,7 @@ from lancetable.ops.change.merge import merge_insert
 from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched, Repeated, WriteMode, check_source, key_fields
 from lancetable.ops.change.rewritten_rows import discard_prepared
 from lancetable.ops.change.spill import PartitionedRows, memory_budget_bytes
-from lancetable.ops.tracker import Tracker
+from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.destination import WriteOptions
 from lancetable.progress import ProgressLike, tracked
 from lancetable.table.data_files import WriteLimits
@@ -301,7 +301,7 @@ class MergeInsertBuilder:
         return self
 
     def _loaded(
-        self, data_obj: ReaderLike, schema: pa.Schema | None, stack: ExitStack, tracker: Tracker | None = None
+        self, data_obj: ReaderLike, schema: pa.Schema | None, stack: ExitStack, tracker: Tracker = SILENT
     ) -> tuple[TableVersion, PartitionedRows]:
         self._clauses.check()
         version = self._dataset.table_version
@@ -310,8 +310,7 @@ class MergeInsertBuilder:
         source = stack.enter_context(PartitionedRows(stored.to_storage_arrow(), self._clauses.on))
         in_memory = isinstance(data_obj, (pa.Table, pa.RecordBatch)) or foreign_frame(data_obj) is not None
         whole = in_memory or self._clauses.write_mode is WriteMode.COLUMNS
-        if tracker is not None:
-            tracker.begin(total_rows=incoming.num_rows)
+        tracker.begin(total_rows=incoming.num_rows)
         merge_insert.load_source(stored, incoming.batches, source, None if whole else memory_budget_bytes(), tracker)
         return version, source
 

@@ -106,8 +106,7 @@ class CompactionTask(JsonValue):
         """
         settings = settings_for(dataset, self._options)
         with tracked(progress, "compact") as tracker:
-            if tracker is not None:
-                tracker.begin(total_rows=sum(fragment.num_rows for fragment in self.fragments))
+            tracker.begin(total_rows=sum(fragment.num_rows for fragment in self.fragments))
             return RewriteResult(compact.execute(dataset.table_version, self._task, settings, tracker))
 
     def json(self) -> str:

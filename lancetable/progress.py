@@ -182,15 +182,12 @@ def of_files(progress: FragmentWriteProgress | ProgressLike) -> tuple[FragmentWr
 
 
 @contextmanager
-def tracked(progress: ProgressLike, operation: str) -> Iterator[Tracker | None]:
-    """Yield the tracker of an operation, or None without progress; leaving the block without an error reports `done`.
+def tracked(progress: ProgressLike, operation: str) -> Iterator[Tracker]:
+    """Yield the tracker of an operation; leaving the block without an error reports `done`.
 
     Raises TypeError, UnsupportedFeatureError, and the exceptions of the callback.
     """
     report = report_of(progress)
-    if report is None:
-        yield None
-        return
     tracker = Tracker(report, operation)
     try:
         yield tracker

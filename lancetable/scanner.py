@@ -105,12 +105,13 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
 
     def _batches(self, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
         batches = execute_scan(self._version, plan)
+        return batches if report_of(self._progress) is None else self._with_progress(plan, batches)
+
+    def _with_progress(self, plan: ScanPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with tracked(self._progress, "scan") as tracker:
-            if tracker is not None:
-                silent = replace(plan, stats_callback=None)
-                tracker.begin(total_rows=None if plan.predicate is not None else count_plan(self._version, silent))
-                batches = tracker.counted(batches, with_bytes=True)
-            yield from batches
+            silent = replace(plan, stats_callback=None)
+            tracker.begin(total_rows=None if plan.predicate is not None else count_plan(self._version, silent))
+            yield from tracker.counted(batches, with_bytes=True)
 
     def to_pandas(self, *, blob_mode: str = "lazy", **kwargs: Any) -> pd.DataFrame:
         """Read all rows into a pandas DataFrame; `kwargs` are passed to `pyarrow.Table.to_pandas`.

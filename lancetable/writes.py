@@ -238,8 +238,7 @@ def tracked_write(
     """Yield the options of a write with the tracker for a `progress` argument, if it asks for one."""
     _, progress_of_rows = of_files(progress)
     with tracked(progress_of_rows, "write") as tracker:
-        if tracker is not None:
-            tracker.begin(total_rows=source.num_rows)
+        tracker.begin(total_rows=source.num_rows)
         yield replace(options, tracker=tracker)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lancetable.expr.analyze.columns import columns_of
-from lancetable.expr.analyze.conjuncts import conjuncts
+from lancetable.expr.analyze.columns import columns_of, conjuncts
 from lancetable.expr.analyze.pruning import ZoneValues, prune_mask
 from lancetable.expr.evaluate.evaluator import evaluate
 from lancetable.expr.syntax.ast import Expr

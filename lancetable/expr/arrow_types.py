@@ -42,14 +42,7 @@ _FAMILIES: dict[int, Family] = {
 
 def family_of(data_type: pa.DataType) -> Family:
     """Return the family of a type; for dictionaries that of the values, for extension types that of the storage."""
-    family = _FAMILIES.get(data_type.id)
-    return family if family is not None else _wrapped_family(data_type)
-
-
-def _wrapped_family(data_type: pa.DataType) -> Family:
-    if isinstance(data_type, pa.BaseExtensionType):
-        return family_of(data_type.storage_type)
-    return family_of(data_type.value_type) if pa.types.is_dictionary(data_type) else "other"
+    return _FAMILIES.get(data_type.id) or _FAMILIES.get(unwrapped_type(data_type).id, "other")
 
 
 def unwrapped_type(data_type: pa.DataType) -> pa.DataType:

@@ -4,7 +4,7 @@
                 │                     │ at most once per INTERVAL_SECONDS          │ after the commit
                 └────────► Progress ──┴──────────► the caller's function ◄─────────┘
 
-An operation without a progress callback has no tracker and no overhead. An exception raised by the callback propagates
+An operation without a progress callback uses the tracker `SILENT`. An exception raised by the callback propagates
 through the operation like an error in the caller's data: written files are removed and nothing is committed.
 """
 
@@ -62,9 +62,12 @@ class Cancelled(Exception):
 
 
 class Tracker:
-    """Counts of one operation. Any thread may add to them; reports are serialized."""
+    """Counts of one operation; nothing is counted without `report`.
 
-    def __init__(self, report: Report, what: str) -> None:
+    Any thread may add to them; reports are serialized.
+    """
+
+    def __init__(self, report: Report | None, what: str) -> None:
         self._report = report
         self._lock = threading.Lock()
         self._progress = Progress(what, attempt=0)
@@ -97,6 +100,8 @@ class Tracker:
 
         Raises Cancelled if the callback raises an exception, from then on in every thread.
         """
+        if self._report is None:
+            return
         with self._lock:
             before = self._progress
             self._progress = replace(
@@ -127,6 +132,8 @@ class Tracker:
         self.add(num_bytes=fragment.files[-1].size_bytes or 0, num_files=1)
 
     def _send_report(self) -> None:
+        if self._report is None:
+            return
         if self._failure is not None:
             raise self._failure
         self._next_report = time.monotonic() + INTERVAL_SECONDS
@@ -138,3 +145,7 @@ class Tracker:
         except BaseException as error:
             self._failure = error
             raise
+
+
+SILENT = Tracker(None, "")
+"""The tracker of operations without a progress callback."""

@@ -51,13 +51,13 @@ class RefFiles(Generic[Contents]):
         """Return a ref. Raises RefNotFoundError if it does not exist, InvalidRefError, CorruptFileError."""
         contents = self.find(store, main_base, name)
         if contents is None:
-            raise self._not_found(name)
+            raise self.not_found(name)
         return contents
 
     def check_exists(self, store: ObjectStore, main_base: str, name: str) -> None:
         """Raise RefNotFoundError if a ref does not exist, InvalidRefError if its name is invalid."""
         if store.find(self.path(main_base, name)) is None:
-            raise self._not_found(name)
+            raise self.not_found(name)
 
     def write(self, store: ObjectStore, main_base: str, name: str, contents: Contents) -> None:
         """Write or replace a ref. Not transactional: the last of several concurrent writers wins."""
@@ -96,8 +96,9 @@ class RefFiles(Generic[Contents]):
                 refs[name] = contents
         return refs
 
-    def _not_found(self, name: str) -> RefNotFoundError:
-        return RefNotFoundError(f"Ref not found: {self.kind} {name} does not exist", ref=name)
+    def not_found(self, name: str) -> RefNotFoundError:
+        """Return the error for a ref that does not exist."""
+        return RefNotFoundError(f"Ref not found error: {self.kind} {name} does not exist", ref=name)
 
 
 TAGS: Final = RefFiles("tag", TAGS_DIR, check_tag_name, tag_path, TagContents.from_json)

@@ -1,8 +1,8 @@
-"""Columns that an expression reads."""
+"""Columns and conjuncts of an expression."""
 
 from __future__ import annotations
 
-from lancetable.expr.syntax.ast import Column, Expr
+from lancetable.expr.syntax.ast import And, Column, Expr
 
 
 def columns_of(expr: Expr) -> list[str]:
@@ -16,3 +16,8 @@ def columns_of(expr: Expr) -> list[str]:
         if isinstance(node, Column):
             paths.setdefault(node.path, node.name)
     return [name for path, name in paths.items() if not any(path[:end] in paths for end in range(1, len(path)))]
+
+
+def conjuncts(expr: Expr) -> list[Expr]:
+    """Return the operands of the outermost AND, or the expression itself. A row is selected if all of them are true."""
+    return list(expr.args) if isinstance(expr, And) else [expr]

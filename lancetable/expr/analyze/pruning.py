@@ -172,10 +172,8 @@ class _Zones:
         return self.outcomes(expr.arg).negated()
 
     def is_truth(self, expr: ast.IsTruth) -> _Outcomes:
-        inner = self.outcomes(expr.arg)
-        if expr.value:
-            return _Outcomes(inner.true, inner.false | inner.null, self.mask(False))
-        return _Outcomes(inner.false, inner.true | inner.null, self.mask(False))
+        inner = self.outcomes(expr.arg) if expr.value else self.outcomes(expr.arg).negated()
+        return _Outcomes(inner.true, inner.false | inner.null, self.mask(False))
 
     def is_null(self, expr: ast.IsNull) -> _Outcomes | None:
         zones = self.column(expr.arg)
@@ -185,10 +183,8 @@ class _Zones:
         zones = self.column(expr.arg)
         if zones is None:
             return None
-        never = self.mask(False)
-        return _Outcomes(
-            zones.has_value if expr.value else never, never if expr.value else zones.has_value, zones.has_null
-        )
+        outcomes = _Outcomes(zones.has_value, self.mask(False), zones.has_null)
+        return outcomes if expr.value else outcomes.negated()
 
     def compare(self, expr: ast.Compare) -> _Outcomes | None:
         zones = self.column(expr.left)
@@ -208,9 +204,10 @@ class _Zones:
         zones = self.column(expr.arg)
         if zones is None:
             return None
+        matches = zones.can_be_in(expr.values)
         if expr.has_null:
-            return _Outcomes(zones.can_be_in(expr.values), self.mask(False), zones.has_null | zones.has_value)
-        return _Outcomes(zones.can_be_in(expr.values), zones.has_value, zones.has_null)
+            return _Outcomes(matches, self.mask(False), zones.has_null | zones.has_value)
+        return _Outcomes(matches, zones.has_value, zones.has_null)
 
     def prefix(self, expr: ast.Like | ast.Call) -> _Outcomes | None:
         if isinstance(expr, ast.Call) and expr.function == "isnan":

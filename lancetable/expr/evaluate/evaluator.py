@@ -49,7 +49,9 @@ def evaluate(expr: Expr, rows: pa.RecordBatch | pa.Table) -> pa.Array[Any] | pa.
     try:
         values = _NODES[type(expr)](expr, rows)
     except FAILURES as error:
-        raise InvalidSqlError(f"evaluating {_shortened(expr)} failed: {error}") from error
+        sql = str(expr)
+        shown = sql if len(sql) <= 200 else sql[:197] + "..."
+        raise InvalidSqlError(f"evaluating {shown} failed: {error}") from error
     if isinstance(values, pa.Scalar):
         values = operators.repeat(values, rows.num_rows)
     if isinstance(rows, pa.Table):
@@ -63,28 +65,18 @@ def evaluate_constant(expr: Expr) -> pa.Scalar[Any]:
     return values if isinstance(values, pa.Scalar) else values[0]
 
 
-def _shortened(expr: Expr) -> str:
-    sql = str(expr)
-    return sql if len(sql) <= 200 else sql[:197] + "..."
-
-
 def _value(expr: Expr, rows: Rows) -> Values:
     return _NODES[type(expr)](expr, rows)
 
 
 def _column(expr: ast.Column, rows: Rows) -> Values:
     schema = rows.schema
-    index = schema.get_field_index(expr.path[0])
-    if index >= 0:
-        values = rows.column(index)
-        field_names = expr.path[1:]
-    else:
-        # Nested columns can be passed under their dotted path.
-        index = schema.get_field_index(expr.name)
-        if index < 0:
-            raise ColumnNotFoundError(f"column {expr} does not exist; columns are {', '.join(schema.names)}")
-        values = rows.column(index)
-        field_names = ()
+    index, field_names = schema.get_field_index(expr.path[0]), expr.path[1:]
+    if index < 0:  # nested columns can be passed under their dotted path
+        index, field_names = schema.get_field_index(expr.name), ()
+    if index < 0:
+        raise ColumnNotFoundError(f"column {expr} does not exist; columns are {', '.join(schema.names)}")
+    values = rows.column(index)
     for name in field_names:
         values = _struct_field(values, name)
     return values

@@ -41,14 +41,6 @@ _COMPARE: dict[str, Callable[..., Values]] = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
-_PYTHON_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 class EvaluationError(ValueError):
@@ -125,10 +117,10 @@ def _sort_key(value: Any) -> Any:
 
 
 def _compare_nested(op: str, left: Values, right: Values) -> Values:
-    compare_keys = _PYTHON_COMPARE[op]
     rows = zip(*(array.to_pylist() for array in aligned(left, right)))
-    result = [None if a is None or b is None else compare_keys(_sort_key(a), _sort_key(b)) for a, b in rows]
-    return pa.array(result, pa.bool_())
+    keys = [None if None in row else (_sort_key(row[0]), _sort_key(row[1])) for row in rows]
+    order = [None if pair is None else (pair[0] > pair[1]) - (pair[0] < pair[1]) for pair in keys]
+    return _COMPARE[op](pa.array(order, pa.int8()), 0)
 
 
 def is_distinct(left: Values, right: Values) -> Values:

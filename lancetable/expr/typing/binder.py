@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from lancetable.errors import ColumnNotFoundError, InvalidSqlError
-from lancetable.expr.syntax.ast import BOOLEAN, Call, Expr, Literal
+from lancetable.expr.syntax.ast import BOOLEAN, SQL_TYPE_NAMES, Call, Expr, Literal
 from lancetable.expr.syntax.sql_errors import excerpt, sql_error, with_caret
 from lancetable.expr.typing import column_names, comparisons, functions, logic, nested
 from lancetable.expr.typing.arithmetic import arithmetic, concatenation, negate
@@ -24,9 +24,6 @@ from lancetable.expr.typing.errors import AnalysisError
 
 MAX_DEPTH = 150
 """Largest depth of the syntax tree. A chain of AND or OR counts as one level, however many operands it has."""
-
-_QUICK_CACHE_SIZE = 512
-_quick_cache: dict[tuple[str, int, bool], tuple[pa.Schema, Expr]] = {}
 
 
 def parse_predicate(text: str, schema: pa.Schema) -> Expr:
@@ -67,22 +64,13 @@ def parse_expression(text: str, schema: pa.Schema) -> Expr:
 
 
 def _parse_cached(text: str, schema: pa.Schema, predicate: bool) -> Expr:
-    """Parse with a cache keyed by the identity of the schema, because hashing a wide schema costs more than a take."""
     if not isinstance(text, str):
         raise TypeError(f"expected a SQL expression as a str, got {type(text).__name__}")
-    key = (text, id(schema), predicate)
-    hit = _quick_cache.get(key)
-    if hit is not None and hit[0] is schema:
-        return hit[1]
     lowered = text.lower()
     if any(word in lowered for word in functions.CLOCK):
         with functions.fixed_clock():
             return _parse.__wrapped__(text, schema, predicate)  # not cached: the value depends on the current time
-    expr = _parse(text, schema, predicate)
-    if len(_quick_cache) >= _QUICK_CACHE_SIZE:
-        _quick_cache.clear()
-    _quick_cache[key] = (schema, expr)  # the reference keeps the schema alive, so that its id is not reused
-    return expr
+    return _parse(text, schema, predicate)
 
 
 @functools.lru_cache(maxsize=256)
@@ -349,6 +337,12 @@ def _type_of(node: Any) -> pa.DataType:
     return data_type
 
 
+def _sqlglot_name(sql_name: str) -> str:
+    """Return the name of a SQL type in sqlglot's trees."""
+    name, _, unsigned = sql_name.upper().partition(" ")
+    return "TEXT" if name == "STRING" else f"U{name}" if unsigned else name
+
+
 _COMPARISONS = {"eq": "=", "neq": "!=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 _ARITHMETIC = {
     "add": "+",
@@ -360,22 +354,7 @@ _ARITHMETIC = {
     "bitwiserightshift": ">>",
 }
 _TIMESTAMP_UNITS = {"0": "s", "3": "ms", "6": "us", "9": "ns"}
-_CAST_TYPES = {
-    "BOOLEAN": pa.bool_(),
-    "TINYINT": pa.int8(),
-    "SMALLINT": pa.int16(),
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "UTINYINT": pa.uint8(),
-    "USMALLINT": pa.uint16(),
-    "UINT": pa.uint32(),
-    "UBIGINT": pa.uint64(),
-    "FLOAT": pa.float32(),
-    "DOUBLE": pa.float64(),
-    "TEXT": pa.string(),
-    "BINARY": pa.binary(),
-    "DATE": pa.date32(),
-}
+_CAST_TYPES = {_sqlglot_name(name): data_type for data_type, name in SQL_TYPE_NAMES.items()}
 _TYPE_LIST = (
     "boolean, tinyint, smallint, int, bigint (integers can be unsigned), float, double, decimal(p, s), string, "
     "binary, date, timestamp(0 | 3 | 6 | 9); arrow_cast(x, 'Type') supports the others"

@@ -61,12 +61,11 @@ def _top_level(name: str, quoted: bool, schema: pa.Schema) -> Column:
                 return Column((field.name,), field.type)
         if lowered in VIRTUAL_COLUMNS:
             return Column((lowered,), pa.uint64(), virtual=True)
-    raise not_found(name, schema)
+    raise not_found(name, schema.names)
 
 
-def not_found(name: str, schema: pa.Schema) -> ColumnNotFoundError:
-    """Return the error for an unknown column, with similar names and the columns of the table."""
-    names = schema.names
+def not_found(name: str, names: Sequence[str]) -> ColumnNotFoundError:
+    """Return the error for an unknown column, with similar names and the `names` of the columns of the table."""
     by_lower = {column.lower(): column for column in (*VIRTUAL_COLUMNS, *names)}
     nearest = [by_lower[match] for match in difflib.get_close_matches(name.lower(), list(by_lower), n=3)]
     hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""

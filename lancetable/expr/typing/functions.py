@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
 import pyarrow as pa
 
@@ -27,8 +26,8 @@ from lancetable.expr.typing.errors import AnalysisError
 from lancetable.expr.typing.logic import case, is_null
 from lancetable.expr.typing.nested import field_access
 
-Binder = Callable[[Sequence[Expr]], Expr]
-"""A function from the arguments of a call to its node; raises AnalysisError if they are invalid."""
+Binder = Callable[[str, Sequence[Expr]], Expr]
+"""A function from the name and the arguments of a call to its node; raises AnalysisError if they are invalid."""
 
 CLOCK = ("now", "current_timestamp", "current_date", "today")
 """Functions that depend on the current time. Expressions that use them are not cached."""
@@ -55,8 +54,11 @@ def call(name: str, args: Sequence[Expr]) -> Expr:
         names = ", ".join(sorted({*FUNCTIONS, *_BINDERS, *ALIASES} - {"||"}))
         raise AnalysisError(f"unknown function {name!r}; available functions are {names}")
     name = ALIASES.get(name.lower(), name.lower())
-    binder = _BINDERS.get(name)
-    return _call(name, _arguments(name, args)) if binder is None else binder(args)
+    if name not in _BINDERS:
+        return _call(name, _arguments(name, args))
+    binder, least, most = _BINDERS[name]
+    _check_arity(name, args, least, most)
+    return binder(name, args)
 
 
 def is_function(name: str) -> bool:
@@ -71,9 +73,8 @@ def _call(name: str, args: Sequence[Expr], result: pa.DataType | None = None) ->
     return fold_constants(Call(name, tuple(args), result))
 
 
-def _check_arity(name: str, args: Sequence[Expr], low: int, high: float | None = None) -> None:
-    """Raise AnalysisError unless the number of arguments is from `low` to `high`, or is `low` if `high` is None."""
-    high = low if high is None else high
+def _check_arity(name: str, args: Sequence[Expr], low: int, high: float) -> None:
+    """Raise AnalysisError unless the number of arguments is from `low` to `high`."""
     if not low <= len(args) <= high:
         expected = str(low) if low == high else f"at least {low}" if high == math.inf else f"{low} to {high}"
         plural = "" if expected in ("1", "at least 1") else "s"
@@ -114,70 +115,59 @@ def _string_constant(name: str, arg: Expr) -> str:
 # Functions with rules of their own
 
 
-def _constant(name: str, value: Callable[[], pa.Scalar[Any]]) -> Binder:
-    def bind(args: Sequence[Expr]) -> Expr:
-        _check_arity(name, args, 0)
-        return Literal(value(), typed=True)
-
-    return bind
-
-
 def _utc_now() -> datetime.datetime:
     """Return the time at which the query is planned, in UTC."""
     return _clock_value.get() or datetime.datetime.now(datetime.timezone.utc)
 
 
-def _now() -> pa.Scalar[Any]:
-    return pa.scalar(_utc_now().replace(tzinfo=None), pa.timestamp("us")).cast(pa.timestamp("ns"))
+def _now(name: str, args: Sequence[Expr]) -> Expr:
+    now = pa.scalar(_utc_now().replace(tzinfo=None), pa.timestamp("us"))
+    return Literal(now.cast(pa.timestamp("ns")), typed=True)
 
 
-def _of_common_type(name: str, function: str, low: int = 1, high: float = math.inf) -> Binder:
-    def bind(args: Sequence[Expr]) -> Expr:
-        _check_arity(name, args, low, high)
-        operands = coerce(args, f"{name}()")
-        if len(operands) == 1 or family_of(operands[0].data_type) == "null":
-            return operands[0]
-        return _call(function, operands)
-
-    return bind
+def _current_date(name: str, args: Sequence[Expr]) -> Expr:
+    return Literal(pa.scalar(_utc_now().date(), pa.date32()), typed=True)
 
 
-def _nullif(args: Sequence[Expr]) -> Expr:
-    _check_arity("nullif", args, 2)
+def _of_common_type(name: str, args: Sequence[Expr]) -> Expr:
+    operands = coerce(args, f"{name}()")
+    if len(operands) == 1 or family_of(operands[0].data_type) == "null":
+        return operands[0]
+    return _call(name if name in FUNCTIONS else "coalesce", operands)  # ifnull and nvl are coalesce of two arguments
+
+
+def _nullif(name: str, args: Sequence[Expr]) -> Expr:
     return case([compare("=", args[0], args[1])], [NULL], args[0])
 
 
-def _nvl2(args: Sequence[Expr]) -> Expr:
-    _check_arity("nvl2", args, 3)
+def _nvl2(name: str, args: Sequence[Expr]) -> Expr:
     return case([is_null(args[0])], [args[2]], args[1])
 
 
-def _nanvl(args: Sequence[Expr]) -> Expr:
-    _check_arity("nanvl", args, 2)
+def _nanvl(name: str, args: Sequence[Expr]) -> Expr:
     parameter = FLOAT if all(arg.data_type == pa.float32() for arg in args) else FLOAT64
-    values = [_expect("nanvl", parameter, arg) for arg in args]
-    return _call("nanvl", [implicit_cast(value, parameter.cast_to(value.data_type, pa.null())) for value in values])
+    values = [_expect(name, parameter, arg) for arg in args]
+    return _call(name, [implicit_cast(value, parameter.cast_to(value.data_type, pa.null())) for value in values])
 
 
-def _log(args: Sequence[Expr]) -> Expr:
-    _check_arity("log", args, 1, 2)
-    base, value = _arguments("log", [number_literal("10"), *args][-2:])
-    return _call("log", [implicit_cast(base, value.data_type), value])
+def _log(name: str, args: Sequence[Expr]) -> Expr:
+    base, value = _arguments(name, [number_literal("10"), *args][-2:])
+    return _call(name, [implicit_cast(base, value.data_type), value])
 
 
-def _round(args: Sequence[Expr]) -> Expr:
-    value, places = _arguments("round", args)
+def _round(name: str, args: Sequence[Expr]) -> Expr:
+    value, places = _arguments(name, args)
     if family_of(value.data_type) != "decimal":
-        return _call("round", [value, places])
+        return _call(name, [value, places])
     # The type of the result depends on the number of places.
-    scale = min(max(_places("round", places, " of a decimal"), 0), value.data_type.scale)
-    return _call("round", [value, places], decimal_type(value.data_type.precision, scale))
+    scale = min(max(_places(name, places, " of a decimal"), 0), value.data_type.scale)
+    return _call(name, [value, places], decimal_type(value.data_type.precision, scale))
 
 
-def _trunc(args: Sequence[Expr]) -> Expr:
-    value, places = _arguments("trunc", args)
-    _places("trunc", places)
-    return _call("trunc", [value, places])
+def _trunc(name: str, args: Sequence[Expr]) -> Expr:
+    value, places = _arguments(name, args)
+    _places(name, places)
+    return _call(name, [value, places])
 
 
 def _places(name: str, places: Expr, kind: str = "") -> int:
@@ -188,7 +178,6 @@ def _places(name: str, places: Expr, kind: str = "") -> int:
 
 def _datetime_arguments(name: str, args: Sequence[Expr], units: Sequence[str], unit_word: str) -> tuple[str, Expr]:
     """Return the unit and the value of a call; strings are cast to timestamps."""
-    _check_arity(name, args, 2)
     unit = unit_name(_string_constant(name, args[0]))
     if unit not in units:
         raise AnalysisError(f"{name}() does not support {unit!r}; supported {unit_word} are {', '.join(units)}")
@@ -198,19 +187,19 @@ def _datetime_arguments(name: str, args: Sequence[Expr], units: Sequence[str], u
     return unit, _expect(name, FUNCTIONS[name].parameters[1], value)
 
 
-def _date_part(args: Sequence[Expr]) -> Expr:
-    unit, value = _datetime_arguments("date_part", args, DATE_PARTS, "parts")
+def _date_part(name: str, args: Sequence[Expr]) -> Expr:
+    unit, value = _datetime_arguments(name, args, DATE_PARTS, "parts")
     if family_of(value.data_type) == "time" and unit not in TIME_PARTS:
-        raise AnalysisError(f"date_part() cannot extract {unit} from {value} of type {value.data_type}")
+        raise AnalysisError(f"{name}() cannot extract {unit} from {value} of type {value.data_type}")
     result = {"epoch": pa.float64(), "nanosecond": pa.int64()}.get(unit, pa.int32())
-    return _call("date_part", [args[0], value], result)
+    return _call(name, [args[0], value], result)
 
 
-def _date_trunc(args: Sequence[Expr]) -> Expr:
-    _, value = _datetime_arguments("date_trunc", args, TRUNCATIONS, "units")
+def _date_trunc(name: str, args: Sequence[Expr]) -> Expr:
+    _, value = _datetime_arguments(name, args, TRUNCATIONS, "units")
     if family_of(value.data_type) == "date":
         value = implicit_cast(value, pa.timestamp("ns"))
-    return _call("date_trunc", [args[0], value], value.data_type)
+    return _call(name, [args[0], value], value.data_type)
 
 
 def _common_items(name: str, lists: Expr, other: Expr, item_type: pa.DataType) -> pa.DataType:
@@ -222,70 +211,64 @@ def _common_items(name: str, lists: Expr, other: Expr, item_type: pa.DataType) -
     return common
 
 
-def _of_list_and_item(name: str) -> Binder:
-    def bind(args: Sequence[Expr]) -> Expr:
-        lists, item = _arguments(name, args)
-        if family_of(lists.data_type) == "null":
-            return NULL_BOOLEAN if name == "array_has" else NULL
-        common = _common_items(name, lists, item, item.data_type)
-        if common != unwrapped_type(lists.data_type.value_type):
-            lists = implicit_cast(lists, pa.list_(common))
-        return _call(name, [lists, implicit_cast(item, common)])
-
-    return bind
+def _of_list_and_item(name: str, args: Sequence[Expr]) -> Expr:
+    lists, item = _arguments(name, args)
+    if family_of(lists.data_type) == "null":
+        return NULL_BOOLEAN if name == "array_has" else NULL
+    common = _common_items(name, lists, item, item.data_type)
+    if common != unwrapped_type(lists.data_type.value_type):
+        lists = implicit_cast(lists, pa.list_(common))
+    return _call(name, [lists, implicit_cast(item, common)])
 
 
-def _of_two_lists(name: str) -> Binder:
-    def bind(args: Sequence[Expr]) -> Expr:
-        left, right = _arguments(name, args)
-        if "null" in (family_of(left.data_type), family_of(right.data_type)):
-            raise AnalysisError(f"{name}() expects two lists, got a null")
-        common = pa.list_(_common_items(name, left, right, unwrapped_type(right.data_type.value_type)))
-        return _call(name, [implicit_cast(left, common), implicit_cast(right, common)])
-
-    return bind
+def _of_two_lists(name: str, args: Sequence[Expr]) -> Expr:
+    left, right = _arguments(name, args)
+    if "null" in (family_of(left.data_type), family_of(right.data_type)):
+        raise AnalysisError(f"{name}() expects two lists, got a null")
+    common = pa.list_(_common_items(name, left, right, unwrapped_type(right.data_type.value_type)))
+    return _call(name, [implicit_cast(left, common), implicit_cast(right, common)])
 
 
-def _get_field(args: Sequence[Expr]) -> Expr:
-    _check_arity("get_field", args, 2)
-    return field_access(args[0], _string_constant("get_field", args[1]))
+def _get_field(name: str, args: Sequence[Expr]) -> Expr:
+    return field_access(args[0], _string_constant(name, args[1]))
 
 
-def _arrow_cast(args: Sequence[Expr]) -> Expr:
-    _check_arity("arrow_cast", args, 2)
-    name = _string_constant("arrow_cast", args[1])
-    target = parse_arrow_type(name)
+def _arrow_cast(name: str, args: Sequence[Expr]) -> Expr:
+    type_name = _string_constant(name, args[1])
+    target = parse_arrow_type(type_name)
     if target is None:
         raise AnalysisError(
-            f"arrow_cast() does not support the type {name!r}; use a name such as 'Int32' or 'Timestamp(ns, None)'"
+            f"arrow_cast() does not support the type {type_name!r}; use a name such as 'Int32' or 'Timestamp(ns, None)'"
         )
     return checked_cast(args[0], target)
 
 
-_BINDERS: dict[str, Binder] = {
-    "now": _constant("now", _now),
-    "current_date": _constant("current_date", lambda: pa.scalar(_utc_now().date(), pa.date32())),
-    "pi": _constant("pi", lambda: pa.scalar(math.pi)),
-    "coalesce": _of_common_type("coalesce", "coalesce"),
-    "ifnull": _of_common_type("ifnull", "coalesce", 2, 2),
-    "nvl": _of_common_type("nvl", "coalesce", 2, 2),
-    "greatest": _of_common_type("greatest", "greatest"),
-    "least": _of_common_type("least", "least"),
-    "nullif": _nullif,
-    "nvl2": _nvl2,
-    "nanvl": _nanvl,
-    "log": _log,
-    "round": _round,
-    "trunc": _trunc,
-    "date_part": _date_part,
-    "date_trunc": _date_trunc,
-    "array_has": _of_list_and_item("array_has"),
-    "array_position": _of_list_and_item("array_position"),
-    "array_has_all": _of_two_lists("array_has_all"),
-    "array_has_any": _of_two_lists("array_has_any"),
-    "get_field": _get_field,
-    "arrow_cast": _arrow_cast,
+_BINDERS: dict[str, tuple[Binder, int, float]] = {
+    "now": (_now, 0, 0),
+    "current_date": (_current_date, 0, 0),
+    "pi": (lambda name, args: Literal(pa.scalar(math.pi), typed=True), 0, 0),
+    "coalesce": (_of_common_type, 1, math.inf),
+    "ifnull": (_of_common_type, 2, 2),
+    "nvl": (_of_common_type, 2, 2),
+    "greatest": (_of_common_type, 1, math.inf),
+    "least": (_of_common_type, 1, math.inf),
+    "nullif": (_nullif, 2, 2),
+    "nvl2": (_nvl2, 3, 3),
+    "nanvl": (_nanvl, 2, 2),
+    "log": (_log, 1, 2),
+    "round": (_round, 1, 2),
+    "trunc": (_trunc, 1, 2),
+    "date_part": (_date_part, 2, 2),
+    "date_trunc": (_date_trunc, 2, 2),
+    "array_has": (_of_list_and_item, 2, 2),
+    "array_position": (_of_list_and_item, 2, 2),
+    "array_has_all": (_of_two_lists, 2, 2),
+    "array_has_any": (_of_two_lists, 2, 2),
+    "get_field": (_get_field, 2, 2),
+    "arrow_cast": (_arrow_cast, 2, 2),
 }
+"""Functions with rules of their own, each with the smallest and the largest number of arguments."""
+
 ALIASES = {
     "array_contains": "array_has",
     "arrays_overlap": "array_has_any",

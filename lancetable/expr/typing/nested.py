@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lancetable.expr.arrow_types import family_of, unwrapped_type
 from lancetable.expr.syntax.ast import Column, Expr, FieldAccess, IndexAccess, Literal
-from lancetable.expr.typing.coercion import common_supertype, implicit_cast, unwrap
+from lancetable.expr.typing.coercion import coerce, unwrap
 from lancetable.expr.typing.constant_folding import fold_constants
 from lancetable.expr.typing.errors import AnalysisError
 
@@ -43,13 +43,9 @@ def index_access(arg: Expr, index: Expr) -> Expr:
 
 def array(items: Sequence[Expr]) -> Expr:
     """Return a list literal such as `[1, 2]`. The items must be constants of compatible types."""
-    common: pa.DataType = pa.null()
     for item in items:
         if not isinstance(item, Literal):
             raise AnalysisError(f"list elements must be constants, got {item}")
-        supertype = common_supertype(common, unwrap(item).data_type)
-        if supertype is None:
-            raise AnalysisError(f"list elements must have a common type, got {item} in a list of {common}")
-        common = supertype
-    values = [implicit_cast(unwrap(item), common) for item in items]
-    return Literal(pa.scalar([value.value.as_py() for value in values if isinstance(value, Literal)], pa.list_(common)))
+    values = [value.value for value in coerce(items, "a list") if isinstance(value, Literal)]
+    item_type = values[0].type if values else pa.null()
+    return Literal(pa.scalar([value.as_py() for value in values], pa.list_(item_type)))

@@ -246,7 +246,7 @@ def _opaque(expression: pc.Expression, schema: pa.Schema) -> Expr:
     except InvalidSqlError as error:
         missing = re.search(r"No match for FieldRef\.Name\((.*?)\) in", str(error))
         if missing:
-            raise not_found(missing[1], schema) from None
+            raise not_found(missing[1], schema.names) from None
         raise InvalidSqlError(
             f"the expression {text} is invalid for the types of the columns: {error.__cause__}"
         ) from error

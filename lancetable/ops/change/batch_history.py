@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 from lancetable.commit.idempotency import APP_PROPERTY, NUMBER_PROPERTY, config_key, is_next_batch
 from lancetable.errors import InvalidOperationError
@@ -20,7 +19,6 @@ from lancetable.table.version import TableVersion
 
 logger = logging.getLogger(__name__)
 
-_NONE: Mapping[str, str] = MappingProxyType({})
 _READ_AT_ONCE = 16
 
 
@@ -82,7 +80,7 @@ def last_properties(version: TableVersion, app: str) -> Mapping[str, str]:
                 break
             if _records(transaction, app, recorded):
                 return transaction.properties
-    return _NONE
+    return {}
 
 
 def _records(transaction: Transaction, app: str, recorded: str) -> bool:

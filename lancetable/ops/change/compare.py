@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.expr.evaluate.operators import is_distinct
+from lancetable.expr.evaluate.operators import is_distinct, list_extents
 
 
 def differs(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
@@ -19,15 +19,15 @@ def differs(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     if pa.types.is_dictionary(data_type):
         return differs(left.dictionary_decode(), right.dictionary_decode())
     if not pa.types.is_nested(data_type):
-        return _bools(is_distinct(left, right))
-    is_null = _bools(left.is_null())
-    mask: npt.NDArray[np.bool_] = is_null != _bools(right.is_null())
+        return np.array(is_distinct(left, right), np.bool_)
+    is_null = np.array(left.is_null(), np.bool_)
+    mask: npt.NDArray[np.bool_] = is_null != np.array(right.is_null(), np.bool_)
     if pa.types.is_struct(data_type):
         for index in range(data_type.num_fields):
             mask |= ~is_null & ~mask & differs(left.field(index), right.field(index))
         return mask
-    lengths = _lengths(left)
-    mask |= ~is_null & (lengths != _lengths(right))
+    lengths = list_extents(left)[1]
+    mask |= ~is_null & (lengths != list_extents(right)[1])
     rows = np.flatnonzero(~mask & ~is_null & (lengths > 0))
     if len(rows):
         counts = lengths[rows]
@@ -38,21 +38,8 @@ def differs(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def _lengths(lists: pa.Array) -> npt.NDArray[np.int64]:
-    """Return (n,) the number of items of each list; undefined for nulls."""
-    if pa.types.is_fixed_size_list(lists.type):
-        return np.full(len(lists), lists.type.list_size)
-    offsets: npt.NDArray[np.int64] = np.asarray(lists.offsets).astype(np.int64)
-    return offsets[1:] - offsets[:-1]
-
-
 def _items(lists: pa.Array) -> pa.Array:
     """Return the items of lists without nulls."""
     if pa.types.is_map(lists.type):
         return pa.StructArray.from_arrays([lists.keys, lists.items], names=["key", "value"])
     return lists.flatten()
-
-
-def _bools(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    return np.array(array.to_numpy(zero_copy_only=False), dtype=np.bool_)

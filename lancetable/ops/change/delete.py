@@ -10,10 +10,10 @@ A fragment whose rows are all deleted is removed instead of getting a full delet
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from pyarrow import compute as pc
 
 from lancetable.commit.loop import commit_transaction
 from lancetable.errors import OutOfRangeError
@@ -28,9 +28,6 @@ from lancetable.table import deletions
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.row_count_index import physical_rows
 from lancetable.table.version import TableVersion
-
-if TYPE_CHECKING:
-    from pyarrow import compute as pc
 
 
 def delete(

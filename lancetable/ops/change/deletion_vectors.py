@@ -9,17 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import wait
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from lancetable.errors import LanceError
 from lancetable.file import pool
+from lancetable.format.fragment import Fragment
 from lancetable.table import deletions
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.row_count_index import physical_rows
-
-if TYPE_CHECKING:
-    from lancetable.format.fragment import Fragment
-    from lancetable.table.version import TableVersion
+from lancetable.table.version import TableVersion
 
 logger = logging.getLogger(__name__)
 

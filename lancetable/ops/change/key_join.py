@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ from lancetable.format.row_address import U64Array
 Rows = npt.NDArray[np.int64]
 
 _VARIABLE_WIDTH: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
+_Part: TypeAlias = "_FixedPart | _HashedPart | _ArrowPart"
+"""One column of the key; `own` holds the representative of each source row."""
 _FACTORS: Final = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
@@ -87,15 +89,6 @@ class KeyIndex:
         last = np.arange(self.num_rows)
         last[self.representative[rows]] = rows
         return last
-
-
-class _Part(Protocol):
-    """One column of the key; `own` holds the representative of each source row."""
-
-    own: Rows
-
-    def matches(self, column: pa.Array) -> Matches:
-        """Return the matches of an array of plain values."""
 
 
 def _chunked_matches(part: _Part, column: pa.Array | pa.ChunkedArray) -> Matches:

@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import InvalidInputError, InvalidSqlError, UnsupportedFeatureError
-from lancetable.expr import Expr, columns_of, evaluate, parse_expression
+from lancetable.expr import VIRTUAL_COLUMNS, Expr, columns_of, evaluate, parse_expression
 from lancetable.expr.evaluate.casts import can_cast
 from lancetable.expr.typing.coercion import checked_cast
 from lancetable.expr.typing.errors import AnalysisError
@@ -43,16 +42,14 @@ from lancetable.ops.change.rewritten_rows import (
 )
 from lancetable.ops.read.batch_sizer import note_allocated
 from lancetable.ops.read.filtered_rows import matching_rows
-from lancetable.ops.read.projection import VIRTUAL, column_not_found, evaluation_schema
-from lancetable.ops.tracker import Tracker
+from lancetable.ops.read.projection import column_not_found, evaluation_schema
+from lancetable.ops.read.scan_plan import Filter
+from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.destination import WriteOptions
 from lancetable.table.data_files import WriteLimits
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.row_count_index import Offsets
 from lancetable.table.version import TableVersion
-
-if TYPE_CHECKING:
-    from lancetable.ops.read.scan_plan import Filter
 
 _Rows = Sequence[tuple[Fragment, DeletionVector]]
 """The rows to update by fragment, in scan order; vectors need half the memory of offsets."""
@@ -66,7 +63,7 @@ def update(
     file_version: FileVersion | None = None,
     conflict_retries: int = 10,
     retry_timeout_s: float = 30.0,
-    tracker: Tracker | None = None,
+    tracker: Tracker = SILENT,
 ) -> tuple[TableVersion, int]:
     """Set columns to SQL expressions in the rows for which `where` is true, or in all rows.
 
@@ -129,7 +126,7 @@ def prepare(
     *,
     fragments: Sequence[int] | None = None,
     file_version: FileVersion | None = None,
-    tracker: Tracker | None = None,
+    tracker: Tracker = SILENT,
 ) -> tuple[Prepared, int]:
     """Write the files of an update without committing it; also return the number of rows that change.
 
@@ -137,13 +134,11 @@ def prepare(
     the commit.
     """
     assignments = _resolve(version.schema, updates)
-    if tracker is not None:
-        tracker.begin()
+    tracker.begin()
     found = live_rows(version, fragments) if where is None else matching_rows(version, where, fragments)
     rows = [(fragment, DeletionVector.of_ascending(offsets)) for fragment, offsets in found]
     num_rows = sum(len(vector) for _, vector in rows)
-    if tracker is not None:
-        tracker.expect(total_rows=num_rows)
+    tracker.expect(total_rows=num_rows)
     prepared = prepare_update(
         version,
         _updated(version, assignments, rows),
@@ -227,7 +222,7 @@ def _updated(version: TableVersion, assignments: list[_Assignment], rows: _Rows)
     replaced = {assignment.field.id: assignment for assignment in assignments}
     used = {parse_path(path)[0] for assignment in assignments for path in columns_of(assignment.expression)}
     fields = [field for field in schema.fields if field.id not in replaced or field.name in used]
-    if any(name in VIRTUAL for name in used):
+    if any(name in VIRTUAL_COLUMNS for name in used):
         raise InvalidSqlError("an update cannot use row ids, addresses or versions as values; use stored columns only")
     names = [field.name for field in fields]
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from lancetable.commit.cleanup.plan import DEFAULT_AGE, CleanupCandidateFile, CleanupPolicy, plan_cleanup
 from lancetable.commit.cleanup.run import CleanupStats, run_cleanup
 from lancetable.errors import CleanupError, OutOfRangeError
-from lancetable.ops.tracker import Tracker
+from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.table.version import TableVersion
 
 
@@ -33,7 +33,7 @@ def cleanup(
     *,
     deletes_per_second: int | None = None,
     concurrency: int | None = None,
-    tracker: Tracker | None = None,
+    tracker: Tracker = SILENT,
 ) -> CleanupStats:
     """Remove old versions and the files that only they reference.
 
@@ -62,12 +62,10 @@ def cleanup(
     if concurrency is not None and concurrency < 1:
         raise OutOfRangeError(f"delete_concurrency must be at least 1, got {concurrency}")
     plan = plan_cleanup(version, policy)
-    if tracker is not None:
-        tracker.begin(total_bytes=_num_bytes(plan.files), total_files=len(plan.files))
+    tracker.begin(total_bytes=_num_bytes(plan.files), total_files=len(plan.files))
 
     def removed(files: Sequence[CleanupCandidateFile]) -> None:
-        if tracker is not None:
-            tracker.add(num_bytes=_num_bytes(files), num_files=len(files))
+        tracker.add(num_bytes=_num_bytes(files), num_files=len(files))
 
     return run_cleanup(version, plan, deletes_per_second=deletes_per_second, removed=removed)
 

@@ -16,27 +16,21 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from lancetable.commit.build import covered_fragments
 from lancetable.commit.loop import commit_transaction
-from lancetable.errors import (
-    CommitStateUnknownError,
-    InvalidInputError,
-    InvalidOperationError,
-    LanceError,
-    UnsupportedFeatureError,
-)
-from lancetable.format import flags
+from lancetable.errors import InvalidInputError, InvalidOperationError, LanceError, UnsupportedFeatureError
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment, LineagePlace
 from lancetable.format.index import index_messages
 from lancetable.format.transaction import RewriteGroup, Transaction
 from lancetable.format.version import FileVersion
+from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.tracker import Tracker
+from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.rowids import RowIdSequence, RowVersionSequence
 from lancetable.table.data_files import WriteLimits, remove_quietly
@@ -145,16 +139,7 @@ def _count(text: str) -> int:
     return number
 
 
-_COUNTS = (
-    "target_rows_per_fragment",
-    "max_rows_per_group",
-    "max_bytes_per_file",
-    "num_threads",
-    "batch_size",
-    "max_source_fragments",
-    "max_source_rows",
-    "max_source_bytes",
-)
+_COUNTS = [setting.name for setting in fields(CompactionSettings) if setting.type in ("int", "int | None")]
 _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     **dict.fromkeys(_COUNTS, ("a non-negative integer", _count)),
     "materialize_deletions": ("true or false", {"true": True, "false": False}.__getitem__),
@@ -177,8 +162,7 @@ class _Candidate:
 
 def plan(version: TableVersion, settings: CompactionSettings) -> list[Task]:
     """Return the tasks that compact `version`. Raises UnsupportedFeatureError for a table that cannot be written."""
-    manifest = version.manifest
-    flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
+    check_writable(version)
     tasks = [
         Task(tuple(candidate.fragment for candidate in part), version.version)
         for run in _runs(version, settings)
@@ -258,9 +242,7 @@ def _within_limits(version: TableVersion, tasks: list[Task], settings: Compactio
 # --- execute ----------------------------------------------------------------------------------------------------------
 
 
-def execute(
-    version: TableVersion, task: Task, settings: CompactionSettings, tracker: Tracker | None = None
-) -> Rewritten:
+def execute(version: TableVersion, task: Task, settings: CompactionSettings, tracker: Tracker = SILENT) -> Rewritten:
     """Write the rows of a task to new files; `version` may be any version of the table.
 
     Batches in flight bound the memory use. Files are durable on return. Raises InvalidOperationError if the task's
@@ -389,30 +371,23 @@ def num_rows_of(version: TableVersion, tasks: Iterable[Task]) -> int:
 
 
 def compact(
-    version: TableVersion, settings: CompactionSettings, tracker: Tracker | None = None
+    version: TableVersion, settings: CompactionSettings, tracker: Tracker = SILENT
 ) -> tuple[TableVersion, list[Rewritten]]:
     """Plan, execute and commit; return the new version and the results. Without tasks no version is created.
 
     After a failure all new files are removed, unless the outcome of the commit is unknown.
     """
     tasks = plan(version, settings)
-    if tracker is not None:
-        tracker.begin(total_rows=num_rows_of(version, tasks))
+    tracker.begin(total_rows=num_rows_of(version, tasks))
     if not tasks:
         return version, []
     done = _executed(version, tasks, settings, tracker)
-    try:
+    with discarding_on_failure(lambda: _discard(version, done)):
         return commit(version, done), done
-    except CommitStateUnknownError:
-        raise
-    except LanceError:
-        # After other exceptions, such as an interrupt, the commit may already be published.
-        _discard(version, done)
-        raise
 
 
 def _executed(
-    version: TableVersion, tasks: Sequence[Task], settings: CompactionSettings, tracker: Tracker | None
+    version: TableVersion, tasks: Sequence[Task], settings: CompactionSettings, tracker: Tracker
 ) -> list[Rewritten]:
     """Execute the tasks. If one fails, cancel those that have not started and remove all new files."""
     running: list[Future[Rewritten]] = []

@@ -16,10 +16,8 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-
-import pyarrow as pa
 
 from lancetable.commit.contention import Backoff
 from lancetable.commit.loop import DEFAULT_TIMEOUT_SECONDS, commit_transaction
@@ -34,7 +32,6 @@ from lancetable.errors import (
 from lancetable.file.column_numbers import number_columns
 from lancetable.file.reader import FAMILIES, open_data_file
 from lancetable.file.writer import FileWriter
-from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
 from lancetable.format.paths import VERSIONS_DIR, ManifestNaming, data_path, join, manifest_path, parse_manifest_name
@@ -44,18 +41,16 @@ from lancetable.format.version import FileVersion
 from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.choose import choose_handler
 from lancetable.handlers.external import ExternalHandler
+from lancetable.ops.commit import check_writable
+from lancetable.ops.schema.column_files import physical_batches
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import open_store
 from lancetable.table.file_layouts import files_of
-from lancetable.table.fragments import read_selection, select
 from lancetable.table.row_count_index import physical_rows
-from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion, latest
 
 logger = logging.getLogger(__name__)
 
-_WINDOW_BYTES = 32 << 20
-_WINDOW_ROWS = 1 << 17
 _MAX_ATTEMPTS = 20
 _MAX_AGE_NS = 3 * 86_400 * 10**9  # cleanups keep unreferenced files for seven days
 
@@ -104,10 +99,10 @@ def migrate(version: TableVersion, target: FileVersion) -> Migrated:
 
 
 def _check(version: TableVersion, target: FileVersion) -> None:
-    manifest = version.manifest
-    flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
-    if manifest.file_version.manifest_pair > target.manifest_pair and not manifest.file_version.is_legacy:
-        raise InvalidInputError(f"{version.uri} is in {manifest.file_version}, which is newer than {target}")
+    check_writable(version)
+    current = version.manifest.file_version
+    if current.manifest_pair > target.manifest_pair and not current.is_legacy:
+        raise InvalidInputError(f"{version.uri} is in {current}, which is newer than {target}")
     for field in version.schema.walk():
         if field.is_blob_v2 or (field.is_blob and target is FileVersion.V2_2):
             raise UnsupportedFeatureError(
@@ -188,7 +183,7 @@ def _write(
     """Write the new data file of a fragment."""
     sink = version.store.open_writer(data_path(version.base, name))
     with FileWriter(sink, schema, target, keep_arrays=True) as writer:
-        for batch in _batches(version, fragment, fields):
+        for batch in physical_batches(version, fragment, fields, keep_deleted=True):
             writer.write(batch)
         written = writer.close()
     return data_file(name, written.fields, written.column_indices, target, written.size_bytes)
@@ -200,18 +195,6 @@ def data_file(
     """Return the metadata of a data file."""
     major, minor = target.manifest_pair
     return DataFile(name, ids, columns, major, minor, size_bytes)
-
-
-def _batches(version: TableVersion, fragment: Fragment, fields: list[Field]) -> Iterator[pa.RecordBatch]:
-    """Yield all rows of a fragment, including deleted ones, in batches of limited size."""
-    num_rows = physical_rows(version, fragment)
-    per_row = max(bytes_per_row(version, fragment, fields), 1.0)
-    step = max(1, min(_WINDOW_ROWS, int(_WINDOW_BYTES / per_row)))
-    names = [field.name for field in fields]
-    for start in range(0, num_rows, step):
-        rows = range(start, min(start + step, num_rows))
-        columns = read_selection(version, select(version, fragment, rows, keep_deleted=True), fields)
-        yield from pa.Table.from_arrays(list(columns), names=names).combine_chunks().to_batches()
 
 
 def _without_position(field: Field) -> Field:

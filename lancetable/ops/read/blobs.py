@@ -25,13 +25,12 @@ from lancetable.format.schema import Field
 from lancetable.ops.read.projection import column_not_found, nested_value
 from lancetable.ops.read.take import Indices, take_addresses, take_offsets, take_row_ids
 from lancetable.store.base import ByteRange, ObjectStore
-from lancetable.table.fragments import blob_data_file
+from lancetable.table.fragments import ROW_ADDRESS, blob_data_file
 from lancetable.table.row_count_index import row_count_index
 from lancetable.table.version import TableVersion
 
 Selector = Literal["ids", "addresses", "indices"]
 
-_ADDRESS: Final = "_rowaddr"
 _MAX_LENGTH: Final = (1 << 64) - 1
 
 
@@ -126,7 +125,7 @@ def find_blobs(version: TableVersion, column: str, selector: Selector, values: I
     """
     field = blob_field_of(version, column)
     take = {"ids": take_row_ids, "addresses": take_addresses, "indices": take_offsets}[selector]
-    rows = take(version, values, [column, _ADDRESS])
+    rows = take(version, values, [column, ROW_ADDRESS])
     if rows.num_rows != len(values):
         raise _missing_rows(version, selector, values, rows.num_rows)
     top, address = rows.columns

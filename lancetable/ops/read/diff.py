@@ -18,11 +18,11 @@ from lancetable.format.fragment import Fragment
 from lancetable.ops.change.compare import differs
 from lancetable.ops.read.scan import execute_scan, scan_table
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
+from lancetable.table.fragments import ROW_ID
 from lancetable.table.row_count_index import deleted_offsets
 from lancetable.table.row_id_sequences import row_id_sequence
 from lancetable.table.version import TableVersion
 
-ROW_ID = "_rowid"
 LINEAGE = ("_rowid", "_row_created_at_version", "_row_last_updated_at_version")
 _BATCH_ROWS = 1 << 16
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -23,17 +22,15 @@ def count_rows(
     filter: Filter | None = None,
     *,
     fragments: Sequence[int] | None = None,
-    include_deleted: bool = False,
 ) -> int:
     """Return the number of live rows that satisfy `filter`, without a filter from the manifest alone.
 
     `fragments` are ids; None selects all. Raises InvalidSqlError and ColumnNotFoundError for the filter,
     InvalidInputError for an unknown fragment.
     """
-    if filter is None and fragments is None and not include_deleted:
+    if filter is None and fragments is None:
         return row_count_index(version).num_rows
-    plan = plan_scan(version, ScanOptions(columns=[], filter=filter, fragments=fragments))
-    return count_plan(version, replace(plan, include_deleted=include_deleted))
+    return count_plan(version, plan_scan(version, ScanOptions(columns=[], filter=filter, fragments=fragments)))
 
 
 def count_plan(version: TableVersion, plan: ScanPlan) -> int:

@@ -10,7 +10,6 @@ as they are.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -19,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import ColumnNotFoundError, InvalidInputError
-from lancetable.expr import Expr, columns_of, evaluate, parse_expression
+from lancetable.expr import VIRTUAL_COLUMNS, Expr, columns_of, evaluate, parse_expression
 from lancetable.expr.syntax.ast import Column
+from lancetable.expr.typing.column_names import not_found
 from lancetable.file.blobs.descriptor import described, with_bytes
 from lancetable.file.extension import user_array
 from lancetable.format.field_paths import format_path, parse_path
@@ -29,10 +29,10 @@ from lancetable.format.schema import Field, Schema
 ColumnLike: TypeAlias = "pa.ChunkedArray | pa.Array"
 Columns: TypeAlias = "Sequence[str] | Mapping[str, str] | None"
 
+_MAX_COPIED_BYTES = 1 << 30  # below the 2 GiB of an array with 32-bit offsets
 ROW_OFFSET = "_rowoffset"
 # Like `_rowaddr`, but not null for deleted rows. Not a valid name for callers.
 PHYSICAL_ADDRESS = "_rowaddr, deleted or not"
-VIRTUAL = ("_rowid", "_rowaddr", ROW_OFFSET, "_row_created_at_version", "_row_last_updated_at_version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def project(
             raise InvalidInputError(f"Duplicate column name: {repeated}")
         sources = [(name, name) for name in names]
     sources += [(name, name) for name in add]
-    virtual = {*VIRTUAL, *add}
+    virtual = {*VIRTUAL_COLUMNS, *add}
     used = (path for _, source in sources for path in ([source] if isinstance(source, str) else columns_of(source)))
     paths = [path for path in dict.fromkeys(used) if path not in virtual]
     fields = read_set(schema, paths, blobs_as_bytes=blobs_as_bytes)
@@ -158,7 +158,7 @@ def _projection(schema: Schema, outputs: Sequence[Output], columns: tuple[Field,
         if output.virtual is not None:
             virtual[output.virtual] = None
         elif output.expression is not None:
-            virtual.update(dict.fromkeys(path for path in columns_of(output.expression) if path in VIRTUAL))
+            virtual.update(dict.fromkeys(path for path in columns_of(output.expression) if path in VIRTUAL_COLUMNS))
     arrow = pa.schema([output.field for output in outputs], metadata=schema.metadata or None)
     names = [output.virtual for output in outputs if output.virtual is not None]
     plain = (
@@ -226,11 +226,7 @@ def _top_level(schema: Schema, path: str) -> Field:
 
 def column_not_found(schema: Schema, path: str) -> ColumnNotFoundError:
     """Return the error for a missing column, with the most similar names."""
-    known = [schema.path_of(field.id) for field in schema.walk()]
-    close = difflib.get_close_matches(path, [*known, *VIRTUAL], n=3)
-    close += [name for name in known if name.lower() == path.lower() and name not in close]
-    hint = f"did you mean {', '.join(close)}?" if close else f"the table has {', '.join(schema.names)}"
-    return ColumnNotFoundError(f"No field named {path!r}; {hint}", column=path)
+    return not_found(path, [schema.path_of(field.id) for field in schema.walk()])
 
 
 def evaluation_schema(schema: Schema, blobs_as_bytes: bool = False) -> pa.Schema:
@@ -276,6 +272,38 @@ def concat_tables(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
     if not schema.names:
         return without_columns(sum(table.num_rows for table in tables), schema)
     return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def concat_columns(parts: Sequence[ColumnLike], max_copied_bytes: int = _MAX_COPIED_BYTES) -> ColumnLike:
+    """Return one column from several: an array of at most `max_copied_bytes` if possible, otherwise a chunked array.
+
+    Dictionary arrays stay chunks, because their dictionaries would have to be unified.
+    """
+    if len(parts) == 1 and isinstance(parts[0], pa.Array):
+        return parts[0]
+    chunks: list[pa.Array] = []
+    for part in parts:
+        chunks.extend(part.chunks if isinstance(part, pa.ChunkedArray) else (part,))
+    if len(chunks) == 1:
+        return chunks[0]
+    if not chunks or contains_dictionary(parts[0].type) or _exceeds(chunks, max_copied_bytes):
+        return pa.chunked_array(chunks, type=parts[0].type)
+    return pa.concat_arrays(chunks)
+
+
+def contains_dictionary(kind: pa.DataType) -> bool:
+    """Return True if a type is or contains a dictionary type."""
+    if pa.types.is_dictionary(kind):
+        return True
+    return any(contains_dictionary(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _exceeds(chunks: Sequence[pa.Array], max_bytes: int) -> bool:
+    # The sizes of whole buffers are faster to compute than the sizes of the parts that are used.
+    if sum([chunk.get_total_buffer_size() for chunk in chunks]) <= max_bytes:
+        return False
+    used: int = sum([chunk.nbytes for chunk in chunks])
+    return used > max_bytes
 
 
 def _expression_table(

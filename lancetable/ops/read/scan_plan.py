@@ -20,13 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import InvalidInputError, OutOfRangeError
-from lancetable.expr import Expr, columns_of, parse_predicate
+from lancetable.expr import VIRTUAL_COLUMNS, Expr, columns_of, parse_predicate
 from lancetable.expr.syntax.ast import Literal
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.read.order import ColumnOrdering
 from lancetable.ops.read.projection import (
     PHYSICAL_ADDRESS,
-    VIRTUAL,
     Projection,
     evaluation_schema,
     project,
@@ -86,7 +85,6 @@ class ScanPlan:
 
     projection: Projection
     fragments: tuple[int, ...]
-    num_fragments_of_version: int
     row_ranges: Mapping[int, range] | None = None
     predicate: Expr | None = None
     filter_columns: tuple[Field, ...] = ()
@@ -123,40 +121,6 @@ class ScanPlan:
             self, projection=self.keys, shared=shared, order=(), keys=None, limit=None, offset=0, stats_callback=None
         )
 
-    def explain(self, *, verbose: bool = False, pruned: str | None = None, took: str | None = None) -> str:
-        """Return the plan as a string, last step first.
-
-        `pruned` describes the zones that statistics rule out, if they were looked up; `took` describes the measured
-        reads.
-        """
-        lines = [f"Project: {', '.join(self.output_schema.names) or '(no columns)'}"]
-        if self.limit is not None or self.offset:
-            lines.append(f"Limit: skip={self.offset}, fetch={'all' if self.limit is None else self.limit}")
-        if self.order:
-            lines.append("Sort: " + ", ".join(map(_format_ordering, self.order)))
-        if self.predicate is not None:
-            late = [field.name for field in self.late_columns]
-            if late:
-                lines.append(f"LateRead: columns=[{', '.join(late)}] of the rows that pass the filter")
-            lines.append(f"Filter: {self.predicate}")
-        scanned = self.filter_columns if self.predicate is not None else self.projection.columns
-        names = ", ".join(field.name for field in scanned)
-        of_all = f"{len(self.fragments)} of {self.num_fragments_of_version}"
-        parts = [f"LanceRead: projection=[{names}]", f"num_fragments={of_all}"]
-        parts += ["deleted rows included"] * self.include_deleted + [f"metrics=[{took}]"] * (took is not None)
-        lines.append(", ".join(parts))
-        if self.use_stats:
-            lines.append(f"Statistics: {pruned or 'zones that the filter rules out are skipped'}")
-        if verbose:
-            lines.append(f"Batches: rows={self.batch_rows}, strict={self.strict_batch_size}")
-            lines.extend(f"Column: {field.name} id={field.id} type={field.data_type}" for field in scanned)
-        return "".join(f"{'  ' * depth}{line}\n" for depth, line in enumerate(lines))
-
-
-def _format_ordering(ordering: ColumnOrdering) -> str:
-    direction = "ASC" if ordering.ascending else "DESC"
-    return f"{ordering.column_name} {direction} NULLS {'FIRST' if ordering.nulls_first else 'LAST'}"
-
 
 def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
     """Check the options and plan what to read.
@@ -185,7 +149,6 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
     return ScanPlan(
         projection=projection,
         fragments=positions,
-        num_fragments_of_version=len(version.manifest.fragments),
         row_ranges=row_ranges,
         predicate=predicate,
         filter_columns=filter_columns,
@@ -271,8 +234,8 @@ def _filter_columns(
     if predicate is None:
         return (), ()
     names = columns_of(predicate)
-    virtual = tuple(name for name in names if name in VIRTUAL)
-    stored = [name for name in names if name not in VIRTUAL]
+    virtual = tuple(name for name in names if name in VIRTUAL_COLUMNS)
+    stored = [name for name in names if name not in VIRTUAL_COLUMNS]
     return read_set(schema, stored, blobs_as_bytes=as_bytes), virtual
 
 

@@ -29,9 +29,8 @@ from lancetable.file.reader import Cursors
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.ops.read.batch_sizer import BatchSizer, with_memory_release
-from lancetable.ops.read.columns import concat_columns
 from lancetable.ops.read.io_stats import ScanStore
-from lancetable.ops.read.projection import ColumnLike, assemble
+from lancetable.ops.read.projection import ColumnLike, assemble, concat_columns
 from lancetable.ops.read.scan_plan import ScanPlan
 from lancetable.ops.read.take import virtual_values
 from lancetable.ops.read.zone_pruning import intersect, prunable_columns, prune_fragment

@@ -10,6 +10,7 @@ version, so a take of one row costs little more than its reads.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -18,11 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.errors import OutOfRangeError
+from lancetable.errors import InvalidInputError, OutOfRangeError
 from lancetable.file.fetch import as_range
 from lancetable.format.fragment import Fragment
 from lancetable.format.row_address import split
-from lancetable.ops.read.columns import concat_columns, contains_dictionary
 from lancetable.ops.read.projection import (
     PHYSICAL_ADDRESS,
     ROW_OFFSET,
@@ -30,6 +30,8 @@ from lancetable.ops.read.projection import (
     Columns,
     Projection,
     assemble,
+    concat_columns,
+    contains_dictionary,
     project,
 )
 from lancetable.table.fragments import Selection, dead_rows, read_selections, select, virtual_column
@@ -135,6 +137,42 @@ def take_addresses(version: TableVersion, addresses: Indices, columns: Columns =
     projection = _projection(version, columns)
     requested = _integers(addresses, "row_addresses", unsigned=True)
     return fetch_addresses(version, projection, requested[_live_mask(version, requested)])
+
+
+def sample(
+    version: TableVersion,
+    num_rows: int,
+    columns: Columns = None,
+    *,
+    randomize_order: bool = True,
+) -> pa.Table:
+    """Return `num_rows` distinct rows, drawn uniformly at random.
+
+    Parameters
+    ----------
+    version
+        The version to read.
+    num_rows
+        Size of the sample.
+    columns
+        Column names or `{name: SQL expression}`; all by default.
+    randomize_order
+        Return the rows in random order instead of scan order.
+
+    Raises
+    ------
+    InvalidInputError
+        If `num_rows` is negative or larger than the table.
+    ColumnNotFoundError
+        If a column does not exist.
+    """
+    total = row_count_index(version).num_rows
+    if not 0 <= num_rows <= total:
+        raise InvalidInputError(f"cannot sample {num_rows} of {total} rows")
+    positions = random.sample(range(total), num_rows)
+    if not randomize_order:
+        positions.sort()
+    return take_offsets(version, positions, columns)
 
 
 def fetch_addresses(

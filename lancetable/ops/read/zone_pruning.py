@@ -17,14 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
-from lancetable.expr import Expr, ZoneValues, columns_of, prune_mask
+from lancetable.expr import VIRTUAL_COLUMNS, Expr, ZoneValues, columns_of, prune_mask
 from lancetable.file.encodings_v0_1.statistics import read_zones
 from lancetable.file.fetch import run
 from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.file.statistics import FileStatistics, StatisticsWarning, parse_statistics
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.schema import Schema
-from lancetable.ops.read.projection import VIRTUAL
 from lancetable.table.file_layouts import files_of
 from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import physical_rows
@@ -38,7 +37,7 @@ _NONE = FileStatistics(np.zeros(0, dtype=np.int64), {})
 
 def prunable_columns(schema: Schema, predicate: Expr) -> dict[str, int]:
     """Return the stored columns of a predicate: field ids by column name."""
-    fields = ((name, schema.field(name)) for name in columns_of(predicate) if name not in VIRTUAL)
+    fields = ((name, schema.field(name)) for name in columns_of(predicate) if name not in VIRTUAL_COLUMNS)
     return {name: field.id for name, field in fields if field is not None}
 
 

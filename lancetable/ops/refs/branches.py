@@ -21,7 +21,6 @@ from lancetable.errors import (
     CommitStateUnknownError,
     InvalidOperationError,
     LanceError,
-    RefNotFoundError,
     StoreError,
     VersionNotFoundError,
 )
@@ -30,7 +29,6 @@ from lancetable.format.paths import BRANCH_CONTENTS, branch_root, join
 from lancetable.format.refs import BranchContents, check_branch_name
 from lancetable.ops.maintain.drop import is_occupied
 from lancetable.ops.refs.clone import address_of
-from lancetable.store.base import ObjectStore
 from lancetable.table import refs
 from lancetable.table.version import Reference, TableVersion, checkout, uri_of_branch
 
@@ -106,7 +104,7 @@ def list_branches(version: TableVersion) -> dict[str, BranchContents]:
 
 def replace_branch_metadata(version: TableVersion, name: str, metadata: Mapping[str, str]) -> None:
     """Replace the metadata of a branch. Raises RefNotFoundError."""
-    old = _read(version, name)
+    old = refs.BRANCHES.read(version.store, version.main_base, name)
     refs.BRANCHES.write(version.store, version.main_base, name, replace(old, metadata=dict(metadata)))
 
 
@@ -119,8 +117,9 @@ def delete_branch(version: TableVersion, name: str) -> None:
     store, main = version.store, version.main_base
     root = branch_root(main, check_branch_name(name))
     contents = refs.BRANCHES.find(store, main, name)
-    if contents is None and not _has_files(store, root):
-        raise _missing(name)
+    # Files of nested branches do not count.
+    if contents is None and not any(is_occupied(store, join(root, folder)) for folder in BRANCH_CONTENTS):
+        raise refs.BRANCHES.not_found(name)
     _check_no_children(version, name)
     if contents is not None:
         refs.BRANCHES.delete(store, main, name)
@@ -147,19 +146,3 @@ def _check_no_children(version: TableVersion, name: str) -> None:
             f"Ref conflict error: Branch {name} is referenced by {children} versions, can not delete; "
             "delete these branches first"
         )
-
-
-def _read(version: TableVersion, name: str) -> BranchContents:
-    contents = refs.BRANCHES.find(version.store, version.main_base, check_branch_name(name))
-    if contents is None:
-        raise _missing(name)
-    return contents
-
-
-def _missing(name: str) -> RefNotFoundError:
-    return RefNotFoundError(f"Ref not found error: branch {name} does not exist", ref=name)
-
-
-def _has_files(store: ObjectStore, root: str) -> bool:
-    """Return True if the branch's own directories contain an object; nested branches do not count."""
-    return any(is_occupied(store, join(root, folder)) for folder in BRANCH_CONTENTS)

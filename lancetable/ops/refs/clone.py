@@ -6,13 +6,14 @@ import logging
 from collections.abc import Iterator, Mapping
 
 from lancetable.commit.clone import commit_clone
-from lancetable.errors import AlreadyExistsError, CommitStateUnknownError, LanceError, UnsupportedFeatureError
+from lancetable.errors import AlreadyExistsError, LanceError, UnsupportedFeatureError
 from lancetable.file.blobs.descriptor import blob_directory
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.index import index_messages, uuid_text
 from lancetable.format.paths import INDICES_DIR, MANAGED_BLOBS_DIR, data_path, deletion_path, join
 from lancetable.handlers.choose import choose_handler
+from lancetable.ops.commit import discarding_on_failure
 from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
 from lancetable.table.version import TableVersion
@@ -49,20 +50,19 @@ def deep_clone(source: TableVersion, uri: str, *, storage_options: Mapping[str, 
     if handler.latest(store, base) is not None:
         raise AlreadyExistsError(f"Dataset already exists: {uri}", path=uri)
     copied: list[str] = []
-    try:
+
+    def discard() -> None:
+        try:
+            store.delete(copied)
+        except LanceError as error:
+            logger.warning("could not remove the files of a failed clone to %s: %s", uri, error)
+
+    with discarding_on_failure(discard):
         for old, new in _files(source, base):
             copied.append(new)
             _copy(source.store, old, store, new)
         operation = tx.Clone(False, source.version, address_of(source), ref_name=source.branch)
         return commit_clone(source, operation, store, base, uri, handler)
-    except CommitStateUnknownError:
-        raise
-    except LanceError:
-        try:
-            store.delete(copied)
-        except LanceError as error:
-            logger.warning("could not remove the files of a failed clone to %s: %s", uri, error)
-        raise
 
 
 def address_of(source: TableVersion) -> str:

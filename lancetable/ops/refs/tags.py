@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lancetable.commit.loop import commit_transaction
-from lancetable.errors import AlreadyExistsError, CorruptFileError, RefNotFoundError
+from lancetable.errors import AlreadyExistsError, CorruptFileError
 from lancetable.format import transaction as tx
 from lancetable.format.refs import TagContents, format_time
 from lancetable.format.transaction import Transaction
@@ -21,7 +21,7 @@ from lancetable.table.version import Reference, TableVersion, checkout, latest, 
 logger = logging.getLogger(__name__)
 
 
-def restore(version: TableVersion, *, max_retries: int = 20, timeout_s: float = 1800.0) -> TableVersion:
+def restore(version: TableVersion) -> TableVersion:
     """Commit `version` as the newest one; newer versions stay in the history.
 
     If the newest manifest is damaged, the new version gets the number above it. Raises CommitConflictError if a
@@ -35,11 +35,8 @@ def restore(version: TableVersion, *, max_retries: int = 20, timeout_s: float = 
         if damaged is not None:
             logger.warning("restoring version %d above a damaged manifest: %s", version.version, error)
             above = Transaction.create(damaged.version, restored)
-            return commit_transaction(
-                newest, above, max_retries=max_retries, timeout_s=timeout_s, beyond=damaged.version
-            )
-    transaction = Transaction.create(newest.version, restored)
-    return commit_transaction(newest, transaction, max_retries=max_retries, timeout_s=timeout_s)
+            return commit_transaction(newest, above, beyond=damaged.version)
+    return commit_transaction(newest, Transaction.create(newest.version, restored))
 
 
 def list_tags(version: TableVersion) -> dict[str, TagContents]:
@@ -57,7 +54,7 @@ def create_tag(version: TableVersion, name: str, reference: Reference | None = N
     if refs.TAGS.find(version.store, version.main_base, name) is not None:
         raise taken
     now = format_time(time.time_ns())
-    tag = replace(_contents(_target(version, reference)), created_at=now, updated_at=now)
+    tag = replace(_contents(version, reference), created_at=now, updated_at=now)
     if not refs.TAGS.create(version.store, version.main_base, name, tag):
         raise taken
 
@@ -66,7 +63,7 @@ def update_tag(version: TableVersion, name: str, reference: Reference | None = N
     """Move a tag to another version. Raises RefNotFoundError for an unknown tag, and the errors of `create_tag`."""
     old = refs.TAGS.read(version.store, version.main_base, name)
     moved = replace(
-        _contents(_target(version, reference)),
+        _contents(version, reference),
         created_at=old.created_at,
         updated_at=format_time(time.time_ns()),
         metadata=old.metadata,
@@ -83,16 +80,12 @@ def replace_tag_metadata(version: TableVersion, name: str, metadata: Mapping[str
 
 def delete_tag(version: TableVersion, name: str) -> None:
     """Remove a tag; its version stays. Raises RefNotFoundError."""
-    if refs.TAGS.find(version.store, version.main_base, name) is None:
-        raise RefNotFoundError(f"Ref not found error: tag {name} does not exist", ref=name)
+    refs.TAGS.check_exists(version.store, version.main_base, name)
     refs.TAGS.delete(version.store, version.main_base, name)
 
 
-def _target(version: TableVersion, reference: Reference | None) -> TableVersion:
-    return version if reference is None else checkout(version, reference)
-
-
-def _contents(target: TableVersion) -> TagContents:
+def _contents(version: TableVersion, reference: Reference | None) -> TagContents:
+    target = version if reference is None else checkout(version, reference)
     size = target.location.size_bytes
     assert size is not None, "a manifest that was read has a size"
     return TagContents(target.version, size, branch=target.branch)

@@ -9,7 +9,7 @@ stores become tombstones there, so that every field is in one file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,23 +18,27 @@ import pyarrow as pa
 from lancetable.errors import InvalidInputError, LanceError, UnsupportedFeatureError
 from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
-from lancetable.format.schema import Schema
-from lancetable.ops.tracker import Tracker
+from lancetable.format.schema import Field, Schema
+from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.table.data_files import WriteLimits, remove_quietly, write_data_files
 from lancetable.table.dictionaries import dictionaries_of
+from lancetable.table.fragments import read_selection, select
 from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import live_offsets, physical_rows
+from lancetable.table.row_sizes import memory_per_row
 from lancetable.table.version import TableVersion
 
 Values = Callable[[Fragment], Iterable[pa.RecordBatch]]
 """The new values of a fragment: batches whose rows are its live rows in order."""
 
+_WINDOW_BYTES = 32 << 20
+_WINDOW_ROWS = 1 << 17
 _ONE_FILE = WriteLimits(max_rows_per_file=2**62, max_bytes_per_file=2**62)
 
 
 def add_column_files(
-    version: TableVersion, schema: Schema, values: Values, *, tracker: Tracker | None = None
+    version: TableVersion, schema: Schema, values: Values, *, tracker: Tracker = SILENT
 ) -> tuple[Fragment, ...]:
     """Write a data file with the fields of `schema` for every fragment, and return the fragments with their new files.
 
@@ -58,15 +62,14 @@ def add_column_file(
     schema: Schema,
     batches: Iterable[pa.RecordBatch],
     *,
-    tracker: Tracker | None = None,
+    tracker: Tracker = SILENT,
 ) -> Fragment:
     """Return a fragment with a new data file of the fields of `schema`.
 
     `batches` are the values of its live rows, which `tracker` counts. Raises the errors of `add_column_files`.
     """
     num_rows = physical_rows(version, fragment)
-    if tracker is not None:
-        batches = tracker.counted(batches)
+    batches = tracker.counted(batches)
     _check_first_columns(fragment, schema)
     written = write_data_files(
         version.store,
@@ -77,13 +80,27 @@ def add_column_file(
         version.manifest.file_version,
         dictionaries=dictionaries_of(version),
         batch_rows=batches_of(version, fragment),
-        completed=None if tracker is None else tracker.wrote,
+        completed=tracker.wrote,
     )
     if len(written) != 1 or written[0].physical_rows != num_rows:
         remove_quietly(version.store, version.base, written)
         raise _wrong_count(fragment.id, num_rows, sum(part.physical_rows or 0 for part in written))
     new = written[0].files[0]
     return replace(fragment, files=(*_without(fragment.files, set(new.fields)), new))
+
+
+def physical_batches(
+    version: TableVersion, fragment: Fragment, fields: Sequence[Field], *, keep_deleted: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield `fields` of the rows of a fragment, with or without deleted rows, in batches of limited size."""
+    num_rows = physical_rows(version, fragment)
+    row_bytes = max(memory_per_row(version, fragment, fields), 1.0)
+    step = max(1, min(_WINDOW_ROWS, int(_WINDOW_BYTES / row_bytes)))
+    names = [field.name for field in fields]
+    for start in range(0, num_rows, step):
+        rows = range(start, min(start + step, num_rows))
+        columns = read_selection(version, select(version, fragment, rows, keep_deleted=keep_deleted), fields)
+        yield from pa.Table.from_arrays(columns, names=names).combine_chunks().to_batches()
 
 
 def discard_column_files(version: TableVersion, fragments: Iterable[Fragment]) -> None:

@@ -35,15 +35,11 @@ from lancetable.format.version import FileVersion
 from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.read.scan import scan_table
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.schema.column_files import Values, add_column_files, discard_column_files
+from lancetable.ops.schema.column_files import Values, add_column_files, discard_column_files, physical_batches
 from lancetable.ops.schema.new_columns import commit_merge
 from lancetable.ops.write.float_overflow import check_finite
-from lancetable.table.fragments import read_selection, select
-from lancetable.table.row_count_index import physical_rows
-from lancetable.table.row_sizes import memory_per_row
 from lancetable.table.version import TableVersion
 
-_BYTES_AT_ONCE = 64 << 20  # per batch of a converted column
 _WITH_STRUCT_COLUMNS = (FileVersion.LEGACY, FileVersion.V2_0)
 _CONVERTIBLE: tuple[Callable[[pa.DataType], bool], ...] = (
     pa.types.is_integer,
@@ -120,11 +116,8 @@ def alter(version: TableVersion, alterations: Iterable[Alteration]) -> TableVers
 
 def _check_no_index(version: TableVersion, field: Field, path: str) -> None:
     """Raise InvalidOperationError if an index covers the field. The index would be dropped silently."""
-    section = version.file.index_section(version.store)
-    if section is None:
-        return
     ids = {nested.id for nested in field.walk()}
-    indices = parse_indices(section, version.location.path)
+    indices = parse_indices(version.file.index_section(version.store), version.location.path)
     names = sorted({index.name for index in indices if ids.intersection(index.fields)})
     if names:
         raise InvalidOperationError(
@@ -219,18 +212,12 @@ def _converted(version: TableVersion, written: Schema, casts: Mapping[int, int])
     target = written.to_storage_arrow()
 
     def values(fragment: Fragment) -> Iterator[pa.RecordBatch]:
-        columns = [old for old, _ in pairs]
-        step = max(1024, int(_BYTES_AT_ONCE / max(memory_per_row(version, fragment, columns), 1)))
-        num_rows = physical_rows(version, fragment)
-        for start in range(0, num_rows, step):
-            selection = select(version, fragment, range(start, min(start + step, num_rows)))
-            table = pa.table(read_selection(version, selection, columns), names=[field.name for field in columns])
-            for batch in table.combine_chunks().to_batches():
-                arrays = [
-                    _convert(array, old, new, new.name, old_ids)
-                    for array, (old, new) in zip(batch.columns, pairs, strict=True)
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=target)
+        for batch in physical_batches(version, fragment, [old for old, _ in pairs], keep_deleted=False):
+            arrays = [
+                _convert(array, old, new, new.name, old_ids)
+                for array, (old, new) in zip(batch.columns, pairs, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=target)
 
     return values
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import AlreadyExistsError, ColumnNotFoundError, InvalidInputError, SchemaMismatchError
+from lancetable.expr import VIRTUAL_COLUMNS
 from lancetable.format.fragment import Fragment
 from lancetable.format.row_address import join
 from lancetable.format.schema import Schema
@@ -22,10 +23,9 @@ from lancetable.ops.change.key_join import KeyIndex, Rows, whole
 from lancetable.ops.change.merge.merge_insert import patched_columns
 from lancetable.ops.change.merge.row_changes import MatchedRows
 from lancetable.ops.change.rewritten_rows import live_rows_of, ordered, read_rows_at, rows_per_window
-from lancetable.ops.read.projection import VIRTUAL
 from lancetable.ops.schema.column_files import add_column_file
 from lancetable.ops.schema.new_columns import NewColumns, add_columns, add_to_fragment
-from lancetable.ops.tracker import Tracker
+from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.conform import conform_batches, conform_schema
 from lancetable.table.fragments import ROW_ADDRESS, ROW_ID
 from lancetable.table.row_count_index import Offsets
@@ -34,7 +34,7 @@ from lancetable.table.version import TableVersion
 
 
 def merge(
-    version: TableVersion, right: pa.Table, left_on: str, right_on: str, tracker: Tracker | None = None
+    version: TableVersion, right: pa.Table, left_on: str, right_on: str, tracker: Tracker = SILENT
 ) -> TableVersion:
     """Add the columns of `right` except its key, with nulls for rows without a match; return the new version.
 
@@ -97,7 +97,7 @@ def _values(version: TableVersion, right: pa.Table, left_on: str, right_on: str,
     if not names:
         raise InvalidInputError(f"the right side has no column besides its key {right_on!r}")
     for name in names:
-        if name in VIRTUAL:
+        if name in VIRTUAL_COLUMNS:
             raise InvalidInputError(f"Column {name} is a metadata column and cannot be updated")
         exists = version.schema.field(name) is not None
         if are_new and exists:

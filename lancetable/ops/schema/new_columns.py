@@ -22,7 +22,6 @@ from lancetable.errors import (
     ColumnNotFoundError,
     InvalidInputError,
     InvalidOperationError,
-    InvalidSqlError,
     SchemaMismatchError,
     UnsupportedFeatureError,
 )
@@ -42,12 +41,10 @@ from lancetable.ops.read.projection import evaluation_schema
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.schema.column_files import Values, add_column_file, add_column_files, discard_column_files, spread
-from lancetable.ops.tracker import Tracker
+from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.table.row_count_index import live_offsets, num_live_rows, physical_rows
 from lancetable.table.version import TableVersion
-
-_NO_COLUMNS = pa.schema([])
 
 Function = Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -101,8 +98,10 @@ def from_expressions(
         options = ScanOptions(columns=dict(expressions), fragments=[fragment.id], batch_size=batch_size)
         yield from execute_scan(version, plan_scan(version, options))
 
-    schema = expression_schema(version, expressions)
-    return NewColumns(schema, values, all_null=all(map(_is_null_constant, expressions.values())))
+    schema, types = expression_schema(version, expressions), evaluation_schema(version.schema)
+    parsed = [parse_expression(sql, types) for sql in expressions.values()]
+    all_null = all(isinstance(expr, Literal) and not expr.value.is_valid for expr in parsed)
+    return NewColumns(schema, values, all_null=all_null)
 
 
 def from_function(
@@ -205,15 +204,6 @@ def expression_schema(version: TableVersion, expressions: Mapping[str, str]) -> 
     return pa.schema(fields)
 
 
-def _is_null_constant(sql: str) -> bool:
-    """Return whether an expression, such as `CAST(NULL AS INT)`, is null for every row."""
-    try:
-        expr = parse_expression(sql, _NO_COLUMNS)
-    except (InvalidSqlError, ColumnNotFoundError):
-        return False
-    return isinstance(expr, Literal) and not expr.value.is_valid
-
-
 # --- additions --------------------------------------------------------------------------------------------------------
 
 
@@ -233,14 +223,13 @@ def add_nulls(version: TableVersion, new: pa.Schema) -> TableVersion:
     return commit_merge(version, tuple(version.manifest.fragments), schema)
 
 
-def add_columns(version: TableVersion, new: NewColumns, tracker: Tracker | None = None) -> TableVersion:
+def add_columns(version: TableVersion, new: NewColumns, tracker: Tracker = SILENT) -> TableVersion:
     """Add columns in one new version. Raises AlreadyExistsError, and the errors of the source of their values."""
     if new.all_null and not version.manifest.file_version.is_legacy:
         return add_nulls(version, new.schema)
     schema, added = _extended(version, new.schema)
-    if tracker is not None:
-        total_rows = sum(num_live_rows(version, fragment) for fragment in version.manifest.fragments)
-        tracker.begin(total_rows=total_rows, total_files=len(version.manifest.fragments))
+    total_rows = sum(num_live_rows(version, fragment) for fragment in version.manifest.fragments)
+    tracker.begin(total_rows=total_rows, total_files=len(version.manifest.fragments))
     if new.checkpoint is None:
         fragments = add_column_files(version, added, new.values, tracker=tracker)
     else:
@@ -251,7 +240,7 @@ def add_columns(version: TableVersion, new: NewColumns, tracker: Tracker | None 
 
 
 def _add_resumable(
-    version: TableVersion, added: Schema, values: Values, checkpoint: Checkpoint, tracker: Tracker | None
+    version: TableVersion, added: Schema, values: Values, checkpoint: Checkpoint, tracker: Tracker
 ) -> tuple[Fragment, ...]:
     """Write a data file for every fragment, except for those that an earlier run has written."""
     fragments = []
@@ -262,7 +251,7 @@ def _add_resumable(
         if written is None or version.store.find(version.data_file_path(written.files[-1])) is None:
             written = add_column_file(version, fragment, added, values(fragment), tracker=tracker)
             checkpoint.save_fragment(written)
-        elif tracker is not None:
+        else:
             tracker.add(num_live_rows(version, fragment))
             tracker.wrote(written)
         fragments.append(written)

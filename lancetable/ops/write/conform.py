@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError
@@ -88,7 +90,10 @@ def conform_batches(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterat
                 for field in schema.fields
             ]
         for index, field in required:
-            _check_required(columns[index], field, field.name)
+            for path, _ in forbidden_nulls(columns[index], field, field.name):
+                raise SchemaMismatchError(
+                    f"The field `{path}` contained null values even though the field is marked non-null in the schema"
+                )
         yield pa.RecordBatch.from_arrays(columns, schema=target)
 
 
@@ -103,18 +108,24 @@ def _contains_required(field: Field) -> bool:
     return any(not descendant.nullable for descendant in field.walk())
 
 
-def _check_required(array: pa.Array, field: Field, path: str) -> None:
-    """Raise SchemaMismatchError for a null where the schema allows none. Children of a null parent do not count."""
+def forbidden_nulls(array: pa.Array, field: Field, path: str) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
+    """Yield the path of each non-nullable field that contains nulls, and a mask (n,) of the rows with these nulls.
+
+    Children of a null parent do not count.
+    """
     if not field.nullable and holds_null(array):
-        raise SchemaMismatchError(
-            f"The field `{path}` contained null values even though the field is marked non-null in the schema"
-        )
+        values = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+        yield path, np.asarray(values.is_null())
     if not any(map(_contains_required, field.children)):
         return
     if field.is_struct:
-        valid = array.is_valid() if array.null_count else None
+        valid = np.asarray(array.is_valid())
         for index, child in enumerate(field.children):
-            values = array.field(index)
-            _check_required(values if valid is None else values.filter(valid), child, f"{path}.{child.name}")
+            for below, nulls in forbidden_nulls(array.field(index), child, f"{path}.{child.name}"):
+                if (nulls & valid).any():
+                    yield below, nulls & valid
     elif field.is_list:
-        _check_required(array.flatten(), field.children[0], f"{path}.{field.children[0].name}")
+        parents = np.repeat(np.arange(len(array)), np.asarray(array.value_lengths().fill_null(0)))
+        child = field.children[0]
+        for below, nulls in forbidden_nulls(array.flatten(), child, f"{path}.{child.name}"):
+            yield below, np.isin(np.arange(len(array)), parents[nulls])

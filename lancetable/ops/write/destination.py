@@ -16,7 +16,7 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.manifest import BasePath
 from lancetable.format.schema import Schema
 from lancetable.format.version import DEFAULT_VERSION, FileVersion
-from lancetable.ops.tracker import Tracker
+from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.store.base import ObjectStore
 from lancetable.table.base_paths import WriteTarget, all_targets, resolve_targets, with_ids
@@ -50,7 +50,10 @@ class WriteOptions:
     target_bases: tuple[str, ...] = ()  # names or paths of bases that receive new files in turn; empty: only the table
     target_all_bases: bool = False  # new files are distributed over all bases in turn
     include_primary: bool = True  # with `target_all_bases`: the table too
-    tracker: Tracker | None = None  # counts the rows and files written
+    tracker: Tracker = SILENT  # counts the rows and files written
+
+
+DEFAULT_OPTIONS: Final = WriteOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +120,13 @@ class Destination:
             self.store,
             self.base,
             schema,
-            conform_batches(batches if tracker is None else tracker.counted(batches), schema),
+            conform_batches(tracker.counted(batches), schema),
             limits,
             self.file_version,
             options.progress,
             self.dictionaries,
             targets=self.targets,
-            completed=None if tracker is None else tracker.wrote,
+            completed=tracker.wrote,
         )
 
     def sync_bases(self) -> None:

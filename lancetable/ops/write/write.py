@@ -29,7 +29,7 @@ from lancetable.handlers.choose import choose_handler
 from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.write.blob_columns import blob_schema
 from lancetable.ops.write.conform import conform_schema
-from lancetable.ops.write.destination import Destination, WriteMode, WriteOptions
+from lancetable.ops.write.destination import DEFAULT_OPTIONS, Destination, WriteMode, WriteOptions
 from lancetable.store.memory import MemoryStore
 from lancetable.store.open import open_store
 from lancetable.table.cache import TableCache
@@ -42,7 +42,7 @@ def create(
     uri: str | os.PathLike[str],
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
-    options: WriteOptions | None = None,
+    options: WriteOptions = DEFAULT_OPTIONS,
     *,
     storage_options: Mapping[str, str] | None = None,
     commit_lock: Any = None,
@@ -84,7 +84,6 @@ def create(
     CommitStateUnknownError
         If the outcome of the commit is unknown.
     """
-    options = options or WriteOptions()
     store, base = open_store(uri, storage_options)
     address = os.fspath(uri)
     handler = choose_handler(store, address, commit_lock, storage_options)
@@ -113,7 +112,7 @@ def append(
     version: TableVersion,
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
-    options: WriteOptions | None = None,
+    options: WriteOptions = DEFAULT_OPTIONS,
 ) -> TableVersion:
     """Append rows and return the version that contains them.
 
@@ -121,7 +120,6 @@ def append(
     SchemaMismatchError ("Append with different schema ...") for other columns or types and for nulls in a required
     column; CommitConflictError, CommitStateUnknownError.
     """
-    options = options or WriteOptions()
     return _commit(version, *_write_to_table(version, schema, batches, options, "append"), options)
 
 
@@ -129,14 +127,13 @@ def overwrite(
     version: TableVersion,
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
-    options: WriteOptions | None = None,
+    options: WriteOptions = DEFAULT_OPTIONS,
 ) -> TableVersion:
     """Replace rows and schema and return the new version; older ones stay readable.
 
     Fields get new ids, indices are dropped, config and table metadata stay. `options.file_version` changes the data
     format of the table. Raises the errors of `create` except AlreadyExistsError, and CommitConflictError.
     """
-    options = options or WriteOptions()
     return _commit(version, *_write_to_table(version, schema, batches, options, "overwrite"), options)
 
 
@@ -160,7 +157,7 @@ def write_fragments(
     target: TableVersion | str | os.PathLike[str],
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
-    options: WriteOptions | None = None,
+    options: WriteOptions = DEFAULT_OPTIONS,
     *,
     mode: WriteMode = "append",
     storage_options: Mapping[str, str] | None = None,
@@ -185,7 +182,6 @@ def write_fragments(
     storage_options
         Options of the store, if `target` is an address.
     """
-    options = options or WriteOptions()
     if isinstance(target, TableVersion):
         destination, transaction = _write_to_table(target, schema, batches, options, mode)
     else:

@@ -9,7 +9,7 @@ import pytest
 import lancetable
 from lancetable.file import pool
 from lancetable.format.fragment import DataFile, Fragment
-from lancetable.ops.read import batch_sizer, record_batches
+from lancetable.ops.read import batch_sizer, scan
 from lancetable.ops.read.batch_sizer import BatchSizer
 from lancetable.ops.read.scan_run import RowRange, ScanRun
 from lancetable.table.row_sizes import least_bytes
@@ -124,7 +124,7 @@ def test_a_column_that_expands_in_memory_is_read_in_smaller_ranges(
 def test_sparse_matches_are_combined_into_full_batches(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_batches, "_MAX_PENDING", 3)
+    monkeypatch.setattr(scan, "_MAX_PENDING", 3)
     uri = str(tmp_path_factory.mktemp("pending") / "t.lance")
     data = pa.table({"id": np.arange(4000), "s": [str(number) for number in range(4000)]})
     dataset = lancetable.write_dataset(data, uri, max_rows_per_file=100, data_storage_version="2.0")

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lancetable.errors import ColumnNotFoundError, InvalidInputError, OutOfRangeError
-from lancetable.ops.read.sample import sample, slice_rows
-from lancetable.ops.read.scan import scan_table
+from lancetable.ops.read.scan import scan_table, slice_rows
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.read.take import _reorder, take_addresses, take_offsets, take_row_ids
+from lancetable.ops.read.take import _reorder, sample, take_addresses, take_offsets, take_row_ids
 
 COLUMNS: list[Any] = [
     None,

@@ -29,11 +29,10 @@ from lancetable.ops.change.spill import PartitionedRows
 from lancetable.ops.read.projection import ColumnLike
 from lancetable.ops.read.take import runs
 from lancetable.ops.read.zone_pruning import prunable_columns, prune_fragment
-from lancetable.table.fragments import read_selection, select
+from lancetable.table.fragments import ROW_ADDRESS, read_selection, select
 from lancetable.table.row_count_index import Offsets, physical_rows
 from lancetable.table.version import TableVersion
 
-_ADDRESS = "_rowaddr"
 _WINDOW_ROWS = 512 * 1024
 _MAX_LISTED_KEYS = 1024
 
@@ -116,12 +115,12 @@ class KeyMatcher:
         stack: ExitStack,
         fragments: frozenset[int] | None = None,
     ) -> None:
-        self._version, self._clauses, self._fragments = version, clauses, fragments
+        self.version, self.clauses, self.source, self.fragments = version, clauses, source, fragments
         self._on = key_fields(version.schema, clauses.on)
         self._table_keys: PartitionedRows | None = None
         if source.num_parts > 1:
             names = [field.name for field in self._on]
-            fields = [*(pa.field(field.name, field.data_type) for field in self._on), (_ADDRESS, pa.uint64())]
+            fields = [*(pa.field(field.name, field.data_type) for field in self._on), (ROW_ADDRESS, pa.uint64())]
             self._table_keys = stack.enter_context(PartitionedRows(pa.schema(fields), names))
             self._table_keys.spill()
             self._table_keys.fill(self._key_batches(), None)
@@ -132,7 +131,7 @@ class KeyMatcher:
         Raises InvalidOperationError for a match if the clauses forbid any, and for source rows with one key that match
         a row, unless a condition may choose among them.
         """
-        clauses = self._clauses
+        clauses = self.clauses
         for matches in self._in_table(part) if self._table_keys is None else self._in_part(number, part):
             if not len(matches.offsets):
                 continue
@@ -172,15 +171,15 @@ class KeyMatcher:
         addresses, source_rows = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
         for batch in self._table_keys.batches(number):
             hits, rows = part.index.matches([batch.column(field.name) for field in self._on])
-            addresses.append(batch.column(_ADDRESS).to_numpy()[hits])
+            addresses.append(batch.column(ROW_ADDRESS).to_numpy()[hits])
             source_rows.append(rows)
         matched = np.concatenate(addresses)
         order = np.argsort(matched)
-        yield from matches_by_fragment(self._version, matched[order], np.concatenate(source_rows)[order])
+        yield from matches_by_fragment(self.version, matched[order], np.concatenate(source_rows)[order])
 
     def _key_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the keys and addresses of all rows of the table."""
-        names = [*(field.name for field in self._on), _ADDRESS]
+        names = [*(field.name for field in self._on), ROW_ADDRESS]
 
         def read(window: tuple[Fragment, range]) -> pa.RecordBatch:
             fragment, rows = window
@@ -192,10 +191,10 @@ class KeyMatcher:
         return ordered(read, self._windows(None))
 
     def _windows(self, predicate: Expr | None) -> Iterator[tuple[Fragment, range]]:
-        version = self._version
+        version = self.version
         columns = {} if predicate is None else prunable_columns(version.schema, predicate)
         for fragment in version.manifest.fragments:
-            if self._fragments is not None and fragment.id not in self._fragments:
+            if self.fragments is not None and fragment.id not in self.fragments:
                 continue
             total = physical_rows(version, fragment)
             ranges = [range(total)] if predicate is None else prune_fragment(version, fragment, predicate, columns)
@@ -205,8 +204,8 @@ class KeyMatcher:
 
     def _read_keys(self, fragment: Fragment, rows: range) -> tuple[list[ColumnLike], Offsets | None]:
         """Return the keys of the live rows of a window and their offsets; None as offsets if all rows are live."""
-        selection = select(self._version, fragment, rows)
-        keys = read_selection(self._version, selection, self._on)
+        selection = select(self.version, fragment, rows)
+        keys = read_selection(self.version, selection, self._on)
         return keys, None if selection.num_rows == len(rows) else selection.offsets()
 
 

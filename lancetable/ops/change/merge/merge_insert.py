@@ -43,7 +43,7 @@ from lancetable.ops.change.rewritten_rows import (
 from lancetable.ops.change.spill import PartitionedRows
 from lancetable.ops.read.filtered_rows import matching_rows
 from lancetable.ops.schema.column_files import add_column_file, discard_column_files
-from lancetable.ops.tracker import Tracker
+from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.ops.write.destination import WriteOptions
 from lancetable.table.deletion_file_codec import build_roaring
@@ -57,10 +57,10 @@ def load_source(
     batches: Iterable[pa.RecordBatch],
     source: PartitionedRows,
     budget_bytes: int | None,
-    tracker: Tracker | None = None,
+    tracker: Tracker = SILENT,
 ) -> None:
     """Read all batches of a source into `source`, with the columns of `stored` as storage types."""
-    source.fill(conform_batches(batches if tracker is None else tracker.counted(batches), stored), budget_bytes)
+    source.fill(conform_batches(tracker.counted(batches), stored), budget_bytes)
 
 
 def merge_insert(
@@ -95,11 +95,10 @@ def prepare(
     ColumnNotFoundError for conditions; SchemaMismatchError for nulls in a required column.
     """
     clauses.check()
-    tracker = None if options is None else options.tracker
-    if tracker is not None:
-        tracker.begin("merge_insert")
+    tracker = SILENT if options is None else options.tracker
+    tracker.begin("merge_insert")
     with ExitStack() as stack:
-        merge = _Merge(version, clauses, source, stack)
+        merge = _Merge(KeyMatcher(version, clauses, source, stack))
         prepared = merge.in_columns(tracker) if clauses.write_mode is WriteMode.COLUMNS else merge.in_rows(options)
     return prepared, merge.counts
 
@@ -114,7 +113,7 @@ def prepare_part(
     """
     clauses = replace(clauses, insert=False, insert_null_keys=True)
     with ExitStack() as stack:
-        merge = _Merge(version, clauses, source, stack, frozenset(fragments))
+        merge = _Merge(KeyMatcher(version, clauses, source, stack, frozenset(fragments)))
         return merge.in_rows(None), merge.counts, merge.unmatched[0]
 
 
@@ -130,17 +129,10 @@ class _Change(NamedTuple):
 class _Merge:
     """A merge on one version; collects the state from which the transaction is built."""
 
-    def __init__(
-        self,
-        version: TableVersion,
-        clauses: Clauses,
-        source: PartitionedRows,
-        stack: ExitStack,
-        fragments: frozenset[int] | None = None,
-    ) -> None:
-        self._version, self._clauses, self._source, self._fragments = version, clauses, source, fragments
-        self._matcher = KeyMatcher(version, clauses, source, stack, fragments)
-        self._present = set(source.schema.names)
+    def __init__(self, matcher: KeyMatcher) -> None:
+        version, clauses = matcher.version, matcher.clauses
+        self._version, self._clauses, self._source, self._matcher = version, clauses, matcher.source, matcher
+        self._present = set(matcher.source.schema.names)
         self._changes = RowChanges(version, clauses, self._present)
         self._replaced: list[tuple[Fragment, Offsets]] = []  # rows that updated rows replace
         self._deleted = RowMasks(version)
@@ -235,7 +227,7 @@ class _Merge:
     def _all_deleted(self) -> dict[int, DeletionVector]:
         """Return all rows that the merge removes from their fragments, including the replaced ones."""
         if self._clauses.delete_unmatched:
-            condition, ids = self._clauses.delete_condition, self._fragments
+            condition, ids = self._clauses.delete_condition, self._matcher.fragments
             if condition is None:
                 candidates = live_rows(self._version, ids)
             else:
@@ -246,7 +238,7 @@ class _Merge:
 
     # --- rewrite columns
 
-    def in_columns(self, tracker: Tracker | None) -> Prepared:
+    def in_columns(self, tracker: Tracker) -> Prepared:
         """Write updated columns to new data files next to the existing ones of each fragment."""
         version, clauses = self._version, self._clauses
         clauses.check_column_mode(version.schema, self._present)

@@ -69,7 +69,7 @@ from lancetable.ops.maintain.fsck.report import (
     findings_of,
 )
 from lancetable.ops.maintain.validate import validate_data_file, validate_deletions
-from lancetable.ops.tracker import Tracker
+from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.store.open import open_store
 from lancetable.table import refs
 from lancetable.table.cache import TableCache
@@ -83,19 +83,14 @@ def check(
     *,
     deep: bool = False,
     storage_options: Mapping[str, str] | None = None,
-    tracker: Tracker | None = None,
+    tracker: Tracker = SILENT,
 ) -> Report:
     """Check every version of a table and every file without changing anything.
 
     Reads manifests, footers, deletion files and row ids, and with `deep` every page of every data file, in batches.
     Raises DatasetNotFoundError, and StoreError if the versions cannot be listed.
     """
-
-    def counted(rows: int, size_bytes: int) -> None:
-        if tracker is not None:
-            tracker.add(num_rows=rows, num_bytes=size_bytes)
-
-    return _Check(uri, storage_options, PageCheck(counted) if deep else None, tracker).run()
+    return _Check(uri, storage_options, PageCheck(tracker) if deep else None, tracker).run()
 
 
 def fsck(
@@ -104,7 +99,7 @@ def fsck(
     deep: bool = False,
     repair: bool = False,
     storage_options: Mapping[str, str] | None = None,
-    tracker: Tracker | None = None,
+    tracker: Tracker = SILENT,
 ) -> Report:
     """Check a whole table; with `repair`, repair it and check it again. Raises the errors of `check`."""
     report = check(uri, deep=deep, storage_options=storage_options, tracker=tracker)
@@ -112,7 +107,7 @@ def fsck(
         return report
 
     def is_intact(version: TableVersion) -> bool:
-        return _Check(uri, storage_options, PageCheck() if deep else None, None).is_intact(version)
+        return _Check(uri, storage_options, PageCheck() if deep else None, SILENT).is_intact(version)
 
     repair_table(report, is_intact, storage_options=storage_options)
     again = check(uri, deep=deep, storage_options=storage_options, tracker=tracker)
@@ -127,7 +122,7 @@ class _Check:
         uri: str | os.PathLike[str],
         storage_options: Mapping[str, str] | None,
         pages: PageCheck | None,
-        tracker: Tracker | None,
+        tracker: Tracker,
     ) -> None:
         self.store, self.base = open_store(uri, storage_options)
         self.uri, self.options = os.fspath(uri), storage_options
@@ -143,8 +138,7 @@ class _Check:
 
     def run(self) -> Report:
         report = self.report
-        if self._tracker is not None:
-            self._tracker.begin()
+        self._tracker.begin()
         opened, report.newest, report.newest_whole = self._check_root(self.uri, self.base)
         if opened is None:
             self._note(
@@ -316,7 +310,7 @@ class _Check:
         if key not in self._files:
             self.report.files += 1
             self._files[key] = list(findings_of(kind, path, partial(check, path)))
-            if self._tracker is not None and kind == "data file":
+            if kind == "data file":
                 self._tracker.add(num_files=1)
         return self._files[key]
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -26,7 +26,6 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError, LanceError
 from lancetable.file.blobs.descriptor import described, replace_blobs, with_bytes
 from lancetable.file.blobs.storage import BlobLocations, locate_blobs
-from lancetable.file.column_interfaces import holds_null
 from lancetable.file.container import FileMetadata
 from lancetable.file.encodings_v0_1.statistics import read_zones
 from lancetable.file.extension import user_array
@@ -38,6 +37,8 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.schema import BLOB_KEY, Field
 from lancetable.ops.maintain.fsck.report import Finding, finding_of, findings_of
 from lancetable.ops.maintain.fsck.zones import ZoneCheck
+from lancetable.ops.tracker import SILENT, Tracker
+from lancetable.ops.write.conform import forbidden_nulls
 from lancetable.store.base import ByteRange
 from lancetable.table.file_layouts import Part, file_layouts, files_of
 from lancetable.table.fragments import blob_data_file
@@ -51,7 +52,6 @@ _MAX_ROWS = 1 << 20
 _MAX_FINDINGS = 8  # of one column of one file
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-Counted: TypeAlias = Callable[[int, int], object]
 
 
 @dataclass(slots=True)
@@ -63,16 +63,12 @@ class _Column:
 
 
 class PageCheck:
-    """Deep check of a table. Results are kept, so that each column of a file is read once.
+    """Deep check of a table. Results are kept, so that each column of a file is read once."""
 
-    `counted(rows, bytes)` is called for each batch.
-    """
-
-    def __init__(self, counted: Counted = lambda rows, size: None) -> None:
-        self._counted = counted
+    def __init__(self, tracker: Tracker = SILENT) -> None:
+        self._tracker = tracker
         self._columns: dict[tuple[object, ...], _Column] = {}
         self._statistics: dict[str, tuple[FileStatistics | None, list[Finding]]] = {}
-        self._described: dict[int, tuple[Field, Field]] = {}
         self.unused: dict[str, set[int]] = {}  # columns of data files that no version has, by path
         self.with_zones: set[str] = set()  # columns for which a data file has bounds
         self.columns: set[str] = set()
@@ -90,7 +86,7 @@ class PageCheck:
         for field in version.schema.fields:
             self.columns.add(field.name)
             try:
-                layout = layouts.layout(version, fragment, (self._read_as(field),))
+                layout = layouts.layout(version, fragment, (described(field),))
             except Exception as error:
                 yield finding_of("data file", path, error, f"fragment {fragment.id}, column {field.name!r}")
                 continue
@@ -100,14 +96,6 @@ class PageCheck:
             for part in layout.parts:
                 for read in part.fields:
                     yield from self._check_part(version, fragment, part, read)
-
-    def _read_as(self, field: Field) -> Field:
-        """Return the field with descriptions in place of blobs; the same object for the same field."""
-        original, result = self._described.get(id(field), (None, None))
-        if result is None or original is not field:
-            result = described(field)
-            self._described[id(field)] = (field, result)
-        return result
 
     def _note_unused(self, version: TableVersion, fragment: Fragment) -> None:
         live = {field.id for field in version.schema.walk()}
@@ -145,7 +133,7 @@ class PageCheck:
             where = f"column {field.name!r}, rows {rows.start} to {rows.stop}"
             try:
                 array = _read_rows(version, part, field, rows)
-                self._counted(len(rows), array.nbytes)
+                self._tracker.add(num_rows=len(rows), num_bytes=array.nbytes)
                 batches.adapt(array.nbytes)
                 problem = _structure_problem(array)
                 if problem is None and len(array) != len(rows):
@@ -153,9 +141,9 @@ class PageCheck:
                 if problem is not None:
                     raise CorruptFileError(problem, path=part.path)
                 if nulls is not None:
-                    mask = _forbidden_nulls(field, array)
-                    if mask is not None:
-                        nulls[rows.start : rows.stop] = mask
+                    checked = replace(field, children=()) if has_blobs else field
+                    for _, mask in forbidden_nulls(array, checked, field.name):
+                        nulls[rows.start : rows.stop] |= mask
                 if has_blobs:
                     _read_blobs(version, fragment, bytes_field, array)
                 else:
@@ -271,33 +259,6 @@ _BINARY_CHECKS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_bina
 
 
 # --- nulls ------------------------------------------------------------------------------------------------------------
-
-
-def _forbidden_nulls(field: Field, array: pa.Array) -> Mask | None:
-    """Return the rows with a null in a non-nullable field, at any depth; None if there are none."""
-    if all(child.nullable for child in field.walk()):
-        return None
-    masks: list[Mask] = []
-    if not field.nullable and holds_null(array):
-        nulls = array.dictionary_decode().is_null() if pa.types.is_dictionary(array.type) else array.is_null()
-        masks.append(np.asarray(nulls))
-    if not _has_blobs(field):
-        masks += _nulls_of_children(field, array)
-    return np.logical_or.reduce(masks) if masks else None
-
-
-def _nulls_of_children(field: Field, array: pa.Array) -> Iterator[Mask]:
-    if pa.types.is_struct(array.type):
-        valid = np.asarray(array.is_valid())
-        for index, child in enumerate(field.children[: array.type.num_fields]):
-            nulls = _forbidden_nulls(child, array.field(index))
-            if nulls is not None:
-                yield nulls & valid
-    elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-        nulls = _forbidden_nulls(field.children[0], array.flatten())
-        if nulls is not None:
-            parents = np.repeat(np.arange(len(array)), np.asarray(array.value_lengths().fill_null(0)))
-            yield np.isin(np.arange(len(array)), parents[nulls])
 
 
 def _check_live_nulls(

@@ -94,11 +94,11 @@ class ZoneCheck:
             return
         for index, (leaf, stats) in enumerate(self._leaves):
             actual = leaf.summary.finish(firsts, self._zone_rows)
-            for problem, wrong in self._compare(index, leaf, stats, actual):
+            for problem, wrong in self._compare(index, stats, actual):
                 if wrong.any():
                     yield self._message(leaf, problem, wrong)
 
-    def _compare(self, index: int, leaf: Leaf, stats: ZoneStats, actual: ZoneStats) -> Iterator[tuple[str, Any]]:
+    def _compare(self, index: int, stats: ZoneStats, actual: ZoneStats) -> Iterator[tuple[str, Any]]:
         assert actual.null_count is not None
         if stats.null_count is not None:
             yield "the number of nulls differs from that of the values", stats.null_count != actual.null_count
