@@ -226,13 +226,11 @@ class InlineBytes:
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> Self:
         """Parse the output of `asdict`. Raises InvalidInputError for any other form."""
-        numbers = value.get(cls.KEY)
-        if numbers is None or len(value) != 1:
-            raise InvalidInputError(
-                f"{cls.__name__}: expected an object with the key {cls.KEY!r}, found {sorted(value)}"
-            )
+        if not isinstance(value, Mapping) or value.keys() != {cls.KEY}:
+            found = sorted(value) if isinstance(value, Mapping) else value
+            raise InvalidInputError(f"{cls.__name__}: expected an object with the key {cls.KEY!r}, found {found!r}")
         try:
-            return cls(bytes(numbers))
+            return cls(bytes(value[cls.KEY]))
         except (TypeError, ValueError) as error:
             raise InvalidInputError(f"{cls.__name__}: {cls.KEY!r} is not a list of bytes") from error
 
@@ -360,6 +358,8 @@ class FragmentMetadata:
         missing = [key for key in ("id", "files", "physical_rows") if key not in value]
         if missing:
             raise InvalidInputError(f"fragment JSON lacks the keys {', '.join(missing)}")
+        if not isinstance(value["files"], list):
+            raise InvalidInputError(f"the files of fragment JSON are a list, not {type(value['files']).__name__}")
         if value.get("overlays"):
             raise scope.unsupported("data overlays", planned=True, name="FragmentMetadata.from_json")
         files = [checked(frozen.DataFile.from_json, file) for file in value["files"]]
@@ -379,7 +379,7 @@ class FragmentMetadata:
         UnsupportedFeatureError
             If the fragment has data overlays.
         """
-        if not 0 <= self.id < U64 or self.physical_rows is None or self.physical_rows < 0:
+        if not all(isinstance(number, int) and 0 <= number < U64 for number in (self.id, self.physical_rows)):
             raise InvalidInputError(f"a fragment cannot have id {self.id} and {self.physical_rows} rows")
         if self.overlays:
             raise scope.unsupported("data overlays", planned=True)
@@ -411,7 +411,7 @@ class FragmentMetadata:
 
 # The optional parts of a fragment in the order of its JSON form, each with the parser of its own form.
 OPTIONAL_PARTS: dict[str, Callable[[Any], Any]] = {
-    "deletion_file": lambda value: DeletionFile(**value),
+    "deletion_file": lambda value: DeletionFile.from_format(checked(frozen.DeletionFile.from_json, value)),
     "row_id_meta": RowIdMeta.parse,
     "created_at_version_meta": RowDatasetVersionMeta.parse,
     "last_updated_at_version_meta": RowDatasetVersionMeta.parse,

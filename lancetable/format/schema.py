@@ -99,11 +99,6 @@ class Field:
         return None if name is None else name.decode("utf-8", "replace")
 
     @property
-    def is_leaf(self) -> bool:
-        """True if this field has no child fields; also true for an empty struct."""
-        return not self.children
-
-    @property
     def is_struct(self) -> bool:
         """True if this is a struct."""
         return self.logical_type == "struct"
@@ -405,10 +400,6 @@ class Schema:
         """Return a schema without the fields with these ids; a struct that loses all its children is removed too."""
         kept = [_remove(field, ids) for field in self.fields]
         return Schema(tuple(field for field in kept if field is not None), self.metadata)
-
-    def difference(self, other: Schema) -> Schema:
-        """Return a schema with the fields whose ids the other schema does not have."""
-        return self.without({field.id for field in other.walk() if not field.children})
 
     def merge(self, other: pa.Schema, *, first_id: int | None = None) -> Schema:
         """Return a schema with the fields of an Arrow schema added; structs that exist in both are merged recursively.

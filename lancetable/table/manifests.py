@@ -152,7 +152,7 @@ def pack(message: table_pb2.Manifest, transaction: bytes, index_section: bytes |
 
 def packed_file(location: ManifestLocation, message: table_pb2.Manifest, data: bytes) -> ManifestFile:
     """Return the parsed file `data`, which `pack` built from `message`. The message must not be modified afterwards."""
-    return ManifestFile(Manifest.from_proto(message, location.path), replace(location, size_bytes=len(data)), data)
+    return ManifestFile(Manifest(message, location.path), replace(location, size_bytes=len(data)), data)
 
 
 @dataclass(frozen=True, slots=True)
