@@ -61,6 +61,9 @@ def column(kind: pa.DataType, n: int, rng: np.random.Generator) -> pa.Array:
         return maker.from_arrays(pa.array(offsets), column(kind.value_type, int(offsets[-1]), rng))
     if types.is_struct(kind):
         return pa.StructArray.from_arrays([column(field.type, n, rng) for field in kind], fields=list(kind))
+    if types.is_dictionary(kind):
+        indices = pa.array(rng.integers(0, 9, n), kind.index_type)
+        return pa.DictionaryArray.from_arrays(indices, pa.array(range(9)).cast(kind.value_type))
     return random_values(rng, kind, n)
 
 
