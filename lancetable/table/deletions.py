@@ -116,10 +116,7 @@ def read(version: TableVersion, fragment: Fragment) -> DeletionVector | None:
         lambda: _load(version.store, path, file, fragment.physical_rows),
         lambda vector: vector.offsets().nbytes + 200,
     )
-    recorded = file.num_deleted_rows
-    if recorded is not None and len(vector) != recorded:
-        detail = f"the file has {len(vector)} deleted rows, the manifest records {recorded}"
-        raise _corrupt(path, detail, recorded, len(vector))
+    _check_count(path, file, len(vector))
     return vector
 
 
@@ -138,10 +135,17 @@ def _load(store: ObjectStore, path: str, file: DeletionFile, physical_rows: int 
             raise _corrupt(path, "a row offset occurs twice")
     else:
         offsets = parse_roaring(data, path, max_count=limit)
+    _check_count(path, file, len(offsets))
     if physical_rows is not None and len(offsets) and offsets[-1] >= physical_rows:
         detail = f"row offset {offsets[-1]} in a fragment of {physical_rows} rows"
         raise _corrupt(path, detail, f"below {physical_rows}", int(offsets[-1]))
     return DeletionVector._of_sorted(offsets)
+
+
+def _check_count(path: str, file: DeletionFile, count: int) -> None:
+    if file.num_deleted_rows not in (None, count):
+        detail = f"the file has {count} deleted rows, the manifest records {file.num_deleted_rows}"
+        raise _corrupt(path, detail, file.num_deleted_rows, count)
 
 
 def _corrupt(path: str, detail: str, expected: object = None, found: object = None) -> CorruptFileError:

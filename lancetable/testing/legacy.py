@@ -7,27 +7,12 @@ import pyarrow as pa
 
 from lancetable.testing.strategies import random_values
 
-INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+_INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+_FRACTIONS = [pa.float16(), pa.float32(), pa.float64(), pa.decimal128(10, 2), pa.decimal256(40, 3)]
+_TIMES = [pa.date32(), pa.date64(), pa.time32("s"), pa.time64("ns"), pa.timestamp("us", "UTC"), pa.duration("ms")]
+_BYTES = [pa.binary(3), pa.binary(), pa.large_binary(), pa.string(), pa.large_string()]
 TYPES: dict[str, pa.DataType] = {
-    **{str(kind): kind for kind in INTEGERS},
-    "bool": pa.bool_(),
-    "half": pa.float16(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "decimal": pa.decimal128(10, 2),
-    "wide decimal": pa.decimal256(40, 3),
-    "date": pa.date32(),
-    "date ms": pa.date64(),
-    "time": pa.time32("s"),
-    "time ns": pa.time64("ns"),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "duration": pa.duration("ms"),
-    "fixed binary": pa.binary(3),
-    "binary": pa.binary(),
-    "large binary": pa.large_binary(),
-    "string": pa.string(),
-    "large string": pa.large_string(),
-    "null": pa.null(),
+    **{str(kind): kind for kind in (*_INTEGERS, *_FRACTIONS, *_TIMES, *_BYTES, pa.bool_(), pa.null())},
     "list": pa.list_(pa.int16()),
     "list of strings": pa.large_list(pa.string()),
     "list of lists": pa.list_(pa.list_(pa.float32())),
