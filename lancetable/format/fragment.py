@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, ClassVar, Final
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.format.messages import ProtoMessage, field_values, register
+from lancetable.format.messages import ProtoMessage, register
 from lancetable.format.paths import check_relative, deletion_name
 from lancetable.format.version import FileVersion
 from lancetable.proto import table_pb2
@@ -43,7 +43,7 @@ class DeletionKind(Enum):
 def _parse_kind(number: int) -> DeletionKind:
     if number not in (0, 1):
         raise CorruptFileError(f"unknown kind of deletion file: {number}", expected="0 or 1", found=number)
-    return DeletionKind(number)
+    return DeletionKind.BITMAP if number else DeletionKind.ARROW_ARRAY
 
 
 register(table_pb2.DeletionFile.DeletionFileType.DESCRIPTOR, _parse_kind, lambda kind: kind.value)
@@ -147,6 +147,17 @@ class DeletionFile(ProtoMessage):
         return deletion_name(fragment_id, self.read_version, self.id, self.kind.suffix)
 
     @classmethod
+    def from_proto(cls, message: table_pb2.DeletionFile) -> DeletionFile:
+        """Convert from protobuf. Raises CorruptFileError if the kind of file is unknown."""
+        return cls(
+            _parse_kind(message.file_type),
+            message.read_version,
+            message.id,
+            message.num_deleted_rows or None,
+            message.base_id if message.HasField("base_id") else None,
+        )
+
+    @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> DeletionFile:
         """Parse the JSON form of pylance. Raises CorruptFileError for missing keys or values of the wrong type."""
         label = _json_str(value, "file_type")
@@ -193,13 +204,20 @@ class Fragment(ProtoMessage):
     @classmethod
     def from_proto(cls, message: table_pb2.DataFragment) -> Fragment:
         """Convert from protobuf. Raises CorruptFileError for ids, counts and paths that are out of range or unsafe."""
-        values = field_values(cls, message)
-        _check_counts(message.id, message.physical_rows, values["deletion_file"])
+        # Explicit, because a table may have 100,000 fragments, and the conversion by names takes longer.
+        fragment_id, physical_rows = message.id, message.physical_rows
+        deletion_file = DeletionFile.from_proto(message.deletion_file) if message.HasField("deletion_file") else None
+        _check_counts(fragment_id, physical_rows, deletion_file)
         return cls(
-            row_ids=_lineage(message, "row_id_sequence"),
-            created_at=_lineage(message, "created_at_version_sequence"),
-            last_updated_at=_lineage(message, "last_updated_at_version_sequence"),
-            **values,
+            fragment_id,
+            tuple([DataFile.from_proto(file) for file in message.files]),
+            physical_rows or None,
+            deletion_file,
+            _lineage(message, "row_id_sequence"),
+            _lineage(message, "created_at_version_sequence"),
+            _lineage(message, "last_updated_at_version_sequence"),
+            tuple([overlay.SerializeToString() for overlay in message.overlays]) if message.overlays else (),
+            message.clustering_id,
         )
 
     def to_proto(self) -> table_pb2.DataFragment:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import array
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -94,7 +93,7 @@ def parse_arrow(data: memoryview, path: str, *, max_count: int) -> Offsets:
     footer_start = len(data) - 10 - footer_bytes
     if not schema.equals(_ARROW_SCHEMA, check_metadata=True):
         fail(f"expected the schema {_ARROW_SCHEMA}, found {schema}", footer_start)
-    footer = _root(data[footer_start : footer_start + footer_bytes], footer_start, fail)
+    footer = _Table(data[footer_start : footer_start + footer_bytes], footer_start, fail)
     if footer.table(1).scalar(0, "<h", 0) != 0:
         fail("big-endian data", footer_start)
     if footer.vector(2, 24)[1] != 0:
@@ -111,7 +110,7 @@ def parse_arrow(data: memoryview, path: str, *, max_count: int) -> Offsets:
         fail(str(error), start)
     if message.type != "record batch":
         fail("the message is not a record batch", start)
-    batch = _root(memoryview(message.metadata), start, fail).table(2)
+    batch = _Table(memoryview(message.metadata), start, fail).table(2)
     return _batch_values(batch, memoryview(message.body), start, max_count, fail)
 
 
@@ -157,19 +156,21 @@ def _decompressed(compression: _Table, values: memoryview, expected: int, offset
         fail(f"{codec}: {error}", offset)
 
 
-@dataclass(frozen=True, slots=True)
 class _Table:
     """One table of a flatbuffer. `base` is the position of the flatbuffer in the file, `at` that of the table in it."""
 
-    view: memoryview
-    base: int
-    fail: Fail
-    at: int
+    __slots__ = ("_num_slots", "_vtable", "at", "base", "fail", "position", "view")
 
-    @property
-    def position(self) -> int:
-        """Position of the table in the file."""
-        return self.base + self.at
+    def __init__(self, view: memoryview, base: int, fail: Fail, at: int | None = None) -> None:
+        """Find the fields of a table, by default the one that the flatbuffer begins with."""
+        self.view, self.base, self.fail = view, base, fail
+        self.at = self.unpack("<I", 0) if at is None else at
+        self.position = base + self.at
+        self._vtable = self.at - self.unpack("<i", self.at)
+        vtable_bytes = self.unpack("<H", self._vtable)
+        if vtable_bytes < 4 or self._vtable + vtable_bytes > len(view):
+            fail("a metadata table does not fit", self.position)
+        self._num_slots = (vtable_bytes - 4) // 2
 
     def unpack(self, form: str, at: int) -> int:
         """Return the number at a position in the flatbuffer."""
@@ -179,11 +180,7 @@ class _Table:
 
     def field(self, slot: int) -> int:
         """Return the position of a field in the flatbuffer, 0 if it is absent."""
-        vtable = self.at - self.unpack("<i", self.at)
-        vtable_bytes = self.unpack("<H", vtable)
-        if vtable_bytes < 4 or vtable + vtable_bytes > len(self.view):
-            self.fail("a metadata table does not fit", self.position)
-        offset = self.unpack("<H", vtable + 4 + 2 * slot) if slot < (vtable_bytes - 4) // 2 else 0
+        offset = self.unpack("<H", self._vtable + 4 + 2 * slot) if slot < self._num_slots else 0
         return self.at + offset if offset else 0
 
     def scalar(self, slot: int, form: str, default: int) -> int:
@@ -191,28 +188,25 @@ class _Table:
         at = self.field(slot)
         return self.unpack(form, at) if at else default
 
-    def table(self, slot: int) -> _Table:
-        """Return the table that a field refers to."""
+    def _target(self, slot: int) -> int:
         at = self.field(slot)
         if not at:
             self.fail("required metadata is missing", self.position)
-        return replace(self, at=at + self.unpack("<I", at))
+        return at + self.unpack("<I", at)
+
+    def table(self, slot: int) -> _Table:
+        """Return the table that a field refers to."""
+        return _Table(self.view, self.base, self.fail, self._target(slot))
 
     def vector(self, slot: int, item_bytes: int) -> tuple[int, int]:
         """Return the file position of the first item and the number of items; (position, 0) if absent."""
         if not self.field(slot):
             return self.position, 0
-        items = self.table(slot)
-        count = self.unpack("<I", items.at)
-        if items.at + 4 + count * item_bytes > len(self.view):
-            self.fail(f"a list of {count} entries does not fit", items.position)
-        return items.position + 4, count
-
-
-def _root(view: memoryview, base: int, fail: Fail) -> _Table:
-    """Return the table that a flatbuffer begins with."""
-    start = _Table(view, base, fail, 0)
-    return replace(start, at=start.unpack("<I", 0))
+        at = self._target(slot)
+        count = self.unpack("<I", at)
+        if at + 4 + count * item_bytes > len(self.view):
+            self.fail(f"a list of {count} entries does not fit", self.base + at)
+        return self.base + at + 4, count
 
 
 # --- roaring form ----------------------------------------------------------------------------------------------------

@@ -83,7 +83,8 @@ class DeletionVector:
 
     def intersects(self, other: DeletionVector) -> bool:
         """Return True if an offset is in both vectors."""
-        return len(self.union(other)) < len(self) + len(other)
+        small, large = sorted((self._offsets, other._offsets), key=len)
+        return bool((large.searchsorted(small, "right") > large.searchsorted(small)).any())
 
     def live_offsets(self, physical_rows: int) -> npt.NDArray[np.int64]:
         """Return the physical offsets that are live, ascending."""
