@@ -204,13 +204,11 @@ class InlineBytes:
         InvalidInputError
             If `value` has another form.
         """
-        numbers = value.get(cls.KEY)
-        if numbers is None or len(value) != 1:
-            raise InvalidInputError(
-                f"{cls.__name__}: expected an object with the key {cls.KEY!r}, found {sorted(value)}"
-            )
+        if not isinstance(value, Mapping) or value.keys() != {cls.KEY}:
+            found = sorted(value) if isinstance(value, Mapping) else value
+            raise InvalidInputError(f"{cls.__name__}: expected an object with the key {cls.KEY!r}, found {found!r}")
         try:
-            return cls(bytes(numbers))
+            return cls(bytes(value[cls.KEY]))
         except (TypeError, ValueError) as error:
             raise InvalidInputError(f"{cls.__name__}: {cls.KEY!r} is not a list of bytes") from error
 
@@ -342,6 +340,8 @@ class FragmentMetadata:
         missing = [key for key in ("id", "files", "physical_rows") if key not in value]
         if missing:
             raise InvalidInputError(f"fragment JSON lacks the keys {', '.join(missing)}")
+        if not isinstance(value["files"], list):
+            raise InvalidInputError(f"the files of fragment JSON are a list, not {type(value['files']).__name__}")
         if value.get("overlays"):
             scope.raise_unsupported("data overlays", planned=True, name="FragmentMetadata.from_json")
         return FragmentMetadata.from_format(checked(frozen.Fragment.from_json, value))
@@ -356,7 +356,7 @@ class FragmentMetadata:
         UnsupportedFeatureError
             If the fragment has data overlays.
         """
-        if not 0 <= self.id < U64 or self.physical_rows is None or self.physical_rows < 0:
+        if not all(isinstance(number, int) and 0 <= number < U64 for number in (self.id, self.physical_rows)):
             raise InvalidInputError(f"a fragment cannot have id {self.id} and {self.physical_rows} rows")
         if self.overlays:
             scope.raise_unsupported("data overlays", planned=True)

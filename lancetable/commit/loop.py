@@ -439,7 +439,7 @@ class _CommitRun:
         location, data = self._lost_attempt.location, self._existing
         self._existing = None
         try:
-            file, committed = transactions.met(store, base, location, data)
+            file, committed = transactions.read_existing(store, base, location, data)
         except CorruptFileError as error:
             raise self.base.explained(location, error) from error
         published = self._apply_version(file, committed, False)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Final
 
 from lancetable.errors import InvalidInputError
+
+_QUOTED_NAME: Final = re.compile(r"`((?:[^`]|``)*)`(?!`)")
 
 
 def parse_path(path: str) -> list[str]:
@@ -30,24 +34,18 @@ def _parse_quoted_path(path: str) -> list[str]:
     names: list[str] = []
     position = 0
     while position <= len(path):
-        if path[position : position + 1] == "`":
-            end = position + 1
-            while True:
-                end = path.find("`", end)
-                if end < 0:
-                    raise InvalidInputError(f"column path {path!r} contains an unclosed backtick")
-                if path[end : end + 2] != "``":
-                    break
-                end += 2
-            names.append(path[position + 1 : end].replace("``", "`"))
-            position = end + 1
+        if path.startswith("`", position):
+            match = _QUOTED_NAME.match(path, position)
+            if match is None:
+                raise InvalidInputError(f"column path {path!r} contains an unclosed backtick")
+            names.append(match[1].replace("``", "`"))
+            position = match.end()
             if position < len(path) and path[position] != ".":
                 raise InvalidInputError(f"column path {path!r}: a dot must follow a name in backticks")
         else:
-            end = path.find(".", position)
-            end = len(path) if end < 0 else end
-            names.append(path[position:end])
-            position = end
+            name = path[position:].partition(".")[0]
+            names.append(name)
+            position += len(name)
         position += 1
     return names
 

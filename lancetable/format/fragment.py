@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.format.messages import register
+from lancetable.format.messages import ProtoMessage, register
 from lancetable.format.paths import check_relative, deletion_name
 from lancetable.format.version import FileVersion
 from lancetable.proto import table_pb2
@@ -40,6 +40,15 @@ class DeletionKind(Enum):
         return "array" if self is DeletionKind.ARROW_ARRAY else "bitmap"
 
 
+def _parse_kind(number: int) -> DeletionKind:
+    if number not in (0, 1):
+        raise CorruptFileError(f"unknown kind of deletion file: {number}", expected="0 or 1", found=number)
+    return DeletionKind.BITMAP if number else DeletionKind.ARROW_ARRAY
+
+
+register(table_pb2.DeletionFile.DeletionFileType.DESCRIPTOR, _parse_kind, lambda kind: kind.value)
+
+
 class LineagePlace(Enum):
     """Location of a fragment's row ids or row versions when they are not inline in the manifest."""
 
@@ -48,13 +57,19 @@ class LineagePlace(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class DataFile:
+class DataFile(ProtoMessage):
     """One data file and the columns that it stores for its fragment. Source: protos/table.proto, DataFile.
 
     `path` is relative to the data directory. `fields[i]` is stored in the file's column `column_indices[i]`; 0.1 files
     have no column indices. `size_bytes` is None if unknown.
     """
 
+    message_class: ClassVar = table_pb2.DataFile
+    renamed: ClassVar = {
+        "major": "file_major_version",
+        "minor": "file_minor_version",
+        "size_bytes": "file_size_bytes",
+    }
     path: str
     fields: tuple[int, ...]
     column_indices: tuple[int, ...] = ()
@@ -108,46 +123,19 @@ class DataFile:
             message.base_id if message.HasField("base_id") else None,
         )
 
-    def to_proto(self) -> table_pb2.DataFile:
-        """Convert to protobuf."""
-        message = table_pb2.DataFile(
-            path=self.path,
-            fields=self.fields,
-            column_indices=self.column_indices,
-            file_major_version=self.major,
-            file_minor_version=self.minor,
-            file_size_bytes=self.size_bytes or 0,
-        )
-        if self.base_id is not None:
-            message.base_id = self.base_id
-        return message
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dict for JSON, with the keys of pylance in the order of pylance."""
-        return {
-            "fields": list(self.fields),
-            "column_indices": list(self.column_indices),
-            "file_major_version": self.major,
-            "file_minor_version": self.minor,
-            "file_size_bytes": self.size_bytes,
-            "base_id": self.base_id,
-            "path": self.path,
-        }
-
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> DataFile:
-        """Parse the result of `to_json`. Raises CorruptFileError for missing keys or values of the wrong type."""
+        """Parse the JSON form of pylance. Raises CorruptFileError for missing keys or values of the wrong type."""
         _json_str(value, "path")
         return cls.from_proto(_json_message(table_pb2.DataFile, value))
 
 
-register(table_pb2.DataFile.DESCRIPTOR, DataFile.from_proto, DataFile.to_proto)
-
-
 @dataclass(frozen=True, slots=True)
-class DeletionFile:
+class DeletionFile(ProtoMessage):
     """Reference to the file that stores a fragment's deletion vector. Source: protos/table.proto, DeletionFile."""
 
+    message_class: ClassVar = table_pb2.DeletionFile
+    renamed: ClassVar = {"kind": "file_type"}
     kind: DeletionKind  # also determines the suffix of the name
     read_version: int  # version that the delete was computed from
     id: int  # random, to make the name unique
@@ -161,42 +149,17 @@ class DeletionFile:
     @classmethod
     def from_proto(cls, message: table_pb2.DeletionFile) -> DeletionFile:
         """Convert from protobuf. Raises CorruptFileError if the kind of file is unknown."""
-        file_type = message.file_type
-        if file_type not in (0, 1):
-            raise CorruptFileError(f"unknown kind of deletion file: {file_type}", expected="0 or 1", found=file_type)
         return cls(
-            DeletionKind.BITMAP if file_type else DeletionKind.ARROW_ARRAY,
+            _parse_kind(message.file_type),
             message.read_version,
             message.id,
             message.num_deleted_rows or None,
             message.base_id if message.HasField("base_id") else None,
         )
 
-    def to_proto(self) -> table_pb2.DeletionFile:
-        """Convert to protobuf."""
-        message = table_pb2.DeletionFile(
-            file_type=table_pb2.DeletionFile.DeletionFileType.Name(self.kind.value),
-            read_version=self.read_version,
-            id=self.id,
-            num_deleted_rows=self.num_deleted_rows or 0,
-        )
-        if self.base_id is not None:
-            message.base_id = self.base_id
-        return message
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dict for JSON, with the keys of pylance in the order of pylance."""
-        return {
-            "read_version": self.read_version,
-            "id": self.id,
-            "file_type": self.kind.label,
-            "num_deleted_rows": self.num_deleted_rows,
-            "base_id": self.base_id,
-        }
-
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> DeletionFile:
-        """Parse the result of `to_json`. Raises CorruptFileError for missing keys or values of the wrong type."""
+        """Parse the JSON form of pylance. Raises CorruptFileError for missing keys or values of the wrong type."""
         label = _json_str(value, "file_type")
         kinds = {kind.label: kind.value for kind in DeletionKind}
         if label not in kinds:
@@ -205,7 +168,7 @@ class DeletionFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Fragment:
+class Fragment(ProtoMessage):
     """A horizontal slice of the table: data files that store columns of the same rows. Source: protos/table.proto.
 
     `physical_rows` includes deleted rows; it is None if the writer did not record it. `row_ids`, `created_at` and
@@ -214,6 +177,7 @@ class Fragment:
     are.
     """
 
+    message_class: ClassVar = table_pb2.DataFragment
     id: int
     files: tuple[DataFile, ...] = ()
     physical_rows: int | None = None
@@ -240,6 +204,7 @@ class Fragment:
     @classmethod
     def from_proto(cls, message: table_pb2.DataFragment) -> Fragment:
         """Convert from protobuf. Raises CorruptFileError for ids, counts and paths that are out of range or unsafe."""
+        # Explicit, because a table may have 100,000 fragments, and the conversion by names takes longer.
         fragment_id, physical_rows = message.id, message.physical_rows
         deletion_file = DeletionFile.from_proto(message.deletion_file) if message.HasField("deletion_file") else None
         _check_counts(fragment_id, physical_rows, deletion_file)
@@ -260,59 +225,11 @@ class Fragment:
 
         Raises UnsupportedFeatureError if a sequence is stored in a file of its own, which this library never writes.
         """
-        message = table_pb2.DataFragment(
-            id=self.id,
-            files=[file.to_proto() for file in self.files],
-            deletion_file=None if self.deletion_file is None else self.deletion_file.to_proto(),
-            physical_rows=self.physical_rows or 0,
-            overlays=[table_pb2.DataOverlayFile.FromString(overlay) for overlay in self.overlays],
-            clustering_id=self.clustering_id,
-        )
+        message: table_pb2.DataFragment = ProtoMessage.to_proto(self)
         _set_lineage(message, "row_ids", self.row_ids)
         _set_lineage(message, "created_at_versions", self.created_at)
         _set_lineage(message, "last_updated_at_versions", self.last_updated_at)
         return message
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dict for JSON, with the keys of pylance in the order of pylance; bytes become lists of integers."""
-        return {
-            "id": self.id,
-            "files": [file.to_json() for file in self.files],
-            "overlays": [list(overlay) for overlay in self.overlays],
-            "physical_rows": self.physical_rows,
-            "deletion_file": None if self.deletion_file is None else self.deletion_file.to_json(),
-            "row_id_meta": _lineage_to_json(self.row_ids, "Inline"),
-            "created_at_version_meta": _lineage_to_json(self.created_at, "inline"),
-            "last_updated_at_version_meta": _lineage_to_json(self.last_updated_at, "inline"),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Fragment:
-        """Parse the result of `to_json`; the keys id and files are required.
-
-        Raises CorruptFileError for missing keys, values of the wrong type and paths that leave the data directory.
-        """
-        counts = {key: value.get(key) for key in ("id", "physical_rows")}
-        message = _json_message(table_pb2.DataFragment, counts)
-        files = value.get("files")
-        if not isinstance(files, list) or value.get("id") is None:
-            raise CorruptFileError("fragment JSON lacks id or files", expected="id and files", found=sorted(value))
-        deletion_json = value.get("deletion_file")
-        deletion_file = None if deletion_json is None else DeletionFile.from_json(deletion_json)
-        _check_counts(message.id, message.physical_rows, deletion_file)
-        return cls(
-            message.id,
-            tuple(DataFile.from_json(file) for file in files),
-            message.physical_rows or None,
-            deletion_file,
-            _lineage_from_json(value.get("row_id_meta"), "Inline"),
-            _lineage_from_json(value.get("created_at_version_meta"), "inline"),
-            _lineage_from_json(value.get("last_updated_at_version_meta"), "inline"),
-            tuple(_json_bytes(overlay) for overlay in value.get("overlays") or ()),
-        )
-
-
-register(table_pb2.DataFragment.DESCRIPTOR, Fragment.from_proto, Fragment.to_proto)
 
 
 def _check_counts(fragment_id: int, physical_rows: int, deletion_file: DeletionFile | None) -> None:
@@ -359,24 +276,6 @@ def _set_lineage(message: table_pb2.DataFragment, name: str, value: bytes | Line
         )
 
 
-def _lineage_to_json(value: bytes | LineagePlace | None, key: str) -> dict[str, Any] | None:
-    if value is None:
-        return None
-    return {key: list(value)} if isinstance(value, bytes) else {value.value: None}
-
-
-def _lineage_from_json(value: Any, key: str) -> bytes | LineagePlace | None:
-    if value is None:
-        return None
-    if isinstance(value, dict):
-        if key in value:
-            return _json_bytes(value[key])
-        for place in LineagePlace:
-            if place.value in value:
-                return place
-    raise CorruptFileError(f"malformed sequence in fragment JSON: {str(value)[:50]}", expected=key)
-
-
 def _json_message(message_class: Any, value: Mapping[str, Any]) -> Any:
     """Return a message with the values of a dict whose keys are names of fields; other keys are ignored."""
     try:
@@ -390,10 +289,3 @@ def _json_str(value: Any, key: str) -> str:
     if not isinstance(string, str):
         raise CorruptFileError(f"expected a string for {key} in the JSON", expected=key, found=type(string).__name__)
     return string
-
-
-def _json_bytes(value: Any) -> bytes:
-    try:
-        return bytes(value)
-    except (TypeError, ValueError) as error:
-        raise CorruptFileError(f"expected a list of bytes in the JSON: {error}") from error

@@ -61,11 +61,6 @@ class IndexMetadata(ProtoMessage):
     raw: bytes = field(default=b"", repr=False)
 
     @property
-    def type_name(self) -> str:
-        """Message name of the index details, such as `BTreeIndexDetails`; empty if unknown."""
-        return self.type_url.rpartition("/")[2].rpartition(".")[2]
-
-    @property
     def is_system(self) -> bool:
         """True if the table itself uses this entry, for example the map of compacted rows."""
         return self.name.startswith("__lance_")

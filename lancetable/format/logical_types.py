@@ -280,10 +280,8 @@ def from_arrow(data_type: pa.DataType) -> str:
         return "large_list.struct" if _is_struct(data_type.value_type) else "large_list"
     if types.is_fixed_size_list(data_type):
         return _fixed_size_list_string(data_type)
-    if types.is_decimal128(data_type):
-        return f"decimal:128:{data_type.precision}:{data_type.scale}"
-    if types.is_decimal256(data_type):
-        return f"decimal:256:{data_type.precision}:{data_type.scale}"
+    if types.is_decimal128(data_type) or types.is_decimal256(data_type):
+        return f"decimal:{data_type.bit_width}:{data_type.precision}:{data_type.scale}"
     if types.is_fixed_size_binary(data_type):
         return f"fixed_size_binary:{data_type.byte_width}"
     if types.is_dictionary(data_type):

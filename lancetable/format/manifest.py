@@ -18,6 +18,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from lancetable.errors import CorruptFileError
+from lancetable.format.flags import STABLE_ROW_IDS, V2_FORMAT
 from lancetable.format.fragment import MAX_ROWS, Fragment
 from lancetable.format.messages import ProtoMessage
 from lancetable.format.schema import Field, Schema
@@ -25,8 +26,6 @@ from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.proto import table_pb2
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_STABLE_ROW_IDS: Final = 2
-_V2_FORMAT: Final = 4
 # Longer lists do not cache their converted fragments, to bound the memory of a scan over all of them.
 _MAX_CACHED_FRAGMENTS: Final = 8192
 
@@ -97,10 +96,6 @@ class FragmentList(Sequence[Fragment]):
     def __repr__(self) -> str:
         return f"FragmentList({len(self)} fragments)"
 
-    def message(self, index: int) -> table_pb2.DataFragment:
-        """Return one message, which must not be modified."""
-        return self._messages[index]
-
     def messages(self) -> Sequence[table_pb2.DataFragment]:
         """Return all messages, which must not be modified."""
         return self._messages
@@ -128,17 +123,6 @@ class FragmentList(Sequence[Fragment]):
             return None
         index = rank if self._order is None else int(self._order[rank])
         return index if int(ids[index]) == fragment_id else None
-
-    def positions(self, fragment_ids: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-        """Return the list positions of fragment ids: (n,) ids -> (n,) positions, -1 for an unknown id."""
-        ids = self.ids()
-        wanted = np.asarray(fragment_ids, dtype=np.uint64)
-        if not len(ids):
-            return np.full(len(wanted), -1, np.intp)
-        positions = np.minimum(np.searchsorted(ids, wanted, sorter=self._order), len(ids) - 1)
-        if self._order is not None:
-            positions = self._order[positions]
-        return np.where(ids[positions] == wanted, positions, -1)
 
     def by_id(self, fragment_id: int) -> Fragment | None:
         """Return the fragment with this id; None if there is no such fragment."""
@@ -209,11 +193,6 @@ class Manifest:
         self.path = path  # of the manifest file, for error messages
         self._schema: Schema | None = None
         self._fragments: FragmentList | None = None
-
-    @classmethod
-    def from_proto(cls, message: table_pb2.Manifest, path: str | None = None) -> Manifest:
-        """Wrap a parsed message; `path` is used in error messages."""
-        return cls(message, path)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, path: str | None = None) -> Manifest:
@@ -295,11 +274,6 @@ class Manifest:
             ) from None
 
     @property
-    def timestamp_local(self) -> datetime:
-        """Commit time as a naive datetime in the local time zone, as `versions()` returns it."""
-        return self.timestamp.astimezone().replace(tzinfo=None)
-
-    @property
     def reader_flags(self) -> int:
         """Feature flags that a reader must support; see `lancetable.format.flags`."""
         return self.message.reader_feature_flags
@@ -312,7 +286,7 @@ class Manifest:
     @property
     def has_stable_row_ids(self) -> bool:
         """True if rows keep their ids when they are moved."""
-        return bool(self.message.reader_feature_flags & _STABLE_ROW_IDS)
+        return bool(self.message.reader_feature_flags & STABLE_ROW_IDS)
 
     @property
     def max_fragment_id(self) -> int | None:
@@ -365,7 +339,7 @@ class Manifest:
                 return FileVersion.from_manifest_pair(file.file_major_version, file.file_minor_version, self.path)
         if self.message.HasField("data_format"):
             return FileVersion.LEGACY
-        return STABLE_VERSION if self.writer_flags & _V2_FORMAT else FileVersion.LEGACY
+        return STABLE_VERSION if self.writer_flags & V2_FORMAT else FileVersion.LEGACY
 
     @property
     def config(self) -> Mapping[str, str]:

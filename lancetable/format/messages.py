@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from google.protobuf.message_factory import GetMessageClass
@@ -84,12 +85,14 @@ def _conversion(descriptor: Any, is_optional: bool) -> tuple[Callable[[Any], Any
         )
     read, write = _value_conversion(descriptor)
     if descriptor.default_value == []:  # a repeated field
+        if read is _unchanged:
+            return lambda message: tuple(getattr(message, name)), _unchanged
         return (
             lambda message: tuple([read(value) for value in getattr(message, name)]),
             lambda values: [write(value) for value in values],
         )
     if not is_optional:
-        return lambda message: read(getattr(message, name)), write
+        return attrgetter(name) if read is _unchanged else lambda message: read(getattr(message, name)), write
     if descriptor.has_presence:
         return lambda message: read(getattr(message, name)) if message.HasField(name) else None, write
     return lambda message: read(getattr(message, name)) or None, write

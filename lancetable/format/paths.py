@@ -29,7 +29,6 @@ TRANSACTIONS_DIR: Final = "_transactions"
 DATA_DIR: Final = "data"
 DELETIONS_DIR: Final = "_deletions"
 INDICES_DIR: Final = "_indices"
-REFS_DIR: Final = "_refs"
 TAGS_DIR: Final = "_refs/tags"
 BRANCHES_DIR: Final = "_refs/branches"
 TREE_DIR: Final = "tree"
@@ -166,11 +165,6 @@ def parse_deletion_name(name: str) -> tuple[int, int, int, str] | None:
     if fragment_id is None or read_version is None or deletion_id is None:
         return None
     return fragment_id, read_version, deletion_id, suffix
-
-
-def index_dir(base: str, index_uuid: str) -> str:
-    """Return the directory of one index segment. Raises CorruptFileError if `index_uuid` is unsafe."""
-    return join(base, f"{INDICES_DIR}/{check_relative(index_uuid)}")
 
 
 # ------------------------------------------------------------------------------------------------------------- refs

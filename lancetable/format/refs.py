@@ -37,12 +37,25 @@ class _RefFile:
     @classmethod
     def from_json(cls, data: bytes | memoryview, path: str | None = None) -> Self:
         """Parse a file. Raises CorruptFileError, with `path`, if it is malformed."""
-        items = _load(data, path)
+        where = path or "unknown path"
+        try:
+            items = json.loads(bytes(data))
+        except (ValueError, RecursionError) as error:
+            raise CorruptFileError(f"malformed JSON: {where}: {error}", path=path) from error
+        if not isinstance(items, dict):
+            raise CorruptFileError(f"not a JSON object: {where}", path=path, expected="an object")
         values = {}
         for key, (name, kind, is_required) in cls.keys.items():
-            value = _get(items, key, kind, path)
+            value = items.get(key)
             if value is None and is_required:
-                raise CorruptFileError(f"missing field `{key}`: {path or 'unknown path'}", path=path, expected=key)
+                raise CorruptFileError(f"missing field `{key}`: {where}", path=path, expected=key)
+            has_type = value is None or (isinstance(value, kind) and not isinstance(value, bool))
+            if not has_type or (isinstance(value, int) and not 0 <= value <= MAX_U64):
+                raise CorruptFileError(
+                    f"field `{key}` is not of type {kind.__name__} or out of range: {where}",
+                    path=path,
+                    expected=kind.__name__,
+                )
             values[name] = _CONVERSIONS[name](value, path) if name in _CONVERSIONS else value
         return cls(**values)
 
@@ -191,31 +204,3 @@ def parse_time(string: str) -> int:
 
 
 _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
-
-
-# ------------------------------------------------------------------------------------------------------------- JSON
-
-
-def _load(data: bytes | memoryview, path: str | None) -> dict[str, Any]:
-    try:
-        value = json.loads(bytes(data))
-    except (ValueError, RecursionError) as error:
-        raise CorruptFileError(f"malformed JSON: {path or 'unknown path'}: {error}", path=path) from error
-    if not isinstance(value, dict):
-        raise CorruptFileError(f"not a JSON object: {path or 'unknown path'}", path=path, expected="an object")
-    return value
-
-
-def _get(value: Mapping[str, Any], key: str, kind: type, path: str | None) -> Any:
-    """Return the value of a key; None if it is absent or null."""
-    item: Any = value.get(key)
-    if item is None:
-        return None
-    has_type = isinstance(item, kind) and not isinstance(item, bool)
-    if not has_type or (isinstance(item, int) and not 0 <= item <= MAX_U64):
-        raise CorruptFileError(
-            f"field `{key}` is not of type {kind.__name__} or out of range: {path or 'unknown path'}",
-            path=path,
-            expected=kind.__name__,
-        )
-    return item

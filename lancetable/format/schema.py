@@ -27,7 +27,7 @@ from lancetable.errors import (
     UnsupportedFeatureError,
 )
 from lancetable.format import logical_types
-from lancetable.format.arrow_extensions import SchemaCapsule, extension_metadata, restore_extensions
+from lancetable.format.arrow_extensions import extension_metadata, restore_extensions
 from lancetable.format.field_paths import format_path, parse_path
 from lancetable.format.logical_types import EXTENSION_METADATA_KEY, EXTENSION_NAME_KEY
 from lancetable.proto import file_pb2
@@ -97,11 +97,6 @@ class Field:
         """Name of the Arrow extension type of this field, if it has one."""
         name = self.metadata.get(EXTENSION_NAME_KEY)
         return None if name is None else name.decode("utf-8", "replace")
-
-    @property
-    def is_leaf(self) -> bool:
-        """True if this field has no child fields; also true for an empty struct."""
-        return not self.children
 
     @property
     def is_struct(self) -> bool:
@@ -270,10 +265,8 @@ class Schema:
         """Return the Arrow schema for users; see `Field.to_arrow`. Cached."""
         schema = self._arrow
         if schema is None:
-            schema = pa.schema([field._to_plain_arrow() for field in self.fields], metadata=self.metadata or None)
-            if any(field._has_extension() for field in self.fields):
-                schema = _restore_schema_extensions(schema, self.fields)
-            self._arrow = schema
+            fields = [field.to_arrow() for field in self.fields]
+            schema = self._arrow = pa.schema(fields, metadata=self.metadata or None)
         return schema
 
     def to_storage_arrow(self) -> pa.Schema:
@@ -379,36 +372,28 @@ class Schema:
         Field ids are unchanged. Raises ColumnNotFoundError if a path does not exist, and InvalidInputError if it is
         malformed.
         """
-        selection: dict[int, set[int] | None] = {}
+        selected_ids: set[int] = set()
+        columns: dict[int, Field] = {}  # top-level fields in the order in which they are named first
         for path in paths:
             match = self.field(path)
             if match is None:
                 raise ColumnNotFoundError(f"column {path!r} is not in the schema; it has {', '.join(self.names)}")
-            self._select(match, selection)
-        by_id = self.by_id
-        fields = [_prune(by_id[field_id], kept) for field_id, kept in selection.items()]
-        return Schema(tuple(fields), self.metadata)
+            selected_ids.add(match.id)
+            while match.parent_id >= 0:
+                match = self.by_id[match.parent_id]
+            columns[match.id] = match
+        return Schema(_prune(columns.values(), selected_ids), self.metadata)
 
     def project_ids(self, ids: Iterable[int]) -> Schema:
         """Return a schema with only the fields with these ids, their descendants and ancestors, in schema order.
 
         Raises KeyError if an id does not exist.
         """
-        selection: dict[int, set[int] | None] = {}
-        for field_id in ids:
-            self._select(self.by_id[field_id], selection)
-        return Schema(
-            tuple(_prune(field, selection[field.id]) for field in self.fields if field.id in selection), self.metadata
-        )
+        return Schema(_prune(self.fields, {self.by_id[field_id].id for field_id in ids}), self.metadata)
 
     def without(self, ids: set[int]) -> Schema:
         """Return a schema without the fields with these ids; a struct that loses all its children is removed too."""
-        kept = [_remove(field, ids) for field in self.fields]
-        return Schema(tuple(field for field in kept if field is not None), self.metadata)
-
-    def difference(self, other: Schema) -> Schema:
-        """Return a schema with the fields whose ids the other schema does not have."""
-        return self.without({field.id for field in other.walk() if not field.children})
+        return Schema(_remove(self.fields, ids), self.metadata)
 
     def merge(self, other: pa.Schema, *, first_id: int | None = None) -> Schema:
         """Return a schema with the fields of an Arrow schema added; structs that exist in both are merged recursively.
@@ -440,18 +425,6 @@ class Schema:
     def replace_field(self, new: Field) -> Schema:
         """Return a schema in which `new` replaces the field with the same id, at any depth."""
         return Schema(tuple(_replace(field, new) for field in self.fields), self.metadata)
-
-    def _select(self, field: Field, selection: dict[int, set[int] | None]) -> None:
-        """Add a field to a selection: id of the top-level ancestor -> ids of selected descendants, or None for all."""
-        top = field
-        while top.parent_id >= 0:
-            top = self.by_id[top.parent_id]
-        if top is field:
-            selection[top.id] = None
-            return
-        selected_ids = selection.setdefault(top.id, set())
-        if selected_ids is not None:
-            selected_ids.add(field.id)
 
 
 # ------------------------------------------------------------------------------------------------------ from protos
@@ -540,21 +513,12 @@ def _check_children(field: Field, path: str | None) -> None:
             expected=expected,
             found=len(field.children),
         )
-    if expected == 1:
-        _check_only_child(field, field.children[0], path)
-
-
-def _check_only_child(parent: Field, child: Field, path: str | None) -> None:
-    kind = parent.logical_type
-    if kind == "map":
-        suits = child.logical_type == "struct" and len(child.children) == 2
-    elif kind.endswith(".struct") or kind.startswith("fixed_size_list:"):
-        suits = child.logical_type == "struct"
-    else:
+    if expected != 1 or field.logical_type in ("list", "large_list"):
         return
-    if not suits:
+    (child,) = field.children
+    if child.logical_type != "struct" or (field.logical_type == "map" and len(child.children) != 2):
         raise CorruptFileError(
-            f"column {parent.name!r} of type {kind} cannot hold {child.logical_type}",
+            f"column {field.name!r} of type {field.logical_type} cannot hold {child.logical_type}",
             path=path,
             expected="struct",
             found=child.logical_type,
@@ -631,9 +595,7 @@ def _child_fields(data_type: pa.DataType, logical_type: str) -> list[pa.Field]:
     data_type = logical_types.storage_type(data_type)
     if logical_type == "struct":
         return [data_type.field(index) for index in range(data_type.num_fields)]
-    if logical_type in ("list", "list.struct", "large_list", "large_list.struct"):
-        return [data_type.value_field]
-    if logical_type.startswith("fixed_size_list:struct:"):
+    if logical_type.startswith(("list", "large_list", "fixed_size_list:struct:")):
         return [data_type.value_field]
     if logical_type == "map":
         entries = pa.struct([data_type.key_field.with_nullable(False), data_type.item_field])
@@ -684,43 +646,36 @@ def _check_names(names: Sequence[str]) -> None:
 
 def _check_keys(fields: Iterable[Field]) -> None:
     for field in fields:
-        if field.is_primary_key and field.nullable:
+        key = next((descendant.name for descendant in field.walk() if descendant.is_primary_key), None)
+        if key is not None and field.nullable:
             raise InvalidSchemaError(
-                f"primary key column {field.name!r} and all its ancestors must not be nullable", column=field.name
+                f"primary key column {key!r} and all its ancestors must not be nullable", column=key
             )
-        if field.children:
-            keys = [descendant for descendant in field.walk() if descendant.is_primary_key]
-            if keys and field.nullable:
-                raise InvalidSchemaError(
-                    f"primary key column {keys[0].name!r} and all its ancestors must not be nullable",
-                    column=keys[0].name,
-                )
-            _check_keys(field.children)
+        _check_keys(field.children)
 
 
 # -------------------------------------------------------------------------------------------------- editing the tree
 
 
-def _prune(field: Field, selected_ids: set[int] | None) -> Field:
-    if selected_ids is None or field.id in selected_ids:
-        return field
-    children = tuple(
-        _prune(child, selected_ids)
-        for child in field.children
-        if any(descendant.id in selected_ids for descendant in child.walk())
-    )
-    return replace(field, children=children)
+def _prune(fields: Iterable[Field], selected_ids: set[int]) -> tuple[Field, ...]:
+    """Return the selected fields, and the ancestors of selected fields without their other children."""
+    kept = []
+    for field in fields:
+        if field.id in selected_ids:
+            kept.append(field)
+        elif field.children and (children := _prune(field.children, selected_ids)):
+            kept.append(replace(field, children=children))
+    return tuple(kept)
 
 
-def _remove(field: Field, ids: set[int]) -> Field | None:
-    if field.id in ids:
-        return None
-    if not field.children:
-        return field
-    children = tuple(child for child in (_remove(child, ids) for child in field.children) if child is not None)
-    if not children:
-        return None
-    return field if children == field.children else replace(field, children=children)
+def _remove(fields: Iterable[Field], ids: set[int]) -> tuple[Field, ...]:
+    """Return the fields without those with these ids, and without structs that lose all their children."""
+    kept = []
+    for field in fields:
+        children = _remove(field.children, ids)
+        if field.id not in ids and (children or not field.children):
+            kept.append(field if children == field.children else replace(field, children=children))
+    return tuple(kept)
 
 
 def _replace(field: Field, new: Field) -> Field:
@@ -771,14 +726,3 @@ def _arrow_field(
         # Other writers create non-nullable null fields, which pyarrow's constructor rejects.
         return pa.field(name, data_type, True, metadata or None).with_nullable(False)
     return pa.field(name, data_type, nullable, metadata or None)
-
-
-def _restore_schema_extensions(arrow: pa.Schema, fields: Sequence[Field]) -> pa.Schema:
-    try:
-        return pa.schema(SchemaCapsule(arrow))
-    except (pa.ArrowException, ValueError, TypeError, KeyError):
-        restored = [
-            restore_extensions(plain) if field._has_extension() else plain
-            for plain, field in zip(arrow, fields, strict=True)
-        ]
-        return pa.schema(restored, metadata=arrow.metadata)

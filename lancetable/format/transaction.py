@@ -242,11 +242,6 @@ class UpdateMap(ProtoMessage):
         entries = [_Proto.UpdateMapEntry(key=key, value=value) for key, value in self.entries.items()]
         return _Proto.UpdateMap(update_entries=entries, replace=self.replace)
 
-    def apply(self, old: Mapping[str, str]) -> dict[str, str]:
-        """Return the changed map."""
-        changed = {**({} if self.replace else old), **self.entries}
-        return {key: value for key, value in changed.items() if value is not None}
-
 
 @dataclass(frozen=True, slots=True)
 class UpdateConfig(ProtoMessage):
@@ -405,11 +400,6 @@ class Transaction:
     ) -> Transaction:
         """Return a transaction with a new uuid."""
         return cls(read_version, str(uuid_module.uuid4()), operation, tag, dict(properties))
-
-    @property
-    def commit_message(self) -> str | None:
-        """The commit message in the properties; None if there is none."""
-        return self.properties.get(COMMIT_MESSAGE_KEY)
 
     @classmethod
     def from_proto(cls, message: _Proto) -> Transaction:

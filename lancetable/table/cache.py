@@ -60,18 +60,20 @@ class TableCache:
                 _, (_, evicted_bytes) = self._entries.popitem(last=False)
                 self._size_bytes -= evicted_bytes
 
+    def computed(self, key: Hashable, make: Callable[[], T], size_bytes: Callable[[T], int]) -> T:
+        """Return the value stored under `key`; call `make` and store its result unless there is one."""
+        value: T | None = self.get(key)
+        if value is None:
+            value = make()
+            self.put(key, value, size_bytes(value))
+        return value
+
     def derived(self, kind: Hashable, source: object, make: Callable[[], T], size_bytes: Callable[[T], int]) -> T:
         """Return a value computed from the object `source`; call `make` unless the value is cached.
 
         The entry is found by the identity of `source`, which it references, so that the identity is not reused.
         """
-        key = (kind, id(source))
-        entry: tuple[object, T] | None = self.get(key)
-        if entry is not None and entry[0] is source:
-            return entry[1]
-        value = make()
-        self.put(key, (source, value), size_bytes(value))
-        return value
+        return self.computed((kind, id(source)), lambda: (source, make()), lambda entry: size_bytes(entry[1]))[1]
 
     def clear(self) -> None:
         """Remove all entries."""

@@ -93,7 +93,7 @@ def parse_arrow(data: memoryview, path: str, *, max_count: int) -> Offsets:
     footer_start = len(data) - 10 - footer_bytes
     if not schema.equals(_ARROW_SCHEMA, check_metadata=True):
         fail(f"expected the schema {_ARROW_SCHEMA}, found {schema}", footer_start)
-    footer = _Flatbuffer(data[footer_start : footer_start + footer_bytes], footer_start, fail).root()
+    footer = _Table(data[footer_start : footer_start + footer_bytes], footer_start, fail)
     if footer.table(1).scalar(0, "<h", 0) != 0:
         fail("big-endian data", footer_start)
     if footer.vector(2, 24)[1] != 0:
@@ -110,7 +110,7 @@ def parse_arrow(data: memoryview, path: str, *, max_count: int) -> Offsets:
         fail(str(error), start)
     if message.type != "record batch":
         fail("the message is not a record batch", start)
-    batch = _Flatbuffer(memoryview(message.metadata), start, fail).root().table(2)
+    batch = _Table(memoryview(message.metadata), start, fail).table(2)
     return _batch_values(batch, memoryview(message.body), start, max_count, fail)
 
 
@@ -122,15 +122,14 @@ def _batch_values(batch: _Table, body: memoryview, start_of_batch: int, max_coun
     buffers, num_buffers = batch.vector(2, 16)
     if num_nodes != 1 or num_buffers != 2:
         fail("expected 1 node and 2 buffers", batch.position)
-    view, base = batch.buffer.view, batch.buffer.base
-    node_length, null_count = struct.unpack_from("<qq", view, nodes - base)
+    node_length, null_count = struct.unpack_from("<qq", batch.view, nodes - batch.base)
     if node_length != count or null_count != 0:
         fail(f"the column has {node_length} values and {null_count} nulls, the batch {count} rows", nodes)
-    start, length = struct.unpack_from("<qq", view, buffers - base + 16)
+    start, length = struct.unpack_from("<qq", batch.view, buffers - batch.base + 16)
     if start < 0 or length < 0 or start + length > len(body):
         fail("the values are outside the batch", buffers)
     values = body[start : start + length]
-    if batch.has(3):
+    if batch.field(3):
         values = _decompressed(batch.table(3), values, 4 * count, start_of_batch, fail)
     if len(values) < 4 * count:
         fail(f"{len(values)} bytes of values for {count} rows", start_of_batch)
@@ -157,70 +156,57 @@ def _decompressed(compression: _Table, values: memoryview, expected: int, offset
         fail(f"{codec}: {error}", offset)
 
 
-class _Flatbuffer:
-    """Flatbuffer inside a file; `base` is its position in the file, for error messages."""
+class _Table:
+    """One table of a flatbuffer. `base` is the position of the flatbuffer in the file, `at` that of the table in it."""
 
-    __slots__ = ("base", "fail", "size", "view")
+    __slots__ = ("_num_slots", "_vtable", "at", "base", "fail", "position", "view")
 
-    def __init__(self, view: memoryview, base: int, fail: Fail) -> None:
-        self.view, self.base, self.size, self.fail = view, base, len(view), fail
+    def __init__(self, view: memoryview, base: int, fail: Fail, at: int | None = None) -> None:
+        """Find the fields of a table, by default the one that the flatbuffer begins with."""
+        self.view, self.base, self.fail = view, base, fail
+        self.at = self.unpack("<I", 0) if at is None else at
+        self.position = base + self.at
+        self._vtable = self.at - self.unpack("<i", self.at)
+        vtable_bytes = self.unpack("<H", self._vtable)
+        if vtable_bytes < 4 or self._vtable + vtable_bytes > len(view):
+            fail("a metadata table does not fit", self.position)
+        self._num_slots = (vtable_bytes - 4) // 2
 
     def unpack(self, form: str, at: int) -> int:
-        if at < 0 or at + struct.calcsize(form) > self.size:
+        """Return the number at a position in the flatbuffer."""
+        if at < 0 or at + struct.calcsize(form) > len(self.view):
             self.fail("metadata points outside itself", self.base + at)
         return int(struct.unpack_from(form, self.view, at)[0])
 
-    def root(self) -> _Table:
-        return _Table(self, self.unpack("<I", 0))
-
-
-class _Table:
-    __slots__ = ("_at", "_slots", "_vtable", "buffer")
-
-    def __init__(self, buffer: _Flatbuffer, at: int) -> None:
-        self.buffer, self._at = buffer, at
-        self._vtable = at - buffer.unpack("<i", at)
-        vtable_bytes = buffer.unpack("<H", self._vtable)
-        if vtable_bytes < 4 or self._vtable + vtable_bytes > buffer.size:
-            buffer.fail("a metadata table does not fit", self.position)
-        self._slots = (vtable_bytes - 4) // 2
-
-    @property
-    def position(self) -> int:
-        return self.buffer.base + self._at
-
-    def _field(self, slot: int) -> int:
-        """Return the position of field `slot` in the flatbuffer, 0 if it is absent."""
-        if slot >= self._slots:
-            return 0
-        offset = self.buffer.unpack("<H", self._vtable + 4 + 2 * slot)
-        return self._at + offset if offset else 0
-
-    def has(self, slot: int) -> bool:
-        return self._field(slot) != 0
+    def field(self, slot: int) -> int:
+        """Return the position of a field in the flatbuffer, 0 if it is absent."""
+        offset = self.unpack("<H", self._vtable + 4 + 2 * slot) if slot < self._num_slots else 0
+        return self.at + offset if offset else 0
 
     def scalar(self, slot: int, form: str, default: int) -> int:
-        at = self._field(slot)
-        return self.buffer.unpack(form, at) if at else default
+        """Return the number in a field."""
+        at = self.field(slot)
+        return self.unpack(form, at) if at else default
 
     def _target(self, slot: int) -> int:
-        at = self._field(slot)
+        at = self.field(slot)
         if not at:
-            self.buffer.fail("required metadata is missing", self.position)
-        return at + self.buffer.unpack("<I", at)
+            self.fail("required metadata is missing", self.position)
+        return at + self.unpack("<I", at)
 
     def table(self, slot: int) -> _Table:
-        return _Table(self.buffer, self._target(slot))
+        """Return the table that a field refers to."""
+        return _Table(self.view, self.base, self.fail, self._target(slot))
 
     def vector(self, slot: int, item_bytes: int) -> tuple[int, int]:
         """Return the file position of the first item and the number of items; (position, 0) if absent."""
-        if not self.has(slot):
+        if not self.field(slot):
             return self.position, 0
         at = self._target(slot)
-        count = self.buffer.unpack("<I", at)
-        if at + 4 + count * item_bytes > self.buffer.size:
-            self.buffer.fail(f"a list of {count} entries does not fit", self.buffer.base + at)
-        return self.buffer.base + at + 4, count
+        count = self.unpack("<I", at)
+        if at + 4 + count * item_bytes > len(self.view):
+            self.fail(f"a list of {count} entries does not fit", self.base + at)
+        return self.base + at + 4, count
 
 
 # --- roaring form ----------------------------------------------------------------------------------------------------

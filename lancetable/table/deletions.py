@@ -83,27 +83,14 @@ class DeletionVector:
 
     def intersects(self, other: DeletionVector) -> bool:
         """Return True if an offset is in both vectors."""
-        small, large = sorted((self, other), key=len)
-        return bool(large.contains_mask(small._offsets).any())
-
-    def contains_mask(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Return which of `rows`, in any order, are deleted."""
-        if not len(self._offsets):
-            return np.zeros(len(rows), np.bool_)
-        rows = np.asarray(rows)
-        at = np.searchsorted(self._offsets, rows)
-        at[at == len(self._offsets)] = 0
-        return np.asarray(self._offsets[at] == rows)
-
-    def live_mask(self, physical_rows: int) -> npt.NDArray[np.bool_]:
-        """Return which physical rows are live."""
-        live = np.ones(physical_rows, np.bool_)
-        live[self._offsets] = False
-        return live
+        small, large = sorted((self._offsets, other._offsets), key=len)
+        return bool((large.searchsorted(small, "right") > large.searchsorted(small)).any())
 
     def live_offsets(self, physical_rows: int) -> npt.NDArray[np.int64]:
         """Return the physical offsets that are live, ascending."""
-        return np.flatnonzero(self.live_mask(physical_rows))
+        live = np.ones(physical_rows, np.bool_)
+        live[self._offsets] = False
+        return np.flatnonzero(live)
 
 
 def _frozen(offsets: Offsets) -> Offsets:
@@ -125,12 +112,12 @@ def read(version: TableVersion, fragment: Fragment) -> DeletionVector | None:
         return None
     path = version.deletion_file_path(fragment.id, file)
     key = ("deletions", version.store.key(path))
-    vector: DeletionVector | None = version.cache.get(key)
-    if vector is None:
-        vector = _load(version.store, path, file, fragment.physical_rows)
-        version.cache.put(key, vector, vector.offsets().nbytes + 200)
-    elif file.num_deleted_rows is not None and len(vector) != file.num_deleted_rows:
-        raise _wrong_count(path, file.num_deleted_rows, len(vector))
+    vector = version.cache.computed(
+        key,
+        lambda: _load(version.store, path, file, fragment.physical_rows),
+        lambda vector: vector.offsets().nbytes + 200,
+    )
+    _check_count(path, file, len(vector))
     return vector
 
 
@@ -149,16 +136,17 @@ def _load(store: ObjectStore, path: str, file: DeletionFile, physical_rows: int 
             raise _corrupt(path, "a row offset occurs twice")
     else:
         offsets = parse_roaring(data, path, max_count=limit)
-    if file.num_deleted_rows is not None and len(offsets) != file.num_deleted_rows:
-        raise _wrong_count(path, file.num_deleted_rows, len(offsets))
+    _check_count(path, file, len(offsets))
     if physical_rows is not None and len(offsets) and offsets[-1] >= physical_rows:
         detail = f"row offset {offsets[-1]} in a fragment of {physical_rows} rows"
         raise _corrupt(path, detail, f"below {physical_rows}", int(offsets[-1]))
     return DeletionVector._of_sorted(offsets)
 
 
-def _wrong_count(path: str, expected: int, found: int) -> CorruptFileError:
-    return _corrupt(path, f"the file has {found} deleted rows, the manifest records {expected}", expected, found)
+def _check_count(path: str, file: DeletionFile, count: int) -> None:
+    if file.num_deleted_rows not in (None, count):
+        detail = f"the file has {count} deleted rows, the manifest records {file.num_deleted_rows}"
+        raise _corrupt(path, detail, file.num_deleted_rows, count)
 
 
 def _corrupt(path: str, detail: str, expected: object = None, found: object = None) -> CorruptFileError:

@@ -81,7 +81,7 @@ def read_manifest(store: ObjectStore, location: ManifestLocation) -> ManifestFil
     return _parsed(store, location, *store.read_tail(location.path, location.size_bytes, _TAIL_BYTES))
 
 
-def met_manifest(store: ObjectStore, location: ManifestLocation, data: bytes | memoryview) -> ManifestFile:
+def parse_manifest(store: ObjectStore, location: ManifestLocation, data: bytes | memoryview) -> ManifestFile:
     """Parse the complete manifest file `data`. Errors as for `read_manifest`."""
     return _parsed(store, location, memoryview(data), len(data))
 
@@ -152,7 +152,7 @@ def pack(message: table_pb2.Manifest, transaction: bytes, index_section: bytes |
 
 def packed_file(location: ManifestLocation, message: table_pb2.Manifest, data: bytes) -> ManifestFile:
     """Return the parsed file `data`, which `pack` built from `message`. The message must not be modified afterwards."""
-    return ManifestFile(Manifest.from_proto(message, location.path), replace(location, size_bytes=len(data)), data)
+    return ManifestFile(Manifest(message, location.path), replace(location, size_bytes=len(data)), data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +203,9 @@ def history(version: TableVersion) -> list[VersionSummary]:
         if location.version == version.version:
             return summarize(version.manifest)
         key = ("version_summary", version.store.key(location.path), identity_of(version.store, location))
-        summary: VersionSummary | None = version.cache.get(key)
-        if summary is None:
-            summary = summarize(read_manifest(version.store, location).manifest)
-            version.cache.put(key, summary, _MAX_SUMMARY_BYTES)
-        return summary
+        return version.cache.computed(
+            key, lambda: summarize(read_manifest(version.store, location).manifest), lambda _: _MAX_SUMMARY_BYTES
+        )
 
     return map_versions(version.store, summary_of, locations)
 

@@ -64,12 +64,11 @@ def row_id_sequence(version: TableVersion, fragment: Fragment) -> RowIdSequence:
         raise CorruptFileError(
             f"fragment {fragment.id} has no row ids in a table with stable row ids", path=version.location.path
         )
-    key = ("row ids", data)
-    sequence: RowIdSequence | None = version.cache.get(key)
-    if sequence is None:
-        sequence = RowIdSequence.from_bytes(data, fragment.physical_rows, version.location.path)
-        version.cache.put(key, sequence, 2 * len(data) + 256)
-    return sequence
+    return version.cache.computed(
+        ("row ids", data),
+        lambda: RowIdSequence.from_bytes(data, fragment.physical_rows, version.location.path),
+        lambda _: 2 * len(data) + 256,
+    )
 
 
 def row_ids_at(version: TableVersion, fragment: Fragment, offsets: npt.NDArray[np.int64]) -> U64Array:
@@ -91,11 +90,11 @@ def row_versions_at(
     data = _inline_bytes(version, fragment, versions, "row versions")
     if data is None:
         return np.full(len(offsets), FIRST_VERSION, dtype=np.uint64)
-    key = ("row versions", data)
-    sequence: RowVersionSequence | None = version.cache.get(key)
-    if sequence is None:
-        sequence = RowVersionSequence.from_bytes(data, fragment.physical_rows, version.location.path)
-        version.cache.put(key, sequence, 120 * len(sequence.runs) + len(data) + 128)
+    sequence = version.cache.computed(
+        ("row versions", data),
+        lambda: RowVersionSequence.from_bytes(data, fragment.physical_rows, version.location.path),
+        lambda sequence: 120 * len(sequence.runs) + len(data) + 128,
+    )
     return sequence.at(offsets)
 
 

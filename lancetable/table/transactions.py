@@ -10,7 +10,7 @@ from lancetable.errors import CorruptFileError, NotFoundError, UnsupportedFeatur
 from lancetable.format.paths import transaction_name, transaction_path
 from lancetable.format.transaction import Transaction
 from lancetable.store.base import Durability
-from lancetable.table.manifests import ManifestFile, map_versions, met_manifest, read_manifest
+from lancetable.table.manifests import ManifestFile, map_versions, parse_manifest, read_manifest
 
 if TYPE_CHECKING:
     from lancetable.handlers.base import ManifestLocation
@@ -58,11 +58,11 @@ def read_since(
     )
 
 
-def met(
+def read_existing(
     store: ObjectStore, base: str, location: ManifestLocation, data: bytes | memoryview
 ) -> tuple[ManifestFile, Transaction | None]:
     """Return manifest and transaction of a version whose complete manifest file is `data`."""
-    return _with_transaction(store, base, met_manifest(store, location, data))
+    return _with_transaction(store, base, parse_manifest(store, location, data))
 
 
 def _with_transaction(store: ObjectStore, base: str, file: ManifestFile) -> tuple[ManifestFile, Transaction | None]:

@@ -26,13 +26,12 @@ from lancetable.errors import (
 from lancetable.format.flags import check_readable
 from lancetable.format.paths import (
     DATA_DIR,
+    DELETIONS_DIR,
     DETACHED_BIT,
     TREE_DIR,
     ManifestNaming,
     branch_root,
     check_relative,
-    data_path,
-    deletion_path,
     join,
 )
 from lancetable.handlers.choose import choose_handler
@@ -170,10 +169,7 @@ class TableVersion(Table):
 
         Raises CorruptFileError for an unknown base, UnsupportedFeatureError for a base in another store.
         """
-        if file.base_id is None:
-            return data_path(self.base, file.path)
-        root, is_dataset_root = self._foreign_base(file.base_id)
-        return join(root, f"{DATA_DIR}/{check_relative(file.path)}" if is_dataset_root else check_relative(file.path))
+        return self._file_path(file.base_id, DATA_DIR, check_relative(file.path))
 
     def data_file_root(self, file: DataFile) -> str:
         """Return the root of the table that wrote a data file, or its base path; errors as for `data_file_path`."""
@@ -181,12 +177,7 @@ class TableVersion(Table):
 
     def deletion_file_path(self, fragment_id: int, file: DeletionFile) -> str:
         """Return the path of a deletion file; errors as for `data_file_path`."""
-        if file.base_id is None:
-            return deletion_path(self.base, fragment_id, file.read_version, file.id, file.kind.suffix)
-        root, is_dataset_root = self._foreign_base(file.base_id)
-        if is_dataset_root:
-            return deletion_path(root, fragment_id, file.read_version, file.id, file.kind.suffix)
-        return join(root, file.name(fragment_id))
+        return self._file_path(file.base_id, DELETIONS_DIR, file.name(fragment_id))
 
     def base_file_path(self, base_id: int, path: str) -> str:
         """Return the path of an object below a base path; errors as for `data_file_path`."""
@@ -198,6 +189,10 @@ class TableVersion(Table):
         listed = self.manifest.base_paths[base_id]
         root = self.store.uri(base).rstrip("/")
         return listed.is_dataset_root and listed.path.rstrip("/") in (root, f"file://{root}")
+
+    def _file_path(self, base_id: int | None, directory: str, name: str) -> str:
+        root, is_dataset_root = (self.base, True) if base_id is None else self._foreign_base(base_id)
+        return join(root, f"{directory}/{name}" if is_dataset_root else name)
 
     def _foreign_base(self, base_id: int) -> tuple[str, bool]:
         base_path = self.manifest.base_paths.get(base_id)

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
-INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+from lancetable.testing.strategies import random_values
+
+_INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+_FRACTIONS = [pa.float16(), pa.float32(), pa.float64(), pa.decimal128(10, 2), pa.decimal256(40, 3)]
+_TIMES = [pa.date32(), pa.date64(), pa.time32("s"), pa.time64("ns"), pa.timestamp("us", "UTC"), pa.duration("ms")]
+_BYTES = [pa.binary(3), pa.binary(), pa.large_binary(), pa.string(), pa.large_string()]
 TYPES: dict[str, pa.DataType] = {
-    **{str(kind): kind for kind in INTEGERS},
-    "bool": pa.bool_(),
-    "half": pa.float16(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "decimal": pa.decimal128(10, 2),
-    "wide decimal": pa.decimal256(40, 3),
-    "date": pa.date32(),
-    "date ms": pa.date64(),
-    "time": pa.time32("s"),
-    "time ns": pa.time64("ns"),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "duration": pa.duration("ms"),
-    "fixed binary": pa.binary(3),
-    "binary": pa.binary(),
-    "large binary": pa.large_binary(),
-    "string": pa.string(),
-    "large string": pa.large_string(),
-    "null": pa.null(),
+    **{str(kind): kind for kind in (*_INTEGERS, *_FRACTIONS, *_TIMES, *_BYTES, pa.bool_(), pa.null())},
     "list": pa.list_(pa.int16()),
     "list of strings": pa.large_list(pa.string()),
     "list of lists": pa.list_(pa.list_(pa.float32())),
@@ -49,26 +33,10 @@ TYPES: dict[str, pa.DataType] = {
 def column(kind: pa.DataType, n: int, rng: np.random.Generator) -> pa.Array:
     """Return `n` random values. Strings and bytes include nulls and lengths above 64."""
     types = pa.types
-    if types.is_null(kind):
-        return pa.nulls(n)
-    if types.is_boolean(kind):
-        return pa.array(rng.random(n) < 0.5)
-    if types.is_floating(kind):
-        values = rng.choice([0.0, -0.0, np.nan, 1.5, -2.5, 1e4], n)
-        return pa.array(values.astype(f"f{kind.bit_width // 8}"))
-    if types.is_decimal(kind):
-        return pa.array([Decimal(int(number)).scaleb(-kind.scale) for number in rng.integers(-99, 99, n)], kind)
-    if types.is_integer(kind) or types.is_temporal(kind):
-        stored = pa.array(rng.integers(0, 100, n).astype(f"i{kind.bit_width // 8}"))
-        return (
-            stored.view(kind) if not types.is_date64(kind) else pa.array(rng.integers(0, 80, n) * 86400000).view(kind)
-        )
-    if types.is_fixed_size_binary(kind):
-        return pa.array([rng.bytes(kind.byte_width) for _ in range(n)], kind)
     if types.is_string(kind) or types.is_large_string(kind):
-        return pa.array([random_string(rng) for _ in range(n)], kind)
+        return pa.array([_random_string(rng) for _ in range(n)], kind)
     if types.is_binary(kind) or types.is_large_binary(kind):
-        return pa.array([None if rng.random() < 0.2 else random_bytes(rng) for _ in range(n)], kind)
+        return pa.array([None if rng.random() < 0.2 else _random_bytes(rng) for _ in range(n)], kind)
     if types.is_fixed_size_list(kind):
         return pa.FixedSizeListArray.from_arrays(column(kind.value_type, n * kind.list_size, rng), kind.list_size)
     if types.is_list(kind) or types.is_large_list(kind):
@@ -78,14 +46,15 @@ def column(kind: pa.DataType, n: int, rng: np.random.Generator) -> pa.Array:
         return maker.from_arrays(pa.array(offsets), column(kind.value_type, int(offsets[-1]), rng))
     if types.is_struct(kind):
         return pa.StructArray.from_arrays([column(field.type, n, rng) for field in kind], fields=list(kind))
-    assert types.is_dictionary(kind)
-    items: list[Any] = list(range(9)) if types.is_integer(kind.value_type) else [f"v{i}" for i in range(9)]
-    return pa.DictionaryArray.from_arrays(pa.array(rng.integers(0, 9, n), kind.index_type), pa.array(items))
+    if types.is_dictionary(kind):
+        indices = pa.array(rng.integers(0, 9, n), kind.index_type)
+        return pa.DictionaryArray.from_arrays(indices, pa.array(range(9)).cast(kind.value_type))
+    return random_values(rng, kind, n)
 
 
-def random_string(rng: np.random.Generator) -> str | None:
+def _random_string(rng: np.random.Generator) -> str | None:
     return None if rng.random() < 0.2 else "é" * int(rng.integers(0, 50)) + chr(int(rng.integers(65, 90)))
 
 
-def random_bytes(rng: np.random.Generator) -> bytes:
+def _random_bytes(rng: np.random.Generator) -> bytes:
     return b"\xff" * int(rng.integers(0, 80)) + rng.bytes(int(rng.integers(1, 70)))

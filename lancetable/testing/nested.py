@@ -69,6 +69,7 @@ _STRING_KEYS: Final = {
     "minichunk-size": ["64", "1024", "16384"],
 }
 _WIDE_KEYS: Final = {"compression": ["zstd", "lz4"], "structural-encoding": ["miniblock", "fullzip"]}
+_LEAVES: Final = {"number": (NUMBERS, _NUMBER_KEYS), "wide": (WIDE, _WIDE_KEYS), "text": (TEXTS, _STRING_KEYS)}
 _INDICES: Final = [pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32(), pa.int64()]
 
 
@@ -144,16 +145,11 @@ class _Types:
         if kind == "empty":
             return pa.field(name, pa.struct([]), nullable=False)
         nullable = self._nullable()
-        if kind == "bool":
-            return pa.field(name, pa.bool_(), nullable)
-        if kind == "uuid":
-            return pa.field(name, pa.uuid(), nullable)
-        if kind == "number":
-            return pa.field(name, self._one(NUMBERS), nullable, self._keys(_NUMBER_KEYS, above))
-        if kind == "wide":
-            return pa.field(name, self._one(WIDE), nullable, self._keys(_WIDE_KEYS, above))
-        if kind == "text":
-            return pa.field(name, self._one(TEXTS), nullable, self._keys(_STRING_KEYS, above))
+        if kind in _LEAVES:
+            types, keys = _LEAVES[kind]
+            return pa.field(name, self._one(types), nullable, self._keys(keys, above))
+        if kind in ("bool", "uuid"):
+            return pa.field(name, pa.bool_() if kind == "bool" else pa.uuid(), nullable)
         if kind == "dictionary":
             items = self._one([*TEXTS, pa.int64(), pa.float64(), pa.uint8()])
             return pa.field(name, pa.dictionary(self._one(_INDICES), items), nullable)
@@ -225,13 +221,9 @@ def _values(rng: np.random.Generator, field: pa.Field, n: int, nullable: bool) -
         return _lists(rng, kind, n, mask)
     if pa.types.is_dictionary(kind):
         return _dictionary(rng, kind, n, mask, nullable)
-    if _is_string(kind):
+    if kind in TEXTS:
         return _strings(rng, kind, n, mask)
     return _fixed(rng, kind, n, mask)
-
-
-def _is_string(kind: pa.DataType) -> bool:
-    return kind in TEXTS
 
 
 def _bitmap(mask: BoolArray | None) -> pa.Buffer | None:
@@ -268,17 +260,21 @@ def _dictionary(
     return pa.DictionaryArray.from_arrays(pa.array(indices, mask=mask), items)
 
 
+_WORDS: Final = {
+    "few": ["", "a", "bc", "Zürich", "日本語", "x" * 40],
+    "one": ["constant"],
+    "é": ["é" * 7, "ß", "𝄞𝄞"],
+}
+
+
 def _strings(rng: np.random.Generator, kind: pa.DataType, n: int, mask: BoolArray | None) -> pa.Array:
     style = rng.choice(["any", "few", "one", "empty", "url", "long", "edge", "wide", "é"])
-    if style in ("few", "one", "é"):
-        words = [["", "a", "bc", "Zürich", "日本語", "x" * 40], ["constant"], ["é" * 7, "ß", "𝄞𝄞"]][
-            ["few", "one", "é"].index(str(style))
-        ]
-        array = pa.array(words).take(pa.array(rng.integers(0, len(words), n), mask=mask))
-        return array.cast(kind)
+    if style in _WORDS:
+        words = _WORDS[style]
+        return pa.array(words).take(pa.array(rng.integers(0, len(words), n), mask=mask)).cast(kind)
     if style == "url":
-        array = pa.array([f"https://www.example.org/item/{k}?q={k * 7919 % 1000}" for k in rng.integers(0, 5000, n)])
-        return pc.if_else(pa.array(mask), None, array).cast(kind) if mask is not None else array.cast(kind)
+        urls = [f"https://www.example.org/item/{k}?q={k * 7919 % 1000}" for k in rng.integers(0, 5000, n)]
+        return pa.array(urls, mask=mask).cast(kind)
     if style == "empty":
         lengths = np.zeros(n, np.int64)
     elif style == "long":

@@ -36,38 +36,48 @@ class WrappingStore:
 
     @property
     def scheme(self) -> str:
+        """URL scheme of the wrapped store."""
         return self.inner.scheme
 
     @property
     def capabilities(self) -> Capabilities:
+        """Capabilities of the wrapped store."""
         return self.inner.capabilities
 
     def uri(self, path: str) -> str:
+        """Return the address of an object. See ObjectStore.uri."""
         return self.inner.uri(path)
 
     def key(self, path: str) -> str:
+        """Return the key of an object in caches. See ObjectStore.key."""
         return self.inner.key(path)
 
     def _call(self, method: str, path: str, ranges: Sequence[ByteRange], act: Callable[[ObjectStore, str], T]) -> T:
         return act(self.inner, path)
 
     def read(self, path: str, start: int, end: int) -> memoryview:
+        """Return one range of an object. See ObjectStore.read."""
         return self._call("read", path, [ByteRange(start, end)], lambda store, at: store.read(at, start, end))
 
     def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        """Return several ranges of an object. See ObjectStore.read_many."""
         return self._call("read_many", path, ranges, lambda store, at: store.read_many(at, ranges))
 
     def read_all(self, path: str, size: int | None = None) -> memoryview:
+        """Return a whole object. See ObjectStore.read_all."""
         return self._call("read_all", path, (), lambda store, at: store.read_all(at, size))
 
     def read_tail(self, path: str, size: int | None, length: int) -> tuple[memoryview, int]:
+        """Return the end of an object and its size. See ObjectStore.read_tail."""
         return self._call("read_tail", path, (), lambda store, at: store.read_tail(at, size, length))
 
     def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
+        """Write or replace an object. See ObjectStore.put."""
         self._call("put", path, (), lambda store, at: store.put(at, data, durability=durability))
         self._written("put", data)
 
     def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
+        """Create an object unless it exists. See ObjectStore.put_if_absent."""
         outcome = self._call(
             "put_if_absent", path, (), lambda store, at: store.put_if_absent(at, data, on_existing=on_existing)
         )
@@ -75,35 +85,44 @@ class WrappingStore:
         return outcome
 
     def open_writer(self, path: str) -> ObjectWriter:
+        """Open a writer of a new object. See ObjectStore.open_writer."""
         return _WrappingWriter(self, path, self._call("open_writer", path, (), lambda store, at: store.open_writer(at)))
 
     def sync(self, prefix: str = "") -> None:
+        """Make earlier writes durable. See ObjectStore.sync."""
         self._call("sync", prefix, (), lambda store, at: store.sync(at))
 
     def list_names(
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
     ) -> list[ObjectMeta]:
+        """Return the objects directly below a prefix. See ObjectStore.list_names."""
         return self._call(
             "list_names", prefix, (), lambda store, at: store.list_names(at, start_after, limit, detail=detail)
         )
 
     def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
+        """Iterate over all objects below a prefix. See ObjectStore.list_recursive."""
         return self._call("list_recursive", prefix, (), lambda store, at: store.list_recursive(at))
 
     def size(self, path: str) -> int:
+        """Return the size of an object. See ObjectStore.size."""
         return self._call("size", path, (), lambda store, at: store.size(at))
 
     def find(self, path: str) -> int | None:
+        """Return the size of an object, or None if it does not exist. See ObjectStore.find."""
         return self._call("find", path, (), lambda store, at: store.find(at))
 
     def modified_ns(self, path: str) -> int | None:
+        """Return the modification time of an object. See ObjectStore.modified_ns."""
         return self._call("modified_ns", path, (), lambda store, at: store.modified_ns(at))
 
     def delete(self, paths: Iterable[str]) -> None:
+        """Delete objects. See ObjectStore.delete."""
         listed = list(paths)
         self._call("delete", listed[0] if listed else "", (), lambda store, at: store.delete(listed))
 
     def delete_prefix(self, prefix: str) -> None:
+        """Delete all objects below a prefix. See ObjectStore.delete_prefix."""
         self._call("delete_prefix", prefix, (), lambda store, at: store.delete_prefix(at))
 
     def _written(self, method: str, data: Buffer) -> None:
@@ -278,12 +297,15 @@ class MirrorStore(WrappingStore):
         return answer
 
     def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
+        """Iterate over all objects below a prefix, sorted by name. See ObjectStore.list_recursive."""
         return iter(self._call("list_recursive", prefix, (), lambda store, at: sorted(store.list_recursive(at))))
 
     def open_writer(self, path: str) -> ObjectWriter:
+        """Open a writer on both stores. See ObjectStore.open_writer."""
         return _MirrorWriter(*(store.open_writer(f"{base}/{path}") for store, base in self._mirrors))
 
     def delete(self, paths: Iterable[str]) -> None:
+        """Delete objects, one after the other. See ObjectStore.delete."""
         for path in paths:
             self._call("delete", path, (), lambda store, at: store.delete([at]))
 

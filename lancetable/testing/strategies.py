@@ -68,6 +68,7 @@ class TypeCase:
     allows_nulls: bool = True
 
     def __call__(self, rng: np.random.Generator, n: int, null_fraction: float = 0.0) -> pa.Array:
+        """Return (n,) values of which about `null_fraction` are null."""
         null_fraction = null_fraction if self.allows_nulls else 0.0
         if self.build is None:
             array = random_values(rng, self.data_type, n, null_fraction)

@@ -157,7 +157,7 @@ def test_first_manifest() -> None:
     assert (message.version, ids(built), message.max_fragment_id) == (1, [0, 1], 1)
     assert message.data_format.version == "2.0"
     assert dict(message.config) == {"k": "v", "c": "d"}
-    assert Manifest.from_proto(message).schema == SCHEMA
+    assert Manifest(message).schema == SCHEMA
     assert [base.id for base in message.base_paths] == [1]
     assert message.writer_feature_flags == flags.TABLE_CONFIG | flags.BASE_PATHS
     assert message.reader_feature_flags == flags.BASE_PATHS
@@ -264,7 +264,7 @@ def test_project() -> None:
     only_a = Schema((replace(SCHEMA.fields[0], name="renamed"),))
     built = build(before, tx.Project(only_a), (index("a", (0,), [0]), index("b", (1,), [0]), index("ab", (0, 1), None)))
     assert [[each.path for each in f.files] for f in built.message.fragments] == [["x.lance"], ["x.lance"]]
-    assert Manifest.from_proto(built.message).schema.names == ["renamed"]
+    assert Manifest(built.message).schema.names == ["renamed"]
     assert dict(built.message.schema_metadata) == dict(SCHEMA.metadata)
     assert indices_of(built) == {"a": [0]}
 

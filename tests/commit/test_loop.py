@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import threading
 from collections import OrderedDict
@@ -30,10 +31,10 @@ from lancetable.errors import (
     VersionNotFoundError,
 )
 from lancetable.format import transaction as tx
-from lancetable.format.fragment import Fragment
 from lancetable.format.paths import is_detached, manifest_path
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
+from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.store.base import Capabilities, PutOutcome
 from lancetable.store.local import LocalStore
 from lancetable.table import deletions, transactions
@@ -554,7 +555,10 @@ def test_tables_with_stable_row_ids(tmp_path: Path) -> None:
     # Two appends with the same read version: the second gets the ids after those of the first.
     both = [lance.fragment.write_fragments(rows.slice(0, size), uri, return_transaction=True) for size in (3, 2)]
     for each in both:
-        fragments = tuple(Fragment.from_json(fragment.to_json()) for fragment in each.operation.fragments)
+        fragments = tuple(
+            FragmentMetadata.from_json(json.dumps(fragment.to_json())).to_format()
+            for fragment in each.operation.fragments
+        )
         commit(checkout(restored, 5), tx.Append(fragments))
     assert lance.dataset(uri).to_table(columns=["_rowid"])["_rowid"].to_pylist()[8:] == [12, 13, 14, 15, 16]
 

@@ -35,7 +35,7 @@ def test_fields_are_read():
     assert (index.name, index.fields, index.dataset_version) == ("a_idx", (3,), 7)
     assert (index.index_version, index.created_at_ms, index.base_id) == (0, 12, 0)
     assert index.files == (IndexFile("page_data.lance", 5),)
-    assert index.type_name == "BTreeIndexDetails"
+    assert index.type_url.endswith(".BTreeIndexDetails")
     assert not index.is_system and replace(index, name="__lance_frag_reuse").is_system
 
 

@@ -78,7 +78,6 @@ def test_places():
     assert paths.tag_path("t", "v1") == "t/_refs/tags/v1.json"
     assert paths.branch_path("t", "dev/x") == "t/_refs/branches/dev%2Fx.json"
     assert paths.branch_root("t", "dev/x") == "t/tree/dev/x"
-    assert paths.index_dir("t", "abc") == "t/_indices/abc"
 
 
 def test_names_are_parsed_back():
@@ -128,7 +127,7 @@ def test_hostile_paths_are_refused(path):
         paths.check_relative(path)
     message = str(caught.value)
     assert message.isprintable() and message.isascii() and len(message) < 500
-    for build in (paths.data_path, paths.transaction_path, paths.tag_path, paths.branch_root, paths.index_dir):
+    for build in (paths.data_path, paths.transaction_path, paths.tag_path, paths.branch_root):
         with pytest.raises(CorruptFileError):
             build("t", path)
 

@@ -341,11 +341,10 @@ def test_projection_by_id():
     assert ids(schema.project_ids([8])) == [6, 7, 8]
 
 
-def test_without_and_difference():
+def test_without():
     schema = Schema.from_arrow(NESTED)
     assert ids(schema.without({0, 3})) == [1, 2, 4, 5, 6, 7, 8, 9, 10]
     assert ids(schema.without({2, 3})) == [0, 4, 5, 6, 7, 8, 9, 10]
-    assert ids(schema.difference(schema.project(["point.x", "tags"]))) == [0, 1, 3, 6, 7, 8, 9, 10]
 
 
 def test_merge_adds_what_is_new():

@@ -112,16 +112,11 @@ def test_the_older_form_of_a_config_update():
     )
 
 
-def test_update_maps_apply():
-    assert UpdateMap({"a": "1", "b": None}).apply({"b": "2", "c": "3"}) == {"a": "1", "c": "3"}
-    assert UpdateMap({"a": "1"}, replace=True).apply({"b": "2"}) == {"a": "1"}
-
-
 def test_create():
     first, second = (Transaction.create(3, tx.Append(), properties={tx.COMMIT_MESSAGE_KEY: "why"}) for _ in range(2))
     assert first.uuid != second.uuid and len(first.uuid) == 36
-    assert first.commit_message == "why"
-    assert Transaction.create(3, tx.Append()).commit_message is None
+    assert first.properties[tx.COMMIT_MESSAGE_KEY] == "why"
+    assert not Transaction.create(3, tx.Append()).properties
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"\xa2\x06\xff", Transaction(0, "u", tx.Append()).to_bytes()[:-1]])

@@ -44,4 +44,4 @@ class TestS3fs(_S3Suite):
 @pytest.mark.parametrize("client", ["obstore", "fsspec"])
 def test_listing_of_more_than_one_page(s3: Moto, client: str) -> None:
     suite = StoreSuite()
-    suite.test_listing_of_many_names(_place(s3, client))
+    suite.test_listing_of_many_names(*_place(s3, client))

@@ -31,20 +31,18 @@ OFFSETS = st.sets(st.integers(0, 300_000), max_size=60)
 # --- the set ---------------------------------------------------------------------------------------------------------
 
 
-@given(OFFSETS, OFFSETS, st.lists(st.integers(0, 300_000), max_size=30))
-def test_vectors_behave_like_sets(left: set[int], right: set[int], probe: list[int]) -> None:
+@given(OFFSETS, OFFSETS)
+def test_vectors_behave_like_sets(left: set[int], right: set[int]) -> None:
     a, b = DeletionVector(sorted(left)), DeletionVector(list(right))
     assert a.offsets().tolist() == sorted(left)
     assert a.union(b).offsets().tolist() == sorted(left | right)
     assert a.intersects(b) == bool(left & right)
-    assert a.contains_mask(np.array(probe, np.int64)).tolist() == [each in left for each in probe]
     assert (len(a), bool(a), a == b) == (len(left), bool(left), left == right)
 
 
-def test_live_offsets_and_mask_exclude_deleted_rows() -> None:
+def test_live_offsets_exclude_deleted_rows() -> None:
     vector = DeletionVector([3, 0])
     assert vector.live_offsets(5).tolist() == [1, 2, 4]
-    assert vector.live_mask(5).tolist() == [False, True, True, False, True]
 
 
 def test_offsets_are_read_only_and_bounded() -> None:

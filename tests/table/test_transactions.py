@@ -25,7 +25,7 @@ from lancetable.table.version import TableVersion, open_version
 def without_inline(version: TableVersion) -> TableVersion:
     message = version.manifest.to_proto()
     message.ClearField("transaction_section")
-    return replace(version, file=replace(version.file, manifest=Manifest.from_proto(message)))
+    return replace(version, file=replace(version.file, manifest=Manifest(message)))
 
 
 def read(version: TableVersion) -> Transaction | None:
@@ -53,7 +53,7 @@ def test_an_inline_transaction_is_read_without_the_file(three_fragments: TableVe
 def test_a_manifest_without_a_transaction_returns_none(three_fragments: TableVersion) -> None:
     message = without_inline(three_fragments).manifest.to_proto()
     message.transaction_file = ""
-    bare = replace(three_fragments, file=replace(three_fragments.file, manifest=Manifest.from_proto(message)))
+    bare = replace(three_fragments, file=replace(three_fragments.file, manifest=Manifest(message)))
     assert read(bare) is None
 
 
@@ -61,7 +61,7 @@ def test_a_manifest_without_a_transaction_returns_none(three_fragments: TableVer
 def test_unsafe_file_names_are_rejected(three_fragments: TableVersion, name: str) -> None:
     message = without_inline(three_fragments).manifest.to_proto()
     message.transaction_file = name
-    hostile = replace(three_fragments, file=replace(three_fragments.file, manifest=Manifest.from_proto(message)))
+    hostile = replace(three_fragments, file=replace(three_fragments.file, manifest=Manifest(message)))
     with pytest.raises(CorruptFileError, match="unsafe path"):
         read(hostile)
 

@@ -183,7 +183,7 @@ def edited(version: TableVersion, edit: Any) -> TableVersion:
     """Return the version with a modified manifest, which is not written."""
     message = version.manifest.to_proto()
     edit(message)
-    return replace(version, file=replace(version.file, manifest=Manifest.from_proto(message)))
+    return replace(version, file=replace(version.file, manifest=Manifest(message)))
 
 
 def test_unknown_flags_are_rejected_when_opening(history: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -43,6 +43,23 @@ class Table:
 
 
 Effect = Callable[[Table, Mapping[int, Table]], Table]  # the version before, and all versions
+
+
+def unchanged(table: Table, _: Mapping[int, Table]) -> Table:
+    """Effect of a change that keeps the contents."""
+    return table
+
+
+def without(gone: Collection[int]) -> Effect:
+    """Return the effect of a delete of some ids."""
+    return lambda table, _: replace(table, rows={key: old for key, old in table.rows.items() if key not in gone})
+
+
+def with_value(changed: Collection[int], value: int) -> Effect:
+    """Return the effect of a change of the value of some ids, which may be determined by the change."""
+    return lambda table, _: replace(
+        table, rows={key: value if key in changed else old for key, old in table.rows.items()}
+    )
 
 
 def batch(rows: Mapping[int, int]) -> pa.Table:
@@ -106,72 +123,56 @@ class Writer:
     def append(self, job: Job) -> None:
         """Append new rows."""
         rows = self.fresh_rows(job)
+        job.attempt(
+            lambda: write_dataset(batch(rows), job.uri, mode="append"),
+            f"append {sorted(rows)}",
+            effect=lambda table, _: replace(table, rows={**table.rows, **rows}),
+        )
 
-        def effect(table: Table, _: Mapping[int, Table]) -> Table:
-            return replace(table, rows={**table.rows, **rows})
-
-        job.attempt(lambda: write_dataset(batch(rows), job.uri, mode="append"), f"append {sorted(rows)}", effect=effect)
-
-    def delete(self, job: Job) -> None:
-        """Delete some rows by id."""
-        gone = self.some_ids(job)
+    def delete(self, job: Job, gone: Sequence[int] = ()) -> None:
+        """Delete rows by id, by default some of the initial ones."""
+        gone = gone or self.some_ids(job)
         condition = f"id IN ({', '.join(map(str, gone))})"
-
-        def effect(table: Table, _: Mapping[int, Table]) -> Table:
-            return replace(table, rows={key: value for key, value in table.rows.items() if key not in gone})
-
-        job.attempt(lambda: dataset(job.uri).delete(condition), f"delete {gone}", effect=effect)
+        job.attempt(lambda: dataset(job.uri).delete(condition), f"delete {gone}", effect=without(gone))
 
     def delete_fragment(self, job: Job) -> None:
         """Delete all initial rows of one fragment."""
         first = 4 * job.rng.randrange(3)
-        gone = range(first, first + 4)
-
-        def effect(table: Table, _: Mapping[int, Table]) -> Table:
-            return replace(table, rows={key: value for key, value in table.rows.items() if key not in gone})
-
-        condition = f"id >= {first} AND id < {first + 4}"
-        job.attempt(lambda: dataset(job.uri).delete(condition), f"delete {gone}", effect=effect)
+        self.delete(job, range(first, first + 4))
 
     def update(self, job: Job) -> None:
         """Update the value of some rows."""
         changed, value = self.some_ids(job), job.rng.randrange(1, 1000)
         condition = f"id IN ({', '.join(map(str, changed))})"
-
-        def effect(table: Table, _: Mapping[int, Table]) -> Table:
-            return replace(table, rows={key: value if key in changed else old for key, old in table.rows.items()})
-
         job.attempt(
             lambda: dataset(job.uri).update({"v": str(value)}, where=condition),
             f"update {changed} to {value}",
-            effect=effect,
+            effect=with_value(changed, value),
         )
 
     def overwrite(self, job: Job) -> None:
         """Overwrite the table with new rows."""
         rows = self.fresh_rows(job)
-
-        def effect(_: Table, __: Mapping[int, Table]) -> Table:
-            return Table(rows)
-
         job.attempt(
-            lambda: write_dataset(batch(rows), job.uri, mode="overwrite"), f"overwrite {sorted(rows)}", effect=effect
+            lambda: write_dataset(batch(rows), job.uri, mode="overwrite"),
+            f"overwrite {sorted(rows)}",
+            effect=lambda *_: Table(rows),
         )
 
     def restore(self, job: Job) -> None:
         """Restore the version of the setup."""
         version = job.run.first
-
-        def effect(_: Table, tables: Mapping[int, Table]) -> Table:
-            return tables[version]
-
-        job.attempt(lambda: dataset(job.uri, version).restore(), f"restore {version}", effect=effect)
+        job.attempt(
+            lambda: dataset(job.uri, version).restore(),
+            f"restore {version}",
+            effect=lambda _, tables: tables[version],
+        )
 
     def config(self, job: Job) -> None:
         """Set one key of the table's config."""
         key = f"key{job.rng.randrange(2)}"
         operation = tx.UpdateConfig(config=tx.UpdateMap({key: job.name}))
-        job.attempt(lambda: commit(job, operation), f"config {key}", effect=lambda table, _: table)
+        job.attempt(lambda: commit(job, operation), f"config {key}", effect=unchanged)
 
     def add_column(self, job: Job) -> None:
         """Add a column without values by a merge."""
@@ -186,10 +187,7 @@ class Writer:
             operation = tx.Merge(tuple(base.manifest.fragments), wider, preserves_nullability=True)
             commits.commit(base, tx.Transaction.create(base.version, operation))
 
-        def effect(table: Table, _: Mapping[int, Table]) -> Table:
-            return replace(table, columns=(*table.columns, name))
-
-        job.attempt(act, f"add column {name}", effect=effect)
+        job.attempt(act, f"add column {name}", effect=lambda table, _: replace(table, columns=(*table.columns, name)))
 
     def compact(self, job: Job) -> None:
         """Execute the steps of a compaction as two commits: reserve fragment ids, then replace fragments."""
@@ -206,25 +204,21 @@ class Writer:
             ids = {fragment.id for fragment in fragments}
             chosen = [fragment for fragment in table.get_fragments() if fragment.fragment_id in ids]
             rows = table.scanner(fragments=chosen).to_table()
-            operation: tx.Operation = tx.Rewrite()
-            if rows.num_rows:
-                (new,) = write_rows(base, rows)
-                reserved = commits.commit(base, tx.Transaction.create(base.version, tx.ReserveFragments(1)))
-                number = reserved.manifest.max_fragment_id
-                assert number is not None
-                operation = tx.Rewrite((tx.RewriteGroup(tuple(fragments), (replace(new, id=number),)),))
-            else:
-                commits.commit(base, tx.Transaction.create(base.version, tx.ReserveFragments(1)))
-            commits.commit(base, tx.Transaction.create(base.version, operation))
+            new = write_rows(base, rows) if rows.num_rows else ()
+            reserved = commits.commit(base, tx.Transaction.create(base.version, tx.ReserveFragments(1)))
+            number = reserved.manifest.max_fragment_id
+            assert number is not None
+            groups = [tx.RewriteGroup(tuple(fragments), (replace(fragment, id=number),)) for fragment in new]
+            commits.commit(base, tx.Transaction.create(base.version, tx.Rewrite(tuple(groups))))
 
-        job.attempt(act, "compact", effect=lambda table, _: table, commits=2)
+        job.attempt(act, "compact", effect=unchanged, commits=2)
 
     def optimize(self, job: Job) -> None:
         """Run the library's compaction, which makes no commit, one or several."""
         job.attempt(
             lambda: dataset(job.uri).optimize.compact_files(target_rows_per_fragment=8),
             "optimize",
-            effect=lambda table, _: table,
+            effect=unchanged,
             commits=None,
         )
 
@@ -247,10 +241,7 @@ class Writer:
             )
             LanceDataset.commit(job.uri, operation, read_version=table.version)
 
-        def effect(table: Table, _: Mapping[int, Table]) -> Table:
-            return replace(table, rows={key: value if key in ids else old for key, old in table.rows.items()})
-
-        job.attempt(act, f"rewrite a column with {value}", effect=effect)
+        job.attempt(act, f"rewrite a column with {value}", effect=with_value(ids, value))
 
     def index(self, job: Job) -> None:
         """Commit an index entry that covers all current fragments."""
@@ -266,7 +257,7 @@ class Writer:
             job.run.notes[entry.uuid.bytes] = files
             commits.commit(base, tx.Transaction.create(base.version, tx.CreateIndex((entry,))))
 
-        job.attempt(act, f"index {name}", effect=lambda table, _: table)
+        job.attempt(act, f"index {name}", effect=unchanged)
 
     def tag(self, job: Job) -> None:
         """Tag the newest version."""

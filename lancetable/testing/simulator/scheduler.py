@@ -60,7 +60,15 @@ class Scheduler:
         return task
 
     def run(self) -> None:
-        """Run all tasks to their end. Raises the first exception of a task, or RuntimeError if a task blocks."""
+        """Run all tasks to their end.
+
+        Raises
+        ------
+        BaseException
+            The first exception of a task.
+        RuntimeError
+            If a task waits for something outside of the simulation.
+        """
         threads = [threading.Thread(target=self._thread, args=(task,), daemon=True) for task in self.tasks]
         for thread in threads:
             thread.start()

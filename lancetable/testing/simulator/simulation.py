@@ -106,6 +106,11 @@ class Job:
         -------
         object or None
             The result of `act`, or None if it failed.
+
+        Raises
+        ------
+        Crash
+            If the process dies. Jobs let it pass; the simulation restarts the process.
         """
         attempt = Attempt(self.name, name, effect, commits=commits, on_published=on_published)
         self.run.attempts.append(attempt)
@@ -195,7 +200,13 @@ class Run:
         return dataset(self.uri, version)
 
     def content(self, version: int) -> Any:
-        """Return the result of `read` for a version, or None if the version was cleaned up."""
+        """Return the result of `read` for a version, or None if the version was cleaned up.
+
+        Raises
+        ------
+        NotFoundError
+            If the version does not exist although no job cleaned up.
+        """
         if version not in self._contents:
             try:
                 self._contents[version] = self.read(self.dataset(version))
@@ -243,7 +254,13 @@ class Run:
         world.quiet = True
 
     def _live(self, task: Task, work: Work) -> None:
-        """Run one process, and restart it after each crash."""
+        """Run one process, and restart it after each crash.
+
+        Raises
+        ------
+        AssertionError
+            If the job raises it.
+        """
         as_worker()
         for _ in range(_MAX_RESTARTS):
             try:

@@ -86,7 +86,13 @@ class FaultAt:
     stale_list = 0.0
 
     def __init__(self, call: int, kind: str, *, forever: bool = False) -> None:
-        """Create a fault. Raises ValueError if `kind` is not a field of `Faults`."""
+        """Create a fault.
+
+        Raises
+        ------
+        ValueError
+            If `kind` is not a field of `Faults`.
+        """
         if kind not in Faults.__slots__:
             raise ValueError(f"unknown fault {kind!r}; use one of {', '.join(Faults.__slots__)}")
         self.call, self.kind, self.forever = call, kind, forever

@@ -31,7 +31,7 @@ from lancetable.format.paths import (
 from lancetable.handlers.base import CommitHandler, ManifestLocation
 from lancetable.handlers.external import ExternalHandler, ManifestRow
 from lancetable.store.base import ObjectStore
-from lancetable.table.manifests import ManifestFile, met_manifest
+from lancetable.table.manifests import ManifestFile, parse_manifest
 
 
 def location_of(path: str) -> tuple[str, ManifestLocation] | None:
@@ -46,7 +46,7 @@ def location_of(path: str) -> tuple[str, ManifestLocation] | None:
 
 def open_manifest(store: ObjectStore, location: ManifestLocation, data: bytes) -> ManifestFile:
     """Parse a manifest and check its feature flags. Raises CorruptFileError and UnsupportedFeatureError."""
-    file = met_manifest(store, location, data)
+    file = parse_manifest(store, location, data)
     check_readable(file.manifest.reader_flags, location.path, writer_flags=file.manifest.writer_flags)
     return file
 
