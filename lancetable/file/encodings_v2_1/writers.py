@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import ClassVar, Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
@@ -38,8 +37,6 @@ from lancetable.format.schema import Field, Schema
 from lancetable.format.version import FileVersion
 
 _PARALLEL_BYTES: Final = 1 << 20
-_QUEUE_BYTES_PER_BLOB: Final = 16
-_NULL_POSITION: Final = 1 << 16  # marks a null blob: definition level 1 in the upper bits, size 0
 
 
 def open_writers(version: FileVersion, schema: Schema, options: PageOptions, blobs: BlobSink) -> list[ColumnWriter]:
@@ -52,12 +49,7 @@ def open_writers(version: FileVersion, schema: Schema, options: PageOptions, blo
     for field in schema.fields:
         check_field(field, version)
         leaves = [LeafSpec(leaf, EncodingOptions.of(leaf.field.metadata), version) for leaf in leaves_of(field)]
-        writer: ColumnWriter
-        if field.is_blob:
-            writer = BlobWriter(column, leaves[0], options, blobs)
-        else:
-            writer = FieldWriter(column, field, leaves, options, blobs)
-        writers.append(writer)
+        writers.append(FieldWriter(column, field, leaves, options, blobs))
         column += len(leaves)
     return writers
 
@@ -71,23 +63,21 @@ class _Job(NamedTuple):
     first_row: int
 
 
+@dataclass(slots=True, eq=False)
 class FieldWriter:
     """Writer of a top-level field with all its leaves."""
 
-    __slots__ = ("_blobs", "_column", "_field", "_leaves", "_num_rows", "_options", "_queue", "_strict", "concurrent")
+    _column: int  # of the first leaf
+    _field: Field
+    _leaves: Sequence[LeafSpec]
+    _options: PageOptions
+    _blobs: BlobSink
+    _queue: Queue = dataclasses.field(default_factory=Queue)
+    _num_rows: int = 0
 
-    def __init__(
-        self, column: int, field: Field, leaves: Sequence[LeafSpec], options: PageOptions, blobs: BlobSink
-    ) -> None:
-        self._column = column
-        self._field = field
-        self._leaves = leaves
-        self._options = options
-        self._blobs = blobs
-        self._queue = Queue()
-        self._num_rows = 0
-        self._strict = _has_strict(field)
-        self.concurrent = not any(leaf.leaf.field.is_blob for leaf in leaves)
+    @property
+    def concurrent(self) -> bool:
+        return not any(leaf.leaf.field.is_blob for leaf in self._leaves)
 
     @property
     def column_encodings(self) -> Sequence[bytes]:
@@ -98,10 +88,12 @@ class FieldWriter:
         return self._queue.size_bytes
 
     def write(self, array: pa.Array) -> Iterator[EncodedPage]:
-        if self._strict:
-            _refuse_nulls(self._field, array, self._field.name)
+        _refuse_nulls(self._field, array, self._field.name)
         if len(array) == 0:
             return
+        if self._field.is_blob:
+            described = describe_blobs(array, self._blobs)
+            array = pa.StructArray.from_arrays(described.flatten(), list(described.type.names), mask=array.is_null())
         self._queue.add(array)
         if self._queue.size_bytes > self._options.cache_bytes * max(len(self._leaves), 1):
             yield from self._flush()
@@ -146,7 +138,7 @@ class FieldWriter:
 
     def _encode_job(self, job: _Job) -> list[EncodedPage]:
         leaf = job.leaf.leaf
-        custom = wanted_encoding(leaf.field)
+        custom = None if leaf.field.is_blob else wanted_encoding(leaf.field)
         if custom is not None:
             message, buffers = encode_custom(custom, job.array)
             return [EncodedPage(job.column, len(job.array), buffers, message, job.first_row)]
@@ -164,7 +156,7 @@ class FieldWriter:
 
     def _encode_blobs(self, job: _Job) -> Iterator[EncodedRows]:
         shredded = shred(job.array, job.leaf.leaf.steps)
-        described = describe_blobs(shredded.values, self._blobs)
+        described = shredded.values if self._field.is_blob else describe_blobs(shredded.values, self._blobs)
         positions = np.array(described.field(0))
         sizes = np.asarray(described.field(1))
         layers, definition = shredded.layers, shredded.definition
@@ -179,46 +171,6 @@ class FieldWriter:
             sizes = np.where(hidden, np.uint64(0), sizes)
         page = encode_blobs(positions, sizes, layers, job.leaf.large)
         yield EncodedRows(page, len(job.array), len(job.array))
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class BlobWriter:
-    """Writer of a top-level blob column: payloads go to the file at once, and their descriptors become the pages."""
-
-    _column: int
-    _leaf: LeafSpec
-    _options: PageOptions
-    _sink: BlobSink
-    _descriptors: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]] = dataclasses.field(default_factory=list)
-    _num_rows: int = 0
-    queued_bytes: int = 0
-    concurrent: ClassVar[bool] = False  # payloads are written to the file in `write`
-    column_encodings: ClassVar[Sequence[bytes]] = (COLUMN_VALUES,)
-
-    def write(self, array: pa.Array) -> Iterator[EncodedPage]:
-        field = self._leaf.leaf.field
-        if not field.nullable and holds_null(array):
-            raise null_refused(field.name)
-        if len(array) == 0:
-            return
-        described = describe_blobs(array, self._sink)
-        positions = np.array(described.field(0))
-        if array.null_count:
-            positions[array.is_null().to_numpy(zero_copy_only=False)] = _NULL_POSITION
-        self._descriptors.append((positions, np.asarray(described.field(1))))
-        self.queued_bytes += len(array) * _QUEUE_BYTES_PER_BLOB
-        if self.queued_bytes > self._options.cache_bytes:
-            yield from self.finish()
-
-    def finish(self) -> Iterator[EncodedPage]:
-        if not self._descriptors:
-            return
-        positions, sizes = (np.concatenate(parts) for parts in zip(*self._descriptors))
-        self._descriptors, self.queued_bytes = [], 0
-        any_null = bool(((positions == _NULL_POSITION) & (sizes == 0)).any())
-        page = encode_blobs(positions, sizes, (NULLABLE_ITEM if any_null else ALL_VALID_ITEM,), self._leaf.large)
-        yield EncodedPage(self._column, len(positions), page.buffers, pack_page(page.layout), self._num_rows)
-        self._num_rows += len(positions)
 
 
 def _joined(arrays: Sequence[pa.Array]) -> Sequence[pa.Array]:
@@ -252,11 +204,11 @@ def _without_null_structs(spec: LeafSpec, arrays: Sequence[pa.Array]) -> LeafSpe
 
 def _refuse_nulls(field: Field, array: pa.Array, path: str) -> None:
     """Raise SchemaMismatchError for a null in a field that is not nullable; values below a null are not checked."""
+    if not _has_strict(field):
+        return
     if not field.nullable and holds_null(array):
         raise null_refused(path)
     for number, child in enumerate(field.children):
-        if not _has_strict(child):
-            continue
         name = f"{path}.{child.name}"
         if field.is_struct:
             values = array.field(number)
