@@ -18,12 +18,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file import pool
 from lancetable.file.column_interfaces import ColumnReader, Cursor, RunPlan
 from lancetable.file.container import ColumnPages, FileMetadata, Page
@@ -254,7 +254,7 @@ class LeafColumn:
             layout = layout_of(page)
             key = None
             if isinstance(layout, MiniBlock) and not (has_dictionary and layout.dictionary is not None):
-                key = layout.row_key(page)
+                key = layout.row_key
             if key is not None and key == last_key and count < most and _follows(groups[-1][-1][0], page):
                 groups[-1].append((page, layout, within))
                 count += len(within)
@@ -270,8 +270,10 @@ class LeafColumn:
         """Return the spine of the rows that `plan` decodes; errors name the page."""
         try:
             return self._spine(page, (yield from plan))
-        except _REFUSALS as error:
-            _refuse(page, error)
+        except pa.ArrowInvalid as error:
+            raise page.corrupt(f"Arrow rejects the values: {error}") from error
+        except (CorruptFileError, UnsupportedFeatureError) as error:
+            page.raise_located(error)
 
     def _spine(self, page: Page, decoded: DecodedRows) -> Spine:
         if decoded.layers == (NULLABLE_ITEM,) and self._field_type == pa.struct([]):
@@ -285,67 +287,35 @@ class LeafColumn:
         return Spine(decoded.num_rows // self._repeat, levels, self._sizes, values)
 
 
-_REFUSALS: Final = (CorruptFileError, UnsupportedFeatureError, pa.ArrowInvalid)
-
-
-def _refuse(page: Page, error: LanceError | pa.ArrowInvalid) -> NoReturn:
-    """Raise the error that rejected a page, with the page's name added."""
-    if isinstance(error, pa.ArrowInvalid):
-        raise page.corrupt(f"Arrow rejects the values: {error}") from error
-    page.raise_located(error)
-
-
-class _LoadedPage(NamedTuple):
-    """A page in memory, with rows `start` to `stop` of its column."""
-
-    start: int
-    stop: int
-    page: Page
-    chunks: LoadedChunks
-
-
 class _LeafCursor:
     """Reader of consecutive ranges of rows of a plain leaf from memory. Threads may share it."""
 
-    __slots__ = ("_leaf", "_open", "_run")
+    __slots__ = ("_leaf", "_loaded", "_run")
 
     def __init__(self, leaf: LeafColumn, run: RunPlan) -> None:
         self._leaf = leaf
         self._run = run
-        self._open: _LoadedPage | None = None
+        self._loaded: LoadedChunks | None = None
 
     def __call__(self, rows: range) -> list[pa.Array]:
-        opened = self._open
-        if opened is not None and opened.start <= rows.start and rows.stop <= opened.stop:
-            return [self._values(opened, rows)]
-        return [self._of_page(number, within) for number, within in split_rows(self._leaf._pages, rows)]
+        leaf = self._leaf
+        parts = [(leaf._pages.page(number), within) for number, within in split_rows(leaf._pages, rows)]
+        return [self._run(leaf._guarded(page, self._read(page, within))).values for page, within in parts]
 
-    def _of_page(self, number: int, within: Rows) -> pa.Array:
-        leaf, page = self._leaf, self._leaf._pages.page(number)
-        start = leaf._pages.start_list[number]
-        opened = self._open
-        if opened is None or opened.page is not page:
-            layout = layout_of(page)
-            if not isinstance(layout, MiniBlock) or len(within) == page.length:
-                return self._run(leaf._read_page(page, within, MAPPED)).values
-            try:
-                flat = self._run(layout.open_flat(page, leaf._context))
-            except _REFUSALS as error:
-                _refuse(page, error)
-            opened = self._open = _LoadedPage(start, start + page.length, page, flat)
-        return self._values(opened, range(start + within[0], start + within[-1] + 1))
-
-    def _values(self, opened: _LoadedPage, rows: range) -> pa.Array:
-        page = opened.page
-        try:
-            decoded = opened.chunks.read(range(rows.start - opened.start, rows.stop - opened.start))
-            return self._leaf._spine(page, decoded).values
-        except _REFUSALS as error:
-            _refuse(page, error)
+    def _read(self, page: Page, rows: Rows) -> ReadPlan[DecodedRows]:
+        context, layout = self._leaf._context, layout_of(page)
+        if not isinstance(layout, MiniBlock) or not isinstance(rows, range) or len(rows) == page.length:
+            return (yield from layout.read(page, context, rows, MAPPED))
+        loaded = self._loaded
+        if loaded is None or loaded.page is not page:
+            loaded = self._loaded = yield from layout.load(page, context)
+        return loaded.read(rows)
 
 
 def _follows(before: Page, page: Page) -> bool:
     """Return whether the chunks of two pages can be addressed as one buffer of 8-byte rows."""
+    if len(before.buffers) < 2 or len(page.buffers) < 2:
+        return False
     apart = page.buffers[1].start - before.buffers[1].start
     return apart % 8 == 0 and page.buffers[1].start >= before.buffers[1].end
 

@@ -8,8 +8,7 @@ Source: protos/encodings_v2_1.proto.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,9 @@ from lancetable.file.encodings_v2_1.base import Bytes, Ints
 from lancetable.file.fetch import ReadPlan, cluster, join
 from lancetable.store.base import ByteRange
 
+if TYPE_CHECKING:
+    from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
+
 _MAX_VALUES: Final = 1 << 15  # in one chunk
 
 
@@ -29,11 +31,6 @@ class ChunkTable(NamedTuple):
     starts: Ints
     ends: Ints
     values: Ints
-
-    @property
-    def counts(self) -> Ints:
-        """The (chunks,) numbers of values."""
-        return self.values[1:] - self.values[:-1]
 
 
 class RowIndex(NamedTuple):
@@ -47,20 +44,18 @@ class RowIndex(NamedTuple):
     continues: npt.NDArray[np.bool_]
 
 
-@dataclass(slots=True, eq=False)
-class PageMetadata:
+class PageMetadata(NamedTuple):
     """Parsed metadata of a page, cached with the page.
 
-    `layout` is the layout that it was parsed for. `row_key` must be equal for pages whose rows are read together.
-    `rows` is the `TakePage` once all metadata has been read.
+    `layout` is the layout that it was parsed for. `row_index` is None until it is needed, or without lists. `items` is the
+    dictionary, if there is one, decoded for values of `items_type`.
     """
 
-    layout: Any
-    row_key: tuple[Any, ...] | None
-    table: ChunkTable | None = None
-    index: RowIndex | None = None
-    items: tuple[pa.DataType, pa.Array] | None = None
-    rows: Any = None
+    layout: MiniBlock
+    table: ChunkTable
+    row_index: RowIndex | None = None
+    items: pa.Array | None = None
+    items_type: pa.DataType | None = None
 
 
 def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bool) -> ChunkTable:
