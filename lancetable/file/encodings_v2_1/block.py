@@ -199,19 +199,14 @@ class FixedWidth:
     def _to_array(self, data_type: pa.DataType, validity: pa.Buffer | None) -> pa.Array:
         if self.bits > 8 and data_type.id in _PLAIN:
             data = aligned_buffer(self.data, self.bits // 8)
-            return pa.Array.from_buffers(data_type, self.length, [validity, data], null_count(validity))
+            return pa.Array.from_buffers(data_type, self.length, [validity, data])
         if pa.types.is_fixed_size_list(data_type):
             size = int(data_type.list_size)
             items = FixedWidth(self.bits // size, self.data, self.length * size)._to_array(data_type.value_type, None)
-            return pa.Array.from_buffers(data_type, self.length, [validity], null_count(validity), children=[items])
+            return pa.Array.from_buffers(data_type, self.length, [validity], children=[items])
         width = 1 if pa.types.is_fixed_size_binary(data_type) and not pa.types.is_decimal(data_type) else self.bits // 8
         data = aligned_buffer(self.data, width) if width > 1 else pa.py_buffer(self.data)
-        return pa.Array.from_buffers(data_type, self.length, [validity, data], null_count(validity))
-
-
-def null_count(validity: pa.Buffer | None) -> int:
-    """Return the null count for `pa.Array.from_buffers`: 0 without a bitmap, else -1 (to be computed)."""
-    return 0 if validity is None else -1
+        return pa.Array.from_buffers(data_type, self.length, [validity, data])
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +242,7 @@ class VariableWidth:
         if data_type.id in _STRINGS:
             varbin.check_utf8(offsets, octets_of(data))
         buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
-        return pa.Array.from_buffers(data_type, self.length, buffers, null_count(validity))
+        return pa.Array.from_buffers(data_type, self.length, buffers)
 
 
 @dataclass(frozen=True, slots=True)

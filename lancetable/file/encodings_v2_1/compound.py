@@ -26,7 +26,6 @@ from lancetable.file.encodings_v2_1.block import (
     Ints,
     VariableWidth,
     is_variable,
-    null_count,
     octets_of,
     offset_bytes,
     type_bits,
@@ -61,7 +60,7 @@ class Items:
         if not pa.types.is_fixed_size_list(data_type) or data_type.list_size != self.size:
             raise CorruptFileError(f"page stores fixed-size lists of {self.size} items, expected {data_type}")
         items = self.items.to_array(data_type.value_type, pa.py_buffer(self.validity), limit)
-        return pa.Array.from_buffers(data_type, self.length, [validity], null_count(validity), children=[items])
+        return pa.Array.from_buffers(data_type, self.length, [validity], children=[items])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class Struct:
         children = [
             child.to_array(field.type, validity, limit) for child, field in zip(self.children, data_type, strict=True)
         ]
-        return pa.Array.from_buffers(data_type, self.length, [validity], null_count(validity), children=children)
+        return pa.Array.from_buffers(data_type, self.length, [validity], children=children)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +113,13 @@ class Indices:
         else:
             index_type = pa.from_numpy_dtype(self.numbers.numbers().dtype)
         numbers = self._checked(self.numbers.numbers(), validity)
-        indices = pa.Array.from_buffers(
-            index_type, self.length, [validity, pa.py_buffer(numbers)], null_count(validity)
-        )
+        indices = pa.Array.from_buffers(index_type, self.length, [validity, pa.py_buffer(numbers)])
         if pa.types.is_dictionary(data_type):
             return pa.DictionaryArray.from_arrays(indices, self.items, ordered=data_type.ordered, safe=False)
         self._check_size(numbers, min(limit, MAX_INT32) if offset_bytes(data_type) == 4 else limit)
         if native is not None and is_variable(data_type) and self.items.type == data_type and not self.items.null_count:
             offsets_and_data = varbin.take_items(self.items, numbers, validity)
-            return pa.Array.from_buffers(data_type, self.length, [validity, *offsets_and_data], null_count(validity))
+            return pa.Array.from_buffers(data_type, self.length, [validity, *offsets_and_data])
         return self.items.take(indices)
 
     def _checked(self, numbers: npt.NDArray[Any], validity: pa.Buffer | None) -> npt.NDArray[Any]:
@@ -187,7 +184,7 @@ class Repeated:
             _check_limit((size + width) * self.length, limit if width == 8 else min(limit, MAX_INT32))
             offsets = np.arange(self.length + 1, dtype=f"i{width}") * size
             buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(np.tile(octets_of(value.data), self.length))]
-            return pa.Array.from_buffers(data_type, self.length, buffers, null_count(validity))
+            return pa.Array.from_buffers(data_type, self.length, buffers)
         raise CorruptFileError(f"a page of {data_type} cannot be a single value")
 
     def _fixed(self, value: FixedWidth) -> FixedWidth:
@@ -223,7 +220,7 @@ class Nulls:
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
         if self.in_lists and pa.types.is_fixed_size_list(data_type):
             items = Nulls(self.length * data_type.list_size).to_array(data_type.value_type, None, limit)
-            return pa.Array.from_buffers(data_type, self.length, [validity], null_count(validity), children=[items])
+            return pa.Array.from_buffers(data_type, self.length, [validity], children=[items])
         if pa.types.is_struct(data_type) and data_type.num_fields == 0:
             return pa.Array.from_buffers(data_type, self.length, [None], 0)
         bits = type_bits(data_type)

@@ -28,7 +28,7 @@ from lancetable.file import pool
 from lancetable.file.column_interfaces import ColumnReader, Cursor, RunPlan
 from lancetable.file.container import ColumnPages, FileMetadata, Page
 from lancetable.file.encodings_v2_1.base import DecodedRows, ReadContext
-from lancetable.file.encodings_v2_1.block import MAX_INT32, null_count
+from lancetable.file.encodings_v2_1.block import MAX_INT32
 from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
 from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
 from lancetable.file.encodings_v2_1.layouts.miniblock import LoadedChunks, MiniBlock
@@ -413,7 +413,7 @@ def _assemble(node: _Node, spines: Sequence[Spine], count: int, depth: int = 0) 
             offsets = offsets.astype(np.int32)
         buffers.append(pa.py_buffer(offsets))
     children = [_assemble(child, spines, num_items, depth + 1) for child in node.children]
-    return pa.Array.from_buffers(data_type, count, buffers, null_count(buffers[0]), children=children)
+    return pa.Array.from_buffers(data_type, count, buffers, children=children)
 
 
 def _check_length(values: Sized, count: int) -> None:

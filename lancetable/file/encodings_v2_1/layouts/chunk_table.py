@@ -47,8 +47,8 @@ class RowIndex(NamedTuple):
 class PageMetadata(NamedTuple):
     """Parsed metadata of a page, cached with the page.
 
-    `layout` is the layout that it was parsed for. `row_index` is None until it is needed, or without lists. `items` is the
-    dictionary, if there is one, decoded for values of `items_type`.
+    `layout` is the layout that it was parsed for. `row_index` is None until it is needed, or without lists. `items` is
+    the dictionary, if there is one, decoded for values of `items_type`.
     """
 
     layout: MiniBlock
