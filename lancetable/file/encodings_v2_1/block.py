@@ -39,14 +39,6 @@ WORDS: Final[dict[int, np.dtype[Any]]] = {
 BIT_WORDS: Final = {8 * width: word for width, word in WORDS.items()}
 MAX_INT32: Final = (1 << 31) - 1
 _MAX_EXPANSION: Final = 8  # bytes of the longest symbol, which is one code
-# Common types, recognised by their id without calls of Arrow's type predicates.
-_PLAIN: Final = frozenset(
-    {
-        *(pa.int8().id, pa.int16().id, pa.int32().id, pa.int64().id, pa.bool_().id),
-        *(pa.uint8().id, pa.uint16().id, pa.uint32().id, pa.uint64().id),
-        *(pa.float16().id, pa.float32().id, pa.float64().id, pa.date32().id, pa.timestamp("us").id),
-    }
-)
 _STRINGS: Final = frozenset({pa.string().id, pa.large_string().id})
 
 
@@ -83,8 +75,6 @@ class Block(Protocol):
 
 def type_bits(data_type: pa.DataType) -> int | None:
     """Return the bits of one value of a fixed-width type, fixed-size lists included; None for other types."""
-    if data_type.id in _PLAIN:
-        return int(data_type.bit_width)
     if pa.types.is_fixed_size_list(data_type):
         bits = type_bits(data_type.value_type)
         return None if bits is None else bits * int(data_type.list_size)
@@ -197,9 +187,6 @@ class FixedWidth:
         return self._to_array(data_type, validity)
 
     def _to_array(self, data_type: pa.DataType, validity: pa.Buffer | None) -> pa.Array:
-        if self.bits > 8 and data_type.id in _PLAIN:
-            data = aligned_buffer(self.data, self.bits // 8)
-            return pa.Array.from_buffers(data_type, self.length, [validity, data])
         if pa.types.is_fixed_size_list(data_type):
             size = int(data_type.list_size)
             items = FixedWidth(self.bits // size, self.data, self.length * size)._to_array(data_type.value_type, None)

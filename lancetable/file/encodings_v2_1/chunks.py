@@ -77,15 +77,15 @@ def even_counts(total: int, per_chunk: int) -> Ints:
     return counts
 
 
-def nulls_of(array: pa.Array) -> npt.NDArray[np.uint8] | None:
-    """Return (n,) numbers, 1 where null, else 0; None if nothing is null. Null dictionary items are nulls."""
+def nulls_of(array: pa.Array) -> npt.NDArray[np.bool_] | None:
+    """Return which of (n,) values are null; None if nothing is null. Null dictionary items are nulls."""
     if pa.types.is_null(array.type):
-        return np.ones(len(array), np.uint8) if len(array) else None
+        return np.ones(len(array), np.bool_) if len(array) else None
     if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
         array = array.dictionary.take(array.indices)
     if array.null_count == 0:
         return None
-    return np.unpackbits(~bitmap_piece(array, 0), bitorder="little", count=len(array))
+    return np.unpackbits(~bitmap_piece(array, 0), bitorder="little", count=len(array)).view(np.bool_)
 
 
 def fixed_values(array: pa.Array) -> FixedWidth:
@@ -111,8 +111,8 @@ def variable_values(array: pa.Array, missing: npt.NDArray[np.bool_] | None = Non
     `missing` (n,) marks the values to treat as null; the nulls of the array by default.
     """
     offsets = offsets_of(array)
-    if missing is None and array.null_count:
-        missing = np.asarray(nulls_of(array), np.bool_)
+    if missing is None:
+        missing = nulls_of(array)
     if missing is not None and np.diff(offsets)[missing].any():
         bitmap = pa.py_buffer(np.packbits(~missing, bitorder="little"))
         buffers = [bitmap, pa.py_buffer(np.ascontiguousarray(offsets)), array.buffers()[2]]

@@ -169,7 +169,7 @@ class _Walk:
             return
         code = self._take_code()
         self._layers.append(_Declared(False, code, 0))
-        self._mark(nulls.view(np.bool_), code)
+        self._mark(nulls, code)
 
     def _mark(self, missing: npt.NDArray[np.bool_], code: int) -> None:
         """Set the code of the `missing` slots, unless an outer layer is missing already."""
@@ -212,7 +212,7 @@ class _Walk:
         nulls = nulls_of(array)
         empty = lengths == 0
         if nulls is not None:
-            empty &= nulls == 0
+            empty &= ~nulls
         any_empty = bool(empty.any())
         if nulls is None and not any_empty and self._codes is None:
             # Every entry is a list that has items.
@@ -228,7 +228,7 @@ class _Walk:
         if any_empty:
             self._mark(empty, empty_code)
         if nulls is not None:
-            self._mark(nulls.view(np.bool_), null_code)
+            self._mark(nulls, null_code)
         assert self._codes is not None
         live = (self._codes if self._slots is None else self._codes[self._slots]) == 0
         if self._slots is None:

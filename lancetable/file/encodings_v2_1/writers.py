@@ -47,9 +47,10 @@ def open_writers(version: FileVersion, schema: Schema, options: PageOptions, blo
     writers: list[ColumnWriter] = []
     column = 0
     for field in schema.fields:
-        check_field(field, version)
-        leaves = [LeafSpec(leaf, EncodingOptions.of(leaf.field.metadata), version) for leaf in leaves_of(field)]
-        writers.append(FieldWriter(column, field, leaves, options, blobs))
+        leaves = list(leaves_of(field))
+        check_field(field, leaves, version)
+        specs = [LeafSpec(leaf, EncodingOptions.of(leaf.field.metadata), version) for leaf in leaves]
+        writers.append(FieldWriter(column, field, specs, options, blobs))
         column += len(leaves)
     return writers
 

@@ -15,9 +15,8 @@ from google.protobuf.message import Message
 from lancetable.file.column_numbers import column_map
 from lancetable.file.encodings_v2_0.base import unpack_any
 from lancetable.file.encodings_v2_1.base import (
-    compressive_from_message,
-    compressive_to_message,
-    layout_from_message,
+    from_message,
+    to_message,
 )
 from lancetable.file.encodings_v2_1.compressive.fsst import Fsst
 from lancetable.file.encodings_v2_1.registry import COMPRESSIVE, LAYOUTS, layout_of
@@ -163,9 +162,9 @@ def test_every_oneof_case_has_a_class(oneof: str, known: dict[str, Any]) -> None
 def test_messages_round_trip() -> None:
     flat = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=32))
     message = pb.CompressiveEncoding(dictionary=pb.Dictionary(indices=flat, items=flat, num_dictionary_items=3))
-    assert compressive_to_message(compressive_from_message(message)) == message
+    assert to_message(from_message(message)) == message
     constant = pb.PageLayout(constant_layout=pb.ConstantLayout(layers=[1], inline_value=b"\0"))
-    assert layout_from_message(constant).to_proto() == constant.constant_layout
+    assert from_message(constant).to_proto() == constant.constant_layout
 
 
 class Remote(CountingStore):

@@ -14,7 +14,6 @@ Source: protos/encodings_v2_1.proto, Fsst.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Final
@@ -23,15 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.file import pool
-from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, misplaced, pick_values
+from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, Wrapper, misplaced
 from lancetable.file.encodings_v2_1.block import Block, Coded, VariableWidth
 from lancetable.file.encodings_v2_1.compressive.variable import variable_of
 from lancetable.file.kernels import fsst
-from lancetable.file.kernels.gather import Pieces
 
 
 @dataclass(frozen=True)
-class Fsst(Compressive):
+class Fsst(Wrapper):
     """Strings compressed with a symbol table; `values` is the encoding of the codes."""
 
     oneof_case: ClassVar[str] = "fsst"
@@ -39,31 +37,18 @@ class Fsst(Compressive):
     symbol_table: bytes
     values: Compressive
 
-    @property
-    def num_buffers(self) -> int:
-        return self.values.num_buffers
-
     @cached_property
     def table(self) -> fsst.SymbolTable:
         return fsst.SymbolTable.parse(self.symbol_table)
 
-    def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
-        return self.coded(self.values.decode_chunks(buffers, counts, limit))
-
-    def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
-        return self.coded(pick_values(self.values, buffers, limit))
-
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
-        return self.coded(self.values.decode_blocks(chunks, counts, limit))
+        return self.convert(self.values.decode_blocks(chunks, counts, limit))
 
-    def decode_values(self, values: Block, limit: int) -> Block:
-        return self.coded(self.values.decode_values(values, limit))
-
-    def coded(self, codes: Block) -> Block:
+    def convert(self, block: Block) -> Block:
         """Combine codes with the symbol table; they are decompressed only when an array is built."""
-        if not isinstance(codes, VariableWidth):
+        if not isinstance(block, VariableWidth):
             raise misplaced(self, "values of a fixed width")
-        return Coded(codes, self.table) if self.table.encoded else codes
+        return Coded(block, self.table) if self.table.encoded else block
 
 
 # ------------------------------------------------------------------------------------------------------------- encode

@@ -16,15 +16,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.encodings_v2_1.base import (
-    Chunks,
-    Compressive,
-    Ints,
-    compressive_from_message,
-    compressive_to_message,
-    misplaced,
-    pick_values,
-)
+from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, from_message, misplaced, to_message
 from lancetable.file.encodings_v2_1.block import Block, VariableWidth, octets_of, offsets_of_sizes
 from lancetable.file.encodings_v2_1.chunks import Chunked
 from lancetable.file.kernels import general
@@ -56,7 +48,7 @@ class General(Compressive):
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
         data, starts, sizes, counts, places = buffers[0]
         unpacked = self._decompress(Chunks(data, starts, sizes), limit)  # decompresses each chunk once
-        return pick_values(self.values, [Pieces(*unpacked, counts, places), *buffers[1:]], limit)
+        return self.values.pick_chunks([Pieces(*unpacked, counts, places), *buffers[1:]], limit)
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
         return self.values.decode_blocks(self._decompress(chunks, limit), counts, limit)
@@ -84,12 +76,12 @@ class General(Compressive):
                 f"compression scheme {number} is not supported", feature=f"compression scheme {number}"
             )
         level = message.compression.level if message.compression.HasField("level") else None
-        return cls(_SCHEMES[number], compressive_from_message(message.values), level)
+        return cls(_SCHEMES[number], from_message(message.values), level)
 
     def to_proto(self) -> pb.General:
         compression = pb.BufferCompression(level=self.level)
         compression.scheme = pb.CompressionScheme.Name(_NUMBERS[self.scheme])  # type: ignore[assignment]  # takes names
-        return pb.General(compression=compression, values=compressive_to_message(self.values))
+        return pb.General(compression=compression, values=to_message(self.values))
 
 
 # ------------------------------------------------------------------------------------------------------------- encode

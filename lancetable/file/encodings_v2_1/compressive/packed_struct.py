@@ -8,7 +8,6 @@ Source: protos/encodings_v2_1.proto, PackedStruct and VariablePackedStruct.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,14 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.encodings_v2_1.base import (
-    Chunks,
-    Compressive,
-    Ints,
-    ParsedMessage,
-    misplaced,
-    pick_values,
-)
+from lancetable.file.encodings_v2_1.base import Compressive, Ints, ParsedMessage, Wrapper, misplaced
 from lancetable.file.encodings_v2_1.block import (
     Block,
     FixedWidth,
@@ -40,13 +32,12 @@ from lancetable.file.encodings_v2_1.compressive.fixed_size_list import lists_of,
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.variable import Variable
 from lancetable.file.kernels import fullzip
-from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import Runs, interleave, runs_of, total_sizes
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
-class PackedStruct(Compressive):
+class PackedStruct(Wrapper):
     """Rows of children of fixed width."""
 
     oneof_case: ClassVar[str] = "packed_struct"
@@ -54,32 +45,17 @@ class PackedStruct(Compressive):
     bits_per_value: tuple[int, ...]  # of each child
     values: Compressive  # Flat
 
-    @property
-    def num_buffers(self) -> int:
-        return self.values.num_buffers
-
-    def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
-        return self._split(self.values.decode_chunks(buffers, counts, limit))
-
-    def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
-        return self._split(pick_values(self.values, buffers, limit))
-
-    def decode_values(self, values: Block, limit: int) -> Block:
-        return self._split(self.values.decode_values(values, limit))
-
-    def _split(self, records: Block) -> Block:
-        if not isinstance(records, FixedWidth) or records.bits != sum(self.bits_per_value):
+    def convert(self, block: Block) -> Block:
+        if not isinstance(block, FixedWidth) or block.bits != sum(self.bits_per_value):
             raise CorruptFileError("packed structs have the wrong width", expected=sum(self.bits_per_value))
-        rows = records.rows()
+        rows = block.rows()
         children = []
         at = 0
         for bits in self.bits_per_value:
             width = bits // 8
-            children.append(
-                FixedWidth(bits, np.ascontiguousarray(rows[:, at : at + width]).reshape(-1), records.length)
-            )
+            children.append(FixedWidth(bits, np.ascontiguousarray(rows[:, at : at + width]).reshape(-1), block.length))
             at += width
-        return Struct(children, records.length)
+        return Struct(children, block.length)
 
     def check(self) -> None:
         if any(bits % 8 for bits in self.bits_per_value):

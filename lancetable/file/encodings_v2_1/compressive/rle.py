@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, pick_decoded
+from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints
 from lancetable.file.encodings_v2_1.block import BIT_WORDS, Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, even_counts
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
@@ -55,7 +55,7 @@ class Rle(Compressive):
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
         values, lengths = buffers
         if values.data is not lengths.data:  # the values are compressed, the lengths never are
-            return pick_decoded(self, buffers, limit)
+            return Compressive.pick_chunks(self, buffers, limit)
         picked = gather.runs(lengths, values.starts, values.sizes, BIT_WORDS[self.values.bits_per_value])
         return FixedWidth.of_numbers(picked)
 

@@ -18,15 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.encodings_v2_1.base import (
-    Bytes,
-    Chunks,
-    Compressive,
-    DecodedRows,
-    Ints,
-    decode_levels,
-    pick_values,
-)
+from lancetable.file.encodings_v2_1.base import Bytes, Chunks, Compressive, DecodedRows, Ints, decode_levels
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, take_spans
 from lancetable.file.encodings_v2_1.compound import Joined, with_dictionary
 from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking, OutOfLineBitpacking
@@ -198,13 +190,13 @@ def _pick(pages: Sequence[PageMetadata], ends: Sequence[int], buffers: Sequence[
         encoding = page.layout.value_compression
         _, stored = _chunk_encoding(page.layout)
         if buffers:
-            block = pick_values(stored, [_part(pieces, begin, end) for pieces in buffers], limit)
+            block = stored.pick_chunks([_part(pieces, begin, end) for pieces in buffers], limit)
         else:
             block = encoding.decode_chunks([], np.array([end - begin], np.int64), limit)
         if isinstance(encoding, Fsst):
             for owner, start, stop in _split_pages(pages, ends, begin, end):
                 assert isinstance(owner.layout.value_compression, Fsst)
-                blocks.append(owner.layout.value_compression.coded(block.slice(start, stop)))
+                blocks.append(owner.layout.value_compression.convert(block.slice(start, stop)))
         else:
             blocks.append(_with_items(block, pages, ends, begin, end))
     return blocks[0] if len(blocks) == 1 else Joined(tuple(blocks), ends[-1])
