@@ -96,11 +96,6 @@ def is_variable(data_type: pa.DataType) -> bool:
     return varbin.offset_dtype(data_type) is not None
 
 
-def octets_of(data: Any) -> Bytes:
-    """Return a bytes-like object, which may be empty, as an array."""
-    return np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
-
-
 def offsets_of_sizes(sizes: npt.NDArray[Any]) -> Ints:
     """Return the (n + 1,) offsets of values of the given sizes, from zero on."""
     offsets = np.zeros(len(sizes) + 1, np.int64)
@@ -213,7 +208,7 @@ class VariableWidth:
         return VariableWidth(self.offsets[start : stop + 1], self.data)
 
     def take(self, indices: Ints) -> VariableWidth:
-        return VariableWidth(*varbin.take(self.offsets, octets_of(self.data), indices))
+        return VariableWidth(*varbin.take(self.offsets, np.frombuffer(self.data, np.uint8), indices))
 
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
         width = offset_bytes(data_type)
@@ -227,7 +222,7 @@ class VariableWidth:
             offsets = (offsets - base).astype(np.int32 if width == 4 else np.int64)
             data = memoryview(data)[base:end]
         if data_type.id in _STRINGS:
-            varbin.check_utf8(offsets, octets_of(data))
+            varbin.check_utf8(offsets, np.frombuffer(data, np.uint8))
         buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
         return pa.Array.from_buffers(data_type, self.length, buffers)
 
@@ -259,5 +254,5 @@ class Coded:
             raise CorruptFileError(
                 "strings may expand to too many bytes", expected=f"at most {limit // _MAX_EXPANSION} bytes"
             )
-        data, value_offsets = fsst.decompress(octets_of(self.codes.data), offsets, self.table)
+        data, value_offsets = fsst.decompress(np.frombuffer(self.codes.data, np.uint8), offsets, self.table)
         return VariableWidth(value_offsets, data)

@@ -6,7 +6,7 @@ array  ->  FixedWidth or VariableWidth  ->  Chunked: an encoding, and for each b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,6 @@ from lancetable.file.encodings_v2_1.base import Compressive, Ints, PageLayout
 from lancetable.file.encodings_v2_1.block import FixedWidth, VariableWidth, type_bits
 from lancetable.file.kernels.interleave import Runs
 from lancetable.file.kernels.varbin import offsets_of
-
-_EMPTY: Final = np.empty(0, np.uint8)
 
 
 class ChunkLimits(NamedTuple):
@@ -120,4 +118,4 @@ def variable_values(array: pa.Array, missing: npt.NDArray[np.bool_] | None = Non
         array = pa.Array.from_buffers(kind, len(array), buffers).fill_null(b"")
         offsets = offsets_of(array)
     data = array.buffers()[2]
-    return VariableWidth(offsets, _EMPTY if data is None else np.frombuffer(data, np.uint8))
+    return VariableWidth(offsets, np.frombuffer(b"" if data is None else data, np.uint8))

@@ -26,7 +26,6 @@ from lancetable.file.encodings_v2_1.block import (
     Ints,
     VariableWidth,
     is_variable,
-    octets_of,
     offset_bytes,
     type_bits,
 )
@@ -183,7 +182,11 @@ class Repeated:
             size, width = len(value.data), offset_bytes(data_type)
             _check_limit((size + width) * self.length, limit if width == 8 else min(limit, MAX_INT32))
             offsets = np.arange(self.length + 1, dtype=f"i{width}") * size
-            buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(np.tile(octets_of(value.data), self.length))]
+            buffers = [
+                validity,
+                pa.py_buffer(offsets),
+                pa.py_buffer(np.tile(np.frombuffer(value.data, np.uint8), self.length)),
+            ]
             return pa.Array.from_buffers(data_type, self.length, buffers)
         raise CorruptFileError(f"a page of {data_type} cannot be a single value")
 
@@ -193,12 +196,12 @@ class Repeated:
             return FixedWidth(1, np.full((self.length + 7) // 8, octet, np.uint8), self.length)
         if value.bits in BIT_WORDS:
             return FixedWidth.of_numbers(np.full(self.length, value.numbers()[0]))
-        return FixedWidth(value.bits, np.tile(octets_of(value.data), self.length), self.length)
+        return FixedWidth(value.bits, np.tile(np.frombuffer(value.data, np.uint8), self.length), self.length)
 
 
 def _check_limit(size: int, limit: int) -> None:
     if size > limit:
-        raise CorruptFileError("values of a page need too much memory", expected=f"at most {limit} bytes", found=size)
+        raise CorruptFileError("values need too much memory", expected=f"at most {limit} bytes", found=size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +284,7 @@ class Joined:
                 bits = FixedWidth(1, validity, self.length).slice(at, at + part.length).data
             arrays.append(part.to_array(data_type, None if bits is None else pa.py_buffer(bits), limit))
             at += part.length
-        if sum([array.nbytes for array in arrays]) > limit:
-            raise _too_large(limit)
+        _check_limit(sum([array.nbytes for array in arrays]), limit)
         return pa.concat_arrays(arrays)
 
     def _strings(self, limit: int) -> VariableWidth:
@@ -297,10 +299,5 @@ class Joined:
             ends.append(whole.offsets[1:] + np.int64(total - first))
             content.append(memoryview(whole.data).cast("B")[first:last])
             total += last - first
-            if total > limit:
-                raise _too_large(limit)
+            _check_limit(total, limit)
         return VariableWidth(np.concatenate(ends), b"".join(content))
-
-
-def _too_large(limit: int) -> CorruptFileError:
-    return CorruptFileError("values of several pages need too much memory", expected=f"at most {limit} bytes")

@@ -20,14 +20,13 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import DecodedRows
-from lancetable.file.encodings_v2_1.block import Block, span_indices
+from lancetable.file.encodings_v2_1.block import Block, Ints, span_indices
 from lancetable.file.encodings_v2_1.compound import Nulls, Repeated
 from lancetable.file.fetch import Rows
 from lancetable.file.kernels import levels
 from lancetable.file.kernels.levels import LEVEL, Levels
 
 Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
 
 ALL_VALID_ITEM: Final = 1
 ALL_VALID_LIST: Final = 2
@@ -248,4 +247,4 @@ def level_array(data: Any) -> Levels:
     """Return uncompressed 16-bit levels. Raises CorruptFileError for an odd number of bytes."""
     if len(data) % LEVEL.itemsize:
         raise CorruptFileError("level buffer is truncated", expected="an even number of bytes", found=len(data))
-    return np.frombuffer(data, LEVEL) if len(data) else np.empty(0, LEVEL)
+    return np.frombuffer(data, LEVEL)

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.file.encodings_v2_1.block import offsets_of_sizes
+from lancetable.file.encodings_v2_1.block import Ints, offsets_of_sizes
 from lancetable.file.encodings_v2_1.chunks import nulls_of
 from lancetable.file.encodings_v2_1.repdef import (
     ALL_VALID_ITEM,
@@ -36,7 +36,6 @@ from lancetable.file.kernels.levels import LEVEL, Levels
 from lancetable.file.kernels.varbin import offsets_of
 from lancetable.format.schema import Field
 
-Ints = npt.NDArray[np.int64]
 _Codes = npt.NDArray[np.uint8]
 
 
@@ -214,13 +213,6 @@ class _Walk:
         if nulls is not None:
             empty &= ~nulls
         any_empty = bool(empty.any())
-        if nulls is None and not any_empty and self._codes is None:
-            # Every entry is a list that has items.
-            self._layers.append(_Declared(True, 0, 0))
-            first, last = int(offsets[0]), int(offsets[-1])
-            self._expand(None, offsets[:-1] - first if first else offsets[:-1], last - first)
-            self._array = array.values.slice(first, last - first)
-            return
         # Outer layers have higher levels, and an empty list has a higher level than a null one of the same layer.
         empty_code = self._take_code() if any_empty else 0
         null_code = self._take_code() if nulls is not None else 0
@@ -229,7 +221,11 @@ class _Walk:
             self._mark(empty, empty_code)
         if nulls is not None:
             self._mark(nulls, null_code)
-        assert self._codes is not None
+        if self._codes is None:  # every entry is a list that has items
+            first, last = int(offsets[0]), int(offsets[-1])
+            self._expand(offsets[:-1] - first if first else offsets[:-1], last - first)
+            self._array = array.values.slice(first, last - first)
+            return
         live = (self._codes if self._slots is None else self._codes[self._slots]) == 0
         if self._slots is None:
             counts = np.where(live, lengths, 1)
@@ -237,11 +233,11 @@ class _Walk:
             counts = np.ones(self._num_entries, np.int64)
             counts[self._slots[live]] = lengths[live]
         starts = offsets_of_sizes(counts)
-        self._expand(counts, starts[:-1], int(starts[-1]))
+        self._expand(starts[:-1], int(starts[-1]))
         self._array = _items_of(array, live, offsets)
 
-    def _expand(self, counts: Ints | None, starts: npt.NDArray[Any], total: int) -> None:
-        """Replace each list entry by its items; `counts` is 1 for an entry without items, None if all have some."""
+    def _expand(self, starts: npt.NDArray[Any], total: int) -> None:
+        """Replace each list entry by its items, which begin at `starts`; an entry without items remains one entry."""
         repetition = np.zeros(total, LEVEL)
         if self._repetition is None:
             repetition[starts] = self._depth
@@ -250,9 +246,8 @@ class _Walk:
         self._repetition = repetition
         self._depth -= 1
         self._num_entries = total
-        if counts is None:
+        if self._codes is None:
             return
-        assert self._codes is not None
         dead = np.flatnonzero(self._codes)
         if len(dead) == 0 and self._slots is None:
             self._codes = None

@@ -17,7 +17,7 @@ import numpy as np
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, from_message, misplaced, to_message
-from lancetable.file.encodings_v2_1.block import Block, VariableWidth, octets_of, offsets_of_sizes
+from lancetable.file.encodings_v2_1.block import Block, VariableWidth, offsets_of_sizes
 from lancetable.file.encodings_v2_1.chunks import Chunked
 from lancetable.file.kernels import general
 from lancetable.file.kernels.gather import Pieces
@@ -59,7 +59,9 @@ class General(Compressive):
         base = values.offsets.astype(np.int64)
         lengths = np.diff(base)
         filled = np.flatnonzero(lengths)
-        unpacked = self._decompress(Chunks(octets_of(values.data), base[:-1][filled], lengths[filled]), limit)
+        unpacked = self._decompress(
+            Chunks(np.frombuffer(values.data, np.uint8), base[:-1][filled], lengths[filled]), limit
+        )
         lengths[filled] = unpacked.sizes
         return self.values.decode_values(VariableWidth(offsets_of_sizes(lengths), unpacked.data), limit)
 
@@ -91,8 +93,8 @@ def compress_chunks(chunked: Chunked, scheme: str, level: int | None) -> Chunked
     """Compress the first value buffer of every chunk separately."""
     streams = chunked.buffers[0]
     sizes = total_sizes(streams)
-    data = memoryview(streams[0].data if len(streams) == 1 else interleave(streams)).cast("B")
-    ends = np.cumsum(sizes) + (int(streams[0].offsets[0]) if len(streams) == 1 else 0)
+    ends = np.cumsum(sizes)
+    data = memoryview(interleave(streams)).cast("B")
     packed = runs_of(*_compress_pieces(data, ends - sizes, ends, scheme, level))
     return Chunked(General(scheme, chunked.encoding, level), chunked.counts, [[packed], *chunked.buffers[1:]])
 

@@ -22,7 +22,6 @@ from lancetable.file.encodings_v2_1.block import (
     FixedWidth,
     VariableWidth,
     is_variable,
-    octets_of,
     offsets_of_sizes,
     type_bits,
 )
@@ -105,7 +104,7 @@ class VariablePackedStruct(Compressive):
     def decode_values(self, values: Block, limit: int) -> Block:
         if not isinstance(values, VariableWidth):
             raise misplaced(self, "values of a fixed width")
-        data = octets_of(values.data)
+        data = np.frombuffer(values.data, np.uint8)
         # A null row has no bytes and no children; its children are read as zeros and empty strings.
         row_starts = values.offsets[:-1].astype(np.int64)
         row_ends = values.offsets[1:].astype(np.int64)
