@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -55,7 +55,11 @@ def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> 
     root = builder.add(field, ())
     if root.leaf is None:
         raise file.corrupt(f"field {field.name!r} has no column", f"a column for field id {field.id}")
-    return FieldReader(file, field, root, builder.leaves)
+    num_rows = builder.leaves[0].num_rows
+    for leaf in builder.leaves:
+        if leaf.num_rows != num_rows:
+            raise file.corrupt(f"columns of field {field.name!r} have different lengths", num_rows, leaf.num_rows)
+    return FieldReader(root, builder.leaves)
 
 
 def open_cursor(reader: ColumnReader, run: RunPlan) -> Cursor | None:
@@ -70,14 +74,13 @@ def has_no_nulls(pages: ColumnPages) -> bool:
 
     True if every page stores values and its only layer is not nullable; False for layouts without that information.
     """
-    return all(_has_no_nulls(pages.page(number)) for number in range(len(pages)))
-
-
-def _has_no_nulls(page: Page) -> bool:
-    layout = layout_of(page)
-    if isinstance(layout, ConstantPage):
-        return layout.layers == (ALL_VALID_ITEM,) and layout.has_value(page)
-    return isinstance(layout, (MiniBlock, FullZip)) and layout.layers == (ALL_VALID_ITEM,)
+    for page in map(pages.page, range(len(pages))):
+        layout = layout_of(page)
+        if not isinstance(layout, (MiniBlock, FullZip, ConstantPage)) or layout.layers != (ALL_VALID_ITEM,):
+            return False
+        if isinstance(layout, ConstantPage) and not layout.has_value(page):
+            return False
+    return True
 
 
 # -------------------------------------------------------------------------------------------------------------- tree
@@ -283,7 +286,10 @@ class LeafColumn:
             bitmap, levels = unravel(decoded, self._expected)
         values = decoded.values.to_array(self._context.data_type, bitmap, page.limits.page_bytes)
         if self._context.data_type is not self._field_type and not values.type.equals(self._field_type):
-            values = _wanted_children(values, self._field_type)
+            # Project a packed struct to the requested children.
+            children = [values.field(field.name) for field in self._field_type]
+            bitmap = values.buffers()[0]
+            values = pa.Array.from_buffers(self._field_type, len(values), [bitmap], children=children)
         return Spine(decoded.num_rows // self._repeat, levels, self._sizes, values)
 
 
@@ -334,31 +340,20 @@ def _is_blob_descriptor(field: Field) -> bool:
     return BLOB_KEY in field.metadata or field.is_blob_v2
 
 
-def _wanted_children(array: pa.Array, data_type: pa.DataType) -> pa.Array:
-    """Project a packed struct to the children of `data_type`, by name."""
-    children = [array.field(field.name) for field in data_type]
-    return pa.Array.from_buffers(data_type, len(array), array.buffers()[:1], array.null_count, children=children)
-
-
 # ------------------------------------------------------------------------------------------------------------ fields
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class FieldReader:
     """Reader of a top-level field: reads its leaves together and assembles them."""
 
-    __slots__ = ("_leaves", "_root", "_type", "heavy", "num_rows")
+    _root: _Node
+    _leaves: Sequence[LeafColumn]
+    heavy: ClassVar[bool] = True
 
-    def __init__(self, file: FileMetadata, field: Field, root: _Node, leaves: Sequence[LeafColumn]) -> None:
-        self._leaves = leaves
-        self._root = root
-        self._type = field.data_type
-        self.num_rows = leaves[0].num_rows
-        for leaf in leaves:
-            if leaf.num_rows != self.num_rows:
-                raise file.corrupt(
-                    f"columns of field {field.name!r} have different lengths", self.num_rows, leaf.num_rows
-                )
-        self.heavy = True
+    @property
+    def num_rows(self) -> int:
+        return self._leaves[0].num_rows
 
     def cuts(self, rows: range) -> list[range]:
         # Cut at the pages of the leaf that has the fewest: more cuts would decode its pages in parts.

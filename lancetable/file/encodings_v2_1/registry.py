@@ -1,4 +1,8 @@
-"""Classes for all arms of PageLayout and CompressiveEncoding (protos/encodings_v2_1.proto)."""
+"""Classes for the arms of PageLayout and CompressiveEncoding (protos/encodings_v2_1.proto).
+
+Known writers do not use the arm `dictionary` of CompressiveEncoding, and reading it raises UnsupportedFeatureError: the
+dictionary of a page is part of its mini-block layout.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ from lancetable.file.encodings_v2_1.base import COMPRESSIVE, LAYOUTS, layout_of,
 from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking, OutOfLineBitpacking
 from lancetable.file.encodings_v2_1.compressive.byte_stream_split import ByteStreamSplit
 from lancetable.file.encodings_v2_1.compressive.constant import Constant
-from lancetable.file.encodings_v2_1.compressive.dictionary import Dictionary
 from lancetable.file.encodings_v2_1.compressive.fixed_size_list import FixedSizeList
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.fsst import Fsst
@@ -31,7 +34,6 @@ COMPRESSIVE.update(
             OutOfLineBitpacking,
             InlineBitpacking,
             Fsst,
-            Dictionary,
             Rle,
             ByteStreamSplit,
             General,

@@ -324,25 +324,10 @@ def _items_of(array: pa.Array, live: npt.NDArray[np.bool_], offsets: npt.NDArray
     """Return the items of the live lists; all items if no other list has items."""
     first, last = int(offsets[0]), int(offsets[-1])
     items = array.values.slice(first, last - first)
-    lengths = np.diff(offsets)
-    if not lengths[~live].any():
+    if not np.diff(offsets)[~live].any():
         return items
-    if _is_fixed_twice(items.type):
-        # Arrow's filter and take return wrong items for slices of these types; `flatten` is correct.
-        bitmap = pa.py_buffer(np.packbits(live, bitorder="little"))
-        plain = (pa.large_list if offsets.itemsize == 8 else pa.list_)(array.type.field(0))
-        relative = pa.py_buffer(np.ascontiguousarray(offsets - offsets.dtype.type(first)))
-        return pa.Array.from_buffers(plain, len(array), [bitmap, relative], -1, children=[items]).flatten()
-    shown = np.packbits(np.repeat(live, lengths), bitorder="little")
-    return items.filter(pa.Array.from_buffers(pa.bool_(), len(items), [None, pa.py_buffer(shown)], 0))
-
-
-def _is_fixed_twice(kind: pa.DataType) -> bool:
-    """Return whether the type contains fixed-size lists directly inside fixed-size lists."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return _is_fixed_twice(kind.storage_type)
-    if not pa.types.is_nested(kind):
-        return False
-    if pa.types.is_fixed_size_list(kind) and pa.types.is_fixed_size_list(kind.value_type):
-        return True
-    return any(_is_fixed_twice(kind.field(number).type) for number in range(kind.num_fields))
+    # Arrow's filter and take return wrong items for slices of nested fixed-size lists; `flatten` is correct.
+    bitmap = pa.py_buffer(np.packbits(live, bitorder="little"))
+    plain = (pa.large_list if offsets.itemsize == 8 else pa.list_)(array.type.field(0))
+    relative = pa.py_buffer(np.ascontiguousarray(offsets - offsets.dtype.type(first)))
+    return pa.Array.from_buffers(plain, len(array), [bitmap, relative], children=[items]).flatten()

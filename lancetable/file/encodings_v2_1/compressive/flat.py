@@ -5,7 +5,7 @@ Source: protos/encodings_v2_1.proto, Flat.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -52,6 +52,12 @@ class Flat(Compressive):
             raise CorruptFileError(
                 "width of a value out of range", expected=f"at most {_MAX_BITS} bits", found=self.bits_per_value
             )
+
+
+def check_flat(encoding: Compressive, widths: Collection[int], what: str) -> None:
+    """Raise CorruptFileError unless an encoding that another one contains is flat and has one of these widths."""
+    if not isinstance(encoding, Flat) or encoding.bits_per_value not in widths:
+        raise CorruptFileError(f"{what} must be flat and of a supported width", expected=f"{list(widths)} bits")
 
 
 def join_bits(chunks: Chunks, counts: Ints, bits: int) -> FixedWidth:

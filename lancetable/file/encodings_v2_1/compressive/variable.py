@@ -20,7 +20,7 @@ from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, misplaced
 from lancetable.file.encodings_v2_1.block import Block, VariableWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, ChunkTooLarge, even_counts, power_of_two
-from lancetable.file.encodings_v2_1.compressive.flat import Flat
+from lancetable.file.encodings_v2_1.compressive.flat import Flat, check_flat
 from lancetable.file.kernels import gather, miniblock, varbin
 from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import Runs, padding, runs_of
@@ -68,8 +68,7 @@ class Variable(Compressive):
         return values
 
     def check(self) -> None:
-        if not isinstance(self.offsets, Flat) or self.offsets.bits_per_value not in (32, 64):
-            raise CorruptFileError("offsets must be flat and of a supported width", expected="32 or 64 bits")
+        check_flat(self.offsets, [32, 64], "offsets")
 
 
 # ------------------------------------------------------------------------------------------------------------- encode
