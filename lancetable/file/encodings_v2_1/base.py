@@ -32,7 +32,6 @@ from lancetable.proto import encodings_v2_1_pb2 as pb
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_ALL_VALID_ITEM: Final = 1  # a custom encoding stores nulls itself
 _LAYOUT_URL: Final = "/lance.encodings21.PageLayout"
 _LAYOUT_PREFIX_2_3: Final = "/lance.encodings23."
 
@@ -234,8 +233,9 @@ def to_message(value: Compressive | PageLayout) -> Any:
     return message(**{value.oneof_case: value.to_proto()})
 
 
+@lru_cache(maxsize=256)
 def pack_page(layout: PageLayout) -> bytes:
-    """Return the bytes of Page.encoding.direct for a layout."""
+    """Return the bytes of Page.encoding.direct for a layout; cached, because columns of a file often share it."""
     return pack_any(_LAYOUT_URL, to_message(layout))
 
 
@@ -277,7 +277,8 @@ class CustomLayout(PageLayout):
     def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
         values = Ready((yield from read_custom(self.encoding, page, context.data_type)))
         selected = values.slice(rows.start, rows.stop) if isinstance(rows, range) else values.take(rows)
-        return DecodedRows(selected, None, None, (_ALL_VALID_ITEM,), len(rows))
+        # The encoding stores nulls itself.
+        return DecodedRows(selected, None, None, (pb.REPDEF_ALL_VALID_ITEM,), len(rows))
 
 
 def misplaced(encoding: Compressive, place: str) -> CorruptFileError:

@@ -54,11 +54,10 @@ class LevelsTooDense(Exception):
 
 
 class EncodedLayout(NamedTuple):
-    """An encoded page: layout, buffers, and the serialized message of the layout if it is known already."""
+    """An encoded page."""
 
     layout: PageLayout
     buffers: Sequence[BufferPieces]
-    encoding: bytes | None = None
 
 
 def power_of_two(count: int) -> int:

@@ -15,6 +15,7 @@ Pages of different columns may end at different rows; they are sliced at their c
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from operator import attrgetter
@@ -33,11 +34,12 @@ from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
 from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
 from lancetable.file.encodings_v2_1.layouts.miniblock import LoadedChunks, MiniBlock
 from lancetable.file.encodings_v2_1.registry import layout_of
-from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, ITEM, LIST, NULLABLE_ITEM, LayerArrays, unravel
+from lancetable.file.encodings_v2_1.repdef import ITEM, LIST, LayerArrays, unravel
 from lancetable.file.fetch import MAPPED, Blocks, ReadPlan, Rows, gather, positions
 from lancetable.file.kernels import varbin
 from lancetable.file.page_rows import align_rows, page_cuts, split_rows
 from lancetable.format.schema import BLOB_KEY, Field
+from lancetable.proto import encodings_v2_1_pb2 as pb
 
 _BLOB_V2_NAMES: Final = ["kind", "position", "size", "blob_id", "blob_uri"]
 _PART_ROWS: Final = 256 * 1024  # rows of a page for each thread that decodes it
@@ -76,7 +78,7 @@ def has_no_nulls(pages: ColumnPages) -> bool:
     """
     for page in map(pages.page, range(len(pages))):
         layout = layout_of(page)
-        if not isinstance(layout, (MiniBlock, FullZip, ConstantPage)) or layout.layers != (ALL_VALID_ITEM,):
+        if not isinstance(layout, (MiniBlock, FullZip, ConstantPage)) or layout.layers != (pb.REPDEF_ALL_VALID_ITEM,):
             return False
         if isinstance(layout, ConstantPage) and not layout.has_value(page):
             return False
@@ -99,15 +101,13 @@ class _Node:
     children: tuple[_Node, ...] = ()
 
 
+@dataclass(slots=True, eq=False)
 class _Builder:
     """Builder of the tree of a field; collects its leaf columns."""
 
-    __slots__ = ("columns", "file", "leaves")
-
-    def __init__(self, file: FileMetadata, columns: Mapping[int, int]) -> None:
-        self.file = file
-        self.columns = columns
-        self.leaves: list[LeafColumn] = []
+    file: FileMetadata
+    columns: Mapping[int, int]
+    leaves: list[LeafColumn] = dataclasses.field(default_factory=list)
 
     def add(self, field: Field, above: tuple[int, ...]) -> _Node:
         """Return the node of a field; `above` are the kinds of the layers above it, outer to inner."""
@@ -279,7 +279,7 @@ class LeafColumn:
             page.raise_located(error)
 
     def _spine(self, page: Page, decoded: DecodedRows) -> Spine:
-        if decoded.layers == (NULLABLE_ITEM,) and self._field_type == pa.struct([]):
+        if decoded.layers == (pb.REPDEF_NULLABLE_ITEM,) and self._field_type == pa.struct([]):
             # A struct without children has no levels, not even those of its ancestors; nothing there is null.
             bitmap, levels = None, [LayerArrays(None)] * (len(self._expected) - 1)
         else:

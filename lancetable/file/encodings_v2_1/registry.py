@@ -25,23 +25,21 @@ from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
 __all__ = ["COMPRESSIVE", "LAYOUTS", "layout_of", "pack_page"]
 
 COMPRESSIVE.update(
-    {
-        case.oneof_case: case
-        for case in (
-            Flat,
-            Variable,
-            Constant,
-            OutOfLineBitpacking,
-            InlineBitpacking,
-            Fsst,
-            Rle,
-            ByteStreamSplit,
-            General,
-            FixedSizeList,
-            PackedStruct,
-            VariablePackedStruct,
-        )
-    }
+    (case.oneof_case, case)
+    for case in (
+        Flat,
+        Variable,
+        Constant,
+        OutOfLineBitpacking,
+        InlineBitpacking,
+        Fsst,
+        Rle,
+        ByteStreamSplit,
+        General,
+        FixedSizeList,
+        PackedStruct,
+        VariablePackedStruct,
+    )
 )
 
-LAYOUTS.update({case.oneof_case: case for case in (MiniBlock, ConstantPage, FullZip, Blob)})
+LAYOUTS.update((case.oneof_case, case) for case in (MiniBlock, ConstantPage, FullZip, Blob))

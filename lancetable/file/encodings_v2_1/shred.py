@@ -23,18 +23,11 @@ import pyarrow as pa
 
 from lancetable.file.encodings_v2_1.block import Ints, offsets_of_sizes
 from lancetable.file.encodings_v2_1.chunks import nulls_of
-from lancetable.file.encodings_v2_1.repdef import (
-    ALL_VALID_ITEM,
-    ALL_VALID_LIST,
-    EMPTYABLE_LIST,
-    NULL_AND_EMPTY_LIST,
-    NULLABLE_ITEM,
-    NULLABLE_LIST,
-    layers_of,
-)
+from lancetable.file.encodings_v2_1.repdef import layers_of
 from lancetable.file.kernels.levels import LEVEL, Levels
 from lancetable.file.kernels.varbin import offsets_of
 from lancetable.format.schema import Field
+from lancetable.proto import encodings_v2_1_pb2 as pb
 
 _Codes = npt.NDArray[np.uint8]
 
@@ -125,7 +118,7 @@ def shred(array: pa.Array, steps: tuple[Step, ...], *, plain_lists: bool = True)
     never declared free of nulls where old readers fail on that: above null items, and in nested lists.
     """
     if not steps and not array.null_count and not pa.types.is_dictionary(array.type):
-        return Shredded((ALL_VALID_ITEM,), None, None, array, None, len(array), len(array))
+        return Shredded((pb.REPDEF_ALL_VALID_ITEM,), None, None, array, None, len(array), len(array))
     walk = _Walk(array, sum(step.kind is StepKind.LIST for step in steps))
     for step in steps:
         if step.kind is StepKind.STRUCT:
@@ -288,7 +281,7 @@ class _Walk:
                 top = not any(layer.is_list for layer in outer)
                 may_hide = seen_list and top and (nullable or any(layer.nullable for layer in outer))
                 spare = not null_code and number > 0 and (may_hide or _null_struct_around(outer))
-                layers.append(NULLABLE_ITEM if null_code or spare else ALL_VALID_ITEM)
+                layers.append(pb.REPDEF_NULLABLE_ITEM if null_code or spare else pb.REPDEF_ALL_VALID_ITEM)
                 level += spare
                 null_inside |= bool(null_code)
             for code in (null_code, empty_code):
@@ -307,10 +300,10 @@ class _Walk:
 
 
 _LIST_LAYERS: Final = {
-    (False, False): ALL_VALID_LIST,
-    (True, False): NULLABLE_LIST,
-    (False, True): EMPTYABLE_LIST,
-    (True, True): NULL_AND_EMPTY_LIST,
+    (False, False): pb.REPDEF_ALL_VALID_LIST,
+    (True, False): pb.REPDEF_NULLABLE_LIST,
+    (False, True): pb.REPDEF_EMPTYABLE_LIST,
+    (True, True): pb.REPDEF_NULL_AND_EMPTY_LIST,
 }
 
 

@@ -30,11 +30,11 @@ from lancetable.file.encodings_v2_1.choose_dictionary import pages_repeat_items
 from lancetable.file.encodings_v2_1.choose_layout import LeafSpec
 from lancetable.file.encodings_v2_1.encoding_options import EncodingOptions
 from lancetable.file.encodings_v2_1.layouts.blob import encode_blobs
-from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, NULLABLE_ITEM
 from lancetable.file.encodings_v2_1.shred import StepKind, leaves_of, shred
 from lancetable.file.encodings_v2_1.storable import check_field
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import FileVersion
+from lancetable.proto import encodings_v2_1_pb2 as pb
 
 _PARALLEL_BYTES: Final = 1 << 20
 
@@ -115,7 +115,10 @@ class FieldWriter:
             most = self._options.max_page_bytes * max(len(self._leaves), 1)
             parts = equal_parts(arrays[0], size, most if not self._repeats(arrays[0], size, most) else size)
         else:
-            parts = _joined(arrays)
+            try:
+                parts = [pa.concat_arrays(arrays)]
+            except pa.ArrowException:  # too many distinct dictionary items, or more bytes than 32-bit offsets address
+                parts = arrays
         jobs: list[_Job] = []
         for part in parts:
             jobs += [
@@ -150,8 +153,7 @@ class FieldWriter:
         encoded = []
         row = job.first_row
         for page in pages:
-            encoding = page.page.encoding or pack_page(page.page.layout)
-            encoded.append(EncodedPage(job.column, page.length, page.page.buffers, encoding, row))
+            encoded.append(EncodedPage(job.column, page.length, page.page.buffers, pack_page(page.page.layout), row))
             row += page.num_rows
         return encoded
 
@@ -164,22 +166,14 @@ class FieldWriter:
         if definition is not None:
             hidden = definition > 0
             levels = definition[hidden].astype(np.uint64)
-            if layers[0] == ALL_VALID_ITEM:
+            if layers[0] == pb.REPDEF_ALL_VALID_ITEM:
                 # pylance detects nulls of enclosing structs only if the blob layer itself is nullable, one level below.
-                layers = (NULLABLE_ITEM, *layers[1:])
+                layers = (pb.REPDEF_NULLABLE_ITEM, *layers[1:])
                 levels += np.uint64(1)
             positions[hidden] = levels << np.uint64(16)
             sizes = np.where(hidden, np.uint64(0), sizes)
         page = encode_blobs(positions, sizes, layers, job.leaf.large)
         yield EncodedRows(page, len(job.array), len(job.array))
-
-
-def _joined(arrays: Sequence[pa.Array]) -> Sequence[pa.Array]:
-    """Concatenate arrays; return them unchanged if Arrow cannot."""
-    try:
-        return [pa.concat_arrays(arrays)]
-    except pa.ArrowException:
-        return arrays  # too many distinct dictionary items, or more bytes than 32-bit offsets can address
 
 
 def _has_strict(field: Field) -> bool:

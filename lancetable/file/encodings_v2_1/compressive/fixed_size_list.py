@@ -189,14 +189,11 @@ def encode_lists(lists: FixedSizeLists, limits: ChunkLimits) -> Chunked:
 
 
 def zip_lists(lists: FixedSizeLists) -> FixedWidth:
-    """Combine each value into whole bytes: the validity of its items, then the items."""
+    """Combine the validity of the items of each value and the items, which are whole bytes."""
     bits = lists.encoding.bits
-    if not lists.validity and bits % 8 == 0:
+    if not lists.validity:
         return FixedWidth(bits, lists.items.data, lists.length)
     validity = [np.packbits(valid.reshape(-1, width), axis=1, bitorder="little") for valid, width in lists.validity]
-    octets = np.frombuffer(lists.items.data, np.uint8)
-    if bits % 8:
-        rows_of_bits = np.unpackbits(octets, bitorder="little", count=lists.length * bits).reshape(lists.length, bits)
-        octets = np.packbits(rows_of_bits, axis=1, bitorder="little")
-    rows = np.concatenate([*validity, octets.reshape(lists.length, -1)], axis=1)
+    octets = np.frombuffer(lists.items.data, np.uint8).reshape(lists.length, -1)
+    rows = np.concatenate([*validity, octets], axis=1)
     return FixedWidth(8 * rows.shape[1], rows.reshape(-1), lists.length)

@@ -14,6 +14,7 @@ Source: protos/encodings_v2_1.proto, Fsst.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Final
@@ -72,11 +73,9 @@ def compress_strings(block: VariableWidth) -> tuple[VariableWidth, Fsst] | None:
         return None
     sample = min(max(content // _TRAINING_SHARE, _MIN_TRAINING_BYTES), _TRAINING_BYTES)
     table = fsst.train(data, block.offsets, sample)
-    bounds = _parts(block.offsets, content)
-    if len(bounds) > 2 and pool.size() > 1 and not pool.in_worker():
-        parts = [block.offsets[bounds[number] : bounds[number + 1] + 1] for number in range(len(bounds) - 1)]
-    else:
-        parts = [block.offsets]
+    parts = [block.offsets]
+    if pool.size() > 1 and not pool.in_worker():
+        parts = [block.offsets[first : end + 1] for first, end in itertools.pairwise(_parts(block.offsets, content))]
     run_all = pool.pool().map if len(parts) > 1 else map
     pieces = run_all(lambda part: fsst.compress(data, part, table), parts)
     codes, offsets, base = [], [np.zeros(1, np.int64)], 0
@@ -86,9 +85,7 @@ def compress_strings(block: VariableWidth) -> tuple[VariableWidth, Fsst] | None:
         base += int(ends[-1])
     if base + fsst.TABLE_BYTES >= content or base > np.iinfo(block.offsets.dtype).max:
         return None
-    packed = VariableWidth(
-        np.concatenate(offsets).astype(block.offsets.dtype), codes[0] if len(codes) == 1 else np.concatenate(codes)
-    )
+    packed = VariableWidth(np.concatenate(offsets).astype(block.offsets.dtype), np.concatenate(codes))
     return packed, Fsst(table.to_bytes(), variable_of(packed))
 
 

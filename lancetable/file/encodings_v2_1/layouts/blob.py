@@ -28,10 +28,11 @@ from lancetable.file.encodings_v2_1.compound import Struct
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, encode_flat
 from lancetable.file.encodings_v2_1.compressive.packed_struct import PackedStruct
 from lancetable.file.encodings_v2_1.layouts.miniblock import encode_miniblock
-from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, check_levels, layers_of
+from lancetable.file.encodings_v2_1.repdef import check_levels, layers_of
 from lancetable.file.encodings_v2_1.shred import Shredded
 from lancetable.file.fetch import ReadPlan, Rows
 from lancetable.file.kernels.levels import LEVEL
+from lancetable.proto import encodings_v2_1_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,6 @@ def encode_blobs(
     count = len(positions)
     rows = FixedWidth(128, np.stack((positions, sizes), axis=1).reshape(-1).view(np.uint8), count)
     chunked = encode_flat(rows, _LIMITS)._replace(encoding=PackedStruct((64, 64), Flat(128)))
-    plain = Shredded((ALL_VALID_ITEM,), None, None, positions, None, count, count)
+    plain = Shredded((pb.REPDEF_ALL_VALID_ITEM,), None, None, positions, None, count, count)
     page = encode_miniblock(plain, chunked, large)
     return EncodedLayout(Blob(page.layout, layers), page.buffers)

@@ -380,7 +380,10 @@ def encode_miniblock(
     level_buffers = [kind[1] for kind in encoded if kind is not None]
     repetition, definition = [None if kind is None else kind[0] for kind in encoded]
     data, chunk_bytes = _assemble(num_levels, level_buffers, chunked.buffers, large)
-    buffers: list[BufferPieces] = [[_chunk_words(chunk_bytes, chunked.counts, large)], [data]]
+    logs = np.zeros(len(chunked.counts), np.int64)
+    logs[:-1] = np.log2(chunked.counts[:-1])
+    words = ((chunk_bytes // 8 - 1) << 4) | logs
+    buffers: list[BufferPieces] = [[words.astype("<u4" if large else "<u2")], [data]]
     if dictionary is not None:
         buffers.append([dictionary.data])
     if shredded.repetition is not None:
@@ -440,13 +443,6 @@ def _assemble(
     if len(chunk_bytes) and int(chunk_bytes.max()) > limit:
         raise ChunkTooLarge
     return interleave(parts), chunk_bytes
-
-
-def _chunk_words(chunk_bytes: Ints, counts: Ints, large: bool) -> npt.NDArray[Any]:
-    logs = np.zeros(len(counts), np.int64)
-    logs[:-1] = np.log2(counts[:-1]).astype(np.int64)
-    words: npt.NDArray[Any] = (((chunk_bytes // 8 - 1) << 4) | logs).astype("<u4" if large else "<u2")
-    return words
 
 
 def _repetition_index(repetition: Levels, bounds: Ints, row_level: int) -> npt.NDArray[np.uint64]:
