@@ -67,11 +67,7 @@ def power_of_two(count: int) -> int:
 
 def even_counts(total: int, per_chunk: int) -> Ints:
     """Return counts of `per_chunk` values for every chunk but the last, which has the rest."""
-    whole, rest = divmod(total, per_chunk)
-    counts = np.full(whole + (rest > 0), per_chunk, np.int64)
-    if rest:
-        counts[-1] = rest
-    return counts
+    return np.diff(np.arange(0, total, per_chunk), append=total)
 
 
 def nulls_of(array: pa.Array) -> npt.NDArray[np.bool_] | None:

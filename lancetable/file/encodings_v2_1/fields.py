@@ -235,12 +235,10 @@ class LeafColumn:
         plans = []
         for group in self._groups(parts, share):
             page, layout, within = group[0]
-            plan = (
-                layout.read(page, self._context, within, gap)
-                if len(group) == 1
-                else layout.read_together(group, self._context, gap)
-            )
-            plans.append(self._guarded(page, plan))
+            if len(group) == 1:
+                plans.append(self._read_page(page, within, gap))
+            else:
+                plans.append(self._guarded(page, layout.read_together(group, self._context, gap)))
         return (yield from gather(plans, [True] * len(plans) if share < len(rows) else None))
 
     def _groups(self, parts: Sequence[tuple[int, Rows]], most: int) -> list[list[tuple[Page, Any, Any]]]:
@@ -369,13 +367,9 @@ class FieldReader:
         return parts
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
-        leaves = self._leaves
-        if len(leaves) == 1:
-            spines = yield from leaves[0].read(rows, gap)
-            if leaves[0].is_plain:
-                return [spine.values for spine in spines]
-            return [_assemble(self._root, [spine], spine.num_rows) for spine in spines]
-        parts = yield from gather([leaf.read(rows, gap) for leaf in leaves])
+        if self._leaves[0].is_plain:
+            return [spine.values for spine in (yield from self._leaves[0].read(rows, gap))]
+        parts = yield from gather([leaf.read(rows, gap) for leaf in self._leaves])
         aligned = align_rows(parts, len(rows), attrgetter("num_rows"), Spine.slice)
         return [_assemble(self._root, spines, count) for count, spines in aligned]
 

@@ -6,7 +6,7 @@ dictionary of a page is part of its mini-block layout.
 
 from __future__ import annotations
 
-from lancetable.file.encodings_v2_1.base import COMPRESSIVE, LAYOUTS, layout_of, pack_page
+from lancetable.file.encodings_v2_1.base import COMPRESSIVE, LAYOUTS, layout_of
 from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking, OutOfLineBitpacking
 from lancetable.file.encodings_v2_1.compressive.byte_stream_split import ByteStreamSplit
 from lancetable.file.encodings_v2_1.compressive.constant import Constant
@@ -22,7 +22,7 @@ from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
 from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
 from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
 
-__all__ = ["COMPRESSIVE", "LAYOUTS", "layout_of", "pack_page"]
+__all__ = ["COMPRESSIVE", "LAYOUTS", "layout_of"]
 
 COMPRESSIVE.update(
     (case.oneof_case, case)

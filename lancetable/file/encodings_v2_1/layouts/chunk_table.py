@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import Bytes, Ints
+from lancetable.file.encodings_v2_1.block import offsets_of_sizes
 from lancetable.file.fetch import ReadPlan, cluster, join
 from lancetable.store.base import ByteRange
 
@@ -69,8 +70,7 @@ def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bo
             "chunk table has the wrong size", expected=f"a multiple of {word.itemsize}", found=len(data)
         )
     words = np.frombuffer(data, word).astype(np.int64)
-    starts = np.zeros(len(words) + 1, np.int64)
-    np.cumsum(((words >> 4) + 1) << 3, out=starts[1:])
+    starts = offsets_of_sizes(((words >> 4) + 1) << 3)
     size = where.end - where.start
     if int(starts[-1]) != size:
         raise CorruptFileError("chunks do not fill their buffer", expected=int(starts[-1]), found=size)
@@ -102,8 +102,7 @@ def parse_index(data: memoryview, num_chunks: int, num_rows: int) -> RowIndex:
     # The index counts a row in the chunk where it ends; convert that to the chunk where it starts.
     starting = pairs[:, 0].astype(np.int64) + continues
     starting[1:] -= continues[:-1]
-    starts = np.zeros(num_chunks + 1, np.int64)
-    np.cumsum(starting, out=starts[1:])
+    starts = offsets_of_sizes(starting)
     if int(starting.min()) < 0 or int(starts[-1]) != num_rows:
         raise CorruptFileError(
             "repetition index has the wrong number of rows", expected=num_rows, found=int(starts[-1])

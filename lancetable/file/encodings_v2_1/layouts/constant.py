@@ -102,7 +102,7 @@ class ConstantPage(PageLayout):
         for data, encoding, count in zip(buffers, encodings, counts):
             if encoding is None or has_value:
                 encoding, count = Flat(8 * LEVEL.itemsize), -(-len(data) // LEVEL.itemsize)
-            if count * 2 > limit:
+            elif count * 2 > limit:
                 raise CorruptFileError("number of levels out of range", expected=f"at most {limit // 2}", found=count)
             parsed.append(decode_levels(encoding, whole(data), np.array([count], np.int64), limit) if count else None)
         repetition, definition = parsed
