@@ -75,39 +75,35 @@ class BlobReader:
             return descriptors
         positions = np.asarray(descriptors.field(0))
         sizes = np.asarray(descriptors.field(1))
-        offsets, data = yield from self._fetch(page, positions, sizes, gap)
+        offsets, data = yield from fetch_payloads(page, self._pages.file.size_bytes, positions, sizes, gap)
         valid = (sizes > 0) | (positions == 0)
         validity = None if valid.all() else varbin.pack_validity(valid)
         return pa.Array.from_buffers(self._type, len(sizes), [validity, pa.py_buffer(offsets), data])
 
-    def _fetch(
-        self, page: Page, positions: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], gap: int
-    ) -> ReadPlan[tuple[npt.NDArray[np.int64], Any]]:
-        """Plan reading the payloads. Returns Arrow offsets and the concatenated bytes."""
-        nonempty = sizes > 0
-        file_bytes = self._pages.file.size_bytes
-        starts, lengths = positions[nonempty], sizes[nonempty]
-        if len(starts) == 0:
-            return np.zeros(len(sizes) + 1, np.int64), pa.py_buffer(b"")
-        # Check each number before the sum, which may overflow.
-        if (
-            int(lengths.max()) > file_bytes
-            or int(starts.max()) > file_bytes
-            or int((starts + lengths).max()) > file_bytes
-        ):
-            raise page.corrupt("a blob ends beyond the file", f"at most {file_bytes}")
-        page.check_memory(sum(lengths.tolist()))
-        offsets = np.zeros(len(sizes) + 1, np.int64)
-        np.cumsum(sizes.astype(np.int64), out=offsets[1:])
-        first, end = starts.astype(np.int64), (starts + lengths).astype(np.int64)
-        if (first[1:] >= end[:-1]).all():
-            ranges, shift = cluster(first, end, gap)
-            buffers = yield ranges
-            _, data = select_spans(first - shift, end - shift, join(buffers), np.dtype(np.int64))
-            return offsets, data
-        # The payloads are not in row order, or rows share a payload; another writer produced the file.
-        buffers = yield [ByteRange(a, b) for a, b in zip(first.tolist(), end.tolist())]
-        return offsets, pa.py_buffer(b"".join(buffers))
+
+def fetch_payloads(
+    page: Page, file_bytes: int, positions: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], gap: int
+) -> ReadPlan[tuple[npt.NDArray[np.int64], Any]]:
+    """Plan reading the payloads. Returns Arrow offsets and the concatenated bytes."""
+    nonempty = sizes > 0
+    starts, lengths = positions[nonempty], sizes[nonempty]
+    if len(starts) == 0:
+        return np.zeros(len(sizes) + 1, np.int64), pa.py_buffer(b"")
+    # Check each number before the sum, which may overflow.
+    if int(lengths.max()) > file_bytes or int(starts.max()) > file_bytes or int((starts + lengths).max()) > file_bytes:
+        raise page.corrupt("a blob ends beyond the file", f"at most {file_bytes}")
+    page.check_memory(sum(lengths.tolist()))
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes.astype(np.int64), out=offsets[1:])
+    first, end = starts.astype(np.int64), (starts + lengths).astype(np.int64)
+    if (first[1:] >= end[:-1]).all():
+        ranges, shift = cluster(first, end, gap)
+        buffers = yield ranges
+        _, data = select_spans(first - shift, end - shift, join(buffers), np.dtype(np.int64))
+        return offsets, data
+    # The payloads are not in row order, or rows share a payload; another writer produced the file.
+    buffers = yield [ByteRange(a, b) for a, b in zip(first.tolist(), end.tolist())]
+    return offsets, pa.py_buffer(b"".join(buffers))
 
 
 # ------------------------------------------------------------------------------------------------------------- encode

@@ -9,7 +9,7 @@ per process.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
 
@@ -32,7 +32,6 @@ from lancetable.proto import encodings_v2_1_pb2 as pb
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_ALL_VALID_ITEM: Final = 1  # a custom encoding stores nulls itself
 _LAYOUT_URL: Final = "/lance.encodings21.PageLayout"
 _LAYOUT_PREFIX_2_3: Final = "/lance.encodings23."
 
@@ -111,17 +110,13 @@ def _parse_field(message: Any, field: dataclasses.Field[Any]) -> Any:
     value = getattr(message, field.name)
     if field.default is None and not message.HasField(field.name):
         return None
-    if isinstance(value, pb.CompressiveEncoding):
-        return compressive_from_message(value)
-    if isinstance(value, pb.PageLayout):
-        return layout_from_message(value)
+    if isinstance(value, pb.CompressiveEncoding | pb.PageLayout):
+        return from_message(value)
     return value if isinstance(value, int | bytes) else tuple(value)
 
 
 def _build_field(value: Any) -> Any:
-    if value is None or isinstance(value, int | bytes | tuple):
-        return value
-    return layout_to_message(value) if isinstance(value, PageLayout) else compressive_to_message(value)
+    return to_message(value) if isinstance(value, Compressive | PageLayout) else value
 
 
 class Compressive(ParsedMessage):
@@ -129,9 +124,6 @@ class Compressive(ParsedMessage):
 
     An encoding supports one or more of the three forms (chunks, blocks, values); the methods of the others raise
     CorruptFileError. Errors have no path; the caller adds it. `limit` is the maximum number of bytes to decode at once.
-
-    An encoding may also define `pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block`, which decodes one
-    value of each piece without decoding the others. See `pick_values`.
     """
 
     __slots__ = ()
@@ -145,6 +137,18 @@ class Compressive(ParsedMessage):
         """Decode all mini-block chunks into one block; chunk i has `counts[i]` values. By default it is a block."""
         return self.decode_blocks(buffers[0], counts, limit)
 
+    def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
+        """Decode one value of each mini-block chunk.
+
+        Piece i of every buffer is the i-th selected chunk; chunks ascend and may repeat. By default each chunk is
+        decoded once; override this for access to single values.
+        """
+        buffers[0].check()
+        which, piece = buffers[0].once()
+        counts = buffers[0].counts[which]
+        chunks = [Chunks(pieces.data, pieces.starts[which], pieces.sizes[which]) for pieces in buffers]
+        return self.decode_chunks(chunks, counts, limit).take((np.cumsum(counts) - counts)[piece] + buffers[0].places)
+
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
         """Decode the block form, which is one buffer, as used for levels and dictionaries."""
         raise misplaced(self, "levels or a dictionary")
@@ -152,6 +156,30 @@ class Compressive(ParsedMessage):
     def decode_values(self, values: Block, limit: int) -> Block:
         """Decode full-zip values, each compressed separately, from their stored bytes."""
         raise misplaced(self, "single values")
+
+
+class Wrapper(Compressive):
+    """Base of encodings that convert the decoded values of another encoding, `values`."""
+
+    __slots__ = ()
+    values: Compressive
+
+    @property
+    def num_buffers(self) -> int:
+        return self.values.num_buffers
+
+    def convert(self, block: Block) -> Block:
+        """Convert decoded values."""
+        raise NotImplementedError
+
+    def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
+        return self.convert(self.values.decode_chunks(buffers, counts, limit))
+
+    def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
+        return self.convert(self.values.pick_chunks(buffers, limit))
+
+    def decode_values(self, values: Block, limit: int) -> Block:
+        return self.convert(self.values.decode_values(values, limit))
 
 
 class PageLayout(ParsedMessage):
@@ -179,43 +207,36 @@ _MESSAGES: Final[dict[str, Any]] = {
 }
 
 
-def _from_message(message: Any, oneof: str, article: str, kind: str, known: dict[str, type[Any]]) -> Any:
+_ONEOFS: Final[dict[type[Any], tuple[str, str, dict[str, type[Any]]]]] = {
+    pb.CompressiveEncoding: ("compression", "encoding", COMPRESSIVE),
+    pb.PageLayout: ("layout", "page layout", LAYOUTS),
+}
+
+
+def from_message(message: pb.CompressiveEncoding | pb.PageLayout) -> Any:
+    """Convert a message to its encoding or layout.
+
+    Raises CorruptFileError if the message is empty, UnsupportedFeatureError for an unknown case.
+    """
+    oneof, kind, known = _ONEOFS[type(message)]
     case = message.WhichOneof(oneof)
     if case is None:
-        raise CorruptFileError(f"message without {article} {kind}")
+        raise CorruptFileError(f"message has no {kind}")
     if case not in known:
         raise UnsupportedFeatureError(f"{kind} {case!r} is not supported", feature=f"{kind} {case}")
     return known[case].from_proto(getattr(message, case))
 
 
-def compressive_from_message(message: pb.CompressiveEncoding) -> Compressive:
-    """Convert a message to its encoding.
-
-    Raises CorruptFileError if the message is empty, UnsupportedFeatureError for an unknown encoding.
-    """
-    encoding: Compressive = _from_message(message, "compression", "an", "encoding", COMPRESSIVE)
-    return encoding
+def to_message(value: Compressive | PageLayout) -> Any:
+    """Return the message of an encoding or layout."""
+    message = pb.PageLayout if isinstance(value, PageLayout) else pb.CompressiveEncoding
+    return message(**{value.oneof_case: value.to_proto()})
 
 
-def compressive_to_message(encoding: Compressive) -> pb.CompressiveEncoding:
-    """Return the message of an encoding."""
-    return pb.CompressiveEncoding(**{encoding.oneof_case: encoding.to_proto()})
-
-
-def layout_from_message(message: pb.PageLayout) -> PageLayout:
-    """Convert a message to its layout. Raises the errors of `compressive_from_message`."""
-    layout: PageLayout = _from_message(message, "layout", "a", "page layout", LAYOUTS)
-    return layout
-
-
-def layout_to_message(layout: PageLayout) -> pb.PageLayout:
-    """Return the message of a layout."""
-    return pb.PageLayout(**{layout.oneof_case: layout.to_proto()})
-
-
+@lru_cache(maxsize=256)
 def pack_page(layout: PageLayout) -> bytes:
-    """Return the bytes of Page.encoding.direct for a layout."""
-    return pack_any(_LAYOUT_URL, layout_to_message(layout))
+    """Return the bytes of Page.encoding.direct for a layout; cached, because columns of a file often share it."""
+    return pack_any(_LAYOUT_URL, to_message(layout))
 
 
 def layout_of(page: Page) -> PageLayout:
@@ -238,7 +259,8 @@ def _parse_page(data: bytes) -> PageLayout:
         if str(error.found).startswith(_LAYOUT_PREFIX_2_3):
             raise UnsupportedFeatureError("a page of version 2.3", feature="data file version 2.3") from error
         raise
-    return layout_from_message(message)
+    layout: PageLayout = from_message(message)
+    return layout
 
 
 on_change(_parse_page.cache_clear)
@@ -255,7 +277,8 @@ class CustomLayout(PageLayout):
     def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
         values = Ready((yield from read_custom(self.encoding, page, context.data_type)))
         selected = values.slice(rows.start, rows.stop) if isinstance(rows, range) else values.take(rows)
-        return DecodedRows(selected, None, None, (_ALL_VALID_ITEM,), len(rows))
+        # The encoding stores nulls itself.
+        return DecodedRows(selected, None, None, (pb.REPDEF_ALL_VALID_ITEM,), len(rows))
 
 
 def misplaced(encoding: Compressive, place: str) -> CorruptFileError:
@@ -269,23 +292,3 @@ def decode_levels(encoding: Compressive, chunks: Chunks, counts: Ints, limit: in
     if not isinstance(block, FixedWidth) or block.bits != 16:
         raise CorruptFileError("levels have the wrong width", expected="16 bits")
     return np.frombuffer(block.data, LEVEL, block.length)
-
-
-def pick_values(encoding: Compressive, buffers: Sequence[Pieces], limit: int) -> Block:
-    """Decode one value of each mini-block chunk.
-
-    Piece i of every buffer is the i-th selected chunk; chunks ascend and may repeat. Uses the method `pick_chunks` of
-    the encoding if there is one, else decodes each chunk once.
-    """
-    pick: Callable[[Sequence[Pieces], int], Block] | None = getattr(encoding, "pick_chunks", None)
-    return pick_decoded(encoding, buffers, limit) if pick is None else pick(buffers, limit)
-
-
-def pick_decoded(encoding: Compressive, buffers: Sequence[Pieces], limit: int) -> Block:
-    """Implement `pick_values` for encodings without access to single values: decode each chunk once."""
-    buffers[0].check()
-    which, piece = buffers[0].once()
-    counts = buffers[0].counts[which]
-    chunks = [Chunks(pieces.data, pieces.starts[which], pieces.sizes[which]) for pieces in buffers]
-    decoded = encoding.decode_chunks(chunks, counts, limit)
-    return decoded.take((np.cumsum(counts) - counts)[piece] + buffers[0].places)

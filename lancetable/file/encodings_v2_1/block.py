@@ -39,14 +39,6 @@ WORDS: Final[dict[int, np.dtype[Any]]] = {
 BIT_WORDS: Final = {8 * width: word for width, word in WORDS.items()}
 MAX_INT32: Final = (1 << 31) - 1
 _MAX_EXPANSION: Final = 8  # bytes of the longest symbol, which is one code
-# Common types, recognised by their id without calls of Arrow's type predicates.
-_PLAIN: Final = frozenset(
-    {
-        *(pa.int8().id, pa.int16().id, pa.int32().id, pa.int64().id, pa.bool_().id),
-        *(pa.uint8().id, pa.uint16().id, pa.uint32().id, pa.uint64().id),
-        *(pa.float16().id, pa.float32().id, pa.float64().id, pa.date32().id, pa.timestamp("us").id),
-    }
-)
 _STRINGS: Final = frozenset({pa.string().id, pa.large_string().id})
 
 
@@ -83,8 +75,6 @@ class Block(Protocol):
 
 def type_bits(data_type: pa.DataType) -> int | None:
     """Return the bits of one value of a fixed-width type, fixed-size lists included; None for other types."""
-    if data_type.id in _PLAIN:
-        return int(data_type.bit_width)
     if pa.types.is_fixed_size_list(data_type):
         bits = type_bits(data_type.value_type)
         return None if bits is None else bits * int(data_type.list_size)
@@ -104,11 +94,6 @@ def offset_bytes(data_type: pa.DataType) -> int:
 def is_variable(data_type: pa.DataType) -> bool:
     """Return whether this is a string or binary type."""
     return varbin.offset_dtype(data_type) is not None
-
-
-def octets_of(data: Any) -> Bytes:
-    """Return a bytes-like object, which may be empty, as an array."""
-    return np.frombuffer(data, np.uint8) if len(data) else np.empty(0, np.uint8)
 
 
 def offsets_of_sizes(sizes: npt.NDArray[Any]) -> Ints:
@@ -197,21 +182,13 @@ class FixedWidth:
         return self._to_array(data_type, validity)
 
     def _to_array(self, data_type: pa.DataType, validity: pa.Buffer | None) -> pa.Array:
-        if self.bits > 8 and data_type.id in _PLAIN:
-            data = aligned_buffer(self.data, self.bits // 8)
-            return pa.Array.from_buffers(data_type, self.length, [validity, data], null_count(validity))
         if pa.types.is_fixed_size_list(data_type):
             size = int(data_type.list_size)
             items = FixedWidth(self.bits // size, self.data, self.length * size)._to_array(data_type.value_type, None)
-            return pa.Array.from_buffers(data_type, self.length, [validity], null_count(validity), children=[items])
+            return pa.Array.from_buffers(data_type, self.length, [validity], children=[items])
         width = 1 if pa.types.is_fixed_size_binary(data_type) and not pa.types.is_decimal(data_type) else self.bits // 8
         data = aligned_buffer(self.data, width) if width > 1 else pa.py_buffer(self.data)
-        return pa.Array.from_buffers(data_type, self.length, [validity, data], null_count(validity))
-
-
-def null_count(validity: pa.Buffer | None) -> int:
-    """Return the null count for `pa.Array.from_buffers`: 0 without a bitmap, else -1 (to be computed)."""
-    return 0 if validity is None else -1
+        return pa.Array.from_buffers(data_type, self.length, [validity, data])
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +208,7 @@ class VariableWidth:
         return VariableWidth(self.offsets[start : stop + 1], self.data)
 
     def take(self, indices: Ints) -> VariableWidth:
-        return VariableWidth(*varbin.take(self.offsets, octets_of(self.data), indices))
+        return VariableWidth(*varbin.take(self.offsets, np.frombuffer(self.data, np.uint8), indices))
 
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
         width = offset_bytes(data_type)
@@ -245,9 +222,9 @@ class VariableWidth:
             offsets = (offsets - base).astype(np.int32 if width == 4 else np.int64)
             data = memoryview(data)[base:end]
         if data_type.id in _STRINGS:
-            varbin.check_utf8(offsets, octets_of(data))
+            varbin.check_utf8(offsets, np.frombuffer(data, np.uint8))
         buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
-        return pa.Array.from_buffers(data_type, self.length, buffers, null_count(validity))
+        return pa.Array.from_buffers(data_type, self.length, buffers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,5 +254,5 @@ class Coded:
             raise CorruptFileError(
                 "strings may expand to too many bytes", expected=f"at most {limit // _MAX_EXPANSION} bytes"
             )
-        data, value_offsets = fsst.decompress(octets_of(self.codes.data), offsets, self.table)
+        data, value_offsets = fsst.decompress(np.frombuffer(self.codes.data, np.uint8), offsets, self.table)
         return VariableWidth(value_offsets, data)

@@ -32,7 +32,6 @@ from lancetable.file.encodings_v2_1.choose_numbers import encode_numbers
 from lancetable.file.encodings_v2_1.choose_strings import encode_strings
 from lancetable.file.encodings_v2_1.chunks import (
     Chunked,
-    ChunkLimits,
     ChunkTooLarge,
     EncodedLayout,
     LevelsTooDense,
@@ -45,9 +44,10 @@ from lancetable.file.encodings_v2_1.compressive.packed_struct import rows_of, va
 from lancetable.file.encodings_v2_1.layouts.constant import encode_all_null, encode_constant
 from lancetable.file.encodings_v2_1.layouts.fullzip import encode_fullzip_fixed, encode_fullzip_variable
 from lancetable.file.encodings_v2_1.layouts.miniblock import EncodedItems, encode_miniblock
-from lancetable.file.encodings_v2_1.repdef import NULLABLE_ITEM, layers_of
+from lancetable.file.encodings_v2_1.repdef import layers_of
 from lancetable.file.encodings_v2_1.shred import Shredded, StepKind, shred
 from lancetable.file.kernels.interleave import runs_of
+from lancetable.proto import encodings_v2_1_pb2 as pb
 
 
 class EncodedRows(NamedTuple):
@@ -89,7 +89,7 @@ def encode_values(rows: LeafRows) -> EncodedLayout:
         if rows.shredded.definition is not None:
             raise UnsupportedFeatureError("a null struct without children cannot be stored", feature="empty struct")
         # Readers do not treat these structs as null.
-        return encode_all_null(replace(rows.shredded, layers=(NULLABLE_ITEM,)), rows.spec.large)
+        return encode_all_null(replace(rows.shredded, layers=(pb.REPDEF_NULLABLE_ITEM,)), rows.spec.large)
     definition = rows.shredded.visible_definition
     if len(values) == 0:
         return _encode_nothing(rows)
@@ -161,11 +161,10 @@ def _encode_struct(rows: LeafRows) -> EncodedLayout:
     packed = rows_of(rows.shredded.values)
     if packed is not None:
         encoding, records = packed
-
-        def chunk(limits: ChunkLimits) -> Chunked:
-            return if_smaller(encode_flat(records, limits)._replace(encoding=encoding), rows.spec.options.general)
-
-        return rows.chunk_or_zip(0, chunk, None)
+        general = rows.spec.options.general
+        return rows.chunk_or_zip(
+            0, lambda limits: if_smaller(encode_flat(records, limits)._replace(encoding=encoding), general), None
+        )
     if not rows.spec.large:
         raise UnsupportedFeatureError(
             "packed structs with children of variable width need data file version 2.2", feature="packed struct"

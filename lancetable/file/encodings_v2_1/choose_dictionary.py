@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from lancetable.file.encodings_v2_1 import stats
@@ -31,6 +30,7 @@ from lancetable.file.kernels.distinct import index_values
 from lancetable.file.kernels.varbin import offsets_of
 
 MIN_DICTIONARY_VALUES: Final = 100
+_ITEM_TYPES: Final[dict[int | None, pa.DataType]] = {64: pa.int64(), 128: pa.binary(16)}
 _DICTIONARY_SHARE: Final = 0.5  # relative to the values; beyond it, a dictionary saves too little to keep it whole
 _REPEATED_SHARE: Final = 0.02  # relative size that repeated dictionaries may add to a column
 
@@ -52,8 +52,7 @@ def one_empty(data_type: pa.DataType) -> pa.Array:
     """Return an array of one empty string or one zero."""
     bits = type_bits(data_type)
     if bits is None:
-        dtype = np.int64 if pa.types.is_large_string(data_type) or pa.types.is_large_binary(data_type) else np.int32
-        return pa.Array.from_buffers(data_type, 1, [None, pa.py_buffer(np.zeros(2, dtype)), pa.py_buffer(b"")])
+        return pa.array([b""], data_type)
     return pa.Array.from_buffers(data_type, 1, [None, pa.py_buffer(bytes((bits + 7) // 8))])
 
 
@@ -82,12 +81,12 @@ def encode_items(spec: LeafSpec, items: pa.Array) -> EncodedItems:
 
 def fixed_dictionary(rows: LeafRows, block: FixedWidth) -> EncodedLayout | None:
     """Encode values of 16 bytes, in 2.2 also of 8, with a dictionary if that is much smaller; else return None."""
-    if block.length < MIN_DICTIONARY_VALUES or not (block.bits == 128 or (block.bits == 64 and rows.spec.large)):
+    kind = _ITEM_TYPES.get(block.bits)
+    if block.length < MIN_DICTIONARY_VALUES or kind is None or (block.bits == 64 and not rows.spec.large):
         return None
     if rows.spec.options.compression == "none":
         return None
     width = block.bits // 8
-    kind = pa.int64() if block.bits == 64 else pa.binary(width)
     array = pa.Array.from_buffers(kind, block.length, [None, pa.py_buffer(block.data)])
 
     def plain() -> int:
@@ -147,9 +146,9 @@ def pages_repeat_items(spec: LeafSpec, array: pa.Array, parts: int) -> bool:
         return False
     if not is_variable(values.type):
         bits, data = type_bits(values.type), values.buffers()[1]
-        if data is None or not (bits == 128 or (bits == 64 and spec.large)) or values.type.num_fields:
+        kind = _ITEM_TYPES.get(bits)
+        if data is None or kind is None or (bits == 64 and not spec.large) or values.type.num_fields:
             return False
-        kind = pa.int64() if bits == 64 else pa.binary(16)
         values = pa.Array.from_buffers(kind, count, [None, data], offset=values.offset)
     item_bytes = values.nbytes / count
     distinct = stats.count_distinct(values, int(count / spec.options.dictionary_divisor), item_bytes)

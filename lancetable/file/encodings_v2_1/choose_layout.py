@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from lancetable.file.encodings_v2_1.base import Compressive, pack_page
+from lancetable.file.encodings_v2_1.base import Compressive
 from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, ChunkTooLarge, EncodedLayout, LevelsTooDense
 from lancetable.file.encodings_v2_1.compressive.general import compress_chunks
 from lancetable.file.encodings_v2_1.encoding_options import EncodingOptions
 from lancetable.file.encodings_v2_1.layouts.miniblock import EncodedItems, MiniBlock, chunk_limits, encode_miniblock
-from lancetable.file.encodings_v2_1.repdef import LISTS, NULLABLE_ITEM
+from lancetable.file.encodings_v2_1.repdef import LISTS
 from lancetable.file.encodings_v2_1.shred import Leaf, Shredded
 from lancetable.format.version import FileVersion
+from lancetable.proto import encodings_v2_1_pb2 as pb
 
 _FULL_ZIP_BYTES: Final = 256  # values of at least this size use the full-zip layout
 MIN_COMPRESSED_BYTES: Final = 4096
@@ -65,9 +66,7 @@ class LeafRows(NamedTuple):
     @property
     def has_null_struct_above_list(self) -> bool:
         """True if a nullable struct is above a list; old readers of 2.1 cannot read zipped values below these."""
-        layers = self.shredded.layers
-        first_list = next((number for number, layer in enumerate(layers) if layer in LISTS), len(layers))
-        return NULLABLE_ITEM in layers[first_list:]
+        return pb.REPDEF_NULLABLE_ITEM in itertools.dropwhile(lambda layer: layer not in LISTS, self.shredded.layers)
 
     @property
     def limits(self) -> ChunkLimits:
@@ -123,13 +122,6 @@ class LeafRows(NamedTuple):
             if zipped is None:
                 raise LevelsTooDense from error
             return zipped()
-
-
-@lru_cache(maxsize=256)
-def plain_layout(values: Compressive, layers: tuple[int, ...], num_items: int, large: bool) -> tuple[MiniBlock, bytes]:
-    """Return the layout of a page without levels, and its message; cached, because columns of a file often share it."""
-    layout = chunk_layout(values, layers, num_items, large)
-    return layout, pack_page(layout)
 
 
 def chunk_layout(values: Compressive, layers: tuple[int, ...], num_items: int, large: bool) -> MiniBlock:

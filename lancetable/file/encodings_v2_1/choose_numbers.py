@@ -11,7 +11,7 @@ from lancetable.file.encodings_v2_1 import stats
 from lancetable.file.encodings_v2_1.block import BIT_WORDS, FixedWidth
 from lancetable.file.encodings_v2_1.choose_chunks import chunk_fixed
 from lancetable.file.encodings_v2_1.choose_dictionary import fixed_dictionary
-from lancetable.file.encodings_v2_1.choose_layout import MAX_VALUES, TARGET_BYTES, LeafRows, plain_layout
+from lancetable.file.encodings_v2_1.choose_layout import MAX_VALUES, TARGET_BYTES, LeafRows, chunk_layout
 from lancetable.file.encodings_v2_1.chunks import EncodedLayout
 from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
@@ -46,8 +46,8 @@ def _plain_page(rows: LeafRows, block: FixedWidth) -> EncodedLayout | None:
         return None
     is_packed, words, chunks = encoded
     values = InlineBitpacking(block.bits) if is_packed else Flat(block.bits)
-    layout, encoding = plain_layout(values, rows.shredded.layers, block.length, spec.large)
-    return EncodedLayout(layout, ((words,), (chunks,)), encoding)
+    layout = chunk_layout(values, rows.shredded.layers, block.length, spec.large)
+    return EncodedLayout(layout, ((words,), (chunks,)))
 
 
 def _constant_page(rows: LeafRows, block: FixedWidth) -> EncodedLayout | None:

@@ -19,7 +19,7 @@ from lancetable.file.encodings_v2_1.choose_dictionary import (
     all_in_dictionary,
     dictionary_if_smaller,
 )
-from lancetable.file.encodings_v2_1.choose_layout import LeafRows, LeafSpec, chunk_layout, if_smaller, plain_layout
+from lancetable.file.encodings_v2_1.choose_layout import LeafRows, LeafSpec, chunk_layout, if_smaller
 from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, EncodedLayout
 from lancetable.file.encodings_v2_1.compressive.fsst import compress_strings
 from lancetable.file.encodings_v2_1.compressive.general import General, compress_values
@@ -48,11 +48,8 @@ def _string_page(rows: LeafRows, block: VariableWidth, symbols: Compressive | No
     encoded = native.text_page(block.offsets, word, block.data, per_chunk, limits.max_bytes, spec.large)
     if encoded is None:
         return None
-    if symbols is None:
-        layout, encoding = plain_layout(variable_of(block), rows.shredded.layers, block.length, spec.large)
-    else:
-        layout, encoding = chunk_layout(symbols, rows.shredded.layers, block.length, spec.large), None
-    return EncodedLayout(layout, tuple((buffer,) for buffer in encoded), encoding)
+    layout = chunk_layout(symbols or variable_of(block), rows.shredded.layers, block.length, spec.large)
+    return EncodedLayout(layout, tuple((buffer,) for buffer in encoded))
 
 
 def _constant_page(rows: LeafRows, block: VariableWidth) -> EncodedLayout | None:

@@ -6,7 +6,7 @@ array  ->  FixedWidth or VariableWidth  ->  Chunked: an encoding, and for each b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,6 @@ from lancetable.file.encodings_v2_1.base import Compressive, Ints, PageLayout
 from lancetable.file.encodings_v2_1.block import FixedWidth, VariableWidth, type_bits
 from lancetable.file.kernels.interleave import Runs
 from lancetable.file.kernels.varbin import offsets_of
-
-_EMPTY: Final = np.empty(0, np.uint8)
 
 
 class ChunkLimits(NamedTuple):
@@ -56,11 +54,10 @@ class LevelsTooDense(Exception):
 
 
 class EncodedLayout(NamedTuple):
-    """An encoded page: layout, buffers, and the serialized message of the layout if it is known already."""
+    """An encoded page."""
 
     layout: PageLayout
     buffers: Sequence[BufferPieces]
-    encoding: bytes | None = None
 
 
 def power_of_two(count: int) -> int:
@@ -70,22 +67,18 @@ def power_of_two(count: int) -> int:
 
 def even_counts(total: int, per_chunk: int) -> Ints:
     """Return counts of `per_chunk` values for every chunk but the last, which has the rest."""
-    whole, rest = divmod(total, per_chunk)
-    counts = np.full(whole + (rest > 0), per_chunk, np.int64)
-    if rest:
-        counts[-1] = rest
-    return counts
+    return np.diff(np.arange(0, total, per_chunk), append=total)
 
 
-def nulls_of(array: pa.Array) -> npt.NDArray[np.uint8] | None:
-    """Return (n,) numbers, 1 where null, else 0; None if nothing is null. Null dictionary items are nulls."""
+def nulls_of(array: pa.Array) -> npt.NDArray[np.bool_] | None:
+    """Return which of (n,) values are null; None if nothing is null. Null dictionary items are nulls."""
     if pa.types.is_null(array.type):
-        return np.ones(len(array), np.uint8) if len(array) else None
+        return np.ones(len(array), np.bool_) if len(array) else None
     if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
         array = array.dictionary.take(array.indices)
     if array.null_count == 0:
         return None
-    return np.unpackbits(~bitmap_piece(array, 0), bitorder="little", count=len(array))
+    return np.unpackbits(~bitmap_piece(array, 0), bitorder="little", count=len(array)).view(np.bool_)
 
 
 def fixed_values(array: pa.Array) -> FixedWidth:
@@ -111,8 +104,8 @@ def variable_values(array: pa.Array, missing: npt.NDArray[np.bool_] | None = Non
     `missing` (n,) marks the values to treat as null; the nulls of the array by default.
     """
     offsets = offsets_of(array)
-    if missing is None and array.null_count:
-        missing = np.asarray(nulls_of(array), np.bool_)
+    if missing is None:
+        missing = nulls_of(array)
     if missing is not None and np.diff(offsets)[missing].any():
         bitmap = pa.py_buffer(np.packbits(~missing, bitorder="little"))
         buffers = [bitmap, pa.py_buffer(np.ascontiguousarray(offsets)), array.buffers()[2]]
@@ -120,4 +113,4 @@ def variable_values(array: pa.Array, missing: npt.NDArray[np.bool_] | None = Non
         array = pa.Array.from_buffers(kind, len(array), buffers).fill_null(b"")
         offsets = offsets_of(array)
     data = array.buffers()[2]
-    return VariableWidth(offsets, _EMPTY if data is None else np.frombuffer(data, np.uint8))
+    return VariableWidth(offsets, np.frombuffer(b"" if data is None else data, np.uint8))

@@ -26,8 +26,6 @@ from lancetable.file.encodings_v2_1.block import (
     Ints,
     VariableWidth,
     is_variable,
-    null_count,
-    octets_of,
     offset_bytes,
     type_bits,
 )
@@ -61,7 +59,7 @@ class Items:
         if not pa.types.is_fixed_size_list(data_type) or data_type.list_size != self.size:
             raise CorruptFileError(f"page stores fixed-size lists of {self.size} items, expected {data_type}")
         items = self.items.to_array(data_type.value_type, pa.py_buffer(self.validity), limit)
-        return pa.Array.from_buffers(data_type, self.length, [validity], null_count(validity), children=[items])
+        return pa.Array.from_buffers(data_type, self.length, [validity], children=[items])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ class Struct:
         children = [
             child.to_array(field.type, validity, limit) for child, field in zip(self.children, data_type, strict=True)
         ]
-        return pa.Array.from_buffers(data_type, self.length, [validity], null_count(validity), children=children)
+        return pa.Array.from_buffers(data_type, self.length, [validity], children=children)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +112,13 @@ class Indices:
         else:
             index_type = pa.from_numpy_dtype(self.numbers.numbers().dtype)
         numbers = self._checked(self.numbers.numbers(), validity)
-        indices = pa.Array.from_buffers(
-            index_type, self.length, [validity, pa.py_buffer(numbers)], null_count(validity)
-        )
+        indices = pa.Array.from_buffers(index_type, self.length, [validity, pa.py_buffer(numbers)])
         if pa.types.is_dictionary(data_type):
             return pa.DictionaryArray.from_arrays(indices, self.items, ordered=data_type.ordered, safe=False)
         self._check_size(numbers, min(limit, MAX_INT32) if offset_bytes(data_type) == 4 else limit)
         if native is not None and is_variable(data_type) and self.items.type == data_type and not self.items.null_count:
             offsets_and_data = varbin.take_items(self.items, numbers, validity)
-            return pa.Array.from_buffers(data_type, self.length, [validity, *offsets_and_data], null_count(validity))
+            return pa.Array.from_buffers(data_type, self.length, [validity, *offsets_and_data])
         return self.items.take(indices)
 
     def _checked(self, numbers: npt.NDArray[Any], validity: pa.Buffer | None) -> npt.NDArray[Any]:
@@ -186,8 +182,12 @@ class Repeated:
             size, width = len(value.data), offset_bytes(data_type)
             _check_limit((size + width) * self.length, limit if width == 8 else min(limit, MAX_INT32))
             offsets = np.arange(self.length + 1, dtype=f"i{width}") * size
-            buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(np.tile(octets_of(value.data), self.length))]
-            return pa.Array.from_buffers(data_type, self.length, buffers, null_count(validity))
+            buffers = [
+                validity,
+                pa.py_buffer(offsets),
+                pa.py_buffer(np.tile(np.frombuffer(value.data, np.uint8), self.length)),
+            ]
+            return pa.Array.from_buffers(data_type, self.length, buffers)
         raise CorruptFileError(f"a page of {data_type} cannot be a single value")
 
     def _fixed(self, value: FixedWidth) -> FixedWidth:
@@ -196,12 +196,12 @@ class Repeated:
             return FixedWidth(1, np.full((self.length + 7) // 8, octet, np.uint8), self.length)
         if value.bits in BIT_WORDS:
             return FixedWidth.of_numbers(np.full(self.length, value.numbers()[0]))
-        return FixedWidth(value.bits, np.tile(octets_of(value.data), self.length), self.length)
+        return FixedWidth(value.bits, np.tile(np.frombuffer(value.data, np.uint8), self.length), self.length)
 
 
 def _check_limit(size: int, limit: int) -> None:
     if size > limit:
-        raise CorruptFileError("values of a page need too much memory", expected=f"at most {limit} bytes", found=size)
+        raise CorruptFileError("values need too much memory", expected=f"at most {limit} bytes", found=size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class Nulls:
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
         if self.in_lists and pa.types.is_fixed_size_list(data_type):
             items = Nulls(self.length * data_type.list_size).to_array(data_type.value_type, None, limit)
-            return pa.Array.from_buffers(data_type, self.length, [validity], null_count(validity), children=[items])
+            return pa.Array.from_buffers(data_type, self.length, [validity], children=[items])
         if pa.types.is_struct(data_type) and data_type.num_fields == 0:
             return pa.Array.from_buffers(data_type, self.length, [None], 0)
         bits = type_bits(data_type)
@@ -284,8 +284,7 @@ class Joined:
                 bits = FixedWidth(1, validity, self.length).slice(at, at + part.length).data
             arrays.append(part.to_array(data_type, None if bits is None else pa.py_buffer(bits), limit))
             at += part.length
-        if sum([array.nbytes for array in arrays]) > limit:
-            raise _too_large(limit)
+        _check_limit(sum([array.nbytes for array in arrays]), limit)
         return pa.concat_arrays(arrays)
 
     def _strings(self, limit: int) -> VariableWidth:
@@ -300,10 +299,5 @@ class Joined:
             ends.append(whole.offsets[1:] + np.int64(total - first))
             content.append(memoryview(whole.data).cast("B")[first:last])
             total += last - first
-            if total > limit:
-                raise _too_large(limit)
+            _check_limit(total, limit)
         return VariableWidth(np.concatenate(ends), b"".join(content))
-
-
-def _too_large(limit: int) -> CorruptFileError:
-    return CorruptFileError("values of several pages need too much memory", expected=f"at most {limit} bytes")

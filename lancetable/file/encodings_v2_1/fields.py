@@ -15,29 +15,31 @@ Pages of different columns may end at different rows; they are sliced at their c
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file import pool
 from lancetable.file.column_interfaces import ColumnReader, Cursor, RunPlan
 from lancetable.file.container import ColumnPages, FileMetadata, Page
 from lancetable.file.encodings_v2_1.base import DecodedRows, ReadContext
-from lancetable.file.encodings_v2_1.block import MAX_INT32, null_count
+from lancetable.file.encodings_v2_1.block import MAX_INT32
 from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
 from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
 from lancetable.file.encodings_v2_1.layouts.miniblock import LoadedChunks, MiniBlock
 from lancetable.file.encodings_v2_1.registry import layout_of
-from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, ITEM, LIST, NULLABLE_ITEM, LayerArrays, unravel
+from lancetable.file.encodings_v2_1.repdef import ITEM, LIST, LayerArrays, unravel
 from lancetable.file.fetch import MAPPED, Blocks, ReadPlan, Rows, gather, positions
 from lancetable.file.kernels import varbin
 from lancetable.file.page_rows import align_rows, page_cuts, split_rows
 from lancetable.format.schema import BLOB_KEY, Field
+from lancetable.proto import encodings_v2_1_pb2 as pb
 
 _BLOB_V2_NAMES: Final = ["kind", "position", "size", "blob_id", "blob_uri"]
 _PART_ROWS: Final = 256 * 1024  # rows of a page for each thread that decodes it
@@ -55,7 +57,11 @@ def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> 
     root = builder.add(field, ())
     if root.leaf is None:
         raise file.corrupt(f"field {field.name!r} has no column", f"a column for field id {field.id}")
-    return FieldReader(file, field, root, builder.leaves)
+    num_rows = builder.leaves[0].num_rows
+    for leaf in builder.leaves:
+        if leaf.num_rows != num_rows:
+            raise file.corrupt(f"columns of field {field.name!r} have different lengths", num_rows, leaf.num_rows)
+    return FieldReader(root, builder.leaves)
 
 
 def open_cursor(reader: ColumnReader, run: RunPlan) -> Cursor | None:
@@ -70,14 +76,13 @@ def has_no_nulls(pages: ColumnPages) -> bool:
 
     True if every page stores values and its only layer is not nullable; False for layouts without that information.
     """
-    return all(_has_no_nulls(pages.page(number)) for number in range(len(pages)))
-
-
-def _has_no_nulls(page: Page) -> bool:
-    layout = layout_of(page)
-    if isinstance(layout, ConstantPage):
-        return layout.layers == (ALL_VALID_ITEM,) and layout.has_value(page)
-    return isinstance(layout, (MiniBlock, FullZip)) and layout.layers == (ALL_VALID_ITEM,)
+    for page in map(pages.page, range(len(pages))):
+        layout = layout_of(page)
+        if not isinstance(layout, (MiniBlock, FullZip, ConstantPage)) or layout.layers != (pb.REPDEF_ALL_VALID_ITEM,):
+            return False
+        if isinstance(layout, ConstantPage) and not layout.has_value(page):
+            return False
+    return True
 
 
 # -------------------------------------------------------------------------------------------------------------- tree
@@ -96,15 +101,13 @@ class _Node:
     children: tuple[_Node, ...] = ()
 
 
+@dataclass(slots=True, eq=False)
 class _Builder:
     """Builder of the tree of a field; collects its leaf columns."""
 
-    __slots__ = ("columns", "file", "leaves")
-
-    def __init__(self, file: FileMetadata, columns: Mapping[int, int]) -> None:
-        self.file = file
-        self.columns = columns
-        self.leaves: list[LeafColumn] = []
+    file: FileMetadata
+    columns: Mapping[int, int]
+    leaves: list[LeafColumn] = dataclasses.field(default_factory=list)
 
     def add(self, field: Field, above: tuple[int, ...]) -> _Node:
         """Return the node of a field; `above` are the kinds of the layers above it, outer to inner."""
@@ -232,12 +235,10 @@ class LeafColumn:
         plans = []
         for group in self._groups(parts, share):
             page, layout, within = group[0]
-            plan = (
-                layout.read(page, self._context, within, gap)
-                if len(group) == 1
-                else layout.read_together(group, self._context, gap)
-            )
-            plans.append(self._guarded(page, plan))
+            if len(group) == 1:
+                plans.append(self._read_page(page, within, gap))
+            else:
+                plans.append(self._guarded(page, layout.read_together(group, self._context, gap)))
         return (yield from gather(plans, [True] * len(plans) if share < len(rows) else None))
 
     def _groups(self, parts: Sequence[tuple[int, Rows]], most: int) -> list[list[tuple[Page, Any, Any]]]:
@@ -254,7 +255,7 @@ class LeafColumn:
             layout = layout_of(page)
             key = None
             if isinstance(layout, MiniBlock) and not (has_dictionary and layout.dictionary is not None):
-                key = layout.row_key(page)
+                key = layout.row_key
             if key is not None and key == last_key and count < most and _follows(groups[-1][-1][0], page):
                 groups[-1].append((page, layout, within))
                 count += len(within)
@@ -270,82 +271,55 @@ class LeafColumn:
         """Return the spine of the rows that `plan` decodes; errors name the page."""
         try:
             return self._spine(page, (yield from plan))
-        except _REFUSALS as error:
-            _refuse(page, error)
+        except pa.ArrowInvalid as error:
+            raise page.corrupt(f"Arrow rejects the values: {error}") from error
+        except (CorruptFileError, UnsupportedFeatureError) as error:
+            page.raise_located(error)
 
     def _spine(self, page: Page, decoded: DecodedRows) -> Spine:
-        if decoded.layers == (NULLABLE_ITEM,) and self._field_type == pa.struct([]):
+        if decoded.layers == (pb.REPDEF_NULLABLE_ITEM,) and self._field_type == pa.struct([]):
             # A struct without children has no levels, not even those of its ancestors; nothing there is null.
             bitmap, levels = None, [LayerArrays(None)] * (len(self._expected) - 1)
         else:
             bitmap, levels = unravel(decoded, self._expected)
         values = decoded.values.to_array(self._context.data_type, bitmap, page.limits.page_bytes)
         if self._context.data_type is not self._field_type and not values.type.equals(self._field_type):
-            values = _wanted_children(values, self._field_type)
+            # Project a packed struct to the requested children.
+            children = [values.field(field.name) for field in self._field_type]
+            bitmap = values.buffers()[0]
+            values = pa.Array.from_buffers(self._field_type, len(values), [bitmap], children=children)
         return Spine(decoded.num_rows // self._repeat, levels, self._sizes, values)
-
-
-_REFUSALS: Final = (CorruptFileError, UnsupportedFeatureError, pa.ArrowInvalid)
-
-
-def _refuse(page: Page, error: LanceError | pa.ArrowInvalid) -> NoReturn:
-    """Raise the error that rejected a page, with the page's name added."""
-    if isinstance(error, pa.ArrowInvalid):
-        raise page.corrupt(f"Arrow rejects the values: {error}") from error
-    page.raise_located(error)
-
-
-class _LoadedPage(NamedTuple):
-    """A page in memory, with rows `start` to `stop` of its column."""
-
-    start: int
-    stop: int
-    page: Page
-    chunks: LoadedChunks
 
 
 class _LeafCursor:
     """Reader of consecutive ranges of rows of a plain leaf from memory. Threads may share it."""
 
-    __slots__ = ("_leaf", "_open", "_run")
+    __slots__ = ("_leaf", "_loaded", "_run")
 
     def __init__(self, leaf: LeafColumn, run: RunPlan) -> None:
         self._leaf = leaf
         self._run = run
-        self._open: _LoadedPage | None = None
+        self._loaded: LoadedChunks | None = None
 
     def __call__(self, rows: range) -> list[pa.Array]:
-        opened = self._open
-        if opened is not None and opened.start <= rows.start and rows.stop <= opened.stop:
-            return [self._values(opened, rows)]
-        return [self._of_page(number, within) for number, within in split_rows(self._leaf._pages, rows)]
+        leaf = self._leaf
+        parts = [(leaf._pages.page(number), within) for number, within in split_rows(leaf._pages, rows)]
+        return [self._run(leaf._guarded(page, self._read(page, within))).values for page, within in parts]
 
-    def _of_page(self, number: int, within: Rows) -> pa.Array:
-        leaf, page = self._leaf, self._leaf._pages.page(number)
-        start = leaf._pages.start_list[number]
-        opened = self._open
-        if opened is None or opened.page is not page:
-            layout = layout_of(page)
-            if not isinstance(layout, MiniBlock) or len(within) == page.length:
-                return self._run(leaf._read_page(page, within, MAPPED)).values
-            try:
-                flat = self._run(layout.open_flat(page, leaf._context))
-            except _REFUSALS as error:
-                _refuse(page, error)
-            opened = self._open = _LoadedPage(start, start + page.length, page, flat)
-        return self._values(opened, range(start + within[0], start + within[-1] + 1))
-
-    def _values(self, opened: _LoadedPage, rows: range) -> pa.Array:
-        page = opened.page
-        try:
-            decoded = opened.chunks.read(range(rows.start - opened.start, rows.stop - opened.start))
-            return self._leaf._spine(page, decoded).values
-        except _REFUSALS as error:
-            _refuse(page, error)
+    def _read(self, page: Page, rows: Rows) -> ReadPlan[DecodedRows]:
+        context, layout = self._leaf._context, layout_of(page)
+        if not isinstance(layout, MiniBlock) or not isinstance(rows, range) or len(rows) == page.length:
+            return (yield from layout.read(page, context, rows, MAPPED))
+        loaded = self._loaded
+        if loaded is None or loaded.page is not page:
+            loaded = self._loaded = yield from layout.load(page, context)
+        return loaded.read(rows)
 
 
 def _follows(before: Page, page: Page) -> bool:
     """Return whether the chunks of two pages can be addressed as one buffer of 8-byte rows."""
+    if len(before.buffers) < 2 or len(page.buffers) < 2:
+        return False
     apart = page.buffers[1].start - before.buffers[1].start
     return apart % 8 == 0 and page.buffers[1].start >= before.buffers[1].end
 
@@ -364,31 +338,20 @@ def _is_blob_descriptor(field: Field) -> bool:
     return BLOB_KEY in field.metadata or field.is_blob_v2
 
 
-def _wanted_children(array: pa.Array, data_type: pa.DataType) -> pa.Array:
-    """Project a packed struct to the children of `data_type`, by name."""
-    children = [array.field(field.name) for field in data_type]
-    return pa.Array.from_buffers(data_type, len(array), array.buffers()[:1], array.null_count, children=children)
-
-
 # ------------------------------------------------------------------------------------------------------------ fields
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class FieldReader:
     """Reader of a top-level field: reads its leaves together and assembles them."""
 
-    __slots__ = ("_leaves", "_root", "_type", "heavy", "num_rows")
+    _root: _Node
+    _leaves: Sequence[LeafColumn]
+    heavy: ClassVar[bool] = True
 
-    def __init__(self, file: FileMetadata, field: Field, root: _Node, leaves: Sequence[LeafColumn]) -> None:
-        self._leaves = leaves
-        self._root = root
-        self._type = field.data_type
-        self.num_rows = leaves[0].num_rows
-        for leaf in leaves:
-            if leaf.num_rows != self.num_rows:
-                raise file.corrupt(
-                    f"columns of field {field.name!r} have different lengths", self.num_rows, leaf.num_rows
-                )
-        self.heavy = True
+    @property
+    def num_rows(self) -> int:
+        return self._leaves[0].num_rows
 
     def cuts(self, rows: range) -> list[range]:
         # Cut at the pages of the leaf that has the fewest: more cuts would decode its pages in parts.
@@ -404,13 +367,9 @@ class FieldReader:
         return parts
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
-        leaves = self._leaves
-        if len(leaves) == 1:
-            spines = yield from leaves[0].read(rows, gap)
-            if leaves[0].is_plain:
-                return [spine.values for spine in spines]
-            return [_assemble(self._root, [spine], spine.num_rows) for spine in spines]
-        parts = yield from gather([leaf.read(rows, gap) for leaf in leaves])
+        if self._leaves[0].is_plain:
+            return [spine.values for spine in (yield from self._leaves[0].read(rows, gap))]
+        parts = yield from gather([leaf.read(rows, gap) for leaf in self._leaves])
         aligned = align_rows(parts, len(rows), attrgetter("num_rows"), Spine.slice)
         return [_assemble(self._root, spines, count) for count, spines in aligned]
 
@@ -443,7 +402,7 @@ def _assemble(node: _Node, spines: Sequence[Spine], count: int, depth: int = 0) 
             offsets = offsets.astype(np.int32)
         buffers.append(pa.py_buffer(offsets))
     children = [_assemble(child, spines, num_items, depth + 1) for child in node.children]
-    return pa.Array.from_buffers(data_type, count, buffers, null_count(buffers[0]), children=children)
+    return pa.Array.from_buffers(data_type, count, buffers, children=children)
 
 
 def _check_length(values: Sized, count: int) -> None:

@@ -1,12 +1,15 @@
-"""Classes for all arms of PageLayout and CompressiveEncoding (protos/encodings_v2_1.proto)."""
+"""Classes for the arms of PageLayout and CompressiveEncoding (protos/encodings_v2_1.proto).
+
+Known writers do not use the arm `dictionary` of CompressiveEncoding, and reading it raises UnsupportedFeatureError: the
+dictionary of a page is part of its mini-block layout.
+"""
 
 from __future__ import annotations
 
-from lancetable.file.encodings_v2_1.base import COMPRESSIVE, LAYOUTS, layout_of, pack_page
+from lancetable.file.encodings_v2_1.base import COMPRESSIVE, LAYOUTS, layout_of
 from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking, OutOfLineBitpacking
 from lancetable.file.encodings_v2_1.compressive.byte_stream_split import ByteStreamSplit
 from lancetable.file.encodings_v2_1.compressive.constant import Constant
-from lancetable.file.encodings_v2_1.compressive.dictionary import Dictionary
 from lancetable.file.encodings_v2_1.compressive.fixed_size_list import FixedSizeList
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.fsst import Fsst
@@ -19,27 +22,24 @@ from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
 from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
 from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
 
-__all__ = ["COMPRESSIVE", "LAYOUTS", "layout_of", "pack_page"]
+__all__ = ["COMPRESSIVE", "LAYOUTS", "layout_of"]
 
 COMPRESSIVE.update(
-    {
-        case.oneof_case: case
-        for case in (
-            Flat,
-            Variable,
-            Constant,
-            OutOfLineBitpacking,
-            InlineBitpacking,
-            Fsst,
-            Dictionary,
-            Rle,
-            ByteStreamSplit,
-            General,
-            FixedSizeList,
-            PackedStruct,
-            VariablePackedStruct,
-        )
-    }
+    (case.oneof_case, case)
+    for case in (
+        Flat,
+        Variable,
+        Constant,
+        OutOfLineBitpacking,
+        InlineBitpacking,
+        Fsst,
+        Rle,
+        ByteStreamSplit,
+        General,
+        FixedSizeList,
+        PackedStruct,
+        VariablePackedStruct,
+    )
 )
 
-LAYOUTS.update({case.oneof_case: case for case in (MiniBlock, ConstantPage, FullZip, Blob)})
+LAYOUTS.update((case.oneof_case, case) for case in (MiniBlock, ConstantPage, FullZip, Blob))

@@ -20,32 +20,26 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import DecodedRows
-from lancetable.file.encodings_v2_1.block import Block, span_indices
+from lancetable.file.encodings_v2_1.block import Block, Ints, span_indices
 from lancetable.file.encodings_v2_1.compound import Nulls, Repeated
 from lancetable.file.fetch import Rows
 from lancetable.file.kernels import levels
-from lancetable.file.kernels.levels import LEVEL, Levels
+from lancetable.file.kernels.levels import Levels
+from lancetable.proto import encodings_v2_1_pb2 as pb
 
 Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
 
-ALL_VALID_ITEM: Final = 1
-ALL_VALID_LIST: Final = 2
-NULLABLE_ITEM: Final = 3
-NULLABLE_LIST: Final = 4
-EMPTYABLE_LIST: Final = 5
-NULL_AND_EMPTY_LIST: Final = 6
 
 _MAX_LAYERS: Final = 256  # schemas nest at most 64 levels deep, with few layers for each field
-_NUM_LEVELS: Final = {
-    ALL_VALID_ITEM: 0,
-    ALL_VALID_LIST: 0,
-    NULLABLE_ITEM: 1,
-    NULLABLE_LIST: 1,
-    EMPTYABLE_LIST: 1,
-    NULL_AND_EMPTY_LIST: 2,
+_NUM_LEVELS: Final[dict[int, int]] = {
+    pb.REPDEF_ALL_VALID_ITEM: 0,
+    pb.REPDEF_ALL_VALID_LIST: 0,
+    pb.REPDEF_NULLABLE_ITEM: 1,
+    pb.REPDEF_NULLABLE_LIST: 1,
+    pb.REPDEF_EMPTYABLE_LIST: 1,
+    pb.REPDEF_NULL_AND_EMPTY_LIST: 2,
 }
-LISTS: Final = frozenset({ALL_VALID_LIST, NULLABLE_LIST, EMPTYABLE_LIST, NULL_AND_EMPTY_LIST})
+LISTS: Final = frozenset(_NUM_LEVELS) - {pb.REPDEF_ALL_VALID_ITEM, pb.REPDEF_NULLABLE_ITEM}
 
 # Expected kinds of layers, from the schema; a number above 0 is the size of a fixed-size list of structs.
 ITEM: Final = 0
@@ -186,7 +180,7 @@ def unravel(decoded: DecodedRows, expected: tuple[int, ...]) -> tuple[pa.Buffer 
         if wanted == LIST:
             assert repetition is not None
             high = low + _NUM_LEVELS[kind]
-            null = low + 1 if kind in (NULLABLE_LIST, NULL_AND_EMPTY_LIST) else 0
+            null = low + 1 if kind in (pb.REPDEF_NULLABLE_LIST, pb.REPDEF_NULL_AND_EMPTY_LIST) else 0
             offsets, valid, repetition, definition = levels.list_layer(
                 repetition, definition, low, high, layers.slots[number], null
             )
@@ -197,7 +191,7 @@ def unravel(decoded: DecodedRows, expected: tuple[int, ...]) -> tuple[pa.Buffer 
         if wanted > 0:
             repetition, definition = _levels_of_lists(repetition, definition, wanted, layers.tops[seen])
         valid_items: Any = None
-        if kind == NULLABLE_ITEM:
+        if kind == pb.REPDEF_NULLABLE_ITEM:
             if definition is not None:
                 own = definition
                 if layers.tops[seen] < layers.num_levels and levels.highest(own) > layers.tops[seen]:
@@ -242,10 +236,3 @@ def _levels_of_lists(
     if num_items % size:
         raise CorruptFileError("incomplete fixed-size list", expected=f"a multiple of {size} items", found=num_items)
     return None if repetition is None else repetition[keep], None if definition is None else definition[keep]
-
-
-def level_array(data: Any) -> Levels:
-    """Return uncompressed 16-bit levels. Raises CorruptFileError for an odd number of bytes."""
-    if len(data) % LEVEL.itemsize:
-        raise CorruptFileError("level buffer is truncated", expected="an even number of bytes", found=len(data))
-    return np.frombuffer(data, LEVEL) if len(data) else np.empty(0, LEVEL)

@@ -21,22 +21,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.file.encodings_v2_1.block import offsets_of_sizes
+from lancetable.file.encodings_v2_1.block import Ints, offsets_of_sizes
 from lancetable.file.encodings_v2_1.chunks import nulls_of
-from lancetable.file.encodings_v2_1.repdef import (
-    ALL_VALID_ITEM,
-    ALL_VALID_LIST,
-    EMPTYABLE_LIST,
-    NULL_AND_EMPTY_LIST,
-    NULLABLE_ITEM,
-    NULLABLE_LIST,
-    layers_of,
-)
+from lancetable.file.encodings_v2_1.repdef import layers_of
 from lancetable.file.kernels.levels import LEVEL, Levels
 from lancetable.file.kernels.varbin import offsets_of
 from lancetable.format.schema import Field
+from lancetable.proto import encodings_v2_1_pb2 as pb
 
-Ints = npt.NDArray[np.int64]
 _Codes = npt.NDArray[np.uint8]
 
 
@@ -126,7 +118,7 @@ def shred(array: pa.Array, steps: tuple[Step, ...], *, plain_lists: bool = True)
     never declared free of nulls where old readers fail on that: above null items, and in nested lists.
     """
     if not steps and not array.null_count and not pa.types.is_dictionary(array.type):
-        return Shredded((ALL_VALID_ITEM,), None, None, array, None, len(array), len(array))
+        return Shredded((pb.REPDEF_ALL_VALID_ITEM,), None, None, array, None, len(array), len(array))
     walk = _Walk(array, sum(step.kind is StepKind.LIST for step in steps))
     for step in steps:
         if step.kind is StepKind.STRUCT:
@@ -169,7 +161,7 @@ class _Walk:
             return
         code = self._take_code()
         self._layers.append(_Declared(False, code, 0))
-        self._mark(nulls.view(np.bool_), code)
+        self._mark(nulls, code)
 
     def _mark(self, missing: npt.NDArray[np.bool_], code: int) -> None:
         """Set the code of the `missing` slots, unless an outer layer is missing already."""
@@ -212,15 +204,8 @@ class _Walk:
         nulls = nulls_of(array)
         empty = lengths == 0
         if nulls is not None:
-            empty &= nulls == 0
+            empty &= ~nulls
         any_empty = bool(empty.any())
-        if nulls is None and not any_empty and self._codes is None:
-            # Every entry is a list that has items.
-            self._layers.append(_Declared(True, 0, 0))
-            first, last = int(offsets[0]), int(offsets[-1])
-            self._expand(None, offsets[:-1] - first if first else offsets[:-1], last - first)
-            self._array = array.values.slice(first, last - first)
-            return
         # Outer layers have higher levels, and an empty list has a higher level than a null one of the same layer.
         empty_code = self._take_code() if any_empty else 0
         null_code = self._take_code() if nulls is not None else 0
@@ -228,8 +213,12 @@ class _Walk:
         if any_empty:
             self._mark(empty, empty_code)
         if nulls is not None:
-            self._mark(nulls.view(np.bool_), null_code)
-        assert self._codes is not None
+            self._mark(nulls, null_code)
+        if self._codes is None:  # every entry is a list that has items
+            first, last = int(offsets[0]), int(offsets[-1])
+            self._expand(offsets[:-1] - first if first else offsets[:-1], last - first)
+            self._array = array.values.slice(first, last - first)
+            return
         live = (self._codes if self._slots is None else self._codes[self._slots]) == 0
         if self._slots is None:
             counts = np.where(live, lengths, 1)
@@ -237,11 +226,11 @@ class _Walk:
             counts = np.ones(self._num_entries, np.int64)
             counts[self._slots[live]] = lengths[live]
         starts = offsets_of_sizes(counts)
-        self._expand(counts, starts[:-1], int(starts[-1]))
+        self._expand(starts[:-1], int(starts[-1]))
         self._array = _items_of(array, live, offsets)
 
-    def _expand(self, counts: Ints | None, starts: npt.NDArray[Any], total: int) -> None:
-        """Replace each list entry by its items; `counts` is 1 for an entry without items, None if all have some."""
+    def _expand(self, starts: npt.NDArray[Any], total: int) -> None:
+        """Replace each list entry by its items, which begin at `starts`; an entry without items remains one entry."""
         repetition = np.zeros(total, LEVEL)
         if self._repetition is None:
             repetition[starts] = self._depth
@@ -250,9 +239,8 @@ class _Walk:
         self._repetition = repetition
         self._depth -= 1
         self._num_entries = total
-        if counts is None:
+        if self._codes is None:
             return
-        assert self._codes is not None
         dead = np.flatnonzero(self._codes)
         if len(dead) == 0 and self._slots is None:
             self._codes = None
@@ -293,7 +281,7 @@ class _Walk:
                 top = not any(layer.is_list for layer in outer)
                 may_hide = seen_list and top and (nullable or any(layer.nullable for layer in outer))
                 spare = not null_code and number > 0 and (may_hide or _null_struct_around(outer))
-                layers.append(NULLABLE_ITEM if null_code or spare else ALL_VALID_ITEM)
+                layers.append(pb.REPDEF_NULLABLE_ITEM if null_code or spare else pb.REPDEF_ALL_VALID_ITEM)
                 level += spare
                 null_inside |= bool(null_code)
             for code in (null_code, empty_code):
@@ -312,10 +300,10 @@ class _Walk:
 
 
 _LIST_LAYERS: Final = {
-    (False, False): ALL_VALID_LIST,
-    (True, False): NULLABLE_LIST,
-    (False, True): EMPTYABLE_LIST,
-    (True, True): NULL_AND_EMPTY_LIST,
+    (False, False): pb.REPDEF_ALL_VALID_LIST,
+    (True, False): pb.REPDEF_NULLABLE_LIST,
+    (False, True): pb.REPDEF_EMPTYABLE_LIST,
+    (True, True): pb.REPDEF_NULL_AND_EMPTY_LIST,
 }
 
 
@@ -329,25 +317,10 @@ def _items_of(array: pa.Array, live: npt.NDArray[np.bool_], offsets: npt.NDArray
     """Return the items of the live lists; all items if no other list has items."""
     first, last = int(offsets[0]), int(offsets[-1])
     items = array.values.slice(first, last - first)
-    lengths = np.diff(offsets)
-    if not lengths[~live].any():
+    if not np.diff(offsets)[~live].any():
         return items
-    if _is_fixed_twice(items.type):
-        # Arrow's filter and take return wrong items for slices of these types; `flatten` is correct.
-        bitmap = pa.py_buffer(np.packbits(live, bitorder="little"))
-        plain = (pa.large_list if offsets.itemsize == 8 else pa.list_)(array.type.field(0))
-        relative = pa.py_buffer(np.ascontiguousarray(offsets - offsets.dtype.type(first)))
-        return pa.Array.from_buffers(plain, len(array), [bitmap, relative], -1, children=[items]).flatten()
-    shown = np.packbits(np.repeat(live, lengths), bitorder="little")
-    return items.filter(pa.Array.from_buffers(pa.bool_(), len(items), [None, pa.py_buffer(shown)], 0))
-
-
-def _is_fixed_twice(kind: pa.DataType) -> bool:
-    """Return whether the type contains fixed-size lists directly inside fixed-size lists."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return _is_fixed_twice(kind.storage_type)
-    if not pa.types.is_nested(kind):
-        return False
-    if pa.types.is_fixed_size_list(kind) and pa.types.is_fixed_size_list(kind.value_type):
-        return True
-    return any(_is_fixed_twice(kind.field(number).type) for number in range(kind.num_fields))
+    # Arrow's filter and take return wrong items for slices of nested fixed-size lists; `flatten` is correct.
+    bitmap = pa.py_buffer(np.packbits(live, bitorder="little"))
+    plain = (pa.large_list if offsets.itemsize == 8 else pa.list_)(array.type.field(0))
+    relative = pa.py_buffer(np.ascontiguousarray(offsets - offsets.dtype.type(first)))
+    return pa.Array.from_buffers(plain, len(array), [bitmap, relative], children=[items]).flatten()

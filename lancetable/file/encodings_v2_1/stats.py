@@ -53,10 +53,8 @@ def estimate_runs(values: npt.NDArray[Any]) -> int:
     if len(values) <= _SAMPLE_SLICES * _SLICE_VALUES:
         return count_runs(values)
     starts = np.linspace(0, len(values) - _SLICE_VALUES, _SAMPLE_SLICES).astype(np.int64)
-    changes = sum(
-        int(np.count_nonzero(values[start + 1 : start + _SLICE_VALUES] != values[start : start + _SLICE_VALUES - 1]))
-        for start in starts.tolist()
-    )
+    slices = values[starts[:, None] + np.arange(_SLICE_VALUES)]
+    changes = int(np.count_nonzero(slices[:, 1:] != slices[:, :-1]))
     return 1 + changes * len(values) // (_SAMPLE_SLICES * (_SLICE_VALUES - 1))
 
 

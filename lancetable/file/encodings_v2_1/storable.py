@@ -8,27 +8,22 @@ Source: protos/encodings_v2_1.proto and the files that pylance writes.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.file.encodings_v2_1.block import is_variable, type_bits
-from lancetable.file.encodings_v2_1.shred import Leaf, StepKind, leaves_of
+from lancetable.file.encodings_v2_1.shred import Leaf, StepKind
 from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion
 
-_ALWAYS_STORABLE: Final = frozenset(
-    {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-    | {"bool", "halffloat", "float", "double", "string", "binary", "large_string", "large_binary"}
-)
 
+def check_field(field: Field, leaves: Sequence[Leaf], version: FileVersion) -> None:
+    """Raise UnsupportedFeatureError, with the column's path, if files of this version cannot store a field.
 
-def check_field(field: Field, version: FileVersion) -> None:
-    """Raise UnsupportedFeatureError, with the column's path, if files of this version cannot store the field."""
-    if field.logical_type in _ALWAYS_STORABLE:
-        return
-    leaves = list(leaves_of(field))
+    `leaves` are those of the field.
+    """
     if version is FileVersion.V2_1 and any(node.logical_type == "map" for node in field.walk()):
         raise _unsupported(leaves[0], version, "a map")
     for leaf in leaves:

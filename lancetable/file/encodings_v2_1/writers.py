@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import ClassVar, Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
@@ -31,15 +30,13 @@ from lancetable.file.encodings_v2_1.choose_dictionary import pages_repeat_items
 from lancetable.file.encodings_v2_1.choose_layout import LeafSpec
 from lancetable.file.encodings_v2_1.encoding_options import EncodingOptions
 from lancetable.file.encodings_v2_1.layouts.blob import encode_blobs
-from lancetable.file.encodings_v2_1.repdef import ALL_VALID_ITEM, NULLABLE_ITEM
 from lancetable.file.encodings_v2_1.shred import StepKind, leaves_of, shred
 from lancetable.file.encodings_v2_1.storable import check_field
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import FileVersion
+from lancetable.proto import encodings_v2_1_pb2 as pb
 
 _PARALLEL_BYTES: Final = 1 << 20
-_QUEUE_BYTES_PER_BLOB: Final = 16
-_NULL_POSITION: Final = 1 << 16  # marks a null blob: definition level 1 in the upper bits, size 0
 
 
 def open_writers(version: FileVersion, schema: Schema, options: PageOptions, blobs: BlobSink) -> list[ColumnWriter]:
@@ -50,14 +47,10 @@ def open_writers(version: FileVersion, schema: Schema, options: PageOptions, blo
     writers: list[ColumnWriter] = []
     column = 0
     for field in schema.fields:
-        check_field(field, version)
-        leaves = [LeafSpec(leaf, EncodingOptions.of(leaf.field.metadata), version) for leaf in leaves_of(field)]
-        writer: ColumnWriter
-        if field.is_blob:
-            writer = BlobWriter(column, leaves[0], options, blobs)
-        else:
-            writer = FieldWriter(column, field, leaves, options, blobs)
-        writers.append(writer)
+        leaves = list(leaves_of(field))
+        check_field(field, leaves, version)
+        specs = [LeafSpec(leaf, EncodingOptions.of(leaf.field.metadata), version) for leaf in leaves]
+        writers.append(FieldWriter(column, field, specs, options, blobs))
         column += len(leaves)
     return writers
 
@@ -71,23 +64,21 @@ class _Job(NamedTuple):
     first_row: int
 
 
+@dataclass(slots=True, eq=False)
 class FieldWriter:
     """Writer of a top-level field with all its leaves."""
 
-    __slots__ = ("_blobs", "_column", "_field", "_leaves", "_num_rows", "_options", "_queue", "_strict", "concurrent")
+    _column: int  # of the first leaf
+    _field: Field
+    _leaves: Sequence[LeafSpec]
+    _options: PageOptions
+    _blobs: BlobSink
+    _queue: Queue = dataclasses.field(default_factory=Queue)
+    _num_rows: int = 0
 
-    def __init__(
-        self, column: int, field: Field, leaves: Sequence[LeafSpec], options: PageOptions, blobs: BlobSink
-    ) -> None:
-        self._column = column
-        self._field = field
-        self._leaves = leaves
-        self._options = options
-        self._blobs = blobs
-        self._queue = Queue()
-        self._num_rows = 0
-        self._strict = _has_strict(field)
-        self.concurrent = not any(leaf.leaf.field.is_blob for leaf in leaves)
+    @property
+    def concurrent(self) -> bool:
+        return not any(leaf.leaf.field.is_blob for leaf in self._leaves)
 
     @property
     def column_encodings(self) -> Sequence[bytes]:
@@ -98,10 +89,12 @@ class FieldWriter:
         return self._queue.size_bytes
 
     def write(self, array: pa.Array) -> Iterator[EncodedPage]:
-        if self._strict:
-            _refuse_nulls(self._field, array, self._field.name)
+        _refuse_nulls(self._field, array, self._field.name)
         if len(array) == 0:
             return
+        if self._field.is_blob:
+            described = describe_blobs(array, self._blobs)
+            array = pa.StructArray.from_arrays(described.flatten(), list(described.type.names), mask=array.is_null())
         self._queue.add(array)
         if self._queue.size_bytes > self._options.cache_bytes * max(len(self._leaves), 1):
             yield from self._flush()
@@ -122,7 +115,10 @@ class FieldWriter:
             most = self._options.max_page_bytes * max(len(self._leaves), 1)
             parts = equal_parts(arrays[0], size, most if not self._repeats(arrays[0], size, most) else size)
         else:
-            parts = _joined(arrays)
+            try:
+                parts = [pa.concat_arrays(arrays)]
+            except pa.ArrowException:  # too many distinct dictionary items, or more bytes than 32-bit offsets address
+                parts = arrays
         jobs: list[_Job] = []
         for part in parts:
             jobs += [
@@ -146,7 +142,7 @@ class FieldWriter:
 
     def _encode_job(self, job: _Job) -> list[EncodedPage]:
         leaf = job.leaf.leaf
-        custom = wanted_encoding(leaf.field)
+        custom = None if leaf.field.is_blob else wanted_encoding(leaf.field)
         if custom is not None:
             message, buffers = encode_custom(custom, job.array)
             return [EncodedPage(job.column, len(job.array), buffers, message, job.first_row)]
@@ -157,76 +153,27 @@ class FieldWriter:
         encoded = []
         row = job.first_row
         for page in pages:
-            encoding = page.page.encoding or pack_page(page.page.layout)
-            encoded.append(EncodedPage(job.column, page.length, page.page.buffers, encoding, row))
+            encoded.append(EncodedPage(job.column, page.length, page.page.buffers, pack_page(page.page.layout), row))
             row += page.num_rows
         return encoded
 
     def _encode_blobs(self, job: _Job) -> Iterator[EncodedRows]:
         shredded = shred(job.array, job.leaf.leaf.steps)
-        described = describe_blobs(shredded.values, self._blobs)
+        described = shredded.values if self._field.is_blob else describe_blobs(shredded.values, self._blobs)
         positions = np.array(described.field(0))
         sizes = np.asarray(described.field(1))
         layers, definition = shredded.layers, shredded.definition
         if definition is not None:
             hidden = definition > 0
             levels = definition[hidden].astype(np.uint64)
-            if layers[0] == ALL_VALID_ITEM:
+            if layers[0] == pb.REPDEF_ALL_VALID_ITEM:
                 # pylance detects nulls of enclosing structs only if the blob layer itself is nullable, one level below.
-                layers = (NULLABLE_ITEM, *layers[1:])
+                layers = (pb.REPDEF_NULLABLE_ITEM, *layers[1:])
                 levels += np.uint64(1)
             positions[hidden] = levels << np.uint64(16)
             sizes = np.where(hidden, np.uint64(0), sizes)
         page = encode_blobs(positions, sizes, layers, job.leaf.large)
         yield EncodedRows(page, len(job.array), len(job.array))
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class BlobWriter:
-    """Writer of a top-level blob column: payloads go to the file at once, and their descriptors become the pages."""
-
-    _column: int
-    _leaf: LeafSpec
-    _options: PageOptions
-    _sink: BlobSink
-    _descriptors: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]] = dataclasses.field(default_factory=list)
-    _num_rows: int = 0
-    queued_bytes: int = 0
-    concurrent: ClassVar[bool] = False  # payloads are written to the file in `write`
-    column_encodings: ClassVar[Sequence[bytes]] = (COLUMN_VALUES,)
-
-    def write(self, array: pa.Array) -> Iterator[EncodedPage]:
-        field = self._leaf.leaf.field
-        if not field.nullable and holds_null(array):
-            raise null_refused(field.name)
-        if len(array) == 0:
-            return
-        described = describe_blobs(array, self._sink)
-        positions = np.array(described.field(0))
-        if array.null_count:
-            positions[array.is_null().to_numpy(zero_copy_only=False)] = _NULL_POSITION
-        self._descriptors.append((positions, np.asarray(described.field(1))))
-        self.queued_bytes += len(array) * _QUEUE_BYTES_PER_BLOB
-        if self.queued_bytes > self._options.cache_bytes:
-            yield from self.finish()
-
-    def finish(self) -> Iterator[EncodedPage]:
-        if not self._descriptors:
-            return
-        positions, sizes = (np.concatenate(parts) for parts in zip(*self._descriptors))
-        self._descriptors, self.queued_bytes = [], 0
-        any_null = bool(((positions == _NULL_POSITION) & (sizes == 0)).any())
-        page = encode_blobs(positions, sizes, (NULLABLE_ITEM if any_null else ALL_VALID_ITEM,), self._leaf.large)
-        yield EncodedPage(self._column, len(positions), page.buffers, pack_page(page.layout), self._num_rows)
-        self._num_rows += len(positions)
-
-
-def _joined(arrays: Sequence[pa.Array]) -> Sequence[pa.Array]:
-    """Concatenate arrays; return them unchanged if Arrow cannot."""
-    try:
-        return [pa.concat_arrays(arrays)]
-    except pa.ArrowException:
-        return arrays  # too many distinct dictionary items, or more bytes than 32-bit offsets can address
 
 
 def _has_strict(field: Field) -> bool:
@@ -252,11 +199,11 @@ def _without_null_structs(spec: LeafSpec, arrays: Sequence[pa.Array]) -> LeafSpe
 
 def _refuse_nulls(field: Field, array: pa.Array, path: str) -> None:
     """Raise SchemaMismatchError for a null in a field that is not nullable; values below a null are not checked."""
+    if not _has_strict(field):
+        return
     if not field.nullable and holds_null(array):
         raise null_refused(path)
     for number, child in enumerate(field.children):
-        if not _has_strict(child):
-            continue
         name = f"{path}.{child.name}"
         if field.is_struct:
             values = array.field(number)

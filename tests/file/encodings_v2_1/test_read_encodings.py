@@ -5,19 +5,18 @@ from __future__ import annotations
 import importlib.util
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from google.protobuf.message import Message
 
+from lancetable.errors import UnsupportedFeatureError
 from lancetable.file.column_numbers import column_map
 from lancetable.file.encodings_v2_0.base import unpack_any
 from lancetable.file.encodings_v2_1.base import (
-    compressive_from_message,
-    compressive_to_message,
-    layout_from_message,
+    from_message,
+    to_message,
 )
 from lancetable.file.encodings_v2_1.compressive.fsst import Fsst
 from lancetable.file.encodings_v2_1.registry import COMPRESSIVE, LAYOUTS, layout_of
@@ -150,22 +149,33 @@ def test_pylance_files_cover_every_layout_and_oneof_case(tmp_path: Path) -> None
         read_types.write(path, version, pa.field("c", array.type, metadata=metadata), [array])
         for message in pages(path):
             met += arms(message)
+    assert {*LAYOUTS, *COMPRESSIVE} <= met.keys()
+
+
+@pytest.mark.parametrize(
+    ("oneof", "known"),
     # A dictionary is stored in the layout, not in its own member of the oneof.
-    assert {*LAYOUTS, *COMPRESSIVE} - met.keys() == {"dictionary"}
-
-
-@pytest.mark.parametrize(("oneof", "known"), [("layout", LAYOUTS), ("compression", COMPRESSIVE)])
-def test_every_oneof_case_has_a_class(oneof: str, known: dict[str, Any]) -> None:
+    [("layout", {*LAYOUTS}), ("compression", {*COMPRESSIVE, "dictionary"})],
+)
+def test_every_oneof_case_has_a_class(oneof: str, known: set[str]) -> None:
     message = pb.PageLayout if oneof == "layout" else pb.CompressiveEncoding
-    assert known.keys() == {arm.name for arm in message.DESCRIPTOR.oneofs_by_name[oneof].fields}
+    assert known == {arm.name for arm in message.DESCRIPTOR.oneofs_by_name[oneof].fields}
+
+
+def test_dictionaries_inside_chunks_are_not_supported() -> None:
+    flat = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=32))
+    message = pb.CompressiveEncoding(dictionary=pb.Dictionary(indices=flat, items=flat, num_dictionary_items=3))
+    with pytest.raises(UnsupportedFeatureError, match="dictionary") as caught:
+        from_message(message)
+    assert caught.value.feature == "encoding dictionary"
 
 
 def test_messages_round_trip() -> None:
     flat = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=32))
-    message = pb.CompressiveEncoding(dictionary=pb.Dictionary(indices=flat, items=flat, num_dictionary_items=3))
-    assert compressive_to_message(compressive_from_message(message)) == message
+    message = pb.CompressiveEncoding(fixed_size_list=pb.FixedSizeList(items_per_value=3, values=flat))
+    assert to_message(from_message(message)) == message
     constant = pb.PageLayout(constant_layout=pb.ConstantLayout(layers=[1], inline_value=b"\0"))
-    assert layout_from_message(constant).to_proto() == constant.constant_layout
+    assert from_message(constant).to_proto() == constant.constant_layout
 
 
 class Remote(CountingStore):

@@ -19,7 +19,7 @@ from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, misplaced
 from lancetable.file.encodings_v2_1.block import BIT_WORDS, Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, even_counts
-from lancetable.file.encodings_v2_1.compressive.flat import Flat
+from lancetable.file.encodings_v2_1.compressive.flat import Flat, check_flat
 from lancetable.file.kernels import bitpacking, gather, miniblock
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES
 from lancetable.file.kernels.gather import Pieces
@@ -73,10 +73,7 @@ class OutOfLineBitpacking(Compressive):
     def check(self) -> None:
         bits = self.uncompressed_bits_per_value
         _check_bits(bits)
-        if not isinstance(self.values, Flat) or self.values.bits_per_value > bits:
-            raise CorruptFileError(
-                "packed values must be flat and not wider than their type", expected=f"at most {bits} bits"
-            )
+        check_flat(self.values, range(bits + 1), "packed values")
 
 
 # ------------------------------------------------------------------------------------------------------------- encode
@@ -115,21 +112,16 @@ def encode_out_of_line(values: npt.NDArray[Any], bounds: Ints, width: int) -> tu
     tail_packed = _tail_packed(rest, width, bits)
     blocks += tail_packed
     block_bytes = width * _BLOCK_BYTES
-    if not rest[:-1].any() and (len(rest) == 0 or rest[-1] == 0 or tail_packed[-1]):
-        return encoding, [runs_of(bitpacking.pack_blocks(values, width), blocks * block_bytes)]
     raw_counts = np.where(tail_packed, 0, rest)
     kept_counts = counts - raw_counts
-    raw: Any = b""
-    kept: Any = values
-    if raw_counts.any():
-        octets, word = values.view(np.uint8), bits // 8
-        raw = miniblock.join_pieces(octets, (bounds[1:] - raw_counts) * word, raw_counts * word)
-        kept = miniblock.join_pieces(octets, bounds[:-1] * word, kept_counts * word)
+    octets, word = values.view(np.uint8), bits // 8
+    raw = miniblock.join_pieces(octets, (bounds[1:] - raw_counts) * word, raw_counts * word)
+    kept = miniblock.join_pieces(octets, bounds[:-1] * word, kept_counts * word)
     # In every chunk, the packed values begin a new block.
-    runs = runs_of(kept, kept_counts * (bits // 8))
-    padded = interleave([runs, padding(runs.sizes, BLOCK_VALUES * bits // 8, 0)])
+    runs = runs_of(kept, kept_counts * word)
+    padded = interleave([runs, padding(runs.sizes, BLOCK_VALUES * word, 0)])
     packed = bitpacking.pack_blocks(np.frombuffer(padded, values.dtype), width)
-    return encoding, [runs_of(packed, blocks * block_bytes), runs_of(raw, raw_counts * (bits // 8))]
+    return encoding, [runs_of(packed, blocks * block_bytes), runs_of(raw, raw_counts * word)]
 
 
 def _tail_packed(rest: Ints, width: int, bits: int) -> npt.NDArray[np.bool_]:

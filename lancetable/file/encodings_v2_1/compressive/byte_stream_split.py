@@ -15,7 +15,7 @@ from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints
 from lancetable.file.encodings_v2_1.block import FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, even_counts
-from lancetable.file.encodings_v2_1.compressive.flat import Flat, flat_count
+from lancetable.file.encodings_v2_1.compressive.flat import Flat, check_flat, flat_count
 from lancetable.file.kernels import byte_stream_split, gather, miniblock
 from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import runs_of
@@ -41,8 +41,7 @@ class ByteStreamSplit(Compressive):
         return FixedWidth(bits, data, int(counts.sum()))
 
     def check(self) -> None:
-        if not isinstance(self.values, Flat) or self.values.bits_per_value not in (32, 64):
-            raise CorruptFileError("byte streams must store flat values of a supported width", expected="32 or 64 bits")
+        check_flat(self.values, [32, 64], "values of byte streams")
 
 
 # ------------------------------------------------------------------------------------------------------------- encode

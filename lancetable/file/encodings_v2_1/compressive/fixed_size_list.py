@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.encodings_v2_1.base import Bytes, Chunks, Compressive, Ints, misplaced, pick_decoded
+from lancetable.file.encodings_v2_1.base import Bytes, Chunks, Compressive, Ints, misplaced
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, even_counts, fixed_values, nulls_of
 from lancetable.file.encodings_v2_1.compound import Items
@@ -73,7 +73,7 @@ class FixedSizeList(Compressive):
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
         bits = self.bits
         if self._has_any_validity() or bits % 8 or not bits:
-            return pick_decoded(self, buffers, limit)
+            return Compressive.pick_chunks(self, buffers, limit)
         return FixedWidth(bits, gather.fixed(buffers[0], bits // 8), len(buffers[0].places))
 
     def decode_values(self, values: Block, limit: int) -> Block:
@@ -168,7 +168,7 @@ def lists_of(array: pa.Array) -> FixedSizeLists:
         width *= size
         nulls = nulls_of(items)
         if nulls is not None:
-            validity.append((nulls == 0, width))
+            validity.append((~nulls, width))
         sizes.append((size, nulls is not None))
     values = fixed_values(items)
     encoding: Any = Flat(values.bits)
@@ -189,14 +189,11 @@ def encode_lists(lists: FixedSizeLists, limits: ChunkLimits) -> Chunked:
 
 
 def zip_lists(lists: FixedSizeLists) -> FixedWidth:
-    """Combine each value into whole bytes: the validity of its items, then the items."""
+    """Combine the validity of the items of each value and the items, which are whole bytes."""
     bits = lists.encoding.bits
-    if not lists.validity and bits % 8 == 0:
+    if not lists.validity:
         return FixedWidth(bits, lists.items.data, lists.length)
     validity = [np.packbits(valid.reshape(-1, width), axis=1, bitorder="little") for valid, width in lists.validity]
-    octets = np.frombuffer(lists.items.data, np.uint8)
-    if bits % 8:
-        rows_of_bits = np.unpackbits(octets, bitorder="little", count=lists.length * bits).reshape(lists.length, bits)
-        octets = np.packbits(rows_of_bits, axis=1, bitorder="little")
-    rows = np.concatenate([*validity, octets.reshape(lists.length, -1)], axis=1)
+    octets = np.frombuffer(lists.items.data, np.uint8).reshape(lists.length, -1)
+    rows = np.concatenate([*validity, octets], axis=1)
     return FixedWidth(8 * rows.shape[1], rows.reshape(-1), lists.length)

@@ -5,7 +5,7 @@ Source: protos/encodings_v2_1.proto, Flat.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, misplaced, pick_decoded
+from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, misplaced
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, even_counts, power_of_two
 from lancetable.file.kernels import gather, miniblock
@@ -40,7 +40,7 @@ class Flat(Compressive):
             return FixedWidth(bits, gather.fixed(buffers[0], bits // 8), len(buffers[0].places))
         if bits == 1:
             return FixedWidth(1, gather.bits(buffers[0]), len(buffers[0].places))
-        return pick_decoded(self, buffers, limit)
+        return Compressive.pick_chunks(self, buffers, limit)
 
     def decode_values(self, values: Block, limit: int) -> Block:
         if not isinstance(values, FixedWidth) or values.bits != self.bits_per_value:
@@ -52,6 +52,12 @@ class Flat(Compressive):
             raise CorruptFileError(
                 "width of a value out of range", expected=f"at most {_MAX_BITS} bits", found=self.bits_per_value
             )
+
+
+def check_flat(encoding: Compressive, widths: Collection[int], what: str) -> None:
+    """Raise CorruptFileError unless an encoding that another one contains is flat and has one of these widths."""
+    if not isinstance(encoding, Flat) or encoding.bits_per_value not in widths:
+        raise CorruptFileError(f"{what} must be flat and of a supported width", expected=f"{list(widths)} bits")
 
 
 def join_bits(chunks: Chunks, counts: Ints, bits: int) -> FixedWidth:

@@ -14,7 +14,7 @@ Source: protos/encodings_v2_1.proto, Fsst.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Final
@@ -23,15 +23,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.file import pool
-from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, misplaced, pick_values
+from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, Wrapper, misplaced
 from lancetable.file.encodings_v2_1.block import Block, Coded, VariableWidth
 from lancetable.file.encodings_v2_1.compressive.variable import variable_of
 from lancetable.file.kernels import fsst
-from lancetable.file.kernels.gather import Pieces
 
 
 @dataclass(frozen=True)
-class Fsst(Compressive):
+class Fsst(Wrapper):
     """Strings compressed with a symbol table; `values` is the encoding of the codes."""
 
     oneof_case: ClassVar[str] = "fsst"
@@ -39,31 +38,18 @@ class Fsst(Compressive):
     symbol_table: bytes
     values: Compressive
 
-    @property
-    def num_buffers(self) -> int:
-        return self.values.num_buffers
-
     @cached_property
     def table(self) -> fsst.SymbolTable:
         return fsst.SymbolTable.parse(self.symbol_table)
 
-    def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
-        return self.coded(self.values.decode_chunks(buffers, counts, limit))
-
-    def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
-        return self.coded(pick_values(self.values, buffers, limit))
-
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
-        return self.coded(self.values.decode_blocks(chunks, counts, limit))
+        return self.convert(self.values.decode_blocks(chunks, counts, limit))
 
-    def decode_values(self, values: Block, limit: int) -> Block:
-        return self.coded(self.values.decode_values(values, limit))
-
-    def coded(self, codes: Block) -> Block:
+    def convert(self, block: Block) -> Block:
         """Combine codes with the symbol table; they are decompressed only when an array is built."""
-        if not isinstance(codes, VariableWidth):
+        if not isinstance(block, VariableWidth):
             raise misplaced(self, "values of a fixed width")
-        return Coded(codes, self.table) if self.table.encoded else codes
+        return Coded(block, self.table) if self.table.encoded else block
 
 
 # ------------------------------------------------------------------------------------------------------------- encode
@@ -87,11 +73,9 @@ def compress_strings(block: VariableWidth) -> tuple[VariableWidth, Fsst] | None:
         return None
     sample = min(max(content // _TRAINING_SHARE, _MIN_TRAINING_BYTES), _TRAINING_BYTES)
     table = fsst.train(data, block.offsets, sample)
-    bounds = _parts(block.offsets, content)
-    if len(bounds) > 2 and pool.size() > 1 and not pool.in_worker():
-        parts = [block.offsets[bounds[number] : bounds[number + 1] + 1] for number in range(len(bounds) - 1)]
-    else:
-        parts = [block.offsets]
+    parts = [block.offsets]
+    if pool.size() > 1 and not pool.in_worker():
+        parts = [block.offsets[first : end + 1] for first, end in itertools.pairwise(_parts(block.offsets, content))]
     run_all = pool.pool().map if len(parts) > 1 else map
     pieces = run_all(lambda part: fsst.compress(data, part, table), parts)
     codes, offsets, base = [], [np.zeros(1, np.int64)], 0
@@ -101,9 +85,7 @@ def compress_strings(block: VariableWidth) -> tuple[VariableWidth, Fsst] | None:
         base += int(ends[-1])
     if base + fsst.TABLE_BYTES >= content or base > np.iinfo(block.offsets.dtype).max:
         return None
-    packed = VariableWidth(
-        np.concatenate(offsets).astype(block.offsets.dtype), codes[0] if len(codes) == 1 else np.concatenate(codes)
-    )
+    packed = VariableWidth(np.concatenate(offsets).astype(block.offsets.dtype), np.concatenate(codes))
     return packed, Fsst(table.to_bytes(), variable_of(packed))
 
 

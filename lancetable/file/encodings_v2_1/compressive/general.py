@@ -16,16 +16,8 @@ from typing import ClassVar, Final
 import numpy as np
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.encodings_v2_1.base import (
-    Chunks,
-    Compressive,
-    Ints,
-    compressive_from_message,
-    compressive_to_message,
-    misplaced,
-    pick_values,
-)
-from lancetable.file.encodings_v2_1.block import Block, VariableWidth, octets_of, offsets_of_sizes
+from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, from_message, misplaced, to_message
+from lancetable.file.encodings_v2_1.block import Block, VariableWidth, offsets_of_sizes
 from lancetable.file.encodings_v2_1.chunks import Chunked
 from lancetable.file.kernels import general
 from lancetable.file.kernels.gather import Pieces
@@ -56,7 +48,7 @@ class General(Compressive):
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
         data, starts, sizes, counts, places = buffers[0]
         unpacked = self._decompress(Chunks(data, starts, sizes), limit)  # decompresses each chunk once
-        return pick_values(self.values, [Pieces(*unpacked, counts, places), *buffers[1:]], limit)
+        return self.values.pick_chunks([Pieces(*unpacked, counts, places), *buffers[1:]], limit)
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
         return self.values.decode_blocks(self._decompress(chunks, limit), counts, limit)
@@ -67,7 +59,9 @@ class General(Compressive):
         base = values.offsets.astype(np.int64)
         lengths = np.diff(base)
         filled = np.flatnonzero(lengths)
-        unpacked = self._decompress(Chunks(octets_of(values.data), base[:-1][filled], lengths[filled]), limit)
+        unpacked = self._decompress(
+            Chunks(np.frombuffer(values.data, np.uint8), base[:-1][filled], lengths[filled]), limit
+        )
         lengths[filled] = unpacked.sizes
         return self.values.decode_values(VariableWidth(offsets_of_sizes(lengths), unpacked.data), limit)
 
@@ -84,12 +78,12 @@ class General(Compressive):
                 f"compression scheme {number} is not supported", feature=f"compression scheme {number}"
             )
         level = message.compression.level if message.compression.HasField("level") else None
-        return cls(_SCHEMES[number], compressive_from_message(message.values), level)
+        return cls(_SCHEMES[number], from_message(message.values), level)
 
     def to_proto(self) -> pb.General:
         compression = pb.BufferCompression(level=self.level)
         compression.scheme = pb.CompressionScheme.Name(_NUMBERS[self.scheme])  # type: ignore[assignment]  # takes names
-        return pb.General(compression=compression, values=compressive_to_message(self.values))
+        return pb.General(compression=compression, values=to_message(self.values))
 
 
 # ------------------------------------------------------------------------------------------------------------- encode
@@ -99,8 +93,8 @@ def compress_chunks(chunked: Chunked, scheme: str, level: int | None) -> Chunked
     """Compress the first value buffer of every chunk separately."""
     streams = chunked.buffers[0]
     sizes = total_sizes(streams)
-    data = memoryview(streams[0].data if len(streams) == 1 else interleave(streams)).cast("B")
-    ends = np.cumsum(sizes) + (int(streams[0].offsets[0]) if len(streams) == 1 else 0)
+    ends = np.cumsum(sizes)
+    data = memoryview(interleave(streams)).cast("B")
     packed = runs_of(*_compress_pieces(data, ends - sizes, ends, scheme, level))
     return Chunked(General(scheme, chunked.encoding, level), chunked.counts, [[packed], *chunked.buffers[1:]])
 

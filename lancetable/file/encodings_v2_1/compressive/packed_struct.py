@@ -8,7 +8,6 @@ Source: protos/encodings_v2_1.proto, PackedStruct and VariablePackedStruct.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,20 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.encodings_v2_1.base import (
-    Chunks,
-    Compressive,
-    Ints,
-    ParsedMessage,
-    misplaced,
-    pick_values,
-)
+from lancetable.file.encodings_v2_1.base import Compressive, Ints, ParsedMessage, Wrapper, misplaced
 from lancetable.file.encodings_v2_1.block import (
     Block,
     FixedWidth,
     VariableWidth,
     is_variable,
-    octets_of,
     offsets_of_sizes,
     type_bits,
 )
@@ -40,13 +31,12 @@ from lancetable.file.encodings_v2_1.compressive.fixed_size_list import lists_of,
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.variable import Variable
 from lancetable.file.kernels import fullzip
-from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import Runs, interleave, runs_of, total_sizes
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
-class PackedStruct(Compressive):
+class PackedStruct(Wrapper):
     """Rows of children of fixed width."""
 
     oneof_case: ClassVar[str] = "packed_struct"
@@ -54,32 +44,17 @@ class PackedStruct(Compressive):
     bits_per_value: tuple[int, ...]  # of each child
     values: Compressive  # Flat
 
-    @property
-    def num_buffers(self) -> int:
-        return self.values.num_buffers
-
-    def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
-        return self._split(self.values.decode_chunks(buffers, counts, limit))
-
-    def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
-        return self._split(pick_values(self.values, buffers, limit))
-
-    def decode_values(self, values: Block, limit: int) -> Block:
-        return self._split(self.values.decode_values(values, limit))
-
-    def _split(self, records: Block) -> Block:
-        if not isinstance(records, FixedWidth) or records.bits != sum(self.bits_per_value):
+    def convert(self, block: Block) -> Block:
+        if not isinstance(block, FixedWidth) or block.bits != sum(self.bits_per_value):
             raise CorruptFileError("packed structs have the wrong width", expected=sum(self.bits_per_value))
-        rows = records.rows()
+        rows = block.rows()
         children = []
         at = 0
         for bits in self.bits_per_value:
             width = bits // 8
-            children.append(
-                FixedWidth(bits, np.ascontiguousarray(rows[:, at : at + width]).reshape(-1), records.length)
-            )
+            children.append(FixedWidth(bits, np.ascontiguousarray(rows[:, at : at + width]).reshape(-1), block.length))
             at += width
-        return Struct(children, records.length)
+        return Struct(children, block.length)
 
     def check(self) -> None:
         if any(bits % 8 for bits in self.bits_per_value):
@@ -129,7 +104,7 @@ class VariablePackedStruct(Compressive):
     def decode_values(self, values: Block, limit: int) -> Block:
         if not isinstance(values, VariableWidth):
             raise misplaced(self, "values of a fixed width")
-        data = octets_of(values.data)
+        data = np.frombuffer(values.data, np.uint8)
         # A null row has no bytes and no children; its children are read as zeros and empty strings.
         row_starts = values.offsets[:-1].astype(np.int64)
         row_ends = values.offsets[1:].astype(np.int64)

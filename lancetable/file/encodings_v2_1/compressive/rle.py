@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, pick_decoded
+from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints
 from lancetable.file.encodings_v2_1.block import BIT_WORDS, Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, even_counts
-from lancetable.file.encodings_v2_1.compressive.flat import Flat
+from lancetable.file.encodings_v2_1.compressive.flat import Flat, check_flat
 from lancetable.file.kernels import gather, miniblock, rle
 from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import Runs, runs_of
@@ -55,7 +55,7 @@ class Rle(Compressive):
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
         values, lengths = buffers
         if values.data is not lengths.data:  # the values are compressed, the lengths never are
-            return pick_decoded(self, buffers, limit)
+            return Compressive.pick_chunks(self, buffers, limit)
         picked = gather.runs(lengths, values.starts, values.sizes, BIT_WORDS[self.values.bits_per_value])
         return FixedWidth.of_numbers(picked)
 
@@ -74,10 +74,8 @@ class Rle(Compressive):
         )
 
     def check(self) -> None:
-        if not isinstance(self.values, Flat) or self.values.bits_per_value not in BIT_WORDS:
-            raise CorruptFileError("run values must be flat and of a supported width", expected="8, 16, 32 or 64 bits")
-        if not isinstance(self.run_lengths, Flat) or self.run_lengths.bits_per_value != 8:
-            raise CorruptFileError("run lengths must be flat bytes", expected="8 bits")
+        check_flat(self.values, BIT_WORDS, "run values")
+        check_flat(self.run_lengths, [8], "run lengths")
 
 
 # ------------------------------------------------------------------------------------------------------------- encode

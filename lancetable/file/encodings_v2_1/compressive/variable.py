@@ -20,7 +20,7 @@ from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, misplaced
 from lancetable.file.encodings_v2_1.block import Block, VariableWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, ChunkTooLarge, even_counts, power_of_two
-from lancetable.file.encodings_v2_1.compressive.flat import Flat
+from lancetable.file.encodings_v2_1.compressive.flat import Flat, check_flat
 from lancetable.file.kernels import gather, miniblock, varbin
 from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import Runs, padding, runs_of
@@ -68,8 +68,7 @@ class Variable(Compressive):
         return values
 
     def check(self) -> None:
-        if not isinstance(self.offsets, Flat) or self.offsets.bits_per_value not in (32, 64):
-            raise CorruptFileError("offsets must be flat and of a supported width", expected="32 or 64 bits")
+        check_flat(self.offsets, [32, 64], "offsets")
 
 
 # ------------------------------------------------------------------------------------------------------------- encode
@@ -111,17 +110,9 @@ def encode_variable(block: VariableWidth, limits: ChunkLimits) -> Chunked:
 def _relative_offsets(offsets: npt.NDArray[Any], counts: Ints, starts: Ints, table_bytes: Ints) -> npt.NDArray[Any]:
     """Return for each chunk the offsets of its values, relative to the start of the chunk."""
     shifts = table_bytes - offsets[starts].astype(np.int64)
-    per_chunk = int(counts[0]) if len(counts) else 0
-    even = len(counts) - 1 if (counts[:-1] == per_chunk).all() else 0
     out = np.empty(len(offsets) - 1 + len(counts), offsets.dtype)
-    done = even * per_chunk
-    if even:
-        head = out[: even * (per_chunk + 1)].reshape(even, per_chunk + 1)
-        moved = shifts[:even].astype(offsets.dtype)
-        np.add(offsets[:done].reshape(even, per_chunk), moved[:, None], out=head[:, :-1])
-        np.add(offsets[per_chunk : done + 1 : per_chunk], moved, out=head[:, -1])
-    at = done + even
-    for first, count, shift in zip(starts[even:].tolist(), counts[even:].tolist(), shifts[even:].tolist()):
+    at = 0
+    for first, count, shift in zip(starts.tolist(), counts.tolist(), shifts.tolist()):
         np.add(offsets[first : first + count + 1], shift, out=out[at : at + count + 1], casting="unsafe")
         at += count + 1
     return out

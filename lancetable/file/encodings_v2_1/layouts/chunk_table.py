@@ -8,8 +8,7 @@ Source: protos/encodings_v2_1.proto.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +16,12 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import Bytes, Ints
+from lancetable.file.encodings_v2_1.block import offsets_of_sizes
 from lancetable.file.fetch import ReadPlan, cluster, join
 from lancetable.store.base import ByteRange
+
+if TYPE_CHECKING:
+    from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
 
 _MAX_VALUES: Final = 1 << 15  # in one chunk
 
@@ -29,11 +32,6 @@ class ChunkTable(NamedTuple):
     starts: Ints
     ends: Ints
     values: Ints
-
-    @property
-    def counts(self) -> Ints:
-        """The (chunks,) numbers of values."""
-        return self.values[1:] - self.values[:-1]
 
 
 class RowIndex(NamedTuple):
@@ -47,20 +45,18 @@ class RowIndex(NamedTuple):
     continues: npt.NDArray[np.bool_]
 
 
-@dataclass(slots=True, eq=False)
-class PageMetadata:
+class PageMetadata(NamedTuple):
     """Parsed metadata of a page, cached with the page.
 
-    `layout` is the layout that it was parsed for. `row_key` must be equal for pages whose rows are read together.
-    `rows` is the `TakePage` once all metadata has been read.
+    `layout` is the layout that it was parsed for. `row_index` is None until it is needed, or without lists. `items` is
+    the dictionary, if there is one, decoded for values of `items_type`.
     """
 
-    layout: Any
-    row_key: tuple[Any, ...] | None
-    table: ChunkTable | None = None
-    index: RowIndex | None = None
-    items: tuple[pa.DataType, pa.Array] | None = None
-    rows: Any = None
+    layout: MiniBlock
+    table: ChunkTable
+    row_index: RowIndex | None = None
+    items: pa.Array | None = None
+    items_type: pa.DataType | None = None
 
 
 def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bool) -> ChunkTable:
@@ -74,8 +70,7 @@ def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bo
             "chunk table has the wrong size", expected=f"a multiple of {word.itemsize}", found=len(data)
         )
     words = np.frombuffer(data, word).astype(np.int64)
-    starts = np.zeros(len(words) + 1, np.int64)
-    np.cumsum(((words >> 4) + 1) << 3, out=starts[1:])
+    starts = offsets_of_sizes(((words >> 4) + 1) << 3)
     size = where.end - where.start
     if int(starts[-1]) != size:
         raise CorruptFileError("chunks do not fill their buffer", expected=int(starts[-1]), found=size)
@@ -107,8 +102,7 @@ def parse_index(data: memoryview, num_chunks: int, num_rows: int) -> RowIndex:
     # The index counts a row in the chunk where it ends; convert that to the chunk where it starts.
     starting = pairs[:, 0].astype(np.int64) + continues
     starting[1:] -= continues[:-1]
-    starts = np.zeros(num_chunks + 1, np.int64)
-    np.cumsum(starting, out=starts[1:])
+    starts = offsets_of_sizes(starting)
     if int(starting.min()) < 0 or int(starts[-1]) != num_rows:
         raise CorruptFileError(
             "repetition index has the wrong number of rows", expected=num_rows, found=int(starts[-1])

@@ -30,20 +30,13 @@ from lancetable.file.encodings_v2_1.chunks import EncodedLayout
 from lancetable.file.encodings_v2_1.compound import Nulls, Repeated
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.levels import encode_levels
-from lancetable.file.encodings_v2_1.repdef import (
-    LISTS,
-    NULLABLE_ITEM,
-    Layers,
-    check_levels,
-    layers_of,
-    level_array,
-    select_rows,
-)
+from lancetable.file.encodings_v2_1.repdef import LISTS, Layers, check_levels, layers_of, select_rows
 from lancetable.file.encodings_v2_1.shred import Shredded
 from lancetable.file.fetch import ReadPlan, Rows
 from lancetable.file.kernels.interleave import interleave
 from lancetable.file.kernels.levels import LEVEL, Levels
 from lancetable.format.version import FileVersion
+from lancetable.proto import encodings_v2_1_pb2 as pb
 
 _MAX_INLINE_BYTES: Final = 32
 
@@ -108,9 +101,8 @@ class ConstantPage(PageLayout):
         encodings, counts = (self.rep_compression, self.def_compression), (self.num_rep_values, self.num_def_values)
         for data, encoding, count in zip(buffers, encodings, counts):
             if encoding is None or has_value:
-                parsed.append(level_array(data) if len(data) else None)
-                continue
-            if count * 2 > limit:
+                encoding, count = Flat(8 * LEVEL.itemsize), -(-len(data) // LEVEL.itemsize)
+            elif count * 2 > limit:
                 raise CorruptFileError("number of levels out of range", expected=f"at most {limit // 2}", found=count)
             parsed.append(decode_levels(encoding, whole(data), np.array([count], np.int64), limit) if count else None)
         repetition, definition = parsed
@@ -128,17 +120,15 @@ def _fixed_value(data: bytes | memoryview, data_type: pa.DataType) -> FixedWidth
 
 def _stored_value(data: memoryview, data_type: pa.DataType) -> Block:
     count = int.from_bytes(data[:4], "little")
-    start = 4 + 4 * count
-    if not 1 <= count <= 2 or len(data) < start:
-        raise CorruptFileError("value has the wrong number of buffers", expected="1 or 2", found=count)
+    width = offset_bytes(data_type)
+    wanted = 2 if width else 1
+    start = 4 + 4 * wanted
+    if count != wanted or len(data) < start:
+        problem = f"value has the wrong number of buffers for {data_type}"
+        raise CorruptFileError(problem, expected=wanted, found=count)
     sizes = np.frombuffer(data[4:start], "<u4").tolist()
     if start + sum(sizes) != len(data):
         raise CorruptFileError("value does not fill its buffer", expected=len(data), found=start + sum(sizes))
-    width = offset_bytes(data_type)
-    if count != (2 if width else 1):
-        raise CorruptFileError(
-            f"value has the wrong number of buffers for {data_type}", expected=2 if width else 1, found=count
-        )
     if not width:
         return _fixed_value(data[start:], data_type)
     if sizes[0] != 2 * width:
@@ -154,7 +144,7 @@ def _stored_value(data: memoryview, data_type: pa.DataType) -> Block:
 
 def encode_all_null(shredded: Shredded, large: bool) -> EncodedLayout:
     """Encode a page without values: every entry is null or hidden. Levels are compressed in version 2.2 (`large`)."""
-    if shredded.layers == (NULLABLE_ITEM,):
+    if shredded.layers == (pb.REPDEF_NULLABLE_ITEM,):
         return EncodedLayout(ConstantPage(shredded.layers), [])
     shredded = _null_throughout(shredded)
     buffers: list[BufferPieces] = []
@@ -177,14 +167,14 @@ def _null_throughout(shredded: Shredded) -> Shredded:
     """Declare everything inside a null struct nullable: pylance does not detect that the values are hidden there."""
     layers, definition = shredded.layers, shredded.definition
     inner = next((number for number, kind in enumerate(layers) if kind in LISTS), len(layers))
-    while inner and layers[inner - 1] != NULLABLE_ITEM:
+    while inner and layers[inner - 1] != pb.REPDEF_NULLABLE_ITEM:
         inner -= 1
-    levels = [number + 1 for number, kind in enumerate(layers[:inner]) if kind == NULLABLE_ITEM]
+    levels = [number + 1 for number, kind in enumerate(layers[:inner]) if kind == pb.REPDEF_NULLABLE_ITEM]
     if definition is None or len(levels) == inner:
         return shredded
     more = layers_of(layers).num_levels - len(levels)
     table = np.array([0, *levels, *range(inner + 1, inner + 1 + more)], LEVEL)
-    return replace(shredded, layers=(NULLABLE_ITEM,) * inner + layers[inner:], definition=table[definition])
+    return replace(shredded, layers=(pb.REPDEF_NULLABLE_ITEM,) * inner + layers[inner:], definition=table[definition])
 
 
 def encode_constant(shredded: Shredded, value: list[bytes]) -> EncodedLayout:

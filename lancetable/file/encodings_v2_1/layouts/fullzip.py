@@ -18,7 +18,7 @@ from lancetable.errors import CorruptFileError
 from lancetable.file.column_interfaces import BufferPieces
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_1.base import Bytes, Compressive, DecodedRows, Ints, PageLayout, ReadContext
-from lancetable.file.encodings_v2_1.block import WORDS, Block, FixedWidth, VariableWidth, octets_of, offsets_of_sizes
+from lancetable.file.encodings_v2_1.block import WORDS, Block, FixedWidth, VariableWidth, offsets_of_sizes
 from lancetable.file.encodings_v2_1.chunks import EncodedLayout
 from lancetable.file.encodings_v2_1.repdef import Layers, check_levels, layers_of
 from lancetable.file.encodings_v2_1.shred import Shredded
@@ -107,7 +107,7 @@ class FullZip(PageLayout):
         ranges, shift = cluster(starts + origin, ends + origin, gap)
         page.check_memory(sum(end - start for start, end in ranges) if gap != MAPPED else int((ends - starts).sum()))
         buffers = yield ranges
-        data = octets_of(join(buffers))
+        data = np.frombuffer(join(buffers), np.uint8)
         return self._parse_rows(data, starts + (origin - shift), ends + (origin - shift), layers)
 
     def _fetch_index(self, page: Page, rows: Rows, gap: int) -> ReadPlan[tuple[Ints, Ints]]:
@@ -177,21 +177,14 @@ class FullZip(PageLayout):
 def encode_fullzip_fixed(shredded: Shredded, values: FixedWidth, encoding: Compressive) -> EncodedLayout:
     """Encode entries of a control word and a value of fixed width, in whole bytes."""
     control, bits = _control_words(shredded)
-    row_bytes = values.bits // 8
     word = control.shape[1]
-    if word == 0:
-        data: Any = values.data
-    elif shredded.visible is None:
-        zipped = np.empty((shredded.num_entries, word + row_bytes), np.uint8)
-        zipped[:, :word] = control
-        zipped[:, word:] = np.frombuffer(values.data, np.uint8).reshape(-1, row_bytes)
-        data = zipped
-    else:
-        sizes = _spread(row_bytes, shredded)
-        data = interleave([runs_of(control, word, shredded.num_entries), runs_of(values.data, sizes)])
+    sizes = _spread(values.bits // 8, shredded)
+    data = values.data
+    if word:
+        data = interleave([runs_of(control, word, shredded.num_entries), runs_of(data, sizes)])
     buffers: list[BufferPieces] = [[data]]
     if shredded.repetition is not None:
-        buffers.append([_row_index(shredded, word + _spread(row_bytes, shredded))])
+        buffers.append([_row_index(shredded, word + sizes)])
     return EncodedLayout(_layout(shredded, bits, encoding, bits_per_value=values.bits), buffers)
 
 

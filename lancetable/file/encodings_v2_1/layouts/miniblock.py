@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -52,12 +53,12 @@ from lancetable.file.encodings_v2_1.layouts.chunk_table import (
     parse_index,
     parse_table,
 )
-from lancetable.file.encodings_v2_1.layouts.miniblock_take import TakePage, level_form, take_rows
+from lancetable.file.encodings_v2_1.layouts.miniblock_take import level_form, parse_chunks, take_rows
 from lancetable.file.encodings_v2_1.levels import encode_levels
 from lancetable.file.encodings_v2_1.repdef import check_levels, layers_of, select_rows
 from lancetable.file.encodings_v2_1.shred import Shredded
 from lancetable.file.fetch import ReadPlan, Rows
-from lancetable.file.kernels import gather, miniblock
+from lancetable.file.kernels import gather
 from lancetable.file.kernels.interleave import Runs, interleave, padding, runs_of, total_sizes
 from lancetable.file.kernels.levels import Levels, highest
 from lancetable.format.version import FileVersion
@@ -70,7 +71,7 @@ _MAX_BUFFERS: Final = 1024
 _MAX_CACHED_BYTES: Final = 256 * 1024  # larger dictionaries are not cached
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MiniBlock(PageLayout):
     """Parameters of a mini-block page."""
 
@@ -92,6 +93,22 @@ class MiniBlock(PageLayout):
         """True if the page has a repetition index."""
         return self.repetition_index_depth > 0
 
+    @cached_property
+    def level_forms(self) -> tuple[int | None, int | None]:
+        """The forms of repetition and definition levels; see `level_form`."""
+        return level_form(self.rep_compression), level_form(self.def_compression)
+
+    @cached_property
+    def row_key(self) -> tuple[Any, ...] | None:
+        """A key that is equal for pages whose rows can be read together.
+
+        None if single rows cannot be located without decoding whole chunks.
+        """
+        if layers_of(self.layers).num_lists and not (self.is_indexed and None not in self.level_forms):
+            return None
+        kinds = (self.rep_compression is None, self.def_compression is None, self.dictionary is None)
+        return (self.layers, *kinds, self.num_buffers, self.has_large_chunk, self.is_indexed)
+
     def check(self) -> None:
         num_buffers = self.value_compression.num_buffers
         if self.num_buffers != num_buffers or num_buffers > _MAX_BUFFERS:
@@ -104,73 +121,52 @@ class MiniBlock(PageLayout):
 
     def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
         layers = layers_of(self.layers)
-        is_range, everything = isinstance(rows, range), len(rows) == page.length
-        if not everything and (not is_range or len(rows) <= _FEW) and _metadata_of(page, self).row_key:
+        everything = len(rows) == page.length
+        if not everything and (not isinstance(rows, range) or len(rows) <= _FEW) and self.row_key:
             row_numbers = np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows
             return (yield from self.read_together([(page, self, row_numbers)], context, gap))
         # Fetch only the chunks of a range, unless it needs a repetition index that is missing.
-        by_chunk = is_range and not everything and (self.is_indexed or not layers.num_lists)
-        use_index = by_chunk and layers.num_lists > 0
-        more = () if by_chunk else page.buffers[1:2]
-        ((metadata, items),), buffers = yield from _fetch_metadata([(page, self)], context, use_index, more)
-        table, index = metadata.table, metadata.index
-        assert table is not None
-        first, end = 0, len(table.starts)
-        if not by_chunk:
-            data, starts = np.frombuffer(buffers[0], np.uint8), table.starts - page.buffers[1].start
-        else:
-            assert isinstance(rows, range)
-            if use_index:
-                assert index is not None
-                chunks = gather.chunks_of_rows(index.starts, index.continues, np.array([rows.start, rows.stop - 1]))
-                first, end = int(chunks[0]), int(chunks[-1]) + 1
-            else:
-                first, end = _chunks_of_values(table.values, rows)
-            data, starts = yield from fetch_pieces(table.starts[first:end], table.ends[first:end], gap)
-        loaded = LoadedChunks(page, self, metadata, items, (data, starts), slice(first, end))
-        values, repetition, definition = loaded.decode()
-        check_levels(repetition, definition, layers, values.length, None if by_chunk else page.length)
+        if isinstance(rows, range) and not everything and (self.is_indexed or not layers.num_lists):
+            return (yield from self._read_range(page, context, rows, gap))
+        values, repetition, definition = (yield from self.load(page, context)).decode()
+        check_levels(repetition, definition, layers, values.length, page.length)
         if everything:
             return DecodedRows(values, repetition, definition, self.layers, len(rows))
-        if by_chunk:
-            assert isinstance(rows, range)
-            base = int(table.values[first])
-            if use_index:
-                assert index is not None and repetition is not None
-                part = RowIndex(index.starts[first : end + 1], index.continues[first:end])
-                _check_index(part, repetition, loaded.num_levels, layers.num_lists)
-                base = int(part.starts[0])
-            rows = range(rows.start - base, rows.stop - base)
         return select_rows(values, repetition, definition, layers, rows)
 
-    def row_key(self, page: Page) -> tuple[Any, ...] | None:
-        """Return a key that is equal for pages whose rows can be read together; None if they cannot be."""
-        return _metadata_of(page, self).row_key
+    def _read_range(self, page: Page, context: ReadContext, rows: range, gap: int) -> ReadPlan[DecodedRows]:
+        layers = layers_of(self.layers)
+        (metadata,), _ = yield from _fetch_metadata([(page, self)], context, layers.num_lists > 0)
+        table, index = metadata.table, metadata.row_index
+        if index is None:
+            first, end = _chunks_of_values(table.values, rows)
+        else:
+            chunks = gather.chunks_of_rows(index.starts, index.continues, np.array([rows.start, rows.stop - 1]))
+            first, end = int(chunks[0]), int(chunks[-1]) + 1
+        data, starts = yield from fetch_pieces(table.starts[first:end], table.ends[first:end], gap)
+        loaded = LoadedChunks(page, metadata, data, starts, slice(first, end))
+        if index is None:
+            return loaded.read(rows)
+        values, repetition, definition = loaded.decode()
+        check_levels(repetition, definition, layers, values.length, None)
+        assert repetition is not None
+        part = RowIndex(index.starts[first : end + 1], index.continues[first:end])
+        _check_index(part, repetition, loaded.num_levels, layers.num_lists)
+        base = int(part.starts[0])
+        return select_rows(values, repetition, definition, layers, range(rows.start - base, rows.stop - base))
 
     def read_together(
         self, parts: Sequence[tuple[Page, MiniBlock, Ints]], context: ReadContext, gap: int
     ) -> ReadPlan[DecodedRows]:
         """Read rows of each of several pages with the same `row_key`, as if they were one page."""
-        pages: list[TakePage] = []
-        for page, layout, _ in parts:
-            metadata = _metadata_of(page, layout)
-            if metadata.rows is None or not (metadata.items is None or metadata.items[0].equals(context.data_type)):
-                pages = yield from self._take_pages([(page, layout) for page, layout, _ in parts], context)
-                break
-            pages.append(metadata.rows)
+        pages, _ = yield from _fetch_metadata([(page, layout) for page, layout, _ in parts], context, self.is_indexed)
         return (yield from take_rows(pages, [rows for _, _, rows in parts], gap, parts[0][0].limits.page_bytes))
 
-    def _take_pages(self, pages: Sequence[tuple[Page, MiniBlock]], context: ReadContext) -> ReadPlan[list[TakePage]]:
-        known, _ = yield from _fetch_metadata(pages, context, self.is_indexed)
-        parsed = []
-        for (_, layout), (metadata, items) in zip(pages, known):
-            assert metadata.table is not None
-            forms = (level_form(layout.rep_compression) or 0, level_form(layout.def_compression) or 0)
-            take_page = TakePage(layout, metadata.table, metadata.index, forms, items)
-            if items is None or (metadata.items is not None and metadata.items[1] is items):
-                metadata.rows = take_page
-            parsed.append(take_page)
-        return parsed
+    def load(self, page: Page, context: ReadContext) -> ReadPlan[LoadedChunks]:
+        """Read all chunks of a page."""
+        (metadata,), (data,) = yield from _fetch_metadata([(page, self)], context, False, page.buffers[1:2])
+        starts = metadata.table.starts - page.buffers[1].start
+        return LoadedChunks(page, metadata, np.frombuffer(data, np.uint8), starts, slice(0, len(starts)))
 
     def _check_page(self, page: Page, context: ReadContext) -> None:
         num_lists = layers_of(self.layers).num_lists
@@ -194,71 +190,46 @@ class MiniBlock(PageLayout):
             items = pa.concat_arrays([items])  # copy, because cached items must not keep the file mapped
         return items
 
-    def open_flat(self, page: Page, context: ReadContext) -> ReadPlan[LoadedChunks]:
-        """Read all chunks of a page without lists, for reading ranges of its rows.
-
-        Raises CorruptFileError if the page has lists.
-        """
-        if layers_of(self.layers).num_lists:
-            raise CorruptFileError("layers do not match the schema", expected="no lists", found=self.layers)
-        ((metadata, items),), (data,) = yield from _fetch_metadata([(page, self)], context, False, page.buffers[1:2])
-        assert metadata.table is not None
-        chunks = np.frombuffer(data, np.uint8), metadata.table.starts - page.buffers[1].start
-        return LoadedChunks(page, self, metadata, items, chunks, slice(0, len(metadata.table.starts)))
-
 
 class LoadedChunks:
     """Consecutive chunks of a page in memory, with parsed headers."""
 
-    __slots__ = ("_buffers", "_counts", "_items", "_layout", "_limit", "_values", "num_levels")
+    __slots__ = ("_buffers", "_metadata", "_values", "num_levels", "page")
 
-    def __init__(
-        self,
-        page: Page,
-        layout: MiniBlock,
-        metadata: PageMetadata,
-        items: pa.Array | None,
-        chunks: tuple[Bytes, Ints],
-        chosen: slice,
-    ) -> None:
-        """Parse the headers of the `chosen` chunks; `chunks` are their data, and the position of each in it."""
-        table = metadata.table
-        assert table is not None
-        self._layout = layout
-        self._limit = page.limits.page_bytes
-        self._items = items
+    def __init__(self, page: Page, metadata: PageMetadata, data: Bytes, starts: Ints, chosen: slice) -> None:
+        """Parse the headers of the `chosen` chunks, which begin at `starts` in `data`."""
+        layout, table = metadata.layout, metadata.table
+        self.page = page
+        self._metadata = metadata
         self._values = table.values[chosen.start : chosen.stop + 1]  # before each chunk
-        self._counts = self._values[1:] - self._values[:-1]
-        num_kinds = (layout.rep_compression is not None) + (layout.def_compression is not None)
-        data, starts = chunks
-        self.num_levels, sizes, positions = miniblock.chunk_headers(
-            data,
-            starts,
-            table.ends[chosen] - table.starts[chosen],
-            num_kinds,
-            layout.num_buffers,
-            layout.has_large_chunk,
-        )
-        if num_kinds and not layers_of(layout.layers).num_lists and (self.num_levels != self._counts).any():
+        sizes = table.ends[chosen] - table.starts[chosen]
+        self.num_levels, positions, buffer_sizes = parse_chunks(layout, data, starts, sizes)
+        self._buffers = [Chunks(data, start, size) for start, size in zip(positions, buffer_sizes)]
+        has_levels = layout.rep_compression is not None or layout.def_compression is not None
+        if has_levels and not layers_of(layout.layers).num_lists and (self.num_levels != np.diff(self._values)).any():
             raise CorruptFileError("levels and values of a chunk differ in number")
-        self._buffers = [Chunks(data, start, size) for start, size in zip(positions, sizes)]
 
     def decode(self, chosen: slice = _EVERY) -> tuple[Block, Levels | None, Levels | None]:
         """Decode the values and the levels of some of the chunks, by default of all."""
+        layout, limit = self._metadata.layout, self.page.limits.page_bytes
         buffers = [chunks.part(chosen) for chunks in self._buffers]
-        num_levels = self.num_levels[chosen]
         repetition, definition = [
-            None if encoding is None else decode_levels(encoding, buffers.pop(0), num_levels, self._limit)
-            for encoding in (self._layout.rep_compression, self._layout.def_compression)
+            None if encoding is None else decode_levels(encoding, buffers.pop(0), self.num_levels[chosen], limit)
+            for encoding in (layout.rep_compression, layout.def_compression)
         ]
-        values = self._layout.value_compression.decode_chunks(buffers, self._counts[chosen], self._limit)
-        return with_dictionary(values, self._items), repetition, definition
+        values = layout.value_compression.decode_chunks(buffers, np.diff(self._values)[chosen], limit)
+        return with_dictionary(values, self._metadata.items), repetition, definition
 
     def read(self, rows: range) -> DecodedRows:
-        """Decode some rows of a page without lists, all of whose chunks are loaded."""
+        """Decode some rows of a page without lists, all of whose chunks are loaded.
+
+        Raises CorruptFileError if the page has lists.
+        """
+        layers = layers_of(self._metadata.layout.layers)
+        if layers.num_lists:
+            raise CorruptFileError("layers do not match the schema", expected="no lists", found=layers.kinds)
         first, end = _chunks_of_values(self._values, rows)
         values, repetition, definition = self.decode(slice(first, end))
-        layers = layers_of(self._layout.layers)
         check_levels(repetition, definition, layers, values.length, None)
         base = int(self._values[first])
         return select_rows(values, repetition, definition, layers, range(rows.start - base, rows.stop - base))
@@ -271,70 +242,46 @@ def _chunks_of_values(values: Ints, rows: range) -> tuple[int, int]:
 
 def _fetch_metadata(
     pages: Sequence[tuple[Page, MiniBlock]], context: ReadContext, use_index: bool, more: Sequence[ByteRange] = ()
-) -> ReadPlan[tuple[list[tuple[PageMetadata, pa.Array | None]], Sequence[memoryview]]]:
+) -> ReadPlan[tuple[list[PageMetadata], Sequence[memoryview]]]:
     """Fetch and parse the metadata of pages in one round: chunk table, index if `use_index`, and dictionary items.
 
     The ranges `more` are fetched in the same round. Metadata that is small enough is cached with its page.
     """
     wanted: list[ByteRange] = []
-    known: list[tuple[PageMetadata, pa.Array | None]] = []
-    # Decide before fetching what to parse: other plans may fill the cache during the fetch.
-    missing: list[tuple[bool, bool, bool]] = []
+    # Decide before fetching what to parse, and keep a reference: other plans may change the cache during the fetch.
+    states: list[tuple[PageMetadata | None, bool, bool]] = []
     for page, layout in pages:
-        layout._check_page(page, context)
-        metadata = _metadata_of(page, layout)  # a reference, because the page cache may evict it during the fetch
-        items = None
-        if metadata.items is not None and metadata.items[0].equals(context.data_type):
-            items = metadata.items[1]
-        lacks = (
-            metadata.table is None,
-            use_index and metadata.index is None,
-            layout.dictionary is not None and items is None,
-        )
-        known.append((metadata, items))
-        missing.append(lacks)
-        wanted += [page.buffers[number] for number, lacking in zip((0, len(page.buffers) - 1, 2), lacks) if lacking]
+        cached = page_cache.get(page)
+        if isinstance(cached, PageMetadata) and cached.layout is layout:
+            no_index = use_index and cached.row_index is None
+            no_items = layout.dictionary is not None and cached.items_type != context.data_type
+        else:  # or it is that of another layout, such as a replaced custom encoding
+            layout._check_page(page, context)
+            cached, no_index, no_items = None, use_index, layout.dictionary is not None
+        states.append((cached, no_index, no_items))
+        lacks = (cached is None, no_index, no_items)
+        wanted += [page.buffers[number] for number, lacking in zip((0, -1, 2), lacks) if lacking]
     num_wanted = len(wanted)
     wanted += more
     buffers = (yield wanted) if wanted else ()
     replies = iter(buffers)
-    for number, ((page, layout), (no_table, no_index, no_items)) in enumerate(zip(pages, missing)):
-        metadata, _ = known[number]
-        if no_table:
-            words = next(replies)
-            metadata.table = parse_table(words, page.buffers[1], layout.num_items, large=layout.has_large_chunk)
-        assert metadata.table is not None
+    known: list[PageMetadata] = []
+    for (page, layout), (cached, no_index, no_items) in zip(pages, states):
+        metadata = cached or PageMetadata(
+            layout, parse_table(next(replies), page.buffers[1], layout.num_items, large=layout.has_large_chunk)
+        )
         if no_index:
-            metadata.index = parse_index(next(replies), len(metadata.table.starts), page.length)
+            index = parse_index(next(replies), len(metadata.table.starts), page.length)
+            metadata = metadata._replace(row_index=index)
+        if metadata is not cached:
+            page.cached = metadata
         if no_items:
             items = layout._decode_items(next(replies), context, page)
-            known[number] = metadata, items
+            metadata = metadata._replace(items=items, items_type=context.data_type)
             if items.nbytes <= _MAX_CACHED_BYTES:
-                metadata.items = (context.data_type, items)
                 page_cache.put(page, metadata, items.nbytes)
+        known.append(metadata)
     return known, buffers[num_wanted:]
-
-
-def _metadata_of(page: Page, layout: MiniBlock) -> PageMetadata:
-    """Return the cached metadata of a page; discard that of another layout, such as a replaced custom encoding."""
-    cached = page_cache.get(page)
-    if isinstance(cached, PageMetadata) and cached.layout is layout:
-        return cached
-    metadata = page.cached = PageMetadata(layout, _row_key(page, layout))
-    return metadata
-
-
-def _row_key(page: Page, layout: MiniBlock) -> tuple[Any, ...] | None:
-    """Return `MiniBlock.row_key`: None if single rows cannot be located without decoding whole chunks."""
-    levels = (layout.rep_compression, layout.def_compression)
-    if len(page.buffers) < 2:
-        return None
-    if layers_of(layout.layers).num_lists and not (
-        layout.is_indexed and all(level_form(encoding) is not None for encoding in levels)
-    ):
-        return None
-    kinds = (*[encoding is None for encoding in levels], layout.num_buffers, layout.has_large_chunk)
-    return (layout.layers, *kinds, layout.is_indexed, layout.dictionary is None)
 
 
 def _check_index(index: RowIndex, repetition: Levels, num_levels: Ints, num_lists: int) -> None:
@@ -433,7 +380,10 @@ def encode_miniblock(
     level_buffers = [kind[1] for kind in encoded if kind is not None]
     repetition, definition = [None if kind is None else kind[0] for kind in encoded]
     data, chunk_bytes = _assemble(num_levels, level_buffers, chunked.buffers, large)
-    buffers: list[BufferPieces] = [[_chunk_words(chunk_bytes, chunked.counts, large)], [data]]
+    logs = np.zeros(len(chunked.counts), np.int64)
+    logs[:-1] = np.log2(chunked.counts[:-1])
+    words = ((chunk_bytes // 8 - 1) << 4) | logs
+    buffers: list[BufferPieces] = [[words.astype("<u4" if large else "<u2")], [data]]
     if dictionary is not None:
         buffers.append([dictionary.data])
     if shredded.repetition is not None:
@@ -493,13 +443,6 @@ def _assemble(
     if len(chunk_bytes) and int(chunk_bytes.max()) > limit:
         raise ChunkTooLarge
     return interleave(parts), chunk_bytes
-
-
-def _chunk_words(chunk_bytes: Ints, counts: Ints, large: bool) -> npt.NDArray[Any]:
-    logs = np.zeros(len(counts), np.int64)
-    logs[:-1] = np.log2(counts[:-1]).astype(np.int64)
-    words: npt.NDArray[Any] = (((chunk_bytes // 8 - 1) << 4) | logs).astype("<u4" if large else "<u2")
-    return words
 
 
 def _repetition_index(repetition: Levels, bounds: Ints, row_level: int) -> npt.NDArray[np.uint64]:

@@ -12,28 +12,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.encodings_v2_1.base import (
-    Bytes,
-    Chunks,
-    Compressive,
-    DecodedRows,
-    Ints,
-    decode_levels,
-    pick_values,
-)
+from lancetable.file.encodings_v2_1.base import Bytes, Chunks, Compressive, DecodedRows, Ints, decode_levels
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, take_spans
 from lancetable.file.encodings_v2_1.compound import Joined, with_dictionary
 from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking, OutOfLineBitpacking
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.fsst import Fsst
 from lancetable.file.encodings_v2_1.compressive.rle import Rle
-from lancetable.file.encodings_v2_1.layouts.chunk_table import ChunkTable, RowIndex, fetch_pieces
+from lancetable.file.encodings_v2_1.layouts.chunk_table import PageMetadata, fetch_pieces
 from lancetable.file.encodings_v2_1.repdef import Layers, check_levels, layers_of
 from lancetable.file.fetch import ReadPlan
 from lancetable.file.kernels import gather, miniblock
@@ -46,16 +38,6 @@ if TYPE_CHECKING:
 _LEVEL_BITS: Final = 16
 _JOINED_ITEMS_BYTES: Final = 64 * 1024  # up to this size, the dictionaries of several pages are concatenated
 _DENSE: Final = 4  # decode whole chunks if more than one in this many of their values is selected
-
-
-class TakePage(NamedTuple):
-    """The parts of a page from which its rows are read."""
-
-    layout: MiniBlock
-    table: ChunkTable
-    row_index: RowIndex | None
-    forms: tuple[int, int]  # of repetition and definition levels, as in kernels/gather.py; 0 without them
-    items: pa.Array | None  # of the dictionary
 
 
 def level_form(encoding: Compressive | None) -> int | None:
@@ -73,7 +55,7 @@ def level_form(encoding: Compressive | None) -> int | None:
     return None
 
 
-def take_rows(pages: Sequence[TakePage], rows: Sequence[Ints], gap: int, limit: int) -> ReadPlan[DecodedRows]:
+def take_rows(pages: Sequence[PageMetadata], rows: Sequence[Ints], gap: int, limit: int) -> ReadPlan[DecodedRows]:
     """Read `rows` of each of several consecutive pages that share layers, number of buffers and size of chunk words.
 
     Parameters
@@ -99,7 +81,8 @@ def take_rows(pages: Sequence[TakePage], rows: Sequence[Ints], gap: int, limit: 
     if layers.num_lists:
         return (yield from _take_lists(pages, rows, layers, gap, limit))
     starts, ends, counts, places = gather.locate([page.table for page in pages], rows)
-    data, num_levels, buffer_starts, sizes = yield from _fetch_buffers(layout, starts, ends, gap)
+    data, positions = yield from fetch_pieces(starts, ends, gap)
+    num_levels, buffer_starts, sizes = parse_chunks(layout, data, positions, ends - starts)
     pieces = [Pieces(data, start, size, counts, places) for start, size in zip(buffer_starts, sizes)]
     value_ends = list(itertools.accumulate(map(len, rows)))
     definition = None
@@ -117,29 +100,28 @@ def take_rows(pages: Sequence[TakePage], rows: Sequence[Ints], gap: int, limit: 
     return DecodedRows(values, None, definition, layers.kinds, len(counts))
 
 
-def _fetch_buffers(layout: MiniBlock, starts: Ints, ends: Ints, gap: int) -> ReadPlan[tuple[Bytes, Ints, Ints, Ints]]:
-    """Fetch k chunks, which may repeat.
+def parse_chunks(layout: MiniBlock, data: Bytes, starts: Ints, sizes: Ints) -> tuple[Ints, Ints, Ints]:
+    """Parse the headers of k chunks, which may repeat.
 
-    Returns their bytes, the (k,) numbers of levels, and the (buffers, k) positions and sizes of their buffers.
+    Returns the (k,) numbers of levels, and the (buffers, k) positions and sizes of the buffers.
     """
-    data, positions = yield from fetch_pieces(starts, ends, gap)
     num_kinds = (layout.rep_compression is not None) + (layout.def_compression is not None)
-    num_levels, sizes, buffer_starts = miniblock.chunk_headers(
-        data, positions, ends - starts, num_kinds, layout.num_buffers, layout.has_large_chunk
+    num_levels, buffer_sizes, buffer_starts = miniblock.chunk_headers(
+        data, starts, sizes, num_kinds, layout.num_buffers, layout.has_large_chunk
     )
-    return data, num_levels, buffer_starts, sizes
+    return num_levels, buffer_starts, buffer_sizes
 
 
 def _take_lists(
-    pages: Sequence[TakePage], rows: Sequence[Ints], layers: Layers, gap: int, limit: int
+    pages: Sequence[PageMetadata], rows: Sequence[Ints], layers: Layers, gap: int, limit: int
 ) -> ReadPlan[DecodedRows]:
     indices = [page.row_index for page in pages if page.row_index is not None]
     assert len(indices) == len(pages)
-    located, every_row, bounds = gather.locate_lists(
-        [page.table for page in pages], indices, rows, [page.forms for page in pages]
-    )
+    forms = [(page.layout.level_forms[0] or 0, page.layout.level_forms[1] or 0) for page in pages]
+    located, every_row, bounds = gather.locate_lists([page.table for page in pages], indices, rows, forms)
     starts, ends, counts, numbers, first_rows, num_rows, repetition_forms, definition_forms = located
-    data, num_levels, buffer_starts, sizes = yield from _fetch_buffers(pages[0].layout, starts, ends, gap)
+    data, positions = yield from fetch_pieces(starts, ends, gap)
+    num_levels, buffer_starts, sizes = parse_chunks(pages[0].layout, data, positions, ends - starts)
     has_definition = pages[0].layout.def_compression is not None
     repetition, definition, spans = gather.entries_of_rows(
         data,
@@ -159,8 +141,8 @@ def _take_lists(
     span_ends = spans[2].cumsum()
     count = int(span_ends[-1]) if len(span_ends) else 0
     if _DENSE * count > int(counts.sum()):
-        # Long lists fill their chunks, and decoding whole chunks costs less than locating each value.
         buffers = [Chunks(data, start, size) for start, size in zip(buffer_starts, sizes)]
+        # Long lists fill their chunks, and decoding whole chunks costs less than locating each value.
         values = _decode(pages, bounds[1:], buffers, counts, limit)
         if count < values.length:
             values = take_spans(values, (np.cumsum(counts) - counts)[spans[0]] + spans[1], spans[2])
@@ -178,8 +160,8 @@ def _take_lists(
 
 
 def _merge_pages(
-    pages: Sequence[TakePage], ends: Sequence[int], key: Callable[[MiniBlock], Any]
-) -> list[tuple[TakePage, int, int]]:
+    pages: Sequence[PageMetadata], ends: Sequence[int], key: Callable[[MiniBlock], Any]
+) -> list[tuple[PageMetadata, int, int]]:
     """Merge consecutive pages whose layouts have equal keys: (first page, begin, end) of the values of each group."""
     if len(pages) == 1:
         return [(pages[0], 0, ends[0])]
@@ -201,27 +183,27 @@ def _part(pieces: Pieces, begin: int, end: int) -> Pieces:
     return Pieces(data, *[column[begin:end] for column in columns])
 
 
-def _pick(pages: Sequence[TakePage], ends: Sequence[int], buffers: Sequence[Pieces], limit: int) -> Block:
+def _pick(pages: Sequence[PageMetadata], ends: Sequence[int], buffers: Sequence[Pieces], limit: int) -> Block:
     """Decode one value of each piece; the values of the pages end at `ends`."""
     blocks = []
     for page, begin, end in _merge_pages(pages, ends, _chunk_encoding):
         encoding = page.layout.value_compression
         _, stored = _chunk_encoding(page.layout)
         if buffers:
-            block = pick_values(stored, [_part(pieces, begin, end) for pieces in buffers], limit)
+            block = stored.pick_chunks([_part(pieces, begin, end) for pieces in buffers], limit)
         else:
             block = encoding.decode_chunks([], np.array([end - begin], np.int64), limit)
         if isinstance(encoding, Fsst):
             for owner, start, stop in _split_pages(pages, ends, begin, end):
                 assert isinstance(owner.layout.value_compression, Fsst)
-                blocks.append(owner.layout.value_compression.coded(block.slice(start, stop)))
+                blocks.append(owner.layout.value_compression.convert(block.slice(start, stop)))
         else:
             blocks.append(_with_items(block, pages, ends, begin, end))
     return blocks[0] if len(blocks) == 1 else Joined(tuple(blocks), ends[-1])
 
 
 def _decode(
-    pages: Sequence[TakePage], ends: Sequence[int], buffers: Sequence[Chunks], counts: Ints, limit: int
+    pages: Sequence[PageMetadata], ends: Sequence[int], buffers: Sequence[Chunks], counts: Ints, limit: int
 ) -> Block:
     """Decode all values of chunks; the chunks of the pages end at `ends`."""
     blocks = []
@@ -235,8 +217,8 @@ def _decode(
 
 
 def _split_pages(
-    pages: Sequence[TakePage], ends: Sequence[int], begin: int, end: int
-) -> list[tuple[TakePage, int, int]]:
+    pages: Sequence[PageMetadata], ends: Sequence[int], begin: int, end: int
+) -> list[tuple[PageMetadata, int, int]]:
     """Split the values `begin` to `end` by page: (page, start, stop), counted from `begin`.
 
     The values of the pages end at `ends`. There is at least one part, which may be empty.
@@ -250,7 +232,7 @@ def _split_pages(
     return parts or [(pages[0], 0, 0)]
 
 
-def _with_items(block: Block, pages: Sequence[TakePage], ends: Sequence[int], begin: int, end: int) -> Block:
+def _with_items(block: Block, pages: Sequence[PageMetadata], ends: Sequence[int], begin: int, end: int) -> Block:
     """Combine the indices `begin` to `end` of the pages with the dictionaries of these pages, if there are any.
 
     The values of the pages end at `ends`. Small dictionaries are concatenated.
