@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.file.kernels import native, native_write, varbin, zones
+from lancetable.file.kernels import native_write, varbin, zones
 from lancetable.format.schema import BLOB_KEY, Field
 
 MAX_BOUND_BYTES: Final = 64  # longer bounds are truncated
@@ -186,21 +186,10 @@ def _null_counts(array: pa.Array, ranges: RowRanges) -> Int64:
         array = _nulls_only(array)
     if array.null_count == 0:
         return np.zeros(len(ranges.starts), np.int64)
-    bitmap = array.buffers()[0]
-    if native is not None and bitmap is not None:
-        valid: Int64 = native.count_bits(bitmap, array.offset, ranges.starts, ranges.ends)
-        return ranges.ends - ranges.starts - valid
     return np.array([array.slice(start, count).null_count for start, count in ranges], np.int64)
 
 
 def _true_counts(array: pa.BooleanArray, ranges: RowRanges) -> Int64:
-    if native is not None and len(array):
-        bits = np.frombuffer(array.buffers()[1], np.uint8)
-        if array.null_count:
-            bitmap = np.frombuffer(array.buffers()[0], np.uint8)
-            bits = bits[: len(bitmap)] & bitmap[: len(bits)]
-        counts: Int64 = native.count_bits(bits, array.offset, ranges.starts, ranges.ends)
-        return counts
     return np.array([array.slice(start, count).true_count for start, count in ranges], np.int64)
 
 
@@ -314,16 +303,7 @@ class _ScalarSummary:
 
         Returns None if there is no compiled kernel for the type.
         """
-        width = self._kind.byte_width
-        is_decimal = pa.types.is_decimal(self._kind)
-        if native_write is None or width == 0 or (is_decimal and width % 8):
-            return None
-        values = np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)
-        validity = array.buffers()[0] if array.null_count else None
-        extremes: tuple[Int64, Int64] = native_write.wide_extremes(
-            values, width, is_decimal, validity, array.offset, ranges.starts, ranges.ends
-        )
-        return extremes
+        return None
 
     def _shorten(self, bounds: pa.Array) -> pa.Array:
         """Shorten the bounds of ranges to save memory."""
@@ -351,10 +331,10 @@ class BytesSummary(_ScalarSummary):
         super().add(array, ranges)
 
     def _extremes(self, array: pa.Array, ranges: RowRanges) -> tuple[Int64, Int64] | None:
-        if varbin.offset_dtype(self._kind) is None:
-            return super()._extremes(array, ranges)
         if native_write is None:
             return None
+        if pa.types.is_fixed_size_binary(self._kind):
+            array = array.cast(pa.large_binary())
         bitmap, _, content = array.buffers()
         data = b"" if content is None else content
         valid = bitmap if array.null_count else None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.row_address import U64Array
@@ -44,72 +42,6 @@ def decode(message: rowids_pb2.EncodedU64Array, path: str | None = None) -> U64A
         raise CorruptFileError(f"values with base {base} exceed 64 bits", path=path, expected=MAX_U64, found=base)
     values += np.uint64(base)
     return values
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Arrays:
-    """Several non-empty arrays, concatenated and still encoded.
-
-    `offsets` is (n,); the others have one entry for each of the k arrays: its base, its number of values, and whether
-    its values are strictly ascending.
-    """
-
-    offsets: npt.NDArray[Any]
-    bases: U64Array
-    counts: npt.NDArray[np.int64]
-    ascending: npt.NDArray[np.bool_]
-
-    def values(self) -> U64Array:
-        """Return the (n,) decoded values."""
-        values: U64Array = self.offsets.astype(np.uint64)
-        values += np.repeat(self.bases, self.counts)
-        return values
-
-
-def decode_many(messages: Sequence[rowids_pb2.EncodedU64Array], path: str | None = None) -> Arrays:
-    """Concatenate several encoded arrays without decoding them; empty arrays are left out.
-
-    Other writers store ids in hundreds of short arrays, and most lookups need none of the decoded values. Raises the
-    errors of `decode`.
-    """
-    cases = [message.WhichOneof("array") for message in messages]
-    oneof_case = cases[0]
-    if oneof_case not in ("u16_array", "u32_array") or cases.count(oneof_case) != len(cases):
-        parts = [values for values in (decode(message, path) for message in messages) if len(values)]
-        counts = np.array([len(part) for part in parts], np.int64)
-        values = np.concatenate([*parts, np.zeros(0, np.uint64)])
-        return Arrays(values, np.zeros(len(parts), np.uint64), counts, _is_ascending(values, counts))
-    dtype = _DTYPES[oneof_case]
-    narrow = [message.u16_array if oneof_case == "u16_array" else message.u32_array for message in messages]
-    buffers = [array.offsets for array in narrow]
-    sizes = np.array([len(buffer) for buffer in buffers], np.int64)
-    if (sizes % dtype.itemsize).any():
-        raise CorruptFileError(f"the size of an array is not a multiple of the value size {dtype.itemsize}", path=path)
-    offsets = np.frombuffer(b"".join(buffers), dtype)
-    filled = sizes > 0
-    bases, counts = np.array([array.base for array in narrow], np.uint64)[filled], sizes[filled] // dtype.itemsize
-    if len(counts):
-        greatest = np.maximum.reduceat(offsets, np.cumsum(counts) - counts).astype(np.uint64)
-        if (bases > np.uint64(MAX_U64) - greatest).any():
-            raise CorruptFileError("values exceed 64 bits", path=path, expected=MAX_U64)
-    return Arrays(offsets, bases, counts, _is_ascending(offsets, counts))
-
-
-def _is_ascending(offsets: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Return for each of the concatenated, non-empty arrays whether it is strictly ascending."""
-    ascending, ends = np.ones(len(counts), np.bool_), np.cumsum(counts)
-    descents = offsets[1:] <= offsets[:-1]
-    descents[ends[:-1] - 1] = False  # between two arrays
-    ascending[np.searchsorted(ends, np.flatnonzero(descents) + 1, side="right")] = False
-    return ascending
-
-
-def has_values(message: rowids_pb2.EncodedU64Array) -> bool:
-    """Return True if an array is not empty."""
-    oneof_case = message.WhichOneof("array")
-    return bool(
-        message.u64_array.values if oneof_case == "u64_array" else oneof_case and getattr(message, oneof_case).offsets
-    )
 
 
 def encode(values: U64Array) -> rowids_pb2.EncodedU64Array:

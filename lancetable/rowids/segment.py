@@ -129,30 +129,33 @@ class SortedArray(Array):
 class SortedArrays:
     """Ascending values in many short arrays, as other writers store them; decoded when all values are requested."""
 
-    __slots__ = ("_ends", "_firsts", "_values", "arrays")
+    __slots__ = ("_bases", "_ends", "_firsts", "_offsets", "_values")
     oneof_case: ClassVar[str] = SortedArray.oneof_case
 
-    def __init__(self, arrays: encoded_array.Arrays) -> None:
-        """Wrap the arrays. Each is ascending, and each starts above the end of the previous one."""
-        self.arrays = arrays
-        self._ends = np.cumsum(arrays.counts)
-        self._firsts: U64Array = arrays.bases + arrays.offsets[self._ends - arrays.counts]
+    def __init__(self, offsets: npt.NDArray[Any], bases: U64Array, counts: npt.NDArray[np.int64]) -> None:
+        """Wrap (n,) offsets, and for each array its base and its number of values, at least one.
+
+        Each array is ascending and starts above the end of the previous one.
+        """
+        self._offsets, self._bases = offsets, bases
+        self._ends = np.cumsum(counts)
+        self._firsts: U64Array = bases + offsets[self._ends - counts]
         self._values: U64Array | None = None
 
     @property
     def num_values(self) -> int:
         """Number of values."""
-        return len(self.arrays.offsets)
+        return len(self._offsets)
 
     @property
     def bounds(self) -> tuple[int, int]:
         """The smallest and the greatest value."""
-        return int(self._firsts[0]), int(self.arrays.bases[-1]) + int(self.arrays.offsets[-1])
+        return int(self._firsts[0]), int(self._bases[-1]) + int(self._offsets[-1])
 
     def values(self) -> U64Array:
         """Return the (n,) values."""
         if self._values is None:
-            self._values = self.arrays.values()
+            self._values = self._offsets + np.repeat(self._bases, np.diff(self._ends, prepend=0))
         return self._values
 
     def positions(self, wanted: U64Array) -> npt.NDArray[np.int64]:
@@ -168,9 +171,8 @@ class SortedArrays:
         number = int(self._firsts.searchsorted(np.uint64(value), side="right")) - 1
         if number < 0:
             return -1
-        end = int(self._ends[number])
-        start, offsets = end - int(self.arrays.counts[number]), self.arrays.offsets
-        distance = value - int(self.arrays.bases[number])
+        start, end = int(self._ends[number - 1]) if number else 0, int(self._ends[number])
+        offsets, distance = self._offsets, value - int(self._bases[number])
         if distance > int(offsets[end - 1]):
             return -1
         at = start + int(offsets[start:end].searchsorted(offsets.dtype.type(distance)))
@@ -185,9 +187,8 @@ Segment: TypeAlias = Range | RangeWithHoles | RangeWithBitmap | SortedArray | So
 
 SEGMENTS: Final = {kind.oneof_case: kind for kind in (Range, RangeWithHoles, RangeWithBitmap, SortedArray, Array)}
 EMPTY: Final = Range(0, 0)
-_ARRAYS: Final = frozenset((SortedArray.oneof_case, Array.oneof_case))
 _MAX_SINGLE_LOOKUPS: Final = 32  # more values are looked up together, in the decoded array
-_MIN_SEGMENTS: Final = 32  # from which on decoding the arrays together is faster
+_MIN_SEGMENTS: Final = 32  # from which on consecutive arrays are merged
 native: Final[Any] = load("lancetable.rowids._native_arrays")
 
 
@@ -201,7 +202,7 @@ def from_proto(message: rowids_pb2.U64Segment, path: str | None = None) -> Segme
     if oneof_case is None:
         raise CorruptFileError("a segment has no known form", path=path, expected=sorted(SEGMENTS))
     stored: Any = getattr(message, oneof_case)
-    if oneof_case in _ARRAYS:
+    if oneof_case in (Array.oneof_case, SortedArray.oneof_case):
         values = encoded_array.decode(stored, path)
         if oneof_case == Array.oneof_case:
             return Array(values)
@@ -222,23 +223,21 @@ def from_proto(message: rowids_pb2.U64Segment, path: str | None = None) -> Segme
 
 
 def from_protos(messages: Sequence[rowids_pb2.U64Segment], path: str | None = None) -> tuple[Segment, ...]:
-    """Convert segments from protobuf; consecutive arrays are merged into one segment.
+    """Convert segments from protobuf; if there are many, consecutive arrays are merged into one.
 
     Raises the errors of `from_proto`.
     """
-    if len(messages) < _MIN_SEGMENTS:
-        return tuple([from_proto(message, path) for message in messages])
-    cases = [message.WhichOneof("segment") for message in messages]
-    segments: list[Segment] = []
-    start = 0
-    for is_array, group in groupby(cases, _ARRAYS.__contains__):
-        end = start + len(list(group))
+    segments: list[Segment] = [from_proto(message, path) for message in messages]
+    if len(segments) < _MIN_SEGMENTS:
+        return tuple(segments)
+    merged: list[Segment] = []
+    for is_array, group in groupby(segments, lambda segment: isinstance(segment, Array)):
         if is_array:
-            segments.append(_from_arrays(messages[start:end], cases[start:end], path))
+            values = np.concatenate([segment.values() for segment in group])
+            merged.append(SortedArray(values) if _is_ascending(values) else Array(values))
         else:
-            segments.extend([from_proto(message, path) for message in messages[start:end]])
-        start = end
-    return tuple(segments)
+            merged.extend(group)
+    return tuple(merged)
 
 
 def many_arrays(data: bytes, path: str | None = None) -> Segment | None:
@@ -249,32 +248,14 @@ def many_arrays(data: bytes, path: str | None = None) -> Segment | None:
     parsed = None if native is None else native.short_arrays(data, _MIN_SEGMENTS)
     if parsed is None:
         return None
-    *parts, must_ascend = parsed
-    return _merge_arrays(encoded_array.Arrays(*parts), must_ascend, path)
-
-
-def _from_arrays(messages: Sequence[rowids_pb2.U64Segment], cases: Sequence[str | None], path: str | None) -> Segment:
-    is_sorted = [oneof_case == SortedArray.oneof_case for oneof_case in cases]
-    stored = [
-        message.sorted_array if sorts else message.array for message, sorts in zip(messages, is_sorted, strict=True)
-    ]
-    arrays = encoded_array.decode_many(stored, path)
-    must_ascend = [flag for flag, array in zip(is_sorted, stored, strict=True) if encoded_array.has_values(array)]
-    return _merge_arrays(arrays, np.array(must_ascend, np.bool_), path)
-
-
-def _merge_arrays(arrays: encoded_array.Arrays, must_ascend: npt.NDArray[np.bool_], path: str | None) -> Segment:
-    """Merge many arrays into one segment. Raises CorruptFileError if an array of `must_ascend` is not ascending."""
-    if not len(arrays.counts):
-        return EMPTY
-    if not arrays.ascending.all():
-        if (must_ascend & ~arrays.ascending).any():
-            raise CorruptFileError("values of a segment are not ascending", path=path)
-        return Array(arrays.values())
-    ends = np.cumsum(arrays.counts)
-    starts = ends - arrays.counts
-    first, last = arrays.bases + arrays.offsets[starts], arrays.bases + arrays.offsets[ends - 1]
-    return SortedArrays(arrays) if (first[1:] > last[:-1]).all() else Array(arrays.values())
+    offsets, bases, counts, ascends, must_ascend = parsed
+    if (must_ascend & ~ascends).any():
+        raise CorruptFileError("values of a segment are not ascending", path=path)
+    ends = np.cumsum(counts)
+    first, last = bases + offsets[ends - counts], bases + offsets[ends - 1]
+    if ascends.all() and (first[1:] > last[:-1]).all():
+        return SortedArrays(offsets, bases, counts)
+    return Array(offsets + np.repeat(bases, counts))
 
 
 def to_proto(segment: Segment) -> rowids_pb2.U64Segment:
@@ -289,7 +270,7 @@ def build(values: U64Array) -> Segment:
         return EMPTY
     first, last = int(values[0]), int(values[-1])
     slots = last - first + 1
-    if count > 1 and not (slots >= count and bool((values[1:] > values[:-1]).all())):
+    if not (slots >= count and _is_ascending(values)):
         return Array(values)
     if slots == count:
         return Range(first, last + 1)
@@ -312,8 +293,12 @@ def _present(start: int, present: npt.NDArray[np.bool_]) -> U64Array:
     return values
 
 
+def _is_ascending(values: U64Array) -> bool:
+    return bool((values[1:] > values[:-1]).all())
+
+
 def _check_ascending(values: U64Array, path: str | None) -> None:
-    if len(values) > 1 and not (values[1:] > values[:-1]).all():
+    if not _is_ascending(values):
         raise CorruptFileError("values of a segment are not ascending", path=path)
 
 

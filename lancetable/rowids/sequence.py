@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -149,12 +150,7 @@ class RowIdSequence:
         """
         if sum(sizes) != self.num_rows or any(size < 0 for size in sizes):
             raise ValueError(f"sizes add up to {sum(sizes)}, but there are {self.num_rows} row ids")
-        chunks = []
-        start = 0
-        for size in sizes:
-            chunks.append(self.slice(start, start + size))
-            start += size
-        return chunks
+        return [self.slice(start, end) for start, end in pairwise(np.cumsum([0, *sizes]).tolist())]
 
 
 def _parse_segments(data: bytes, path: str | None) -> tuple[Segment, ...]:

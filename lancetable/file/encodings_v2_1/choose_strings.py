@@ -12,44 +12,25 @@ import pyarrow as pa
 
 from lancetable.file import kernels
 from lancetable.file.encodings_v2_1 import stats
-from lancetable.file.encodings_v2_1.base import Compressive
 from lancetable.file.encodings_v2_1.block import VariableWidth
 from lancetable.file.encodings_v2_1.choose_dictionary import (
     MIN_DICTIONARY_VALUES,
     all_in_dictionary,
     dictionary_if_smaller,
 )
-from lancetable.file.encodings_v2_1.choose_layout import LeafRows, LeafSpec, chunk_layout, if_smaller
+from lancetable.file.encodings_v2_1.choose_layout import LeafRows, LeafSpec, if_smaller
 from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, EncodedLayout
 from lancetable.file.encodings_v2_1.compressive.fsst import compress_strings
 from lancetable.file.encodings_v2_1.compressive.general import General, compress_values
-from lancetable.file.encodings_v2_1.compressive.variable import encode_variable, values_per_chunk, variable_of
+from lancetable.file.encodings_v2_1.compressive.variable import encode_variable, variable_of
 from lancetable.file.encodings_v2_1.encoding_options import zstd_level
 from lancetable.file.encodings_v2_1.layouts.constant import encode_constant
 from lancetable.file.encodings_v2_1.layouts.fullzip import encode_fullzip_variable
-from lancetable.file.kernels import native
 
 _ZIP_COMPRESSED_BYTES: Final = 32 << 10  # longer values are compressed with zstd
 _MIN_FSST_BYTES: Final = 32 << 10
 _MIN_FSST_LENGTH: Final = 5
 _MIN_DICTIONARY_BYTES: Final = 4096  # smaller pages are not tested for a dictionary
-
-
-def _string_page(rows: LeafRows, block: VariableWidth, symbols: Compressive | None) -> EncodedLayout | None:
-    """Encode strings, bytes or codes without levels with a single call of a compiled kernel; None if impossible."""
-    spec = rows.spec
-    if native is None or rows.has_levels or spec.options.general is not None or spec.options.chunk_bytes is not None:
-        return None
-    limits = rows.limits
-    per_chunk = values_per_chunk(block.offsets, limits)
-    if per_chunk < 2:
-        return None
-    word = block.offsets.dtype.itemsize
-    encoded = native.text_page(block.offsets, word, block.data, per_chunk, limits.max_bytes, spec.large)
-    if encoded is None:
-        return None
-    layout = chunk_layout(symbols or variable_of(block), rows.shredded.layers, block.length, spec.large)
-    return EncodedLayout(layout, tuple((buffer,) for buffer in encoded))
 
 
 def _constant_page(rows: LeafRows, block: VariableWidth) -> EncodedLayout | None:
@@ -109,8 +90,7 @@ def encode_strings(rows: LeafRows, block: VariableWidth) -> EncodedLayout:
             return encode_fullzip_variable(rows.shredded, compressed, General("zstd", variable_of(block), level))
         return encode_fullzip_variable(rows.shredded, packed, encoding or variable_of(packed))
 
-    page = None if rows.prefers_full_zip(longest) else _string_page(rows, packed, encoding)
-    return rows.chunk_or_zip(longest, chunk, zipped) if page is None else page
+    return rows.chunk_or_zip(longest, chunk, zipped)
 
 
 def _tries_fsst(spec: LeafSpec, data_type: pa.DataType, content: int, longest: int) -> bool:

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.file.kernels import native_write
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES
 
 _POWERS: Final = np.uint64(1) << np.arange(64, dtype=np.uint64)
@@ -25,7 +24,6 @@ _LARGER_SAMPLE: Final = 8
 _SURE_PAIRS: Final = 4
 _FEW_VALUES: Final = 2048
 _FEW_BYTES: Final = 64 << 10
-_INT64: Final = pa.int64().id
 
 UInt = npt.NDArray[Any]  # unsigned, 1 to 8 bytes wide
 
@@ -65,7 +63,7 @@ def count_distinct(array: pa.Array, most: int, value_bytes: float) -> int | None
     sample is not conclusive, a larger one follows.
     """
     count = len(array)
-    if count <= _FEW_VALUES and count * value_bytes <= _FEW_BYTES and not _counts_fast(array):
+    if count <= _FEW_VALUES and count * value_bytes <= _FEW_BYTES:
         return _distinct_if_few(array, most)
     least = max(_MIN_SAMPLE_VALUES, min(_SAMPLE_VALUES, int(_SAMPLE_BYTES / (value_bytes + 1))))
     # This sample size is conclusive for nearly all columns of mostly unique values.
@@ -95,19 +93,11 @@ def _distinct_if_few(array: pa.Array, most: int) -> int | None:
 def _sampled(array: pa.Array, size: int) -> tuple[int, int, int]:
     """Count the distinct values in a sample of `size` values, and how many of them occur once, and twice."""
     count = len(array)
-    if _counts_fast(array):
-        values = np.frombuffer(array.buffers()[1], np.uint64, count, 8 * array.offset)
-        counted: tuple[int, int, int] = native_write.count_numbers(values, size)
-        return counted
     if size == count:
         return len(array.unique()), 0, 0
     positions = np.linspace(0, count - 1, size).astype(np.int64)
     counts = np.asarray(array.take(pa.array(positions)).value_counts().field(1))
     return len(counts), int(np.count_nonzero(counts == 1)), int(np.count_nonzero(counts == 2))
-
-
-def _counts_fast(array: pa.Array) -> bool:
-    return native_write is not None and array.type.id == _INT64 and not array.null_count
 
 
 def is_constant(values: npt.NDArray[Any]) -> bool:

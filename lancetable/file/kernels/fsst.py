@@ -107,8 +107,9 @@ def decompress(codes: Codes, offsets: Offsets, table: SymbolTable) -> tuple[npt.
     if not table.encoded:
         return codes, relative
     if native is not None:
-        data, ends = native.decompress(codes, relative, relative.itemsize, table.words, table.lengths)
-        return _trimmed(data, int(ends[-1])), ends
+        data, ends = native.decompress(codes, relative.astype(np.int64, copy=False), table.words, table.lengths)
+        check_total_bytes(int(ends[-1]), offsets.dtype)
+        return _trimmed(data, int(ends[-1])), ends.astype(offsets.dtype, copy=False)
     content_of = {bytes([code]): symbol for code, symbol in enumerate(table.symbols())}
     content_of |= {_ESCAPE + bytes([byte]): bytes([byte]) for byte in range(256)}
     values = []

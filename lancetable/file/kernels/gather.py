@@ -77,8 +77,6 @@ def fixed(pieces: Pieces, width: int) -> Bytes:
 
 def bits(pieces: Pieces) -> Bytes:
     """Select values of one bit, the lowest of a byte first; return a bitmap. Raises the errors of `fixed`."""
-    if native is not None:
-        return native.gather_bits(*pieces)
     pieces.check((pieces.counts + 7) // 8)
     octets = pieces.data[pieces.starts + pieces.places // 8]
     return np.packbits(octets >> (pieces.places % 8).astype(np.uint8) & 1, bitorder="little")
@@ -140,8 +138,6 @@ def runs(pieces: Pieces, value_starts: Ints, value_sizes: Ints, dtype: np.dtype[
 
 def streams(pieces: Pieces, width: int) -> Bytes:
     """Select values that are stored as `width` byte streams; return their bytes. See `miniblock.byte_streams`."""
-    if native is not None:
-        return native.gather_streams(*pieces, width)
     pieces.check(pieces.counts * width)
     positions = (pieces.starts + pieces.places)[:, None] + pieces.counts[:, None] * np.arange(width)
     return pieces.data[positions].reshape(-1)

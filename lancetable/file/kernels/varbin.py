@@ -122,7 +122,7 @@ def gather(
     Raises CorruptFileError if a value ends before it starts or is outside the data.
     """
     if native is not None:
-        return native.gather(starts, ends, data, 8)
+        return native.gather(starts, ends, data)
     if (starts < 0).any() or (ends < starts).any() or (ends > len(data)).any():
         raise CorruptFileError("value is outside its page", expected=f"0 to {len(data)}")
     values = [data.data[start:end] for start, end in zip(starts.tolist(), ends.tolist())]

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.file.kernels import native_write as native
-
-_KINDS = {"i": 0, "u": 1, "f": 2}
+from lancetable.file.kernels.bitpacking import aligned
 
 Int64 = npt.NDArray[np.int64]
 
@@ -22,7 +21,7 @@ class Bounds(NamedTuple):
     """One entry for each range.
 
     A range without values has inverted bounds: for integers the maximum of the type as `low` and the minimum as `high`,
-    for floats NaN twice.
+    for floats infinity and negative infinity.
     """
 
     low: npt.NDArray[Any]
@@ -37,23 +36,21 @@ def number_zones(values: npt.NDArray[Any], validity: Any, skip: int, starts: Int
     `validity` is a bitmap in which row 0 is bit `skip`, None if nothing is null. NaN values are counted and ignored.
     """
     dtype = values.dtype
+    if dtype == np.float16:
+        low, high, *counts = number_zones(values.astype(np.float32), validity, skip, starts, ends)
+        return Bounds(low.astype(dtype), high.astype(dtype), *counts)
+    top, bottom = (np.inf, -np.inf) if dtype.kind == "f" else (np.iinfo(dtype).max, np.iinfo(dtype).min)
+    low, high = np.full(len(starts), top, dtype), np.full(len(starts), bottom, dtype)
     if native is not None:
-        low, high = np.empty(len(starts), dtype), np.empty(len(starts), dtype)
-        nulls, nans = native.number_zones(values, validity, skip, starts, ends, _KINDS[dtype.kind], low, high)
-        return Bounds(low, high, nulls, nans)
+        return Bounds(low, high, *native.number_zones(aligned(values), validity, skip, starts, ends, low, high))
     valid = np.ones(len(values), np.bool_)
     if validity is not None:
         bits = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little")
         valid = bits[skip : skip + len(values)].view(np.bool_)
-    is_nan = np.isnan(values) if dtype.kind == "f" else np.zeros(len(values), np.bool_)
-    empty = (np.nan, np.nan) if dtype.kind == "f" else (np.iinfo(dtype).max, np.iinfo(dtype).min)
-    low, high = np.full(len(starts), empty[0], dtype), np.full(len(starts), empty[1], dtype)
+    is_nan = valid & (values != values)
     nulls, nans = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
-    for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist())):
-        rows = slice(start, end)
-        nulls[number] = np.count_nonzero(~valid[rows])
-        nans[number] = np.count_nonzero(valid[rows] & is_nan[rows])
-        used = values[rows][valid[rows] & ~is_nan[rows]]
-        if len(used):
-            low[number], high[number] = used.min(), used.max()
+    for number, rows in enumerate(map(slice, starts.tolist(), ends.tolist())):
+        nulls[number], nans[number] = np.count_nonzero(~valid[rows]), np.count_nonzero(is_nan[rows])
+        shown = values[rows][valid[rows] & ~is_nan[rows]]
+        low[number], high[number] = shown.min(initial=top), shown.max(initial=bottom)
     return Bounds(low, high, nulls, nans)

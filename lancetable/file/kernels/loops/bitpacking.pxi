@@ -132,13 +132,11 @@ cdef int unpack_inline_of(
 
 
 def unpack_inline(data, starts, sizes, counts, word_t[::1] out):
-    cdef Bytes source = Bytes(data), first = Bytes(starts)
-    cdef int64_t chunks = first.size // 8
-    cdef Bytes length = column(sizes, chunks, 8), number = column(counts, chunks, 8)
+    cdef Pieces chunks = Pieces(data, starts, sizes, counts)
     cdef int code
     with nogil:
         code = unpack_inline_of(
-            source, <int64_t*>first.at, <int64_t*>length.at, <int64_t*>number.at, chunks, &out[0], out.shape[0]
+            chunks.data, chunks.starts, chunks.sizes, chunks.counts, chunks.rows, &out[0], out.shape[0]
         )
     check(code)
 
@@ -217,14 +215,12 @@ cdef int unpack_out_of_line_of(
 
 
 def unpack_out_of_line(data, starts, sizes, counts, int width, word_t[::1] out):
-    cdef Bytes source = Bytes(data), first = Bytes(starts)
-    cdef int64_t chunks = first.size // 8
-    cdef Bytes length = column(sizes, chunks, 8), number = column(counts, chunks, 8)
+    cdef Pieces chunks = Pieces(data, starts, sizes, counts)
     cdef int code
     if not 0 <= width <= 8 * <int>sizeof(word_t):
         check(WIDTH)
     with nogil:
         code = unpack_out_of_line_of(
-            source, <int64_t*>first.at, <int64_t*>length.at, <int64_t*>number.at, chunks, width, &out[0], out.shape[0]
+            chunks.data, chunks.starts, chunks.sizes, chunks.counts, chunks.rows, width, &out[0], out.shape[0]
         )
     check(code)

@@ -172,6 +172,36 @@ cdef Bytes column(owner, int64_t count, int64_t width):
     return values
 
 
+@cython.final
+cdef class Pieces:
+    """Pieces of the data with their numbers of values, and for gather.Pieces the index of one value in each."""
+
+    cdef Bytes data, start_bytes, size_bytes, count_bytes, place_bytes
+    cdef int64_t rows, data_size
+    cdef const uint8_t* at
+    cdef const int64_t* starts
+    cdef const int64_t* sizes
+    cdef const int64_t* counts
+    cdef const int64_t* places
+
+    def __cinit__(self, data, starts, sizes, counts, places=None):
+        self.data, self.start_bytes = Bytes(data), Bytes(starts)
+        self.rows = self.start_bytes.size // 8
+        self.size_bytes, self.count_bytes = column(sizes, self.rows, 8), column(counts, self.rows, 8)
+        self.at, self.data_size = self.data.at, self.data.size
+        self.starts, self.sizes = <int64_t*>self.start_bytes.at, <int64_t*>self.size_bytes.at
+        self.counts, self.places = <int64_t*>self.count_bytes.at, NULL
+        if places is not None:
+            self.place_bytes = column(places, self.rows, 8)
+            self.places = <int64_t*>self.place_bytes.at
+
+    cdef int check(self, int64_t i) noexcept nogil:
+        """Return OUTSIDE unless the piece is within the data and the value within the piece."""
+        if inside(self.starts[i], self.sizes[i], self.data_size) and 0 <= self.places[i] < self.counts[i]:
+            return OK
+        return OUTSIDE
+
+
 cdef inline uint64_t load_word(const uint8_t* at, int width) noexcept nogil:
     """Return the unaligned word of 1, 2, 4 or 8 bytes; 0 for another width."""
     if width == 1:

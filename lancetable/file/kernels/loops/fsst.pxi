@@ -150,71 +150,57 @@ cdef extern from *:
 
     #define LTF_PUT(CODE)                                                                                              \
         { unsigned code = (CODE); lt_store64(cursor, words[code]); cursor += lengths[code];                            \
-          if (sparse) bad |= (uint8_t)(lengths[code] - 1); }
+          bad |= (uint8_t)(lengths[code] - 1); }
 
     /* Values from `p->row` on, until all are done (0) or fewer than LTF_ROOM bytes are left up to `top` (-1); `at` is
-       the next code of the value. `lengths` is 0 where there is no symbol, which may be only if `sparse`. */
-    #define LTF_DECODE(T, BITS)                                                                                        \
-    LTF_INLINE int ltf_decode_any_##BITS(                                                                              \
-        const uint8_t *codes, const T *offsets, int64_t values, const uint64_t *words, const uint8_t *lengths,         \
-        uint8_t *out, const uint8_t *top, T *ends, ltf_progress *p, int sparse, int open, int unknown, int too_long    \
-    ) {                                                                                                                \
-        uint8_t *cursor = p->cursor, bad = 0;                                                                          \
-        int64_t at = p->at;                                                                                            \
-        for (int64_t row = p->row; row < values; row++) {                                                              \
-            int64_t end = offsets[row + 1];                                                                            \
-            while (at < end) {                                                                                         \
-                int64_t stop = end - at > LTF_BLOCK ? at + LTF_BLOCK : end;                                            \
-                if (top - cursor < LTF_ROOM) {                                                                         \
-                    p->row = row, p->at = at, p->cursor = cursor;                                                      \
-                    return bad & 0x80 ? unknown : -1;                                                                  \
-                }                                                                                                      \
-                while (at < stop) {                                                                                    \
-                    if (at + 8 <= stop) {                                                                              \
-                        uint64_t eight = lt_load64(codes + at);                                                        \
-                        /* No byte of the word is 255. */                                                              \
-                        if (lt_likely(((~eight - 0x0101010101010101ULL) & eight & 0x8080808080808080ULL) == 0)) {       \
-                            LTF_PUT(eight & 0xFF) LTF_PUT((eight >> 8) & 0xFF) LTF_PUT((eight >> 16) & 0xFF)           \
-                            LTF_PUT((eight >> 24) & 0xFF) LTF_PUT((eight >> 32) & 0xFF) LTF_PUT((eight >> 40) & 0xFF)  \
-                            LTF_PUT((eight >> 48) & 0xFF) LTF_PUT(eight >> 56)                                         \
-                            at += 8;                                                                                   \
-                            continue;                                                                                  \
-                        }                                                                                              \
-                    } else if (at + 4 <= stop) {                                                                       \
-                        uint32_t four = lt_load32(codes + at);                                                         \
-                        if (lt_likely(((~four - 0x01010101U) & four & 0x80808080U) == 0)) {                             \
-                            LTF_PUT(four & 0xFF) LTF_PUT((four >> 8) & 0xFF) LTF_PUT((four >> 16) & 0xFF)              \
-                            LTF_PUT(four >> 24)                                                                        \
-                            at += 4;                                                                                   \
-                            continue;                                                                                  \
-                        }                                                                                              \
-                    }                                                                                                  \
-                    unsigned next = codes[at++];                                                                       \
-                    if (next != LTF_ESCAPE) LTF_PUT(next)                                                              \
-                    else {                                                                                             \
-                        if (at == end) return open;                                                                    \
-                        *cursor++ = codes[at++];                                                                       \
-                    }                                                                                                  \
-                }                                                                                                      \
-            }                                                                                                          \
-            if (BITS == 32 && cursor - out > 0x7FFFFFFF) return too_long;                                              \
-            ends[row + 1] = (T)(cursor - out);                                                                         \
-        }                                                                                                              \
-        p->row = values, p->at = at, p->cursor = cursor;                                                               \
-        return bad & 0x80 ? unknown : 0;                                                                               \
-    }                                                                                                                  \
-    static int ltf_decode_##BITS(                                                                                      \
-        const uint8_t *codes, const T *offsets, int64_t values, const uint64_t *words, const uint8_t *lengths,         \
-        uint8_t *out, const uint8_t *top, T *ends, ltf_progress *p, int sparse, int open, int unknown, int too_long    \
-    ) {                                                                                                                \
-        if (sparse)                                                                                                    \
-            return ltf_decode_any_##BITS(                                                                              \
-                codes, offsets, values, words, lengths, out, top, ends, p, 1, open, unknown, too_long);                \
-        return ltf_decode_any_##BITS(                                                                                  \
-            codes, offsets, values, words, lengths, out, top, ends, p, 0, open, unknown, too_long);                    \
+       the next code of the value. `lengths` is 0 where there is no symbol. */
+    static int ltf_decode(
+        const uint8_t *codes, const int64_t *offsets, int64_t values, const uint64_t *words, const uint8_t *lengths,
+        uint8_t *out, const uint8_t *top, int64_t *ends, ltf_progress *p, int open, int unknown
+    ) {
+        uint8_t *cursor = p->cursor, bad = 0;
+        int64_t at = p->at;
+        for (int64_t row = p->row; row < values; row++) {
+            int64_t end = offsets[row + 1];
+            while (at < end) {
+                int64_t stop = end - at > LTF_BLOCK ? at + LTF_BLOCK : end;
+                if (top - cursor < LTF_ROOM) {
+                    p->row = row, p->at = at, p->cursor = cursor;
+                    return bad & 0x80 ? unknown : -1;
+                }
+                while (at < stop) {
+                    if (at + 8 <= stop) {
+                        uint64_t eight = lt_load64(codes + at);
+                        /* No byte of the word is 255. */
+                        if (lt_likely(((~eight - 0x0101010101010101ULL) & eight & 0x8080808080808080ULL) == 0)) {
+                            LTF_PUT(eight & 0xFF) LTF_PUT((eight >> 8) & 0xFF) LTF_PUT((eight >> 16) & 0xFF)
+                            LTF_PUT((eight >> 24) & 0xFF) LTF_PUT((eight >> 32) & 0xFF) LTF_PUT((eight >> 40) & 0xFF)
+                            LTF_PUT((eight >> 48) & 0xFF) LTF_PUT(eight >> 56)
+                            at += 8;
+                            continue;
+                        }
+                    } else if (at + 4 <= stop) {
+                        uint32_t four = lt_load32(codes + at);
+                        if (lt_likely(((~four - 0x01010101U) & four & 0x80808080U) == 0)) {
+                            LTF_PUT(four & 0xFF) LTF_PUT((four >> 8) & 0xFF) LTF_PUT((four >> 16) & 0xFF)
+                            LTF_PUT(four >> 24)
+                            at += 4;
+                            continue;
+                        }
+                    }
+                    unsigned next = codes[at++];
+                    if (next != LTF_ESCAPE) LTF_PUT(next)
+                    else {
+                        if (at == end) return open;
+                        *cursor++ = codes[at++];
+                    }
+                }
+            }
+            ends[row + 1] = cursor - out;
+        }
+        p->row = values, p->at = at, p->cursor = cursor;
+        return bad & 0x80 ? unknown : 0;
     }
-    LTF_DECODE(int32_t, 32)
-    LTF_DECODE(int64_t, 64)
 
     /* --------------------------------------------------------------------------------------------------- training */
 
@@ -444,14 +430,9 @@ cdef extern from *:
     int64_t ltf_encode(
         const ltf_matcher* matcher, const uint8_t* data, int64_t size, const int64_t* offsets, int64_t values,
         uint8_t* out, int64_t* ends) nogil
-    int ltf_decode_32(
-        const uint8_t* codes, const int32_t* offsets, int64_t values, const uint64_t* words, const uint8_t* lengths,
-        uint8_t* out, const uint8_t* top, int32_t* ends, ltf_progress* p, bint sparse, int open, int unknown,
-        int too_long) nogil
-    int ltf_decode_64(
+    int ltf_decode(
         const uint8_t* codes, const int64_t* offsets, int64_t values, const uint64_t* words, const uint8_t* lengths,
-        uint8_t* out, const uint8_t* top, int64_t* ends, ltf_progress* p, bint sparse, int open, int unknown,
-        int too_long) nogil
+        uint8_t* out, const uint8_t* top, int64_t* ends, ltf_progress* p, int open, int unknown) nogil
     void ltf_train(
         ltf_training* training, const uint8_t* data, int64_t size, const int64_t* starts, const int64_t* ends,
         int64_t pieces) nogil
@@ -482,15 +463,15 @@ cdef int64_t expected_size(const uint8_t* codes, int64_t count, const uint8_t* l
     return <int64_t>(<double>found / seen * count * 1.02) + 64
 
 
-def decompress(codes, offsets, int offset_bytes, words, lengths):
-    """Return the bytes, followed by unused memory, and the offsets."""
+def decompress(codes, offsets, words, lengths):
+    """Return the bytes, followed by unused memory, and the offsets, which are int64."""
     cdef Bytes source = Bytes(codes), bound = Bytes(offsets), word = Bytes(words), length = Bytes(lengths)
-    cdef int64_t values = bound.size // offset_bytes - 1, symbols = length.size, first, last, made
+    cdef int64_t values = bound.size // 8 - 1, symbols = length.size, first, last, made
+    cdef const int64_t* at = <int64_t*>bound.at
     cdef uint64_t[256] word_of
     cdef uint8_t[256] length_of
     cdef ltf_progress progress
-    cdef int code = OK
-    cdef bint sparse = symbols < MAX_SYMBOLS
+    cdef int code
     if values < 0 or symbols > MAX_SYMBOLS or word.size != 8 * symbols:
         raise ValueError("offsets or symbol table have the wrong size")
     memset(word_of, 0, sizeof(word_of))
@@ -500,35 +481,21 @@ def decompress(codes, offsets, int offset_bytes, words, lengths):
     for i in range(symbols):
         if not 1 <= length_of[i] <= 8:
             raise ValueError("a symbol has 1 to 8 bytes")
-    with nogil:
-        if offset_bytes == 4:
-            code = check_offsets(<int32_t*>bound.at, values, source.size)
-        else:
-            code = check_offsets(<int64_t*>bound.at, values, source.size)
-    check(code)
-    if offset_bytes == 4:
-        first, last = (<int32_t*>bound.at)[0], (<int32_t*>bound.at)[values]
-    else:
-        first, last = (<int64_t*>bound.at)[0], (<int64_t*>bound.at)[values]
-    made = expected_size(source.at + first, last - first, length_of) + LTF_ROOM
-    out = new_bytes(made)
-    ends = np.empty(values + 1, np.int32 if offset_bytes == 4 else np.int64)
+    check(check_offsets(at, values, source.size))
+    first, last = at[0], at[values]
+    out = new_bytes(expected_size(source.at + first, last - first, length_of) + LTF_ROOM)
+    ends = np.zeros(values + 1, np.int64)
     cdef Bytes new_bound = Bytes(ends, True)
     cdef Bytes target
-    memset(new_bound.at, 0, offset_bytes)
     progress.row, progress.at, made = 0, first, 0
     while True:
         target = Bytes(out, True)
         progress.cursor = target.at + made
         with nogil:
-            if offset_bytes == 4:
-                code = ltf_decode_32(
-                    source.at, <int32_t*>bound.at, values, word_of, length_of, target.at, target.at + target.size,
-                    <int32_t*>new_bound.at, &progress, sparse, OPEN_ESCAPE, NO_SYMBOL, TOO_LONG)
-            else:
-                code = ltf_decode_64(
-                    source.at, <int64_t*>bound.at, values, word_of, length_of, target.at, target.at + target.size,
-                    <int64_t*>new_bound.at, &progress, sparse, OPEN_ESCAPE, NO_SYMBOL, TOO_LONG)
+            code = ltf_decode(
+                source.at, at, values, word_of, length_of, target.at, target.at + target.size,
+                <int64_t*>new_bound.at, &progress, OPEN_ESCAPE, NO_SYMBOL,
+            )
         if code >= 0:
             break
         # Expect the remaining codes to expand slightly more than the codes before.

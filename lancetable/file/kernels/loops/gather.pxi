@@ -9,42 +9,6 @@ cdef enum:
     WIDTH_SHIFT = 8
 
 
-@cython.final
-cdef class Pieces:
-    """The buffers of gather.Pieces: one piece of the data for each requested value."""
-
-    cdef Bytes data, start_bytes, size_bytes, count_bytes, place_bytes
-    cdef int64_t rows, data_size
-    cdef const uint8_t* at
-    cdef const int64_t* starts
-    cdef const int64_t* sizes
-    cdef const int64_t* counts
-    cdef const int64_t* places
-
-    def __cinit__(self, data, starts, sizes, counts, places):
-        self.data, self.start_bytes = Bytes(data), Bytes(starts)
-        self.rows = self.start_bytes.size // 8
-        self.size_bytes, self.count_bytes = column(sizes, self.rows, 8), column(counts, self.rows, 8)
-        self.place_bytes = column(places, self.rows, 8)
-        self.at, self.data_size = self.data.at, self.data.size
-        self.starts, self.sizes = <int64_t*>self.start_bytes.at, <int64_t*>self.size_bytes.at
-        self.counts, self.places = <int64_t*>self.count_bytes.at, <int64_t*>self.place_bytes.at
-
-    cdef int check(self, int64_t i) noexcept nogil:
-        """Return OUTSIDE unless the piece is within the data and the value within the piece."""
-        if inside(self.starts[i], self.sizes[i], self.data_size) and 0 <= self.places[i] < self.counts[i]:
-            return OK
-        return OUTSIDE
-
-    cdef int check_filled(self, int64_t i, int64_t width) noexcept nogil:
-        """Return the error of `check`, and PAYLOAD unless values of `width` bytes fill the piece."""
-        if self.check(i):
-            return OUTSIDE
-        if width and self.counts[i] > self.data_size // width:
-            return PAYLOAD
-        return OK if self.sizes[i] == self.counts[i] * width else PAYLOAD
-
-
 def gather_fixed(data, starts, sizes, counts, places, int64_t width):
     """Return the bytes of one value of `width` bytes of each piece."""
     cdef Pieces pieces = Pieces(data, starts, sizes, counts, places)
@@ -56,36 +20,15 @@ def gather_fixed(data, starts, sizes, counts, places, int64_t width):
     cdef int code = OK
     with nogil:
         for i in range(pieces.rows):
-            code = pieces.check_filled(i, width)
-            if code:
-                break
-            at = pieces.starts[i] + pieces.places[i] * width
-            if width == 8:
-                memcpy(target.at + i * 8, pieces.at + at, 8)
-            elif width == 4:
-                memcpy(target.at + i * 4, pieces.at + at, 4)
-            else:
-                memcpy(target.at + i * width, pieces.at + at, width)
-    check(code)
-    return out
-
-
-def gather_bits(data, starts, sizes, counts, places):
-    """Return a bitmap of one bit of each piece."""
-    cdef Pieces pieces = Pieces(data, starts, sizes, counts, places)
-    cdef int64_t i, place
-    out = np.zeros((pieces.rows + 7) // 8, np.uint8)
-    cdef Bytes target = Bytes(out, True)
-    cdef int code = OK
-    with nogil:
-        for i in range(pieces.rows):
             code = pieces.check(i)
-            if code == OK and pieces.sizes[i] != pieces.counts[i] // 8 + (pieces.counts[i] % 8 != 0):
+            if code == OK and (
+                (width and pieces.counts[i] > pieces.data_size // width) or pieces.sizes[i] != pieces.counts[i] * width
+            ):
                 code = PAYLOAD
             if code:
                 break
-            place = pieces.places[i]
-            target.at[i >> 3] |= (pieces.at[pieces.starts[i] + (place >> 3)] >> (place & 7) & 1) << (i & 7)
+            at = pieces.starts[i] + pieces.places[i] * width
+            memcpy(target.at + i * width, pieces.at + at, width)
     check(code)
     return out
 
@@ -242,25 +185,5 @@ def gather_runs(data, starts, sizes, counts, places, value_starts, value_sizes, 
             if code:
                 break
             memcpy(target.at + i * width, pieces.at + at + run * width, width)
-    check(code)
-    return out
-
-
-def gather_streams(data, starts, sizes, counts, places, int width):
-    """Return the bytes of one value of each piece of `width` byte streams."""
-    cdef Pieces pieces = Pieces(data, starts, sizes, counts, places)
-    cdef int64_t i, at
-    cdef int byte
-    out = np.empty(pieces.rows * width, np.uint8)
-    cdef Bytes target = Bytes(out, True)
-    cdef int code = OK
-    with nogil:
-        for i in range(pieces.rows):
-            code = pieces.check_filled(i, width)
-            if code:
-                break
-            at = pieces.starts[i] + pieces.places[i]
-            for byte in range(width):
-                target.at[i * width + byte] = pieces.at[at + byte * pieces.counts[i]]
     check(code)
     return out

@@ -45,39 +45,39 @@ def chunk_headers(data, starts, sizes, int num_level_buffers, int num_buffers, b
 
 
 cdef int variable_of(
-    Bytes data, const int64_t* starts, const int64_t* sizes, const int64_t* counts, int64_t chunks,
-    offset_t* offsets, int64_t room, int64_t* firsts, int64_t* lengths,
+    Pieces chunks, offset_t* offsets, int64_t room, int64_t* firsts, int64_t* lengths
 ) noexcept nogil:
     """Decode the offsets of all chunks, which have `room` values together."""
-    cdef int64_t i, k, base = 0, head, before, end = 0
+    cdef int64_t i, k, start, count, base = 0, head, before, end = 0
     cdef const uint8_t* stored
     offsets[0] = 0
     offsets += 1
-    for i in range(chunks):
-        if not 0 <= counts[i] <= room or not inside(starts[i], sizes[i], data.size):
+    for i in range(chunks.rows):
+        start, count = chunks.starts[i], chunks.counts[i]
+        if not 0 <= count <= room or not inside(start, chunks.sizes[i], chunks.data_size):
             return OUTSIDE
-        room -= counts[i]
-        head = (counts[i] + 1) * <int64_t>sizeof(offset_t)
-        if sizes[i] < head:
+        room -= count
+        head = (count + 1) * <int64_t>sizeof(offset_t)
+        if chunks.sizes[i] < head:
             return FIRST_OFFSET
-        stored = data.at + starts[i]
+        stored = chunks.at + start
         before = lt_load32(stored) if sizeof(offset_t) == 4 else <int64_t>lt_load64(stored)
         if before < head:
             return FIRST_OFFSET
-        firsts[i] = starts[i] + before
+        firsts[i] = start + before
         base -= before
-        for k in range(counts[i]):
+        for k in range(count):
             stored += sizeof(offset_t)
             end = lt_load32(stored) if sizeof(offset_t) == 4 else <int64_t>lt_load64(stored)
             if end < before:
                 return DECREASE
             offsets[k] = <offset_t>(base + end)
             before = end
-        if before > sizes[i]:
+        if before > chunks.sizes[i]:
             return OUTSIDE
         base += before
-        lengths[i] = before + starts[i] - firsts[i]
-        offsets += counts[i]
+        lengths[i] = before + start - firsts[i]
+        offsets += count
         if sizeof(offset_t) == 4 and base > 0x7FFFFFFF:
             return TOO_LONG
     return OK
@@ -85,17 +85,13 @@ cdef int variable_of(
 
 def variable(data, starts, sizes, counts, offset_t[::1] offsets):
     """Fill the offsets of all values; return the positions and sizes of the bytes of each chunk."""
-    cdef Bytes source = Bytes(data), first = Bytes(starts)
-    cdef int64_t chunks = first.size // 8
-    cdef Bytes length = column(sizes, chunks, 8), number = column(counts, chunks, 8)
-    content = np.empty((2, chunks), np.int64)
+    cdef Pieces chunks = Pieces(data, starts, sizes, counts)
+    content = np.empty((2, chunks.rows), np.int64)
     cdef Bytes target = Bytes(content, True)
+    cdef int64_t* first = <int64_t*>target.at
     cdef int code
     with nogil:
-        code = variable_of(
-            source, <int64_t*>first.at, <int64_t*>length.at, <int64_t*>number.at, chunks, &offsets[0],
-            offsets.shape[0] - 1, <int64_t*>target.at, <int64_t*>target.at + chunks,
-        )
+        code = variable_of(chunks, &offsets[0], offsets.shape[0] - 1, first, first + chunks.rows)
     check(code)
     return content
 

@@ -11,8 +11,7 @@ ctypedef fused row_t:
     int64_t
 
 
-def gather(starts, ends, data, int offset_bytes):
-    """Return offsets of 4 or 8 bytes, and the bytes."""
+def gather(starts, ends, data):
     cdef Bytes source = Bytes(data), first = Bytes(starts)
     cdef int64_t count = first.size // 8, total = 0, i, end
     cdef Bytes last = column(ends, count, 8)
@@ -31,8 +30,6 @@ def gather(starts, ends, data, int offset_bytes):
             total += end - start[i]
             offset[i + 1] = total
     check(code)
-    if offset_bytes == 4 and total > MAX_INT32:
-        check(TOO_LONG)
     values = new_bytes(total)
     cdef Bytes target = Bytes(values, True)
     with nogil:
@@ -41,7 +38,7 @@ def gather(starts, ends, data, int offset_bytes):
                 target.at + offset[i], source.at + start[i], offset[i + 1] - offset[i],
                 min(total - offset[i], source.size - start[i]),
             )
-    return offsets.astype(np.int32) if offset_bytes == 4 else offsets, values
+    return offsets, values
 
 
 def take(const offset_t[::1] offsets, data, const row_t[::1] rows, validity):
