@@ -45,8 +45,6 @@ _MIN_STATISTICS_BYTES: Final = 4 << 20  # statistics of larger batches are compu
 # columns are read as fast as their statistics.
 _FEW_ROWS: Final = 2048
 _MIN_COLUMN_BYTES: Final = 16 << 10
-_SMALL_PIECE_BYTES: Final = 16 << 10  # pieces below this size are written together
-_WRITE_BYTES: Final = 1 << 20  # maximum size of pieces that are written together
 # Batches with fewer than _SMALL_ROWS rows are concatenated until they reach twice that number or one of the limits.
 _SMALL_ROWS: Final = 32 * 1024
 _MAX_JOINED_BYTES: Final = 8 << 20
@@ -73,9 +71,6 @@ class DataFileWriter:
         self._names = [field.name for field in schema.fields]
         self._types = [field.data_type for field in schema.fields]
         self._closed: WrittenFile | None = None
-        self._position = 0  # end of the file, including the bytes that are not written yet
-        self._unwritten: list[Any] = []  # small pieces of encoded bytes
-        self._unwritten_bytes = 0
 
     def close(self) -> WrittenFile:
         """Write the queued rows and the metadata, and close the file. A second call returns the same result.
@@ -84,7 +79,6 @@ class DataFileWriter:
         """
         if self._closed is None:
             written = self._finish()
-            self._drain()
             self._out.close()
             self._closed = written
         return self._closed
@@ -107,24 +101,15 @@ class DataFileWriter:
     def _finish(self) -> WrittenFile:
         raise NotImplementedError
 
-    def _put(self, data: Any, *, is_stable: bool = True) -> None:
-        """Append bytes to the file. Small pieces are written together unless their memory may change soon."""
-        size = memoryview(data).nbytes
-        self._position += size
-        if is_stable and size < _SMALL_PIECE_BYTES:
-            self._unwritten.append(data)
-            self._unwritten_bytes += size
-            if self._unwritten_bytes >= _WRITE_BYTES:
-                self._drain()
-        else:
-            self._drain()
-            self._out.write(data)
+    @property
+    def _position(self) -> int:
+        """Number of bytes written."""
+        return self._out.tell()
 
-    def _drain(self) -> None:
-        """Write all pieces. Call it before the caller may change its arrays."""
-        if self._unwritten:
-            self._out.write(b"".join(self._unwritten))
-            self._unwritten, self._unwritten_bytes = [], 0
+    def _put(self, data: Any) -> None:
+        """Append bytes."""
+        if memoryview(data).nbytes:  # stores do not accept empty arrays of numbers
+            self._out.write(data)
 
     def _check_open(self) -> None:
         if self._closed is not None:
@@ -224,7 +209,7 @@ class FileWriter(DataFileWriter):
         self._small: list[list[pa.Array]] = []  # queued small batches
         self._small_rows = self._small_bytes = 0
         self._metadata: dict[str, bytes] = dict(schema.metadata)
-        self._columns = family.writers(schema, options, self._write_buffer)
+        self._columns = family.writers(schema, options, self.write_blob)
         self._messages = [_column_message(encoding) for column in self._columns for encoding in column.column_encodings]
         self._global_buffers: list[ByteRange] = []
         self._zone_rows = zone_rows if statistics and schema.fields else 0  # 0 disables statistics
@@ -308,23 +293,22 @@ class FileWriter(DataFileWriter):
             jobs = [(column, partial(column.write, array)) for column, array in zip(self._columns, arrays)]
             self._write_columns(jobs, num_rows >= _PARALLEL_ROWS)
         finally:
-            self._drain()
             if not stable:
                 self._wait_for_statistics()
 
     def add_global_buffer(self, data: Buffer) -> int:
         """Write a global buffer and return its number, from 1 on. Raises InvalidInputError if the file is closed."""
         self._check_open()
-        start = self._write_buffer(data)
+        start = self.write_blob(data)
         self._global_buffers.append(ByteRange(start, self._position))
         self._pad()
-        self._drain()
         return len(self._global_buffers)
 
     def write_blob(self, data: Buffer) -> int:
         """Write the bytes of a blob at an aligned position between the pages and return the position."""
-        start = self._write_buffer(data)
-        self._drain()
+        self._pad()
+        start = self._position
+        self._put(data)
         return start
 
     def add_schema_metadata(self, key: str, value: str | bytes) -> None:
@@ -422,10 +406,8 @@ class FileWriter(DataFileWriter):
             for pieces in page.buffers:
                 self._pad()
                 start = self._position
-                # Each piece of an iterator must be written before the next one is requested; see `BufferPieces`.
-                is_stable = isinstance(pieces, tuple | list)
                 for piece in pieces:
-                    self._put(piece, is_stable=is_stable)
+                    self._put(piece)
                 message.buffer_offsets.append(start)
                 message.buffer_sizes.append(self._position - start)
             self._pad()
@@ -433,12 +415,6 @@ class FileWriter(DataFileWriter):
             message.encoding.direct.encoding = page.encoding
             if page.priority:
                 message.priority = page.priority
-
-    def _write_buffer(self, data: Buffer) -> int:
-        self._pad()
-        start = self._position
-        self._put(data)
-        return start
 
     def _pad(self) -> None:
         over = self._position % len(self._padding)
