@@ -115,8 +115,8 @@ class Page:
         """Limits of the file."""
         return self._column.file.limits
 
-    def buffer(self, ref: BufferRef) -> ByteRange:
-        """Return the byte range of a buffer. Raises CorruptFileError if the buffer does not exist."""
+    def buffer(self, ref: BufferRef, size_bytes: int = 0) -> ByteRange:
+        """Return the byte range of a buffer. Raises CorruptFileError if it is missing or shorter than `size_bytes`."""
         if ref.kind == 0:
             buffers: Sequence[ByteRange] = self.buffers
         elif ref.kind == 1:
@@ -127,7 +127,10 @@ class Page:
             raise self.corrupt("unknown kind of buffer", "0, 1 or 2", ref.kind)
         if ref.number >= len(buffers):
             raise self.corrupt("the encoding refers to a missing buffer", f"fewer than {len(buffers)}", ref.number)
-        return buffers[ref.number]
+        location = buffers[ref.number]
+        if location.end - location.start < size_bytes:
+            raise self.corrupt("a buffer is too small", f"{size_bytes} bytes", location.end - location.start)
+        return location
 
     def check_memory(self, size_bytes: int) -> None:
         """Raise CorruptFileError if decoding the page needs more memory than the limit allows."""

@@ -43,9 +43,7 @@ class Binary(ParsedMessage):
     null_adjustment: int
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
-        dtype = varbin.offset_dtype(data_type)
-        if dtype is None:
-            raise page.corrupt("an encoding of strings or binaries for another type", found=str(data_type))
+        dtype = checked_offset_dtype(page, data_type)
         if self.null_adjustment == 0:
             raise page.corrupt("the null adjustment is 0")
         rows = positions(slots)
@@ -71,20 +69,15 @@ class Binary(ParsedMessage):
         else:
             end_rows = range(max(rows.start - 1, 0), rows.stop)
             stored = yield from fetch_ends(ends, page, length, end_rows, MAPPED)
-        base = 0
-        if rows.start:
-            base = self._end(stored[0])
-            stored = stored[1:]
         whole = data if data is not None else (yield from self._decompressed(page, content, length))
         size = page.buffer(content.buffer).end - page.buffer(content.buffer).start if whole is None else len(whole)
-        offsets, valid = varbin.offsets_from_ends(stored, self.null_adjustment, size, dtype, base)
+        offsets, validity, base = offsets_of_range(stored, rows, self.null_adjustment, size, dtype)
         end = base + int(offsets[-1])
         if whole is None:
             start = page.buffer(content.buffer).start
             (data,) = yield (ByteRange(start + base, start + end),)
         else:
             data = whole[base:end]
-        validity = None if valid is None else varbin.pack_validity(valid)
         return Decoded(len(rows), (pa.py_buffer(offsets), pa.py_buffer(data)), validity)
 
     def _read_rows(
@@ -119,11 +112,15 @@ class Binary(ParsedMessage):
             return None
         last = yield from fetch_ends(self.indices, page, length, range(length - 1, length), MAPPED)
         # The last end is the largest one; otherwise the page is corrupt, which is detected later.
-        return (yield from content.fetch_all(page, self._end(last[0])))
+        return (yield from content.fetch_all(page, _end(last[0], self.null_adjustment)))
 
-    def _end(self, stored: np.uint64) -> int:
-        end = int(stored)
-        return end - self.null_adjustment if end >= self.null_adjustment else end
+
+def checked_offset_dtype(page: Page, data_type: pa.DataType) -> np.dtype[Any]:
+    """Return the type of the offsets of strings or binaries. Raises CorruptFileError for other types."""
+    dtype = varbin.offset_dtype(data_type)
+    if dtype is None:
+        raise page.corrupt("an encoding of strings or binaries for another type", found=str(data_type))
+    return dtype
 
 
 def unwrap(encoding: ArrayEncoding) -> ArrayEncoding:
@@ -151,6 +148,27 @@ def fetch_ends(
             raise page.corrupt("offsets are nullable")
         data = decoded.buffers[0]
     return np.frombuffer(data, "<u8", len(rows))
+
+
+def offsets_of_range(
+    stored: npt.NDArray[np.uint64], rows: range, adjustment: int, limit: int, dtype: np.dtype[Any]
+) -> tuple[npt.NDArray[Any], pa.Buffer | None, int]:
+    """Convert the stored ends of `rows`, after the end of the previous row if there is one, to Arrow offsets.
+
+    Returns offsets from 0 on, the validity bitmap or None, and the start of the first value. Raises CorruptFileError if
+    the ends are invalid or exceed `limit`.
+    """
+    base = 0
+    if rows.start:
+        base = _end(stored[0], adjustment)
+        stored = stored[1:]
+    offsets, valid = varbin.offsets_from_ends(stored, adjustment, limit, dtype, base)
+    return offsets, None if valid is None else varbin.pack_validity(valid), base
+
+
+def _end(stored: np.uint64, adjustment: int) -> int:
+    end = int(stored)
+    return end - adjustment if end >= adjustment else end
 
 
 def fetch_spans(
@@ -198,21 +216,28 @@ def fetch_spans(
         end_rows = np.union1d(rows, np.maximum(rows - 1, 0))
         positions_of_ends = np.searchsorted(end_rows, rows)
     stored = yield from fetch_ends(indices, page, length, end_rows, gap)
-    ends = stored[positions_of_ends]
-    before = stored[np.maximum(positions_of_ends - 1, 0)]
-    limit = np.uint64(adjustment)
-    valid = None
-    if int(ends.max()) >= adjustment:
-        valid = ends < limit
-        ends = np.minimum(ends, ends - limit)  # subtracts from nulls only: the difference wraps around for others
-    before = np.minimum(before, before - limit)
-    if rows[0] == 0:
-        before[0] = 0
-    if int(ends.max()) > _MAX_INT64 or (before > ends).any() or (ends[:-1] > before[1:]).any():
+    starts, ends, valid = spans_of(stored, positions_of_ends, rows == 0, np.uint64(adjustment))
+    if int(ends.max()) > _MAX_INT64 or (starts > ends).any() or (ends[:-1] > starts[1:]).any():
         raise page.corrupt("a value ends before it starts")
-    starts = before.view(np.int64)
-    stops = ends.view(np.int64)
-    return starts, stops if valid is None else np.where(valid, stops, starts), valid
+    return starts.view(np.int64), (ends if valid is None else np.where(valid, ends, starts)).view(np.int64), valid
+
+
+def spans_of(
+    stored: npt.NDArray[np.uint64], indices: npt.NDArray[np.int64], is_first: npt.NDArray[np.bool_], adjustment: Any
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.bool_] | None]:
+    """Return start, end and validity (None if all are valid) of values from the stored ends at `indices`.
+
+    `is_first` marks the values that begin at 0 because they are the first ones of their page. `adjustment` is one null
+    adjustment, or one for each value. The spans are not checked.
+    """
+    ends, starts = stored.take(indices), stored.take(np.maximum(indices - 1, 0))
+    valid = ends < adjustment
+    all_valid = bool(valid.all())
+    if not all_valid:
+        ends = np.minimum(ends, ends - adjustment)  # subtracts from nulls only: the difference wraps around for others
+    starts = np.minimum(starts, starts - adjustment)
+    starts[is_first] = 0
+    return starts, ends, None if all_valid else valid
 
 
 def select_spans(
