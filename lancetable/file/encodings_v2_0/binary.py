@@ -276,9 +276,10 @@ def encode_binary(
     arrays: Sequence[pa.Array], buffers: BufferList, compression: str = "", level: int | None = None
 ) -> Binary:
     """Encode strings or binaries of one type. Their bytes, including those of nulls, are not copied."""
-    spans = _spans_of(arrays)
+    # The start of the first value and the end of the last value of each array.
+    spans = [(int(offsets[0]), int(offsets[-1])) for offsets in map(varbin.offsets_of, arrays)]
     adjustment = sum(stop - start for start, stop in spans) + 1
-    indices = Flat(64, buffers.add(_Ends(arrays, spans, adjustment)))
+    indices = Flat(64, buffers.add(_stored_ends(arrays, spans, adjustment)))
     pieces: list[Any] = []
     for array, (start, stop) in zip(arrays, spans):
         if stop > start:
@@ -288,37 +289,27 @@ def encode_binary(
     return Binary(Nullable(indices), Flat(8, buffers.add(pieces), compression, level), adjustment)
 
 
-def _spans_of(arrays: Sequence[pa.Array]) -> list[tuple[int, int]]:
-    """Return the start of the first value and the end of the last value of each array."""
-    return [(int(offsets[0]), int(offsets[-1])) for offsets in map(varbin.offsets_of, arrays)]
-
-
-class _Ends:
-    """Iterable of blocks of stored ends, computed while they are written.
+def _stored_ends(
+    arrays: Sequence[pa.Array], spans: Sequence[tuple[int, int]], adjustment: int
+) -> Iterator[npt.NDArray[np.uint64]]:
+    """Yield blocks of stored ends, computed while they are written.
 
     All blocks use the same memory, which stays in the CPU cache. A block is valid until the next one is requested.
     """
-
-    __slots__ = ("_adjustment", "_arrays", "_spans")
-
-    def __init__(self, arrays: Sequence[pa.Array], spans: Sequence[tuple[int, int]], adjustment: int) -> None:
-        self._arrays, self._spans, self._adjustment = arrays, spans, adjustment
-
-    def __iter__(self) -> Iterator[npt.NDArray[np.uint64]]:
-        memory = np.empty(_BLOCK_ROWS, np.int64)
-        base = 0
-        for array, (start, stop) in zip(self._arrays, self._spans):
-            offsets = varbin.offsets_of(array)
-            nulls = nulls_of(array) if array.null_count else None
-            for first in range(0, len(array), _BLOCK_ROWS):
-                last = min(first + _BLOCK_ROWS, len(array))
-                block = memory[: last - first]
-                np.add(offsets[first + 1 : last + 1], base - start, out=block, dtype=np.int64)
-                if nulls is not None:
-                    # Multiplication is faster than a masked addition, which tests the mask for each value.
-                    block += np.multiply(nulls[first:last], self._adjustment, dtype=np.int64)
-                yield block.view(np.uint64)
-            base += stop - start
+    memory = np.empty(_BLOCK_ROWS, np.int64)
+    base = 0
+    for array, (start, stop) in zip(arrays, spans):
+        offsets = varbin.offsets_of(array)
+        nulls = nulls_of(array) if array.null_count else None
+        for first in range(0, len(array), _BLOCK_ROWS):
+            last = min(first + _BLOCK_ROWS, len(array))
+            block = memory[: last - first]
+            np.add(offsets[first + 1 : last + 1], base - start, out=block, dtype=np.int64)
+            if nulls is not None:
+                # Multiplication is faster than a masked addition, which tests the mask for each value.
+                block += np.multiply(nulls[first:last], adjustment, dtype=np.int64)
+            yield block.view(np.uint64)
+        base += stop - start
 
 
 def nulls_of(array: pa.Array) -> npt.NDArray[np.uint8]:

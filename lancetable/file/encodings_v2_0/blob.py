@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lancetable.file.container import Page
 
 DESCRIPTOR: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
-"""Type of the values in the pages of a blob column."""
+"""Type of the values in the pages of a blob column. Size 0 means an empty blob at position 0, otherwise a null."""
 
 _NULL_POSITION: Final = 1
 _ALIGNMENT: Final = 64
