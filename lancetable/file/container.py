@@ -20,6 +20,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -34,14 +35,12 @@ from lancetable.proto import file2_pb2, file_pb2
 from lancetable.store.base import ByteRange
 
 MAGIC: Final = b"LANC"
-FOOTER_BYTES: Final = 40
-LEGACY_FOOTER_BYTES: Final = 16
 ALIGNMENT: Final = 64
 PADDING: Final = b"\x48" * ALIGNMENT
 STATISTICS_KEY: Final = "lancetable:statistics"
 
 _FOOTER: Final = struct.Struct("<QQQIIHH4s")
-_LEGACY_FOOTER: Final = struct.Struct("<QHH4s")
+LEGACY_FOOTER: Final = struct.Struct("<QHH4s")  # position of the metadata, version, magic
 _ENTRY: Final = struct.Struct("<QQ")
 _MAX_ROWS: Final = 1 << 62  # the sum of two row counts fits into 63 bits
 
@@ -70,18 +69,6 @@ class Footer:
     num_columns: int
     version: FileVersion
     footer_pair: tuple[int, int]  # the stored major and minor number; some versions were written with two pairs
-
-    def pack(self) -> bytes:
-        """Return the 40 bytes of the footer."""
-        return _FOOTER.pack(
-            self.column_metadata_position,
-            self.column_table_position,
-            self.buffer_table_position,
-            self.num_global_buffers,
-            self.num_columns,
-            *self.footer_pair,
-            MAGIC,
-        )
 
 
 class BufferRef(NamedTuple):
@@ -115,8 +102,8 @@ class Page:
         """Limits of the file."""
         return self._column.file.limits
 
-    def buffer(self, ref: BufferRef) -> ByteRange:
-        """Return the byte range of a buffer. Raises CorruptFileError if the buffer does not exist."""
+    def buffer(self, ref: BufferRef, size_bytes: int = 0) -> ByteRange:
+        """Return the byte range of a buffer. Raises CorruptFileError if it is missing or shorter than `size_bytes`."""
         if ref.kind == 0:
             buffers: Sequence[ByteRange] = self.buffers
         elif ref.kind == 1:
@@ -127,7 +114,10 @@ class Page:
             raise self.corrupt("unknown kind of buffer", "0, 1 or 2", ref.kind)
         if ref.number >= len(buffers):
             raise self.corrupt("the encoding refers to a missing buffer", f"fewer than {len(buffers)}", ref.number)
-        return buffers[ref.number]
+        location = buffers[ref.number]
+        if location.end - location.start < size_bytes:
+            raise self.corrupt("a buffer is too small", f"{size_bytes} bytes", location.end - location.start)
+        return location
 
     def check_memory(self, size_bytes: int) -> None:
         """Raise CorruptFileError if decoding the page needs more memory than the limit allows."""
@@ -172,56 +162,31 @@ class IndirectEncodings(UnsupportedFeatureError):
 class ColumnPages:
     """Pages of one column, in order, without empty ones. A `Page` object is created on first access."""
 
-    __slots__ = (
-        "_message",
-        "_messages",
-        "_pages",
-        "_starts",
-        "buffers",
-        "encoding",
-        "file",
-        "index",
-        "num_rows",
-        "start_list",
-    )
-
-    start_list: list[int]  # first row of each page, then num_rows
-
     def __init__(self, file: FileMetadata, index: int, message: file2_pb2.ColumnMetadata) -> None:
         self.file = file
         self.index = index
         self.buffers = file.checked_ranges(message.buffer_offsets, message.buffer_sizes)
         self._message = message
-        self._messages = []
-        starts = [0]
-        encodings = [message.encoding]
-        for number, page in enumerate(message.pages):
-            length = page.length
-            if length:
-                self._messages.append((number, page))
-                starts.append(starts[-1] + length)
-                encodings.append(page.encoding)
+        self._messages = [(number, page) for number, page in enumerate(message.pages) if page.length]
+        encodings = [message.encoding, *(page.encoding for _, page in self._messages)]
         indirect = [encoding.indirect for encoding in encodings if encoding.HasField("indirect")]
         if indirect:
             file.check_indirect(indirect)
         self.encoding = file.encoding_bytes(message.encoding)
         self._pages: list[Page | None] = [None] * len(self._messages)
-        self.num_rows = starts[-1]
+        # The first row of each page, then num_rows.
+        self.start_list = list(accumulate((page.length for _, page in self._messages), initial=0))
+        self.num_rows = self.start_list[-1]
         if self.num_rows > _MAX_ROWS:
             raise file.corrupt(f"column {index} has an impossible number of rows", found=self.num_rows)
-        self.start_list = starts
-        self._starts: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self._pages)
 
-    @property
+    @cached_property
     def starts(self) -> npt.NDArray[np.int64]:
         """`start_list` as an array of shape (pages + 1,)."""
-        starts = self._starts
-        if starts is None:
-            starts = self._starts = np.array(self.start_list, np.int64)
-        return starts
+        return np.array(self.start_list, np.int64)
 
     def page(self, number: int) -> Page:
         """Return a page by its position among the non-empty ones.
@@ -263,7 +228,7 @@ class ReaderCache(NamedTuple):
     readers: dict[int, tuple[Field, Any]]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class FileMetadata:
     """Metadata of a data file. Immutable apart from caches; columns and schema are parsed on first access.
 
@@ -275,8 +240,6 @@ class FileMetadata:
         Footer of the file.
     global_buffers
         Ranges of the global buffers.
-    num_rows
-        Row count of the descriptor. The reader compares the row count of each column with it.
     limits
         Limits for reading the file.
     content
@@ -296,13 +259,12 @@ class FileMetadata:
     content: memoryview | None = None
     readers: ReaderCache = field(default_factory=lambda: ReaderCache({}, {}))
     _indirect: dict[ByteRange, bytes] = field(default_factory=dict)
-    _schema: Schema | None = None
-    _columns: list[ColumnPages | None] = field(init=False)
-    num_rows: int = field(init=False)
+    _columns: dict[int, ColumnPages] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._columns = [None] * len(self._column_ranges)
-        self.num_rows = self._descriptor.length
+    @cached_property
+    def num_rows(self) -> int:
+        """Row count of the descriptor. The reader compares the row count of each column with it."""
+        return self._descriptor.length
 
     @property
     def version(self) -> FileVersion:
@@ -312,15 +274,13 @@ class FileMetadata:
     @property
     def num_columns(self) -> int:
         """Number of columns; from 2.1 on only leaf fields have one."""
-        return len(self._columns)
+        return len(self._column_ranges)
 
-    @property
+    @cached_property
     def schema(self) -> Schema:
         """Schema stored in the file. Its field ids are those of the table at the time of writing."""
-        if self._schema is None:
-            message = self._descriptor.schema
-            self._schema = Schema.from_protos(message.fields, message.metadata)
-        return self._schema
+        message = self._descriptor.schema
+        return Schema.from_protos(message.fields, message.metadata)
 
     @property
     def schema_metadata(self) -> Mapping[str, bytes]:
@@ -342,10 +302,10 @@ class FileMetadata:
         Raises CorruptFileError if the column does not exist or its metadata is invalid, and IndirectEncodings if
         encoding messages must be fetched first.
         """
-        if not 0 <= index < len(self._columns):
-            raise self.corrupt("column index out of range", f"less than {len(self._columns)}", index)
-        column = self._columns[index]
+        column = self._columns.get(index)
         if column is None:
+            if not 0 <= index < self.num_columns:
+                raise self.corrupt("column index out of range", f"less than {self.num_columns}", index)
             start, end = self._column_ranges[index]
             base = self.footer.column_metadata_position
             message = file2_pb2.ColumnMetadata()
@@ -363,7 +323,7 @@ class FileMetadata:
         # Parsed messages take about four times their serialized size.
         return (
             4096
-            + 4 * (len(self._tail) + 16 * len(self._columns))
+            + 4 * (len(self._tail) + 16 * self.num_columns)
             + 4 * sum(end - start for start, end in self.global_buffers[:1])
             + (0 if self.content is None else len(self.content))
         )
@@ -399,12 +359,11 @@ class FileMetadata:
             if end > self.size_bytes or total > self.size_bytes:
                 raise self.corrupt("an encoding ends beyond the file", f"at most {self.size_bytes}", end, offset=start)
         if missing:
-            raise IndirectEncodings(
-                f"{self.path}: encodings stored outside of the column metadata have not been fetched",
-                feature="indirect encoding",
-                path=self.path,
-                ranges=sorted(missing),
-            )
+            raise self.not_fetched("encodings stored outside of the column metadata", sorted(missing))
+
+    def not_fetched(self, what: str, ranges: Sequence[ByteRange]) -> IndirectEncodings:
+        """Return an IndirectEncodings for ranges of the file; the caller raises it."""
+        return IndirectEncodings(f"{self.path}: not fetched yet: {what}", feature=what, path=self.path, ranges=ranges)
 
     def keep_indirect(self, ranges: Sequence[ByteRange], buffers: Sequence[memoryview]) -> None:
         """Store the fetched bytes of encoding messages."""
@@ -414,16 +373,17 @@ class FileMetadata:
         self, what: str, expected: object = None, found: object = None, offset: int | None = None
     ) -> CorruptFileError:
         """Return a CorruptFileError for this file; the caller raises it."""
-        return _corrupt(self.path, what, expected, found, offset)
+        return corrupt_file(self.path, what, expected, found, offset)
 
 
 def _range_of(message: file2_pb2.DeferredEncoding) -> ByteRange:
     return ByteRange(message.buffer_location, message.buffer_location + message.buffer_length)
 
 
-def _corrupt(
+def corrupt_file(
     path: str, what: str, expected: object = None, found: object = None, offset: int | None = None
 ) -> CorruptFileError:
+    """Return a CorruptFileError for the file at `path`; the caller raises it."""
     facts = f" (expected {expected}, found {found})" if expected is not None or found is not None else ""
     return CorruptFileError(f"{path}: {what}{facts}", path=path, offset=offset, expected=expected, found=found)
 
@@ -451,7 +411,7 @@ class FileTail(NamedTuple):
         self, what: str, expected: object = None, found: object = None, offset: int | None = None
     ) -> CorruptFileError:
         """Return a CorruptFileError for the file; the caller raises it."""
-        return _corrupt(self.path, what, expected, found, offset)
+        return corrupt_file(self.path, what, expected, found, offset)
 
 
 def parse_footer(tail: FileTail) -> Footer:
@@ -467,30 +427,30 @@ def parse_footer(tail: FileTail) -> Footer:
         If the version is unknown.
     """
     data, size = tail.data, tail.size_bytes
-    if len(data) < LEGACY_FOOTER_BYTES:
-        raise tail.corrupt("too short for a Lance file", f"at least {FOOTER_BYTES} bytes", size)
-    position, major, minor, magic = _LEGACY_FOOTER.unpack_from(data, len(data) - LEGACY_FOOTER_BYTES)
+    if len(data) < LEGACY_FOOTER.size:
+        raise tail.corrupt("too short for a Lance file", f"at least {_FOOTER.size} bytes", size)
+    position, major, minor, magic = LEGACY_FOOTER.unpack_from(data, len(data) - LEGACY_FOOTER.size)
     if magic != MAGIC:
         raise tail.corrupt("not a Lance file", MAGIC, magic, size - 4)
     version = FileVersion.from_footer(major, minor, tail.path)
     if version.is_legacy:
-        if position > size - LEGACY_FOOTER_BYTES:
-            raise tail.corrupt("the metadata starts beyond the end", size, position, size - LEGACY_FOOTER_BYTES)
+        if position > size - LEGACY_FOOTER.size:
+            raise tail.corrupt("the metadata starts beyond the end", size, position, size - LEGACY_FOOTER.size)
         return Footer(position, position, position, 0, 0, version, (major, minor))
-    if len(data) < FOOTER_BYTES:
-        raise tail.corrupt("too short for a Lance file", f"at least {FOOTER_BYTES} bytes", size)
-    metadata, columns, buffers, num_buffers, num_columns, *_ = _FOOTER.unpack_from(data, len(data) - FOOTER_BYTES)
+    if len(data) < _FOOTER.size:
+        raise tail.corrupt("too short for a Lance file", f"at least {_FOOTER.size} bytes", size)
+    metadata, columns, buffers, num_buffers, num_columns, *_ = _FOOTER.unpack_from(data, len(data) - _FOOTER.size)
     footer = Footer(metadata, columns, buffers, num_buffers, num_columns, version, (major, minor))
     columns_end = footer.column_table_position + _ENTRY.size * footer.num_columns
     buffers_end = footer.buffer_table_position + _ENTRY.size * footer.num_global_buffers
     if not (
         footer.column_metadata_position <= footer.column_table_position
         and columns_end <= footer.buffer_table_position
-        and buffers_end <= size - FOOTER_BYTES
+        and buffers_end <= size - _FOOTER.size
     ):
-        raise tail.corrupt("the tables of the footer overlap or exceed the file", offset=size - FOOTER_BYTES)
+        raise tail.corrupt("the tables of the footer overlap or exceed the file", offset=size - _FOOTER.size)
     if footer.num_global_buffers == 0:
-        raise tail.corrupt("missing descriptor: the file has 0 global buffers", offset=size - FOOTER_BYTES)
+        raise tail.corrupt("missing descriptor: the file has 0 global buffers", offset=size - _FOOTER.size)
     return footer
 
 
@@ -558,7 +518,7 @@ def parse_message(message: Any, data: bytes, path: str, offset: int) -> None:
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise _corrupt(path, f"cannot parse a {type(message).__name__} message", offset=offset) from error
+        raise corrupt_file(path, f"cannot parse a {type(message).__name__} message", offset=offset) from error
 
 
 # ------------------------------------------------------------------------------------------------------------- build
@@ -598,13 +558,6 @@ def build_tail(
     buffers = [ByteRange(position, metadata_position), *global_buffers]
     column_table = b"".join(_ENTRY.pack(start, len(data)) for start, data in zip(ends, columns))
     buffer_table = b"".join(_ENTRY.pack(start, end - start) for start, end in buffers)
-    footer = Footer(
-        column_metadata_position=metadata_position,
-        column_table_position=ends[-1],
-        buffer_table_position=ends[-1] + len(column_table),
-        num_global_buffers=len(buffers),
-        num_columns=len(columns),
-        version=version,
-        footer_pair=version.footer_pair,
-    )
-    return b"".join([descriptor, *columns, column_table, buffer_table, footer.pack()])
+    positions = metadata_position, ends[-1], ends[-1] + len(column_table)
+    footer = _FOOTER.pack(*positions, len(buffers), len(columns), *version.footer_pair, MAGIC)
+    return b"".join([descriptor, *columns, column_table, buffer_table, footer])

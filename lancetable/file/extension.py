@@ -53,11 +53,9 @@ def storage_array(array: pa.Array, data_type: pa.DataType, name: str) -> pa.Arra
     if types.is_struct(source) and types.is_struct(data_type):
         return _storage_struct(array, data_type, name)
     same_size = getattr(source, "list_size", None) == getattr(data_type, "list_size", None)
-    for is_list, num_buffers in ((types.is_list, 2), (types.is_large_list, 2), (types.is_fixed_size_list, 1)):
-        if is_list(source) and is_list(data_type) and same_size:
-            items = storage_array(array.values, data_type.value_type, name)
-            buffers = array.buffers()[:num_buffers]
-            return pa.Array.from_buffers(data_type, len(array), buffers, array.null_count, array.offset, [items])
+    list_checks = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    if same_size and any(is_list(source) and is_list(data_type) for is_list in list_checks):
+        return _with_children(array, data_type, [storage_array(array.values, data_type.value_type, name)])
     if (
         types.is_dictionary(source)
         and types.is_dictionary(data_type)
@@ -77,8 +75,16 @@ def _storage_struct(array: pa.Array, data_type: pa.DataType, name: str) -> pa.Ar
     children = [
         storage_array(array.field(names.index(field.name)), field.type, f"{name}.{field.name}") for field in data_type
     ]
-    mask = array.is_null() if array.null_count else None
-    return pa.StructArray.from_arrays(children, fields=list(data_type), mask=mask) if children else array
+    return _with_children(array, data_type, children) if children else array
+
+
+def _with_children(array: pa.Array, data_type: pa.DataType, children: list[pa.Array]) -> pa.Array:
+    """Return a struct or list array as `data_type`, with other children."""
+    if pa.types.is_struct(data_type):
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(data_type), mask=mask)
+    buffers = array.buffers()[: 1 if pa.types.is_fixed_size_list(data_type) else 2]
+    return pa.Array.from_buffers(data_type, len(array), buffers, array.null_count, array.offset, children)
 
 
 def user_array(array: pa.Array | pa.ChunkedArray, data_type: pa.DataType) -> pa.Array | pa.ChunkedArray:
@@ -89,28 +95,16 @@ def user_array(array: pa.Array | pa.ChunkedArray, data_type: pa.DataType) -> pa.
     if array.type.equals(data_type):
         return array
     if isinstance(array, pa.ChunkedArray):
-        return pa.chunked_array([_wrap(chunk, data_type) for chunk in array.chunks], type=data_type)
-    return _wrap(array, data_type)
-
-
-def _wrap(array: pa.Array, data_type: pa.DataType) -> pa.Array:
-    if array.type.equals(data_type):
-        return array
+        return pa.chunked_array([user_array(chunk, data_type) for chunk in array.chunks], type=data_type)
     if isinstance(data_type, pa.BaseExtensionType):
         if data_type.extension_name in JSON_NAMES and pa.types.is_large_binary(array.type):
             array = jsonb.to_text(array).cast(data_type.storage_type)
-        return pa.ExtensionArray.from_storage(data_type, _wrap(array, data_type.storage_type))
+        return pa.ExtensionArray.from_storage(data_type, user_array(array, data_type.storage_type))
     types = pa.types
-    bitmap = array.buffers()[:1]
     if types.is_struct(data_type):
-        children = [_wrap(array.field(number), data_type.field(number).type) for number in range(data_type.num_fields)]
-        mask = array.is_null() if array.null_count else None
-        return pa.StructArray.from_arrays(children, fields=list(data_type), mask=mask)
-    if types.is_list(data_type) or types.is_large_list(data_type):
-        children = [_wrap(array.values, data_type.value_type)]
-        bitmap = array.buffers()[:2]
-    elif types.is_fixed_size_list(data_type):
-        children = [_wrap(array.values, data_type.value_type)]
+        children = [user_array(array.field(number), field.type) for number, field in enumerate(data_type)]
+    elif types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type):
+        children = [user_array(array.values, data_type.value_type)]
     else:
         raise UnsupportedFeatureError(f"cannot convert {array.type} to {data_type}", feature=f"type {data_type}")
-    return pa.Array.from_buffers(data_type, len(array), bitmap, array.null_count, array.offset, children)
+    return _with_children(array, data_type, children)

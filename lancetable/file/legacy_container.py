@@ -19,21 +19,22 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.errors import UnsupportedFeatureError
 from lancetable.file.container import (
-    LEGACY_FOOTER_BYTES,
+    LEGACY_FOOTER,
     MAGIC,
     ColumnPages,
     FileMetadata,
     FileTail,
     Footer,
-    IndirectEncodings,
     ReadLimits,
+    corrupt_file,
     parse_message,
 )
 from lancetable.format.schema import Schema
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 KEPT_BYTES: Final = 1 << 20
 """Maximum distance from the page table to the metadata for which the page table is read with the footer and cached."""
 
-_FOOTER: Final = struct.Struct("<qHH4s")
 _U32: Final = struct.Struct("<I")
 _ENTRY_BYTES: Final = 16
 _MAX_MANIFEST_BYTES: Final = 64 << 20
@@ -96,8 +96,8 @@ class LegacyMetadata(FileMetadata):
         self.first_field: int | None = None
         self.dictionaries: Mapping[int, pa.Array] | None = None
         self._metadata_position = footer.column_metadata_position
-        self._kept = kept  # cached bytes that end at the start of the metadata
-        self._kept_start = footer.column_metadata_position - len(kept)
+        self._kept = ByteRange(self._metadata_position - len(kept), self._metadata_position)
+        self._indirect[self._kept] = kept
         self._statistics_size = message.statistics.ByteSize()
 
     @property
@@ -105,16 +105,13 @@ class LegacyMetadata(FileMetadata):
         """Number of batches."""
         return len(self.batch_offsets) - 1
 
-    @property
+    @cached_property
     def schema(self) -> Schema:
         """Schema of the embedded manifest; a schema without fields if the file has none."""
-        if self._schema is None:
-            message = self.embedded_manifest()
-            if message is None:
-                self._schema = Schema((), {})
-            else:
-                self._schema = Schema.from_protos(message.fields, message.schema_metadata, self.path)
-        return self._schema
+        message = self.embedded_manifest()
+        if message is None:
+            return Schema((), {})
+        return Schema.from_protos(message.fields, message.schema_metadata, self.path)
 
     @property
     def schema_metadata(self) -> Mapping[str, bytes]:
@@ -126,13 +123,12 @@ class LegacyMetadata(FileMetadata):
         start = self.manifest_position
         if start == 0:
             return None
-        if not self._kept_start <= start < self._metadata_position:
-            expected = f"{self._kept_start} to {self._metadata_position}"
-            raise self.corrupt("unexpected position of the embedded manifest", expected, start)
+        first, end = self._kept
+        if not first <= start < end:
+            raise self.corrupt("unexpected position of the embedded manifest", f"{first} to {end}", start)
         message = table_pb2.Manifest()
-        parse_message(
-            message, _parse_frame(memoryview(self._kept), start - self._kept_start, self.path), self.path, start
-        )
+        data = _parse_frame(memoryview(self._indirect[self._kept]), start - first, self.path)
+        parse_message(message, data, self.path, start)
         return message
 
     def column(self, index: int) -> ColumnPages:
@@ -165,7 +161,15 @@ class LegacyMetadata(FileMetadata):
         """Estimated memory of this object, including the page table rows of all fields."""
         table = self.num_fields * self.num_batches * _ENTRY_BYTES
         content = 0 if self.content is None else len(self.content)
-        return 4096 + self.batch_offsets.nbytes + len(self._kept) + table + 4 * self._statistics_size + content
+        return (
+            4096
+            + self.batch_offsets.nbytes
+            + self._kept.end
+            - self._kept.start
+            + table
+            + 4 * self._statistics_size
+            + content
+        )
 
     def page_rows(self, field_ids: Sequence[int], known: Iterable[int]) -> list[PageRow]:
         """Return the pages of fields.
@@ -203,12 +207,7 @@ class LegacyMetadata(FileMetadata):
             end = self.page_table_position + (max(known, default=first) + 1 - first) * row_bytes
             whole = ByteRange(self.page_table_position, min(end, self.size_bytes))
             small = whole.end - whole.start <= _MAX_TABLE_BYTES and whole.end >= max(row.end for row in missing)
-            raise IndirectEncodings(
-                f"{self.path}: a part of the page table has not been fetched",
-                feature="page table",
-                path=self.path,
-                ranges=[whole] if small else missing,
-            )
+            raise self.not_fetched("a part of the page table", [whole] if small else missing)
         return page_rows
 
     def _first_field(self) -> int:
@@ -218,8 +217,6 @@ class LegacyMetadata(FileMetadata):
 
     def cached_bytes(self, location: ByteRange) -> memoryview | None:
         """Return the cached bytes of a range, or None if they have not been fetched."""
-        if location.start >= self._kept_start and location.end <= self._metadata_position:
-            return memoryview(self._kept)[location.start - self._kept_start : location.end - self._kept_start]
         for (start, end), data in self._indirect.items():
             if start <= location.start and location.end <= end:
                 return memoryview(data)[location.start - start : location.end - start]
@@ -231,12 +228,7 @@ class LegacyMetadata(FileMetadata):
         for location in ranges:
             data = self.cached_bytes(location)
             if data is None:
-                raise IndirectEncodings(
-                    f"{self.path}: bytes {location.start} to {location.end} have not been fetched",
-                    feature="parts of the metadata",
-                    path=self.path,
-                    ranges=[location],
-                )
+                raise self.not_fetched(f"bytes {location.start} to {location.end} of the metadata", [location])
             buffers.append(data)
         return buffers
 
@@ -302,8 +294,8 @@ def _parse_metadata(footer: Footer, tail: FileTail) -> file_pb2.Metadata:
     position = footer.column_metadata_position
     data = _parse_frame(tail.data, position - tail.start, tail.path)
     end = position + _U32.size + len(data)
-    if end != tail.size_bytes - LEGACY_FOOTER_BYTES:
-        raise tail.corrupt("the metadata does not end at the footer", tail.size_bytes - LEGACY_FOOTER_BYTES, end)
+    if end != tail.size_bytes - LEGACY_FOOTER.size:
+        raise tail.corrupt("the metadata does not end at the footer", tail.size_bytes - LEGACY_FOOTER.size, end)
     message = file_pb2.Metadata()
     parse_message(message, data, tail.path, position)
     return message
@@ -314,12 +306,7 @@ def _parse_frame(data: memoryview, offset: int, path: str) -> bytes:
     start = offset + _U32.size
     end = start + _U32.unpack_from(data, offset)[0] if start <= len(data) else start
     if end > len(data):
-        raise CorruptFileError(
-            f"{path}: a message ends beyond the end (expected at most {len(data)}, found {end})",
-            path=path,
-            expected=len(data),
-            found=end,
-        )
+        raise corrupt_file(path, "a message ends beyond the end", f"at most {len(data)}", end)
     return bytes(data[start:end])
 
 
@@ -334,4 +321,4 @@ def build_frame(message: file_pb2.Metadata | table_pb2.Manifest) -> bytes:
 
 def build_footer(metadata_position: int) -> bytes:
     """Return the 16 bytes of the footer."""
-    return _FOOTER.pack(metadata_position, *FileVersion.LEGACY.footer_pair, MAGIC)
+    return LEGACY_FOOTER.pack(metadata_position, *FileVersion.LEGACY.footer_pair, MAGIC)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,8 +30,6 @@ from lancetable.format.schema import Field, Schema
 from lancetable.proto import file_pb2, table_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from lancetable.store.base import ObjectWriter
 
 DEFAULT_GROUP_ROWS: Final = 1024
@@ -152,35 +150,31 @@ class LegacyFileWriter(DataFileWriter):
             self._statistics.add([array[rows] for array in arrays], np.array(borders[:-1]) - borders[0])
         for start, end in itertools.pairwise(borders):
             for array, field in zip(arrays, self._schema.fields, strict=True):
-                for data in self._encode(array.slice(start, end - start), field, self._position):
-                    self._put(data)
+                self._write_array(array.slice(start, end - start), field)
             self._offsets.append(self._offsets[-1] + end - start)
-        self._drain()  # the caller may change the arrays after this call
 
-    def _encode(self, array: pa.Array, field: Field, position: int) -> Iterator[Any]:
-        """Encode the pages of a field and its descendants, in order; the first page starts at `position`."""
+    def _write_array(self, array: pa.Array, field: Field) -> None:
+        """Write the pages of a field and its descendants, in order."""
         pages, count = self._pages[field.id], len(array)
         if field.is_struct:
             pages.append((0, 0))
             for number, child in enumerate(field.children):
-                for data in self._encode(array.field(number), child, position):
-                    yield data
-                    position += memoryview(data).nbytes
-            return
-        if pa.types.is_null(array.type):
-            pages.append((position, count))
+                self._write_array(array.field(number), child)
+        elif pa.types.is_null(array.type):
+            pages.append((self._position, count))
         elif field.is_list:
-            pages.append((position, count + 1))
-            offsets = list_offsets(array)
-            yield offsets
-            yield from self._encode(array.flatten(), field.children[0], position + len(offsets))
+            pages.append((self._position, count + 1))
+            self._put(list_offsets(array))
+            self._write_array(array.flatten(), field.children[0])
         else:
-            data, positions, start = page_parts(
-                array.indices if pa.types.is_dictionary(array.type) else array, position
-            )
-            pages.append((start, count))
-            yield data
-            yield positions
+            pages.append(self._write_values(array.indices if pa.types.is_dictionary(array.type) else array))
+
+    def _write_values(self, array: pa.Array) -> tuple[int, int]:
+        """Write one page of values and return its entry of the page table."""
+        data, positions, start = page_parts(array, self._position)
+        self._put(data)
+        self._put(positions)
+        return start, len(array)
 
     # --- dictionaries ---------------------------------------------------------------------------------------------
 
@@ -253,10 +247,7 @@ class LegacyFileWriter(DataFileWriter):
         for number, (_, *columns) in enumerate(statistics.columns()):
             pages[4 * number] = [(0, 0)]
             for field_id, array in enumerate(columns, 4 * number + 1):
-                data, positions, start = page_parts(array, self._position)
-                self._put(data)
-                self._put(positions)
-                pages[field_id] = [(start, len(array))]
+                pages[field_id] = [self._write_values(array)]
         message.schema.extend(statistics.schema_protos())
         message.fields.extend(sorted(pages))
         message.page_table_position = self._write_table(pages, 1)
@@ -269,12 +260,8 @@ class LegacyFileWriter(DataFileWriter):
             if field.HasField("dictionary"):  # positions in the table's manifest file, which do not apply here
                 field.dictionary.offset = field.dictionary.length = 0
         for field_id in sorted(self.dictionaries.keys() & by_id.keys()):
-            items = self.dictionaries[field_id]
-            data, positions, offset = page_parts(items, self._position)
-            self._put(data)
-            self._put(positions)
-            by_id[field_id].dictionary.offset = offset
-            by_id[field_id].dictionary.length = len(items)
+            dictionary = by_id[field_id].dictionary
+            dictionary.offset, dictionary.length = self._write_values(self.dictionaries[field_id])
         for key, value in self._schema.metadata.items():
             manifest.schema_metadata[key] = value
         manifest.writer_version.library, manifest.writer_version.version = self._library

@@ -231,16 +231,11 @@ def _read_fields(
     rows = as_range(rows) if isinstance(rows, np.ndarray) else rows
     if not parallel or not isinstance(rows, range) or not any(reader.heavy for reader in readers):
         return (yield from gather([reader.read(rows, gap) for reader in readers]))
-    plans: list[ReadPlan[list[pa.Array]]] = []
-    heavy: list[bool] = []
-    ends: list[int] = []
-    for reader in readers:
-        parts = reader.cuts(rows) if reader.heavy else (rows,)
-        plans += [reader.read(part, gap) for part in parts]
-        heavy += [reader.heavy] * len(parts)
-        ends.append(len(plans))
-    results = yield from gather(plans, heavy)
-    return [list(itertools.chain(*results[start:end])) for start, end in itertools.pairwise([0, *ends])]
+    parts = [reader.cuts(rows) if reader.heavy else [rows] for reader in readers]
+    plans = [reader.read(part, gap) for reader, cuts in zip(readers, parts) for part in cuts]
+    heavy = [reader.heavy for reader, cuts in zip(readers, parts) for _ in cuts]
+    results = iter((yield from gather(plans, heavy)))
+    return [list(itertools.chain.from_iterable(itertools.islice(results, len(cuts)))) for cuts in parts]
 
 
 class Cursors:

@@ -43,7 +43,6 @@ from lancetable.format.schema import Field, Schema
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-METADATA_KEY: Final = "lancetable:statistics"  # in the file's schema metadata: decimal index of the global buffer
 MIN_FILE_BYTES: Final = 64 << 10  # smaller files get no zone maps
 DEFAULT_ZONE_ROWS: Final = 8192
 _ZONE_ROWS_STEP: Final = 1024
@@ -89,11 +88,6 @@ class FileStatistics:
     def num_zones(self) -> int:
         """Number of zones."""
         return len(self.zone_rows)
-
-    @property
-    def zone_starts(self) -> Int64:
-        """First row of each zone."""
-        return np.cumsum(self.zone_rows) - self.zone_rows
 
     def fold(self) -> FileStatistics:
         """Merge all zones into one for the whole file. If there are no zones, the result has none either."""
@@ -343,17 +337,13 @@ def _from_batch(
     if (zone_rows <= 0).any() or sum(zone_rows.tolist()) != num_rows:
         raise ValueError(f"zones do not sum to the {num_rows} rows of the file")
     columns: dict[int, ZoneStats] = {}
-    for position in range(1, batch.num_columns):
-        name = batch.schema.names[position]
-        if not name.isdecimal():
+    for name, array in zip(batch.schema.names[1:], batch.columns[1:]):
+        field = schema.by_id.get(int(name)) if name.isdecimal() else None
+        if field is None or (field_ids is not None and field.id not in field_ids):
             continue
-        field_id = int(name)
-        field = schema.by_id.get(field_id)
-        if field is None or (field_ids is not None and field_id not in field_ids):
-            continue
-        if field_id in columns:
-            raise ValueError(f"duplicate column for field {field_id}")
-        columns[field_id] = _check_column(batch.column(position), field, zone_rows)
+        if field.id in columns:
+            raise ValueError(f"duplicate column for field {field.id}")
+        columns[field.id] = _check_column(array, field, zone_rows)
     return FileStatistics(zone_rows, columns)
 
 

@@ -23,11 +23,11 @@ from lancetable.errors import InvalidInputError, SchemaMismatchError, Unsupporte
 from lancetable.file import pool
 from lancetable.file.column_interfaces import ColumnWriter, EncodedPage, PageOptions, holds_null
 from lancetable.file.column_numbers import number_columns
-from lancetable.file.container import ALIGNMENT, PADDING, build_tail
+from lancetable.file.container import ALIGNMENT, PADDING, STATISTICS_KEY, build_tail
 from lancetable.file.custom import check_fields
 from lancetable.file.extension import storage_array
 from lancetable.file.reader import FAMILIES
-from lancetable.file.statistics import DEFAULT_ZONE_ROWS, METADATA_KEY, MIN_FILE_BYTES, StatisticsBuilder
+from lancetable.file.statistics import DEFAULT_ZONE_ROWS, MIN_FILE_BYTES, StatisticsBuilder
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
 from lancetable.proto import file2_pb2, file_pb2
@@ -45,8 +45,6 @@ _MIN_STATISTICS_BYTES: Final = 4 << 20  # statistics of larger batches are compu
 # columns are read as fast as their statistics.
 _FEW_ROWS: Final = 2048
 _MIN_COLUMN_BYTES: Final = 16 << 10
-_SMALL_PIECE_BYTES: Final = 16 << 10  # pieces below this size are written together
-_WRITE_BYTES: Final = 1 << 20  # maximum size of pieces that are written together
 # Batches with fewer than _SMALL_ROWS rows are concatenated until they reach twice that number or one of the limits.
 _SMALL_ROWS: Final = 32 * 1024
 _MAX_JOINED_BYTES: Final = 8 << 20
@@ -73,9 +71,6 @@ class DataFileWriter:
         self._names = [field.name for field in schema.fields]
         self._types = [field.data_type for field in schema.fields]
         self._closed: WrittenFile | None = None
-        self._position = 0  # end of the file, including the bytes that are not written yet
-        self._unwritten: list[Any] = []  # small pieces of encoded bytes
-        self._unwritten_bytes = 0
 
     def close(self) -> WrittenFile:
         """Write the queued rows and the metadata, and close the file. A second call returns the same result.
@@ -84,7 +79,6 @@ class DataFileWriter:
         """
         if self._closed is None:
             written = self._finish()
-            self._drain()
             self._out.close()
             self._closed = written
         return self._closed
@@ -107,24 +101,15 @@ class DataFileWriter:
     def _finish(self) -> WrittenFile:
         raise NotImplementedError
 
-    def _put(self, data: Any, *, is_stable: bool = True) -> None:
-        """Append bytes to the file. Small pieces are written together unless their memory may change soon."""
-        size = memoryview(data).nbytes
-        self._position += size
-        if is_stable and size < _SMALL_PIECE_BYTES:
-            self._unwritten.append(data)
-            self._unwritten_bytes += size
-            if self._unwritten_bytes >= _WRITE_BYTES:
-                self._drain()
-        else:
-            self._drain()
-            self._out.write(data)
+    @property
+    def _position(self) -> int:
+        """Number of bytes written."""
+        return self._out.tell()
 
-    def _drain(self) -> None:
-        """Write all pieces. Call it before the caller may change its arrays."""
-        if self._unwritten:
-            self._out.write(b"".join(self._unwritten))
-            self._unwritten, self._unwritten_bytes = [], 0
+    def _put(self, data: Any) -> None:
+        """Append bytes."""
+        if memoryview(data).nbytes:  # stores do not accept empty arrays of numbers
+            self._out.write(data)
 
     def _check_open(self) -> None:
         if self._closed is not None:
@@ -224,13 +209,13 @@ class FileWriter(DataFileWriter):
         self._small: list[list[pa.Array]] = []  # queued small batches
         self._small_rows = self._small_bytes = 0
         self._metadata: dict[str, bytes] = dict(schema.metadata)
-        self._columns = family.writers(schema, options, self._write_buffer)
-        self._messages = [_column_message(encoding) for column in self._columns for encoding in column.column_encodings]
+        self._columns = family.writers(schema, options, self.write_blob)
+        encodings = [encoding for column in self._columns for encoding in column.column_encodings]
+        self._messages = [
+            file2_pb2.ColumnMetadata(encoding={"direct": {"encoding": encoding}}) for encoding in encodings
+        ]
         self._global_buffers: list[ByteRange] = []
-        self._zone_rows = zone_rows if statistics and schema.fields else 0  # 0 disables statistics
-        self._statistics: StatisticsBuilder | None = None
-        self._undecided: list[list[pa.Array]] = []  # first rows, before it is known if statistics pay off
-        self._undecided_rows = 0
+        self._statistics = StatisticsBuilder(schema, zone_rows) if statistics and schema.fields else None
         self._statistics_task: Future[None] | None = None
         self._num_rows = 0
 
@@ -308,23 +293,22 @@ class FileWriter(DataFileWriter):
             jobs = [(column, partial(column.write, array)) for column, array in zip(self._columns, arrays)]
             self._write_columns(jobs, num_rows >= _PARALLEL_ROWS)
         finally:
-            self._drain()
             if not stable:
                 self._wait_for_statistics()
 
     def add_global_buffer(self, data: Buffer) -> int:
         """Write a global buffer and return its number, from 1 on. Raises InvalidInputError if the file is closed."""
         self._check_open()
-        start = self._write_buffer(data)
+        start = self.write_blob(data)
         self._global_buffers.append(ByteRange(start, self._position))
         self._pad()
-        self._drain()
         return len(self._global_buffers)
 
     def write_blob(self, data: Buffer) -> int:
         """Write the bytes of a blob at an aligned position between the pages and return the position."""
-        start = self._write_buffer(data)
-        self._drain()
+        self._pad()
+        start = self._position
+        self._put(data)
         return start
 
     def add_schema_metadata(self, key: str, value: str | bytes) -> None:
@@ -335,10 +319,9 @@ class FileWriter(DataFileWriter):
         self._write_small()
         self._write_columns([(column, column.finish) for column in self._columns], self._num_rows >= _PARALLEL_ROWS)
         self._wait_for_statistics()
-        if self._statistics is None and self._undecided and self._position >= _MIN_COLUMN_BYTES * len(self._messages):
-            self._open_statistics()
-        if self._statistics is not None and self._position >= MIN_FILE_BYTES:
-            self.add_schema_metadata(METADATA_KEY, str(self.add_global_buffer(self._statistics.finish())))
+        min_bytes = 0 if self._num_rows >= _FEW_ROWS else _MIN_COLUMN_BYTES * len(self._messages)
+        if self._statistics is not None and self._position >= max(MIN_FILE_BYTES, min_bytes):
+            self.add_schema_metadata(STATISTICS_KEY, str(self.add_global_buffer(self._statistics.finish())))
         self._pad()
         descriptor = file_pb2.FileDescriptor(
             schema=file_pb2.Schema(fields=self._schema.to_protos(), metadata=self._metadata), length=self._num_rows
@@ -357,15 +340,9 @@ class FileWriter(DataFileWriter):
 
     def _add_to_statistics(self, arrays: list[pa.Array]) -> None:
         """Add rows to the statistics; for a large batch on the pool, in parallel with its encoding."""
-        if not self._zone_rows or not arrays:
-            return
         statistics = self._statistics
         if statistics is None:
-            self._undecided_rows += len(arrays[0])
-            if self._undecided_rows < _FEW_ROWS and sum([array.nbytes for array in arrays]) < _MAX_JOINED_BYTES:
-                self._undecided.append(arrays)
-                return
-            statistics = self._open_statistics()
+            return
         batch = pa.RecordBatch.from_arrays(arrays, self._names)
         self._wait_for_statistics()
         large = batch.num_rows * statistics.row_bytes >= _MIN_STATISTICS_BYTES
@@ -373,14 +350,6 @@ class FileWriter(DataFileWriter):
             self._statistics_task = pool.pool().submit(statistics.add, batch)
         else:
             statistics.add(batch)
-
-    def _open_statistics(self) -> StatisticsBuilder:
-        """Create the statistics and add the rows collected so far."""
-        self._statistics = StatisticsBuilder(self._schema, self._zone_rows)
-        for arrays in self._undecided:
-            self._statistics.add(pa.RecordBatch.from_arrays(arrays, self._names))
-        self._undecided = []
-        return self._statistics
 
     def _wait_for_statistics(self) -> None:
         """Wait until all rows are added to the statistics."""
@@ -393,21 +362,16 @@ class FileWriter(DataFileWriter):
     ) -> None:
         """Write the pages of one column after the other; for large batches the pool encodes columns in advance."""
         threads = pool.size() if many_rows and len(jobs) > 1 and not pool.in_worker() else 1
-        if threads < 2:
-            for _, encode in jobs:
-                self._write_pages(encode())
-            return
         waiting: deque[Future[list[EncodedPage]]] = deque()
         try:
             for column, encode in jobs:
-                if not column.concurrent:
-                    while waiting:
-                        self._write_pages(waiting.popleft().result())
-                    self._write_pages(encode())
-                    continue
-                if len(waiting) > threads:
+                is_concurrent = column.concurrent and threads > 1
+                while waiting and (len(waiting) > threads or not is_concurrent):
                     self._write_pages(waiting.popleft().result())
-                waiting.append(pool.pool().submit(list, encode()))
+                if is_concurrent:
+                    waiting.append(pool.pool().submit(list, encode()))
+                else:
+                    self._write_pages(encode())
             while waiting:
                 self._write_pages(waiting.popleft().result())
         finally:
@@ -422,10 +386,8 @@ class FileWriter(DataFileWriter):
             for pieces in page.buffers:
                 self._pad()
                 start = self._position
-                # Each piece of an iterator must be written before the next one is requested; see `BufferPieces`.
-                is_stable = isinstance(pieces, tuple | list)
                 for piece in pieces:
-                    self._put(piece, is_stable=is_stable)
+                    self._put(piece)
                 message.buffer_offsets.append(start)
                 message.buffer_sizes.append(self._position - start)
             self._pad()
@@ -434,22 +396,10 @@ class FileWriter(DataFileWriter):
             if page.priority:
                 message.priority = page.priority
 
-    def _write_buffer(self, data: Buffer) -> int:
-        self._pad()
-        start = self._position
-        self._put(data)
-        return start
-
     def _pad(self) -> None:
         over = self._position % len(self._padding)
         if over:
             self._put(self._padding[over:])
-
-
-def _column_message(encoding: bytes) -> file2_pb2.ColumnMetadata:
-    message = file2_pb2.ColumnMetadata()
-    message.encoding.direct.encoding = encoding
-    return message
 
 
 def _checked_alignment(alignment: int) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -54,14 +54,19 @@ class RowRanges:
         return zip(self.starts.tolist(), (self.ends - self.starts).tolist(), strict=True)
 
 
-class Summary(Protocol):
-    """Accumulator of the statistics of one leaf."""
+class Summary:
+    """Accumulator of the statistics of one leaf. This base class counts nulls."""
+
+    def __init__(self) -> None:
+        self._nulls: list[Int64] = []
 
     def add(self, array: pa.Array, ranges: RowRanges) -> None:
         """Add the values of a batch."""
+        self._nulls.append(_null_counts(array, ranges))
 
     def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
         """Return the statistics. `firsts` has the number of the first range of each zone."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,23 +203,18 @@ def values_of(array: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
 
 
-class _NullSummary:
+class _NullSummary(Summary):
     """Null counts of arrays of any type."""
-
-    def __init__(self) -> None:
-        self._nulls: list[Int64] = []
-
-    def add(self, array: pa.Array, ranges: RowRanges) -> None:
-        self._nulls.append(_null_counts(array, ranges))
 
     def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
         return ZoneStats(_sums(self._nulls, firsts), None, None, None)
 
 
-class _NumberSummary:
+class _NumberSummary(Summary):
     """Bounds of integers, temporal types and floating point numbers. NaN is counted but does not affect bounds."""
 
     def __init__(self, kind: pa.DataType) -> None:
+        super().__init__()
         self._kind = kind
         self._dtype = np.dtype(number_dtype(kind))
         self._pieces: list[zones.Bounds] = []
@@ -243,15 +243,15 @@ class _NumberSummary:
         return ZoneStats(nulls, array_of(self._kind, low), array_of(self._kind, high), nans)
 
 
-class _BoolSummary:
+class _BoolSummary(Summary):
     """Bounds of booleans, where false is less than true."""
 
     def __init__(self) -> None:
-        self._nulls: list[Int64] = []
+        super().__init__()
         self._trues: list[Int64] = []
 
     def add(self, array: pa.Array, ranges: RowRanges) -> None:
-        self._nulls.append(_null_counts(array, ranges))
+        super().add(array, ranges)
         self._trues.append(_true_counts(array, ranges))
 
     def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
@@ -261,17 +261,17 @@ class _BoolSummary:
         return ZoneStats(nulls, pa.array(low), pa.array(high), None)
 
 
-class _ScalarSummary:
+class _ScalarSummary(Summary):
     """Base for types whose bounds are taken from the array and, if a zone has several ranges, compared in Python."""
 
     def __init__(self, kind: pa.DataType) -> None:
+        super().__init__()
         self._kind = kind
-        self._nulls: list[Int64] = []
         self._low: list[pa.Array] = []  # one bound per range, null if all values are null
         self._high: list[pa.Array] = []
 
     def add(self, array: pa.Array, ranges: RowRanges) -> None:
-        self._nulls.append(_null_counts(array, ranges))
+        super().add(array, ranges)
         rows = self._extremes(array, ranges) if len(array) else None
         if rows is not None:
             low, high = (array.take(pa.array(indices, mask=indices < 0)) for indices in rows)

@@ -13,10 +13,10 @@ from lance.file import LanceFileWriter as OracleWriter
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file.column_numbers import column_map
-from lancetable.file.container import FileMetadata
+from lancetable.file.container import STATISTICS_KEY, FileMetadata
 from lancetable.file.encodings_v2_0.base import encoding_of
 from lancetable.file.reader import open_data_file, read_columns
-from lancetable.file.statistics import METADATA_KEY, parse_statistics
+from lancetable.file.statistics import parse_statistics
 from lancetable.file.writer import FileWriter, WrittenFile
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
@@ -279,7 +279,7 @@ def test_statistics_are_written_for_large_files() -> None:
     values = np.arange(100_000)
     meta = write(store, [one_column(pa.array(values))])
     assert meta.statistics_index == 1
-    assert meta.schema_metadata[METADATA_KEY] == b"1"
+    assert meta.schema_metadata[STATISTICS_KEY] == b"1"
     statistics = parse_statistics(store.read("f", *meta.global_buffers[1]), meta.schema, meta.num_rows)
     assert statistics is not None
     assert statistics.columns[0].max.to_pylist()[0] == 8191
@@ -325,4 +325,4 @@ def test_statistics_of_files_with_few_rows() -> None:
             for batch in table.to_batches():
                 writer.write(batch)
         metadata = open_data_file(store, "f")
-        assert (METADATA_KEY in metadata.schema.metadata) is expected
+        assert (STATISTICS_KEY in metadata.schema.metadata) is expected

@@ -44,9 +44,6 @@ class BlobKind(IntEnum):
     MANAGED_BASE = 5
 
 
-DESCRIPTION: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
-"""Description of a version 1 blob. Size 0 means an empty blob if the position is 0, and null otherwise."""
-
 DESCRIPTION_V2: Final = pa.struct(
     [
         pa.field("kind", pa.uint8(), False),

@@ -343,10 +343,7 @@ def plain_field(field: pa.Field) -> pa.Field:
 def with_fields(field: pa.Field, make: Callable[[pa.Field], pa.Field]) -> pa.Field:
     """Apply `make` to the direct children of a struct or list field; return the same field if none changes."""
     kind = field.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        children = [kind.value_field]
-    else:
-        children = list(kind) if pa.types.is_struct(kind) else []
+    children = _children(kind)
     replaced = list(map(make, children))
     if all(new.equals(old, check_metadata=True) for new, old in zip(replaced, children)):
         return field
@@ -357,12 +354,13 @@ def with_fields(field: pa.Field, make: Callable[[pa.Field], pa.Field]) -> pa.Fie
 
 def holds_prepared(field: pa.Field) -> bool:
     """Return True if the field is that of a prepared column or contains one in structs and lists."""
-    kind = field.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return holds_prepared(kind.value_field)
-    if is_prepared(field):
-        return True
-    return bool(pa.types.is_struct(kind)) and any(map(holds_prepared, kind))
+    return is_prepared(field) or any(map(holds_prepared, _children(field.type)))
+
+
+def _children(kind: pa.DataType) -> list[pa.Field]:
+    """Return the child fields of a struct or list type, and an empty list for other types."""
+    is_nested = pa.types.is_struct(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return [kind.field(number) for number in range(kind.num_fields)] if is_nested else []
 
 
 def describe_prepared(array: pa.Array, sink: BlobSink) -> pa.StructArray:
@@ -434,6 +432,6 @@ def _sizes(values: Sequence[int]) -> npt.NDArray[np.uint64]:
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    views = getattr(pa.types, "is_binary_view", lambda _: False)
-    checks = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, views)
+    types = pa.types
+    checks = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
     return any(check(kind) for check in checks)

@@ -18,9 +18,10 @@ from google.protobuf.message import DecodeError
 
 from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
 from lancetable.file.column_interfaces import BufferPieces, Decoded
-from lancetable.file.container import BufferRef, Page
+from lancetable.file.container import BufferRef, ColumnPages, Page
 from lancetable.file.custom import PageEncoding, custom_page, on_change, read_custom
-from lancetable.file.fetch import ReadPlan, Slots, positions
+from lancetable.file.fetch import ReadPlan, Rows, Slots, gather, positions
+from lancetable.file.page_rows import page_cuts, split_rows
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
 if TYPE_CHECKING:
@@ -200,6 +201,28 @@ def refused(error: LanceError) -> ReadPlan[Any]:
     """Return a plan that raises `error` when it is started."""
     yield from ()
     raise error
+
+
+class PagedReader:
+    """Base of the readers of one column that read each page by itself; see `ColumnReader`."""
+
+    heavy: bool = True
+
+    def __init__(self, pages: ColumnPages, data_type: pa.DataType) -> None:
+        self._pages = pages
+        self._type = data_type
+        self.num_rows = pages.num_rows
+
+    def cuts(self, rows: range) -> list[range]:
+        return page_cuts(self._pages.starts, rows)
+
+    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+        parts = split_rows(self._pages, rows)
+        return (yield from gather([self._read_page(number, within, gap) for number, within in parts]))
+
+    def _read_page(self, number: int, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
+        """Plan reading rows of one page."""
+        raise NotImplementedError
 
 
 class BufferList:

@@ -43,9 +43,7 @@ class Binary(ParsedMessage):
     null_adjustment: int
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
-        dtype = varbin.offset_dtype(data_type)
-        if dtype is None:
-            raise page.corrupt("an encoding of strings or binaries for another type", found=str(data_type))
+        dtype = checked_offset_dtype(page, data_type)
         if self.null_adjustment == 0:
             raise page.corrupt("the null adjustment is 0")
         rows = positions(slots)
@@ -71,20 +69,15 @@ class Binary(ParsedMessage):
         else:
             end_rows = range(max(rows.start - 1, 0), rows.stop)
             stored = yield from fetch_ends(ends, page, length, end_rows, MAPPED)
-        base = 0
-        if rows.start:
-            base = self._end(stored[0])
-            stored = stored[1:]
         whole = data if data is not None else (yield from self._decompressed(page, content, length))
         size = page.buffer(content.buffer).end - page.buffer(content.buffer).start if whole is None else len(whole)
-        offsets, valid = varbin.offsets_from_ends(stored, self.null_adjustment, size, dtype, base)
+        offsets, validity, base = offsets_of_range(stored, rows, self.null_adjustment, size, dtype)
         end = base + int(offsets[-1])
         if whole is None:
             start = page.buffer(content.buffer).start
             (data,) = yield (ByteRange(start + base, start + end),)
         else:
             data = whole[base:end]
-        validity = None if valid is None else varbin.pack_validity(valid)
         return Decoded(len(rows), (pa.py_buffer(offsets), pa.py_buffer(data)), validity)
 
     def _read_rows(
@@ -119,11 +112,15 @@ class Binary(ParsedMessage):
             return None
         last = yield from fetch_ends(self.indices, page, length, range(length - 1, length), MAPPED)
         # The last end is the largest one; otherwise the page is corrupt, which is detected later.
-        return (yield from content.fetch_all(page, self._end(last[0])))
+        return (yield from content.fetch_all(page, _end(last[0], self.null_adjustment)))
 
-    def _end(self, stored: np.uint64) -> int:
-        end = int(stored)
-        return end - self.null_adjustment if end >= self.null_adjustment else end
+
+def checked_offset_dtype(page: Page, data_type: pa.DataType) -> np.dtype[Any]:
+    """Return the type of the offsets of strings or binaries. Raises CorruptFileError for other types."""
+    dtype = varbin.offset_dtype(data_type)
+    if dtype is None:
+        raise page.corrupt("an encoding of strings or binaries for another type", found=str(data_type))
+    return dtype
 
 
 def unwrap(encoding: ArrayEncoding) -> ArrayEncoding:
@@ -151,6 +148,27 @@ def fetch_ends(
             raise page.corrupt("offsets are nullable")
         data = decoded.buffers[0]
     return np.frombuffer(data, "<u8", len(rows))
+
+
+def offsets_of_range(
+    stored: npt.NDArray[np.uint64], rows: range, adjustment: int, limit: int, dtype: np.dtype[Any]
+) -> tuple[npt.NDArray[Any], pa.Buffer | None, int]:
+    """Convert the stored ends of `rows`, after the end of the previous row if there is one, to Arrow offsets.
+
+    Returns offsets from 0 on, the validity bitmap or None, and the start of the first value. Raises CorruptFileError if
+    the ends are invalid or exceed `limit`.
+    """
+    base = 0
+    if rows.start:
+        base = _end(stored[0], adjustment)
+        stored = stored[1:]
+    offsets, valid = varbin.offsets_from_ends(stored, adjustment, limit, dtype, base)
+    return offsets, None if valid is None else varbin.pack_validity(valid), base
+
+
+def _end(stored: np.uint64, adjustment: int) -> int:
+    end = int(stored)
+    return end - adjustment if end >= adjustment else end
 
 
 def fetch_spans(
@@ -198,21 +216,28 @@ def fetch_spans(
         end_rows = np.union1d(rows, np.maximum(rows - 1, 0))
         positions_of_ends = np.searchsorted(end_rows, rows)
     stored = yield from fetch_ends(indices, page, length, end_rows, gap)
-    ends = stored[positions_of_ends]
-    before = stored[np.maximum(positions_of_ends - 1, 0)]
-    limit = np.uint64(adjustment)
-    valid = None
-    if int(ends.max()) >= adjustment:
-        valid = ends < limit
-        ends = np.minimum(ends, ends - limit)  # subtracts from nulls only: the difference wraps around for others
-    before = np.minimum(before, before - limit)
-    if rows[0] == 0:
-        before[0] = 0
-    if int(ends.max()) > _MAX_INT64 or (before > ends).any() or (ends[:-1] > before[1:]).any():
+    starts, ends, valid = spans_of(stored, positions_of_ends, rows == 0, np.uint64(adjustment))
+    if int(ends.max()) > _MAX_INT64 or (starts > ends).any() or (ends[:-1] > starts[1:]).any():
         raise page.corrupt("a value ends before it starts")
-    starts = before.view(np.int64)
-    stops = ends.view(np.int64)
-    return starts, stops if valid is None else np.where(valid, stops, starts), valid
+    return starts.view(np.int64), (ends if valid is None else np.where(valid, ends, starts)).view(np.int64), valid
+
+
+def spans_of(
+    stored: npt.NDArray[np.uint64], indices: npt.NDArray[np.int64], is_first: npt.NDArray[np.bool_], adjustment: Any
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.bool_] | None]:
+    """Return start, end and validity (None if all are valid) of values from the stored ends at `indices`.
+
+    `is_first` marks the values that begin at 0 because they are the first ones of their page. `adjustment` is one null
+    adjustment, or one for each value. The spans are not checked.
+    """
+    ends, starts = stored.take(indices), stored.take(np.maximum(indices - 1, 0))
+    valid = ends < adjustment
+    all_valid = bool(valid.all())
+    if not all_valid:
+        ends = np.minimum(ends, ends - adjustment)  # subtracts from nulls only: the difference wraps around for others
+    starts = np.minimum(starts, starts - adjustment)
+    starts[is_first] = 0
+    return starts, ends, None if all_valid else valid
 
 
 def select_spans(
@@ -251,9 +276,10 @@ def encode_binary(
     arrays: Sequence[pa.Array], buffers: BufferList, compression: str = "", level: int | None = None
 ) -> Binary:
     """Encode strings or binaries of one type. Their bytes, including those of nulls, are not copied."""
-    spans = _spans_of(arrays)
+    # The start of the first value and the end of the last value of each array.
+    spans = [(int(offsets[0]), int(offsets[-1])) for offsets in map(varbin.offsets_of, arrays)]
     adjustment = sum(stop - start for start, stop in spans) + 1
-    indices = Flat(64, buffers.add(_Ends(arrays, spans, adjustment)))
+    indices = Flat(64, buffers.add(_stored_ends(arrays, spans, adjustment)))
     pieces: list[Any] = []
     for array, (start, stop) in zip(arrays, spans):
         if stop > start:
@@ -263,37 +289,27 @@ def encode_binary(
     return Binary(Nullable(indices), Flat(8, buffers.add(pieces), compression, level), adjustment)
 
 
-def _spans_of(arrays: Sequence[pa.Array]) -> list[tuple[int, int]]:
-    """Return the start of the first value and the end of the last value of each array."""
-    return [(int(offsets[0]), int(offsets[-1])) for offsets in map(varbin.offsets_of, arrays)]
-
-
-class _Ends:
-    """Iterable of blocks of stored ends, computed while they are written.
+def _stored_ends(
+    arrays: Sequence[pa.Array], spans: Sequence[tuple[int, int]], adjustment: int
+) -> Iterator[npt.NDArray[np.uint64]]:
+    """Yield blocks of stored ends, computed while they are written.
 
     All blocks use the same memory, which stays in the CPU cache. A block is valid until the next one is requested.
     """
-
-    __slots__ = ("_adjustment", "_arrays", "_spans")
-
-    def __init__(self, arrays: Sequence[pa.Array], spans: Sequence[tuple[int, int]], adjustment: int) -> None:
-        self._arrays, self._spans, self._adjustment = arrays, spans, adjustment
-
-    def __iter__(self) -> Iterator[npt.NDArray[np.uint64]]:
-        memory = np.empty(_BLOCK_ROWS, np.int64)
-        base = 0
-        for array, (start, stop) in zip(self._arrays, self._spans):
-            offsets = varbin.offsets_of(array)
-            nulls = nulls_of(array) if array.null_count else None
-            for first in range(0, len(array), _BLOCK_ROWS):
-                last = min(first + _BLOCK_ROWS, len(array))
-                block = memory[: last - first]
-                np.add(offsets[first + 1 : last + 1], base - start, out=block, dtype=np.int64)
-                if nulls is not None:
-                    # Multiplication is faster than a masked addition, which tests the mask for each value.
-                    block += np.multiply(nulls[first:last], self._adjustment, dtype=np.int64)
-                yield block.view(np.uint64)
-            base += stop - start
+    memory = np.empty(_BLOCK_ROWS, np.int64)
+    base = 0
+    for array, (start, stop) in zip(arrays, spans):
+        offsets = varbin.offsets_of(array)
+        nulls = nulls_of(array) if array.null_count else None
+        for first in range(0, len(array), _BLOCK_ROWS):
+            last = min(first + _BLOCK_ROWS, len(array))
+            block = memory[: last - first]
+            np.add(offsets[first + 1 : last + 1], base - start, out=block, dtype=np.int64)
+            if nulls is not None:
+                # Multiplication is faster than a masked addition, which tests the mask for each value.
+                block += np.multiply(nulls[first:last], adjustment, dtype=np.int64)
+            yield block.view(np.uint64)
+        base += stop - start
 
 
 def nulls_of(array: pa.Array) -> npt.NDArray[np.uint8]:

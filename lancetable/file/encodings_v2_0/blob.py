@@ -19,12 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.file.container import ColumnPages
-from lancetable.file.encodings_v2_0.base import encoding_of
+from lancetable.file.encodings_v2_0.base import PagedReader, encoding_of
 from lancetable.file.encodings_v2_0.binary import select_spans
 from lancetable.file.encodings_v2_0.packed_struct import PackedStruct
-from lancetable.file.fetch import ReadPlan, Rows, cluster, gather, join
+from lancetable.file.fetch import ReadPlan, Rows, cluster, join
 from lancetable.file.kernels import varbin
-from lancetable.file.page_rows import page_cuts, split_rows
 from lancetable.format.schema import Field
 from lancetable.store.base import ByteRange
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from lancetable.file.container import Page
 
 DESCRIPTOR: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
-"""Type of the values in the pages of a blob column."""
+"""Type of the values in the pages of a blob column. Size 0 means an empty blob at position 0, otherwise a null."""
 
 _NULL_POSITION: Final = 1
 _ALIGNMENT: Final = 64
@@ -41,37 +40,24 @@ _ALIGNMENT: Final = 64
 _SMALL_BYTES: Final = 4096
 
 
-class BlobReader:
+class BlobReader(PagedReader):
     """Reader of a blob column that returns bytes or descriptors."""
 
-    __slots__ = ("_descriptors_only", "_pages", "_type", "heavy", "num_rows")
-
     def __init__(self, pages: ColumnPages, field: Field) -> None:
-        self._pages = pages
-        self._type = field.data_type
-        self._descriptors_only = field.is_struct
-        self.num_rows = pages.num_rows
-        self.heavy = not self._descriptors_only
-        expected = DESCRIPTOR if self._descriptors_only else pa.large_binary()
+        super().__init__(pages, field.data_type)
+        self.heavy = not field.is_struct
+        expected = pa.large_binary() if self.heavy else DESCRIPTOR
         if self._type != expected:
             raise pages.file.corrupt(f"wrong type of field {field.name!r} for a blob column", expected, self._type)
 
-    def cuts(self, rows: range) -> list[range]:
-        """Split rows at page boundaries; see `ColumnReader`."""
-        return page_cuts(self._pages.starts, rows)
-
-    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
-        """Plan reading rows; see `ColumnReader`. Raises CorruptFileError if a blob exceeds the file."""
-        parts = split_rows(self._pages, rows)
-        return (yield from gather([self._read_page(self._pages.page(number), within, gap) for number, within in parts]))
-
-    def _read_page(self, page: Page, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
+    def _read_page(self, number: int, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
+        page = self._pages.page(number)
         encoding = encoding_of(page)
         if not isinstance(encoding, PackedStruct):
             raise page.corrupt("wrong encoding of blob descriptors", "packed_struct", encoding.oneof_case)
         decoded = yield from encoding.read(page, DESCRIPTOR, page.length, rows, gap)
         descriptors = decoded.to_array(DESCRIPTOR)
-        if self._descriptors_only:
+        if not self.heavy:
             return descriptors
         positions = np.asarray(descriptors.field(0))
         sizes = np.asarray(descriptors.field(1))

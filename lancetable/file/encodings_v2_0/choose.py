@@ -15,7 +15,7 @@ The kind of Nullable is chosen for each page. Field metadata `lance-encoding:com
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, pack_
 from lancetable.file.encodings_v2_0.binary import encode_binary
 from lancetable.file.encodings_v2_0.dictionary import encode_dictionary, encode_strings, probe_strings
 from lancetable.file.encodings_v2_0.fixed_size_list import encode_fixed_size_lists
-from lancetable.file.encodings_v2_0.flat import Flat, encode_values, value_width
+from lancetable.file.encodings_v2_0.flat import encode_values, value_width
 from lancetable.file.encodings_v2_0.fsst import encode_fsst
 from lancetable.file.encodings_v2_0.nullable import Nullable, encode_nullable
 from lancetable.file.encodings_v2_0.packed_struct import encode_packed
@@ -50,30 +50,15 @@ def encode_page(column: int, field: Field, arrays: Sequence[pa.Array]) -> Encode
         return EncodedPage(column, len(array), pieces, message)
     buffers = BufferList()
     encoding = _encode_field(field, arrays, buffers)
-    if isinstance(encoding, Nullable) and isinstance(encoding.values, Flat):
-        message = _pack_cached(encoding)
-    else:
-        message = pack_page(encoding)
-    return EncodedPage(column, sum(map(len, arrays)), buffers.buffers, message)
-
-
-@lru_cache(maxsize=64)
-def _pack_cached(encoding: Nullable) -> bytes:
-    """Serialize the encoding of plain values; the result is cached because most columns of a file share it."""
-    return pack_page(encoding)
+    return EncodedPage(column, sum(map(len, arrays)), buffers.buffers, pack_page(encoding))
 
 
 def _encode_field(field: Field, arrays: Sequence[pa.Array], buffers: BufferList) -> ArrayEncoding:
     data_type = arrays[0].type
     if pa.types.is_struct(data_type):
         return encode_packed(arrays, field, buffers)
-    if _is_binary_like(data_type):
-        return _encode_binary_like(field, arrays, buffers)
-    return _encode_array(arrays, buffers)
-
-
-def _encode_binary_like(field: Field, arrays: Sequence[pa.Array], buffers: BufferList) -> ArrayEncoding:
-    data_type = arrays[0].type
+    if offset_dtype(data_type) is None:
+        return _encode_array(arrays, buffers)
     if pa.types.is_string(data_type) and probe_strings(arrays):
         dictionary = encode_strings(arrays, buffers)
         if dictionary is not None:
@@ -92,13 +77,9 @@ def _encode_array(arrays: Sequence[pa.Array], buffers: BufferList) -> ArrayEncod
         return encode_nullable(arrays, buffers, partial(encode_fixed_size_lists, items=_encode_array))
     if pa.types.is_dictionary(data_type):
         return encode_dictionary(arrays, buffers, _encode_array)
-    if _is_binary_like(data_type):
+    if offset_dtype(data_type) is not None:
         return encode_binary(arrays, buffers)
     return encode_nullable(arrays, buffers, encode_values)
-
-
-def _is_binary_like(data_type: pa.DataType) -> bool:
-    return offset_dtype(data_type) is not None
 
 
 def _compression(field: Field) -> tuple[str, int | None]:
@@ -140,10 +121,10 @@ def _check_leaf(name: str, data_type: pa.DataType) -> None:
             raise _unsupported(name, f"a fixed-size list of {item_type}")
         _check_leaf(name, item_type)
     elif types.is_dictionary(data_type):
-        if value_width(data_type.value_type) == 0 and not _is_binary_like(data_type.value_type):
+        if value_width(data_type.value_type) == 0 and offset_dtype(data_type.value_type) is None:
             raise _unsupported(name, f"a dictionary of {data_type.value_type}")
-    elif not (
-        types.is_null(data_type) or types.is_struct(data_type) or _is_binary_like(data_type) or value_width(data_type)
+    elif offset_dtype(data_type) is None and not (
+        types.is_null(data_type) or types.is_struct(data_type) or value_width(data_type)
     ):
         raise _unsupported(name, str(data_type))
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.column_interfaces import ColumnReader
 from lancetable.file.container import ColumnPages, FileMetadata, Page
-from lancetable.file.encodings_v2_0.base import COLUMN_URL, unpack_any
+from lancetable.file.encodings_v2_0.base import COLUMN_URL, PagedReader, unpack_any
 from lancetable.file.encodings_v2_0.binary import unwrap
 from lancetable.file.encodings_v2_0.bitpacked import Bitpacked, BitpackedForNonNeg
 from lancetable.file.encodings_v2_0.blob import BlobReader
@@ -32,7 +32,7 @@ from lancetable.file.encodings_v2_0.registry import encoding_of
 from lancetable.file.encodings_v2_0.scattered import Scattered
 from lancetable.file.fetch import MAPPED, ReadPlan, Rows, gather
 from lancetable.file.kernels import varbin
-from lancetable.file.page_rows import align_rows, page_cuts, split_rows
+from lancetable.file.page_rows import align_rows
 from lancetable.format.schema import Field
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
@@ -55,7 +55,7 @@ def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> 
     if field.is_list:
         if pages is None:
             raise file.corrupt(f"no column for the offsets of field {field.name!r}")
-        return ListReader(pages, field, _open_child(file, field.children[0], columns, None))
+        return ListReader(pages, field, open_field(file, field.children[0], columns))
     if field.is_struct:
         return _open_struct(file, field, columns, pages)
     assert pages is not None and index is not None
@@ -74,34 +74,25 @@ def has_no_nulls(pages: ColumnPages) -> bool:
     return all(isinstance(encoding, (Flat, Bitpacked, BitpackedForNonNeg)) for encoding in encodings)
 
 
-def _open_child(file: FileMetadata, field: Field, columns: Mapping[int, int], num_rows: int | None) -> ColumnReader:
-    if num_rows is not None and all(part.id not in columns for part in field.walk()):
-        return NullReader(field.data_type, num_rows)
-    return open_field(file, field, columns)
-
-
 def _open_struct(
     file: FileMetadata, field: Field, columns: Mapping[int, int], pages: ColumnPages | None
 ) -> ColumnReader:
     if pages is not None and len(pages) and encoding_of(pages.page(0)).oneof_case == "packed_struct":
         stored = file.schema.by_id.get(field.id, field)
         return PackedReader(pages, stored.data_type, field.data_type)
-    present = [child for child in field.children if any(part.id in columns for part in child.walk())]
-    num_rows = None if pages is None else pages.num_rows
-    if num_rows is None and not present:
+    readers = {
+        child.id: open_field(file, child, columns)
+        for child in field.children
+        if any(part.id in columns for part in child.walk())
+    }
+    if pages is None and not readers:
         raise file.corrupt(f"no column for field {field.name!r}", f"a column for field id {field.id}")
-    readers = {child.id: open_field(file, child, columns) for child in present}
-    for child in present:
-        if num_rows is None:
-            num_rows = readers[child.id].num_rows
-        if readers[child.id].num_rows != num_rows:
-            raise file.corrupt(
-                f"struct {field.name!r} and its child {child.name!r} differ in length",
-                num_rows,
-                readers[child.id].num_rows,
-            )
-    assert num_rows is not None
+    num_rows = next(iter(readers.values())).num_rows if pages is None else pages.num_rows
     children = [readers.get(child.id) or NullReader(child.data_type, num_rows) for child in field.children]
+    for child, reader in zip(field.children, children):
+        if reader.num_rows != num_rows:
+            what = f"struct {field.name!r} and its child {child.name!r} differ in length"
+            raise file.corrupt(what, num_rows, reader.num_rows)
     return StructReader(children, field.data_type, num_rows)
 
 
@@ -128,14 +119,12 @@ def _parse_column(data: bytes) -> str:
 # ----------------------------------------------------------------------------------------------------------- readers
 
 
-class LeafReader:
+class LeafReader(PagedReader):
     """Reader of a field in one column."""
 
     def __init__(self, pages: ColumnPages, data_type: pa.DataType) -> None:
-        self._pages = pages
-        self._type = data_type
+        super().__init__(pages, data_type)
         self._scattered: Scattered | None = None
-        self.num_rows = pages.num_rows
         while pa.types.is_fixed_size_list(data_type):
             data_type = data_type.value_type
         self.heavy = value_width(data_type) == 0
@@ -143,7 +132,7 @@ class LeafReader:
     def cuts(self, rows: range) -> list[range]:
         if len(self._pages) == 1 and len(rows) < 2 * _PART_ROWS:
             return [rows]
-        cuts = page_cuts(self._pages.starts, rows)
+        cuts = super().cuts(rows)
         if not pa.types.is_string(self._type) or all(len(cut) < 2 * _PART_ROWS for cut in cuts):
             return cuts
         # Expanding a dictionary is expensive, and splitting its rows is free, so several threads share such a page.
@@ -155,16 +144,22 @@ class LeafReader:
         return parts
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+        plan = super().read(rows, gap)
         if gap == MAPPED and isinstance(rows, np.ndarray) and len(self._pages) > 1:
-            if self._scattered is None:
-                self._scattered = Scattered(self._pages, self._type)
-            array = yield from self._scattered.read(rows)
-            if array is not None:
-                return [array]
-        parts = split_rows(self._pages, rows)
-        return (yield from gather([self._read_page(self._pages.page(number), within, gap) for number, within in parts]))
+            return self._read_scattered(rows, plan)
+        return plan
 
-    def _read_page(self, page: Page, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
+    def _read_scattered(
+        self, rows: npt.NDArray[np.int64], by_page: ReadPlan[list[pa.Array]]
+    ) -> ReadPlan[list[pa.Array]]:
+        """Plan reading rows in one step if possible, otherwise `by_page`."""
+        if self._scattered is None:
+            self._scattered = Scattered(self._pages, self._type)
+        array = yield from self._scattered.read(rows)
+        return (yield from by_page) if array is None else [array]
+
+    def _read_page(self, number: int, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
+        page = self._pages.page(number)
         encoding = page.decoder
         if encoding is None:
             encoding = page.decoder = unwrap(encoding_of(page))
@@ -212,10 +207,9 @@ class StructReader:
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
         parts = yield from gather([child.read(rows, gap) for child in self.children])
         aligned = align_rows(parts, len(rows), len, lambda array, start, stop: array.slice(start, stop - start))
-        return [self._assemble(children, count) for count, children in aligned]
-
-    def _assemble(self, children: list[pa.Array], count: int) -> pa.Array:
-        return pa.Array.from_buffers(self.data_type, count, [None], 0, children=children)
+        return [
+            pa.Array.from_buffers(self.data_type, count, [None], 0, children=children) for count, children in aligned
+        ]
 
 
 class PackedReader(LeafReader):
@@ -230,37 +224,27 @@ class PackedReader(LeafReader):
         data_type = self._selected_type
         if arrays[0].type.equals(data_type):
             return arrays
-        selections = [[array.field(field.name) for field in data_type] for array in arrays]
         return [
-            pa.Array.from_buffers(data_type, len(array), [None], 0, children=children)
-            for array, children in zip(arrays, selections)
+            pa.Array.from_buffers(
+                data_type, len(array), [None], 0, children=[array.field(child.name) for child in data_type]
+            )
+            for array in arrays
         ]
 
 
-class ListReader:
+class ListReader(PagedReader):
     """Reader of lists: ends from their own column, items from the columns of the child field."""
 
-    heavy = True
-
     def __init__(self, pages: ColumnPages, field: Field, items: ColumnReader) -> None:
-        self._pages = pages
-        self._type = field.data_type
+        super().__init__(pages, field.data_type)
         self._items = items
         self._dtype = np.dtype("<i8" if field.logical_type.startswith("large_") else "<i4")
-        self.num_rows = pages.num_rows
         counts = (self._encoding(number).num_items for number in range(len(pages)))
         self._bases = list(itertools.accumulate(counts, initial=0))  # first item of each page
         if self._bases[-1] != items.num_rows:
             raise pages.file.corrupt(
                 f"the lists of column {pages.index} have the wrong number of items", items.num_rows, self._bases[-1]
             )
-
-    def cuts(self, rows: range) -> list[range]:
-        return page_cuts(self._pages.starts, rows)
-
-    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
-        parts = split_rows(self._pages, rows)
-        return (yield from gather([self._read_page(number, within, gap) for number, within in parts]))
 
     def _read_page(self, number: int, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
         page, encoding, base = self._pages.page(number), self._encoding(number), self._bases[number]

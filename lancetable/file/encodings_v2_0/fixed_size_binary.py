@@ -16,10 +16,9 @@ import pyarrow as pa
 from lancetable.file.column_interfaces import Decoded
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, ParsedMessage
-from lancetable.file.encodings_v2_0.binary import check_strings, unwrap
+from lancetable.file.encodings_v2_0.binary import check_strings, checked_offset_dtype, unwrap
 from lancetable.file.encodings_v2_0.flat import Flat
 from lancetable.file.fetch import ReadPlan, Slots, count_slots
-from lancetable.file.kernels import varbin
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +31,7 @@ class FixedSizeBinary(ParsedMessage):
     byte_width: int
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
-        dtype = varbin.offset_dtype(data_type)
-        if dtype is None:
-            raise page.corrupt("an encoding of strings or binaries for another type", found=str(data_type))
+        dtype = checked_offset_dtype(page, data_type)
         content = unwrap(self.bytes)
         if not isinstance(content, Flat):
             raise page.unsupported(f"bytes in encoding {content.oneof_case}")

@@ -120,10 +120,8 @@ class Flat:
         size = (length * bits + 7) // 8
         if bits != 1 and (bits % 8 or bits == 0):
             raise page.corrupt("impossible value width", "1 or a multiple of 8 bits", bits)
-        location = page.buffer(self.buffer)
         if not self.is_compressed:
-            if location.end - location.start < size:
-                raise page.corrupt("a buffer is too small", f"{size} bytes", location.end - location.start)
+            location = page.buffer(self.buffer, size)
             if not isinstance(slots, range):
                 gap = gap_within(gap, size, len(slots.rows) if isinstance(slots, Blocks) else len(slots))
             if bits == 1:
@@ -136,16 +134,12 @@ class Flat:
         return run(plan, InMemory(content), page.path)
 
     def fetch_all(self, page: Page, max_bytes: int) -> ReadPlan[memoryview]:
-        """Plan reading the whole buffer and decompressing it to at most `max_bytes` bytes.
+        """Plan reading the whole compressed buffer and decompressing it to at most `max_bytes` bytes.
 
         Raises CorruptFileError if the content is larger, exceeds the memory limit or cannot be decompressed.
         """
-        location = page.buffer(self.buffer)
-        if not self.is_compressed:
-            (data,) = yield (location,)
-            return data
         page.check_memory(max_bytes)
-        (data,) = yield (location,)
+        (data,) = yield (page.buffer(self.buffer),)
         return memoryview(general.decompress(self.compression, data, max_bytes))
 
     @classmethod

@@ -19,7 +19,7 @@ import pyarrow as pa
 from lancetable.file.column_interfaces import Decoded
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, ParsedMessage
-from lancetable.file.encodings_v2_0.binary import Binary, check_strings
+from lancetable.file.encodings_v2_0.binary import Binary, check_strings, checked_offset_dtype
 from lancetable.file.encodings_v2_0.flat import Flat
 from lancetable.file.encodings_v2_0.nullable import Nullable
 from lancetable.file.fetch import ReadPlan, Slots
@@ -38,9 +38,7 @@ class Fsst(ParsedMessage):
     symbol_table: bytes
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
-        dtype = varbin.offset_dtype(data_type)
-        if dtype is None:
-            raise page.corrupt("an encoding of strings or binaries for another type", found=str(data_type))
+        dtype = checked_offset_dtype(page, data_type)
         code_type = pa.binary() if dtype.itemsize == 4 else pa.large_binary()
         decoded = yield from self.binary.read(page, code_type, length, slots, gap)
         if decoded.array is not None:

@@ -19,11 +19,10 @@ import pyarrow as pa
 from lancetable.file.column_interfaces import Decoded
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, ParsedMessage, refused
-from lancetable.file.encodings_v2_0.binary import fetch_ends, fetch_spans
+from lancetable.file.encodings_v2_0.binary import fetch_ends, fetch_spans, offsets_of_range
 from lancetable.file.encodings_v2_0.flat import Flat
 from lancetable.file.encodings_v2_0.nullable import Nullable
 from lancetable.file.fetch import MAPPED, ReadPlan, Slots
-from lancetable.file.kernels import varbin
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +47,7 @@ class List(ParsedMessage):
         stored = yield from fetch_ends(
             self.offsets, page, page.length, range(max(rows.start - 1, 0), rows.stop), MAPPED
         )
-        base = 0
-        if rows.start:
-            base = int(stored[0])
-            base -= self.null_offset_adjustment if base >= self.null_offset_adjustment else 0
-            stored = stored[1:]
-        offsets, valid = varbin.offsets_from_ends(stored, self.null_offset_adjustment, self.num_items, dtype, base)
-        return offsets, None if valid is None else varbin.pack_validity(valid), base
+        return offsets_of_range(stored, rows, self.null_offset_adjustment, self.num_items, dtype)
 
     def read_rows(
         self, page: Page, rows: npt.NDArray[np.int64], gap: int

@@ -20,11 +20,7 @@ import pyarrow as pa
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file.column_interfaces import Decoded, fixed_width_array
 from lancetable.file.container import BufferRef, Page
-from lancetable.file.encodings_v2_0.base import (
-    ArrayEncoding,
-    BufferList,
-    ParsedMessage,
-)
+from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, ParsedMessage
 from lancetable.file.encodings_v2_0.binary import unwrap
 from lancetable.file.encodings_v2_0.fixed_size_list import FixedSizeList
 from lancetable.file.encodings_v2_0.flat import Flat, value_bytes, value_width
@@ -67,9 +63,7 @@ class PackedStruct(ParsedMessage):
 
     def _fetch(self, page: Page, width: int, length: int, slots: Slots, gap: int) -> ReadPlan[npt.NDArray[np.uint8]]:
         """Plan reading records as bytes of shape (rows, width)."""
-        location = page.buffer(self.buffer)
-        if location.end - location.start < length * width:
-            raise page.corrupt("a buffer is too small", f"{length * width} bytes", location.end - location.start)
+        location = page.buffer(self.buffer, length * width)
         page.check_memory(count_slots(slots) * width)
         data = yield from fetch_slots(location.start, width, slots, gap)
         return np.frombuffer(data, np.uint8).reshape(-1, width)

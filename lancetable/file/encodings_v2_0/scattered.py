@@ -20,7 +20,7 @@ from lancetable.errors import CorruptFileError
 from lancetable.file.column_interfaces import Decoded, fixed_width_array
 from lancetable.file.container import ColumnPages, Page
 from lancetable.file.encodings_v2_0.base import encoding_of
-from lancetable.file.encodings_v2_0.binary import Binary, check_strings, select_spans, unwrap
+from lancetable.file.encodings_v2_0.binary import Binary, check_strings, select_spans, spans_of, unwrap
 from lancetable.file.encodings_v2_0.fixed_size_list import FixedSizeList
 from lancetable.file.encodings_v2_0.flat import Flat, value_bytes, value_width
 from lancetable.file.fetch import ReadPlan
@@ -90,20 +90,13 @@ class Scattered:
         first, last = max(int(positions.min()) - 8, 0), int(positions.max())
         (raw,) = yield (ByteRange(first, last + 8),)
         stored: npt.NDArray[np.uint64] = np.frombuffer(raw, "<u8")
-        indices = (positions - first) >> 3
-        ends, before = stored.take(indices), stored.take(np.maximum(indices - 1, 0))
-        limit = self._adjustment[page_of]
-        valid = ends < limit
-        all_valid = bool(valid.all())
-        if not all_valid:
-            ends = np.minimum(ends, ends - limit)  # subtracts from nulls only: the difference wraps around for others
-        before = np.minimum(before, before - limit)
-        before[rows == self._pages.starts[page_of]] = 0
+        is_first = rows == self._pages.starts[page_of]
+        before, ends, valid = spans_of(stored, (positions - first) >> 3, is_first, self._adjustment[page_of])
         if (before > ends).any() or (ends > self._size[page_of]).any():
             return None
         data_starts = self._data[page_of]
         starts, stops = data_starts + before.view(np.int64), data_starts + ends.view(np.int64)
-        if not all_valid:
+        if valid is not None:
             stops = np.where(valid, stops, starts)
         dtype = self._dtype
         assert dtype is not None
@@ -112,7 +105,7 @@ class Scattered:
         base = int(starts[0])
         (data,) = yield (ByteRange(base, int(stops[-1])),)
         buffers = select_spans(starts - base, stops - base, data, dtype)
-        decoded = Decoded(len(rows), buffers, None if all_valid else varbin.pack_validity(valid))
+        decoded = Decoded(len(rows), buffers, None if valid is None else varbin.pack_validity(valid))
         try:
             check_strings(decoded, self._type)
         except CorruptFileError:

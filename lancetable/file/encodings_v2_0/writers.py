@@ -25,7 +25,6 @@ from lancetable.file.encodings_v2_0.binary import nulls_of
 from lancetable.file.encodings_v2_0.blob import describe_blobs
 from lancetable.file.encodings_v2_0.choose import check_field, encode_page
 from lancetable.file.encodings_v2_0.lists import encode_list
-from lancetable.file.encodings_v2_0.packed_struct import encode_packed
 from lancetable.file.encodings_v2_0.struct import SimpleStruct
 from lancetable.file.kernels.varbin import offsets_of
 from lancetable.format.schema import Field, Schema
@@ -36,7 +35,6 @@ _COLUMN_BLOB: Final = pack_any(COLUMN_URL, pb.ColumnEncoding(blob=pb.Blob(inner=
 _HEADER: Final = pack_page(SimpleStruct())
 ARRAY_OVERHEAD_BYTES: Final = 96
 _RUN_LENGTH: Final = 64
-_MAX_ENDS: Final = 1024
 
 
 class _Writer(ColumnWriter, Protocol):
@@ -62,8 +60,6 @@ def open_writers(schema: Schema, options: PageOptions, blobs: BlobSink) -> list[
 
 
 def _open_writer(column: int, field: Field, path: str, options: PageOptions, blobs: BlobSink) -> _Writer:
-    if field.is_blob:
-        return BlobWriter(column, field, path, options, blobs)
     if field.is_list:
         item = field.children[0]
         items = _open_writer(column + 1, item, f"{path}.{item.name}", options, blobs)
@@ -76,7 +72,7 @@ def _open_writer(column: int, field: Field, path: str, options: PageOptions, blo
             children.append(writer)
             child_column += len(writer.column_encodings)
         return StructWriter(column, path, children)
-    return LeafWriter(column, field, path, options)
+    return LeafWriter(column, field, path, options, blobs if field.is_blob else None)
 
 
 class Queue:
@@ -110,16 +106,22 @@ class Queue:
 
 
 class LeafWriter:
-    """Writer of a field in one column."""
+    """Writer of a field in one column.
+
+    Given `blobs`, it writes the values immediately and queues their descriptors for the pages.
+    """
 
     concurrent: ClassVar[bool] = False
-    column_encodings: Sequence[bytes] = (COLUMN_VALUES,)
 
-    def __init__(self, column: int, field: Field, path: str, options: PageOptions) -> None:
+    def __init__(
+        self, column: int, field: Field, path: str, options: PageOptions, blobs: BlobSink | None = None
+    ) -> None:
         self._column = column
         self._field = field
         self._path = path
         self._options = options
+        self._blobs = blobs
+        self.column_encodings: Sequence[bytes] = (COLUMN_VALUES if blobs is None else _COLUMN_BLOB,)
         self._queue = Queue()
 
     @property
@@ -129,12 +131,9 @@ class LeafWriter:
     def write(self, array: pa.Array) -> Iterator[EncodedPage]:
         if not self._field.nullable and holds_null(array):
             raise null_refused(self._path)
-        return self._queue_array(array)
-
-    def _queue_array(self, array: pa.Array) -> Iterator[EncodedPage]:
         if len(array) == 0:
             return
-        self._queue.add(array)
+        self._queue.add(array if self._blobs is None else describe_blobs(array, self._blobs))
         if self._queue.size_bytes > self._options.cache_bytes:
             yield from self.flush()
 
@@ -155,28 +154,6 @@ class LeafWriter:
             return encode_page(self._column, self._field, arrays)
         except (SchemaMismatchError, UnsupportedFeatureError) as error:
             raise type(error)(f"column {self._path!r}: {error}", column=self._path) from error
-
-
-class BlobWriter(LeafWriter):
-    """Writer of a blob column. It writes payloads immediately and queues their descriptors for the pages."""
-
-    column_encodings = (_COLUMN_BLOB,)
-
-    def __init__(self, column: int, field: Field, path: str, options: PageOptions, sink: BlobSink) -> None:
-        super().__init__(column, field, path, options)
-        self._sink = sink
-
-    def write(self, array: pa.Array) -> Iterator[EncodedPage]:
-        if not self._field.nullable and array.null_count:
-            raise null_refused(self._path)
-        return self._queue_array(describe_blobs(array, self._sink))
-
-    def flush(self) -> Iterator[EncodedPage]:
-        arrays = self._queue.take()
-        if arrays:
-            buffers = BufferList()
-            encoding = encode_packed(arrays, self._field, buffers)
-            yield EncodedPage(self._column, sum(map(len, arrays)), buffers.buffers, pack_page(encoding))
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -269,8 +246,6 @@ class ListWriter:
         yield from self._items.write(items)
         if self._queued_bytes > self._options.cache_bytes:
             yield from self.flush()
-        elif len(self._ends) >= _MAX_ENDS:
-            self._combine()
 
     def flush(self) -> Iterator[EncodedPage]:
         if self._ends:
@@ -285,17 +260,6 @@ class ListWriter:
     def finish(self) -> Iterator[EncodedPage]:
         yield from self.flush()
         yield from self._items.finish()
-
-    def _combine(self) -> None:
-        if any(nulls is not None for nulls in self._nulls):
-            masks = [
-                np.zeros(len(ends), np.uint8) if nulls is None else nulls
-                for ends, nulls in zip(self._ends, self._nulls)
-            ]
-            self._nulls = [np.concatenate(masks)]
-        else:
-            self._nulls = [None]
-        self._ends = [np.concatenate(self._ends)]
 
 
 def equal_parts(array: pa.Array, size_bytes: int, max_bytes: int) -> Iterable[pa.Array]:

@@ -26,13 +26,13 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError, LanceError
 from lancetable.file.blobs.descriptor import described, replace_blobs, with_bytes
 from lancetable.file.blobs.storage import BlobLocations, locate_blobs
-from lancetable.file.container import FileMetadata
+from lancetable.file.container import STATISTICS_KEY, FileMetadata
 from lancetable.file.encodings_v0_1.statistics import read_zones
 from lancetable.file.extension import user_array
 from lancetable.file.fetch import run
 from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.file.reader import read_columns
-from lancetable.file.statistics import METADATA_KEY, FileStatistics, parse_statistics
+from lancetable.file.statistics import FileStatistics, parse_statistics
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import BLOB_KEY, Field
 from lancetable.ops.maintain.fsck.report import Finding, finding_of, findings_of
@@ -289,11 +289,11 @@ def _statistics_of(version: TableVersion, meta: FileMetadata) -> tuple[FileStati
     try:
         if isinstance(meta, LegacyMetadata):
             return run(read_zones(meta, version.schema), version.store, meta.path), []
-        if METADATA_KEY not in meta.schema_metadata:
+        if STATISTICS_KEY not in meta.schema_metadata:
             return None, []
         index = meta.statistics_index
         if index is None:
-            value = meta.schema_metadata[METADATA_KEY]
+            value = meta.schema_metadata[STATISTICS_KEY]
             return None, [Finding("statistics", meta.path, f"the global buffer {value!r} of the zone maps is missing")]
         start, end = meta.global_buffers[index]
         data = version.store.read(meta.path, start, end)
