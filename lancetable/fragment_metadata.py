@@ -343,7 +343,7 @@ class FragmentMetadata:
         if not isinstance(value["files"], list):
             raise InvalidInputError(f"the files of fragment JSON are a list, not {type(value['files']).__name__}")
         if value.get("overlays"):
-            scope.raise_unsupported("data overlays", planned=True, name="FragmentMetadata.from_json")
+            scope.raise_unsupported("data overlays", name="FragmentMetadata.from_json")
         return FragmentMetadata.from_format(checked(frozen.Fragment.from_json, value))
 
     def to_format(self) -> frozen.Fragment:
@@ -359,7 +359,7 @@ class FragmentMetadata:
         if not all(isinstance(number, int) and 0 <= number < U64 for number in (self.id, self.physical_rows)):
             raise InvalidInputError(f"a fragment cannot have id {self.id} and {self.physical_rows} rows")
         if self.overlays:
-            scope.raise_unsupported("data overlays", planned=True)
+            scope.raise_unsupported("data overlays")
         sequences = (self.row_id_meta, self.created_at_version_meta, self.last_updated_at_version_meta)
         return frozen.Fragment(
             self.id,
@@ -379,7 +379,7 @@ class FragmentMetadata:
             If the fragment has data overlays.
         """
         if fragment.overlays:
-            scope.raise_unsupported("data overlays", planned=True)
+            scope.raise_unsupported("data overlays")
         return cls(
             fragment.id,
             [DataFile.from_format(file) for file in fragment.files],

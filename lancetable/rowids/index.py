@@ -74,8 +74,7 @@ class _Piece:
             return self._live(np.arange(len(ids)), positions)
         if isinstance(segment, RangeWithHoles):
             before = np.searchsorted(segment.holes, ids)
-            at = np.minimum(before, max(len(segment.holes) - 1, 0))
-            present = segment.holes[at] != ids if len(segment.holes) else np.ones(len(ids), np.bool_)
+            present = np.searchsorted(segment.holes, ids, side="right") == before
             positions = (ids - np.uint64(segment.start)).astype(np.int64) - before
             return self._live(np.flatnonzero(present), positions[present])
         if isinstance(segment, RangeWithBitmap):
@@ -85,15 +84,10 @@ class _Piece:
             hits = np.flatnonzero(at >= 0)
             return self._live(hits, at[hits])
         if isinstance(segment, SortedArray):
-            at = np.minimum(segment.array.searchsorted(ids), len(segment.array) - 1)
-            hits = np.flatnonzero(segment.array[at] == ids)
-            return self._live(hits, at[hits])
+            return self._live(*_search(segment.array, ids))
         live, positions = self._sorted(path)
-        if not len(live):
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        at = np.minimum(np.searchsorted(live, ids), len(live) - 1)
-        hits = np.flatnonzero(live[at] == ids)
-        return hits, positions[at[hits]]
+        hits, at = _search(live, ids)
+        return hits, positions[at]
 
     def _in_bitmap(self, segment: RangeWithBitmap, ids: U64Array) -> tuple[Positions, Positions]:
         octets = np.frombuffer(segment.bitmap, np.uint8)
@@ -212,18 +206,13 @@ class RowIdIndex:
         return addresses, found
 
     def _drop_deleted(self, addresses: U64Array, run: Positions, found: npt.NDArray[np.bool_]) -> None:
-        rows = np.flatnonzero(found)
-        fragments = self.run_fragments[run[rows]]
-        rows = rows[fragments > 0]
-        if not len(rows):
-            return
-        fragments = self.run_fragments[run[rows]]
-        for index in sorted(set(fragments.tolist())):
-            in_fragment = rows[fragments == index]
+        fragments = np.where(found, self.run_fragments[run], 0)
+        for index in np.unique(fragments[fragments > 0]).tolist():
             deleted = self.fragments[index].deleted()
             if deleted is not None:
-                offsets = (addresses[in_fragment] & np.uint64(0xFFFF_FFFF)).astype(np.int64)
-                found[in_fragment] = ~_is_in(deleted, offsets)
+                rows = np.flatnonzero(fragments == index)
+                offsets = (addresses[rows] & np.uint64(0xFFFF_FFFF)).astype(np.int64)
+                found[rows] = ~_is_in(deleted, offsets)
 
     def _search_pieces(self, wanted: U64Array, addresses: U64Array, found: npt.NDArray[np.bool_]) -> None:
         order = np.argsort(wanted, kind="stable")
@@ -291,6 +280,13 @@ def _ascending(offsets: npt.NDArray[Any] | None, num_rows: int) -> Deleted:
     if int(values[-1]) >= num_rows:
         values = values[values < num_rows]
     return values.astype(np.uint32, copy=False) if len(values) else None
+
+
+def _search(ascending: U64Array, ids: U64Array) -> tuple[Positions, Positions]:
+    """Return the indexes of the ids that are in `ascending`, and their positions there."""
+    at = np.searchsorted(ascending, ids)
+    hits = np.flatnonzero(np.searchsorted(ascending, ids, side="right") > at)
+    return hits, at[hits]
 
 
 def _is_in(deleted: npt.NDArray[np.uint32], offsets: Positions) -> npt.NDArray[np.bool_]:

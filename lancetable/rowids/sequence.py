@@ -50,7 +50,14 @@ class RowIdSequence:
         """
         data = bytes(data)
         merged = segments_module.many_arrays(data, path)
-        sequence = cls(_parse_segments(data, path) if merged is None else (merged,))
+        if merged is None:
+            try:
+                message = rowids_pb2.RowIdSequence.FromString(data)
+            except DecodeError as error:
+                raise CorruptFileError(f"malformed row id sequence: {path or 'unknown path'}", path=path) from error
+            sequence = cls(segments_module.from_protos(message.segments, path))
+        else:
+            sequence = cls((merged,))
         check_length(sequence.num_rows, num_rows, path)
         return sequence
 
@@ -151,14 +158,6 @@ class RowIdSequence:
         if sum(sizes) != self.num_rows or any(size < 0 for size in sizes):
             raise ValueError(f"sizes add up to {sum(sizes)}, but there are {self.num_rows} row ids")
         return [self.slice(start, end) for start, end in pairwise(np.cumsum([0, *sizes]).tolist())]
-
-
-def _parse_segments(data: bytes, path: str | None) -> tuple[Segment, ...]:
-    try:
-        message = rowids_pb2.RowIdSequence.FromString(data)
-    except DecodeError as error:
-        raise CorruptFileError(f"malformed row id sequence: {path or 'unknown path'}", path=path) from error
-    return segments_module.from_protos(message.segments, path)
 
 
 def check_length(found: int, num_rows: int | None, path: str | None) -> None:

@@ -98,8 +98,6 @@ class RowVersionSequence:
 
     def at(self, offsets: npt.NDArray[np.int64]) -> U64Array:
         """Return the versions of the rows at these offsets, each below the length."""
-        if len(self.runs) == 1:
-            return np.full(len(offsets), self.runs[0][1], np.uint64)
         if not len(offsets):
             return np.zeros(0, np.uint64)
         lengths, versions = zip(*self.runs, strict=True)

@@ -9,7 +9,6 @@ which the caller adds.
     bitpacking.py          one bit stream, or transposed blocks of 1,024 values
     varbin.py              end offsets, validity, gather, UTF-8
     rle.py                 values and run lengths
-    byte_stream_split.py   byte k of all values, contiguous
     gather.py              random access to values in the chunks of a page, and to rows of lists
     zones.py               minimum and maximum of ranges of numbers
     distinct.py            distinct values and the index of each

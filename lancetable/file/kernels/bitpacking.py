@@ -114,22 +114,18 @@ def unpack_blocks(packed: npt.NDArray[np.uint8], width: int, dtype: np.dtype[Any
         unpacked = np.empty(blocks * BLOCK_VALUES, dtype)
         native.unpack_blocks(packed, width, unpacked)
         return unpacked
-    lanes = BLOCK_VALUES // bits
-    words: UInt = np.ascontiguousarray(packed).view(dtype).reshape(blocks, width, lanes)
+    words: UInt = np.ascontiguousarray(packed).view(dtype).reshape(blocks, width, BLOCK_VALUES // bits)
+    streams = words.transpose(0, 2, 1).reshape(-1).view(np.uint8)  # of all lanes, one after the other
     out = np.empty((blocks, BLOCK_VALUES), dtype)
-    for row in range(bits):
-        word, shift = divmod(row * width, bits)
-        values = words[:, word] >> dtype.type(shift)
-        if shift + width > bits:
-            values |= words[:, word + 1] << dtype.type(bits - shift)
-        out[:, _lanes_of_row(row, lanes)] = values & dtype.type((1 << width) - 1)
+    out[:, _lane_order(bits)] = unpack_stream(streams, blocks * BLOCK_VALUES, width, dtype).reshape(out.shape)
     return out.reshape(-1)
 
 
-def _lanes_of_row(row: int, lanes: int) -> slice:
-    """Return the indices of the values in one row of a block."""
-    start = _ROW_ORDER[row // 8] * 16 + row % 8 * 128
-    return slice(start, start + lanes)
+def _lane_order(bits: int) -> npt.NDArray[np.int64]:
+    """Return the index in a block of each row of lane 0, then of each row of lane 1, and so on."""
+    row = np.arange(bits)
+    first_lane = np.array(_ROW_ORDER)[row // 8] * 16 + row % 8 * 128
+    return np.add.outer(np.arange(BLOCK_VALUES // bits), first_lane).reshape(-1)
 
 
 def pack_blocks(values: UInt, width: int) -> npt.NDArray[np.uint8]:
@@ -141,17 +137,12 @@ def pack_blocks(values: UInt, width: int) -> npt.NDArray[np.uint8]:
         return np.empty(0, np.uint8)
     if native is not None:
         return native.pack_blocks(aligned(values), width)
-    blocks, lanes = -(-len(values) // BLOCK_VALUES), BLOCK_VALUES // bits
+    blocks = -(-len(values) // BLOCK_VALUES)
     padded = np.zeros((blocks, BLOCK_VALUES), dtype)
     padded.reshape(-1)[: len(values)] = values
-    words = np.zeros((blocks, width, lanes), dtype)
-    for row in range(bits):
-        word, shift = divmod(row * width, bits)
-        value = padded[:, _lanes_of_row(row, lanes)] & dtype.type((1 << width) - 1)
-        words[:, word] |= value << dtype.type(shift)
-        if shift + width > bits:
-            words[:, word + 1] |= value >> dtype.type(bits - shift)
-    return words.reshape(-1).view(np.uint8)
+    streams = pack_stream(padded[:, _lane_order(bits)].reshape(-1), width)
+    words = streams.view(dtype).reshape(blocks, BLOCK_VALUES // bits, width)
+    return words.transpose(0, 2, 1).reshape(-1).view(np.uint8)
 
 
 def pack_inline(values: UInt) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:

@@ -16,7 +16,7 @@ from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints
 from lancetable.file.encodings_v2_1.block import FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, even_counts
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, check_flat, flat_count
-from lancetable.file.kernels import byte_stream_split, gather, miniblock
+from lancetable.file.kernels import gather, miniblock
 from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import runs_of
 
@@ -55,6 +55,6 @@ def encode_byte_streams(block: FixedWidth, limits: ChunkLimits) -> Chunked:
     whole = block.length // per_chunk
     octets = values.view(np.uint8).reshape(-1, values.dtype.itemsize)
     head = octets[: whole * per_chunk].reshape(whole, per_chunk, octets.shape[1]).transpose(0, 2, 1)
-    tail = byte_stream_split.split(values[whole * per_chunk :])
+    tail = octets[whole * per_chunk :].T
     data = np.concatenate((np.ascontiguousarray(head).reshape(-1), tail.reshape(-1)))
     return Chunked(ByteStreamSplit(Flat(block.bits)), counts, [[runs_of(data, counts * values.dtype.itemsize)]])

@@ -150,13 +150,13 @@ cdef extern from *:
 
     #define LTF_PUT(CODE)                                                                                              \
         { unsigned code = (CODE); lt_store64(cursor, words[code]); cursor += lengths[code];                            \
-          bad |= (uint8_t)(lengths[code] - 1); }
+          if (sparse) bad |= (uint8_t)(lengths[code] - 1); }
 
     /* Values from `p->row` on, until all are done (0) or fewer than LTF_ROOM bytes are left up to `top` (-1); `at` is
-       the next code of the value. `lengths` is 0 where there is no symbol. */
-    static int ltf_decode(
+       the next code of the value. `lengths` is 0 where there is no symbol, which may be only if `sparse`. */
+    LTF_INLINE int ltf_decode_any(
         const uint8_t *codes, const int64_t *offsets, int64_t values, const uint64_t *words, const uint8_t *lengths,
-        uint8_t *out, const uint8_t *top, int64_t *ends, ltf_progress *p, int open, int unknown
+        uint8_t *out, const uint8_t *top, int64_t *ends, ltf_progress *p, int open, int unknown, int sparse
     ) {
         uint8_t *cursor = p->cursor, bad = 0;
         int64_t at = p->at;
@@ -200,6 +200,15 @@ cdef extern from *:
         }
         p->row = values, p->at = at, p->cursor = cursor;
         return bad & 0x80 ? unknown : 0;
+    }
+
+    /* Build the loop twice: a full table has a symbol for every code. */
+    static int ltf_decode(
+        const uint8_t *codes, const int64_t *offsets, int64_t values, const uint64_t *words, const uint8_t *lengths,
+        uint8_t *out, const uint8_t *top, int64_t *ends, ltf_progress *p, int open, int unknown, int sparse
+    ) {
+        if (sparse) return ltf_decode_any(codes, offsets, values, words, lengths, out, top, ends, p, open, unknown, 1);
+        return ltf_decode_any(codes, offsets, values, words, lengths, out, top, ends, p, open, unknown, 0);
     }
 
     /* --------------------------------------------------------------------------------------------------- training */
@@ -432,7 +441,7 @@ cdef extern from *:
         uint8_t* out, int64_t* ends) nogil
     int ltf_decode(
         const uint8_t* codes, const int64_t* offsets, int64_t values, const uint64_t* words, const uint8_t* lengths,
-        uint8_t* out, const uint8_t* top, int64_t* ends, ltf_progress* p, int open, int unknown) nogil
+        uint8_t* out, const uint8_t* top, int64_t* ends, ltf_progress* p, int open, int unknown, bint sparse) nogil
     void ltf_train(
         ltf_training* training, const uint8_t* data, int64_t size, const int64_t* starts, const int64_t* ends,
         int64_t pieces) nogil
@@ -494,7 +503,7 @@ def decompress(codes, offsets, words, lengths):
         with nogil:
             code = ltf_decode(
                 source.at, at, values, word_of, length_of, target.at, target.at + target.size,
-                <int64_t*>new_bound.at, &progress, OPEN_ESCAPE, NO_SYMBOL,
+                <int64_t*>new_bound.at, &progress, OPEN_ESCAPE, NO_SYMBOL, symbols < MAX_SYMBOLS,
             )
         if code >= 0:
             break
