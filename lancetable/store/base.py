@@ -305,10 +305,16 @@ class ObjectStore(Protocol):
         """
 
     def size(self, path: str) -> int:
-        """Return the size of the object in bytes. Never cached. Raises NotFoundError."""
+        """Return the size of the object in bytes. Never cached.
+
+        Raises
+        ------
+        NotFoundError
+            If the object does not exist.
+        """
         size = self.find(path)
         if size is None:
-            raise missing(path)
+            raise NotFoundError(f"not found: {path}", path=path)
         return size
 
     def find(self, path: str) -> int | None:
@@ -413,7 +419,13 @@ def short_read(path: str, start: int, end: int, found: int) -> CorruptFileError:
 
 
 def check_size(path: str, expected: int | None, found: int) -> None:
-    """Raise CorruptFileError unless an object has the expected size, which may be unknown."""
+    """Check the size of an object, unless the expected size is None.
+
+    Raises
+    ------
+    CorruptFileError
+        If the object has another size.
+    """
     if expected is not None and expected != found:
         raise CorruptFileError(
             f"{path}: expected an object of {expected} bytes, found {found}",
