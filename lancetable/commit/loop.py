@@ -549,7 +549,13 @@ class _CommitRun:
             logger.debug("%s: cannot check version %d against newer ones: %s", published.uri, version, error)
             lost = None
         if lost is None:
-            raise _unknown_state_error(published.uri, self.transaction, version)
+            raise CommitStateUnknownError(
+                f"{published.uri}: unknown whether the versions after {version} contain its changes, because a cleanup"
+                f" removed a version next to it. Look for the changes of transaction {self.transaction.uuid} in the"
+                " newest version before committing again, and delete no files",
+                version=version,
+                transaction_uuid=self.transaction.uuid,
+            )
         if lost:
             raise self._gap_error(version)
         return published
