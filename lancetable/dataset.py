@@ -55,7 +55,7 @@ from lancetable.ops.change import delete, update
 from lancetable.ops.maintain import cleanup, drop, list_files, stats, validate
 from lancetable.ops.maintain.migrate import rename_manifests_at
 from lancetable.ops.read import blobs as blob_ops
-from lancetable.ops.read import diff, filtered_rows, io_stats, scan, take
+from lancetable.ops.read import diff, io_stats, matching_rows, scan, take
 from lancetable.ops.read.diff import Diff
 from lancetable.ops.refs import branches, clone
 from lancetable.ops.refs import tags as tag_ops
@@ -746,7 +746,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         options = self._default_scan_options
         if scanned or self._view_filter is not None or "filter" in options or "include_deleted_rows" in options:
             return self.scanner(**{"columns": [], "filter": filter, "with_row_id": True, **scanned}).count_rows()
-        return filtered_rows.count_rows(self._table, filter)
+        return matching_rows.count_rows(self._table, filter)
 
     def head(self, num_rows: int, **kwargs: Any) -> pa.Table:
         """Return the first rows of a scan; `kwargs` are arguments of `scanner`. Raises the errors of `to_table`."""

@@ -25,7 +25,7 @@ from lancetable.fragment_metadata import (
 from lancetable.inputs import read_table
 from lancetable.ops.change import delete
 from lancetable.ops.maintain import validate
-from lancetable.ops.read import filtered_rows, take
+from lancetable.ops.read import matching_rows, take
 from lancetable.ops.schema import joined_columns, new_columns
 from lancetable.ops.write.add_files import adopt_fragment
 from lancetable.progress import FragmentWriteProgress, NumberedProgress, ProgressLike, of_files
@@ -226,7 +226,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         check_filter("filter", filter)
         if filter is None:
             return num_live_rows(self._version, self._fragment)
-        return filtered_rows.count_rows(self._version, filter, fragments=[self._fragment.id])
+        return matching_rows.count_rows(self._version, filter, fragments=[self._fragment.id])
 
     def head(self, num_rows: int) -> pa.Table:
         """Return the first `num_rows` live rows. Raises the errors of `to_table`."""

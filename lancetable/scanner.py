@@ -19,7 +19,7 @@ from lancetable.expr import conjuncts
 from lancetable.expr.syntax.ast import And
 from lancetable.ops.read.blobs import blob_handles, locate_in_fragments
 from lancetable.ops.read.explain import analyze_plan, explain_plan
-from lancetable.ops.read.filtered_rows import count_plan
+from lancetable.ops.read.matching_rows import count_plan
 from lancetable.ops.read.order import ColumnOrdering
 from lancetable.ops.read.projection import Output, nested_value
 from lancetable.ops.read.scan import execute_scan, scan_table

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lancetable.ops.read.filtered_rows import count_rows
+from lancetable.ops.read.matching_rows import count_rows
 from lancetable.ops.read.scan import execute_scan, scan_table
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.take import take_offsets, take_row_ids

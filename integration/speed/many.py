@@ -33,7 +33,7 @@ LIBRARIES = ("lancetable", "lance")
 def make_fragments(uri: str, count: int) -> None:
     """A table of `count` fragments: one data file under as many names as hard links allow, the manifest by hand."""
     import lancetable
-    from lancetable.format.paths import ManifestNaming, manifest_path
+    from lancetable.format.paths import ManifestNamingScheme, manifest_path
     from lancetable.table import manifests, transactions
 
     version = lancetable.write_dataset(ROWS, uri, data_storage_version="2.0").table_version
@@ -46,13 +46,13 @@ def make_fragments(uri: str, count: int) -> None:
         message.fragments[number].id = number
     message.max_fragment_id = count - 1
     packed = manifests.pack(message, made.to_bytes(), None)
-    version.store.put(manifest_path(version.base, 1, ManifestNaming.V2), packed)
+    version.store.put(manifest_path(version.base, 1, ManifestNamingScheme.V2), packed)
 
 
 def make_versions(uri: str, count: int) -> None:
     """Create a table with `count` versions of equal contents."""
     import lancetable
-    from lancetable.format.paths import ManifestNaming, manifest_path
+    from lancetable.format.paths import ManifestNamingScheme, manifest_path
     from lancetable.handlers.base import write_hint
     from lancetable.table import manifests, transactions
 
@@ -63,7 +63,7 @@ def make_versions(uri: str, count: int) -> None:
     for number in range(2, count + 1):
         message.version = number
         packed = manifests.pack(message, made.to_bytes(), None)
-        Path(f"/{manifest_path(version.base, number, ManifestNaming.V2).lstrip('/')}").write_bytes(packed)
+        Path(f"/{manifest_path(version.base, number, ManifestNamingScheme.V2).lstrip('/')}").write_bytes(packed)
     write_hint(version.store, version.base, count)
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 from lancetable.commit.build import ManifestParts, writer_version
-from lancetable.commit.dictionaries import dictionary_head
+from lancetable.commit.legacy_dictionaries import dictionary_head
 from lancetable.commit.loop import publish_first
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.format import flags

@@ -27,7 +27,7 @@ from lancetable.commit.build import ManifestParts, build_first_manifest, build_m
 from lancetable.commit.cleanup.automatic import clean_up_after_commit, keeps_young_versions
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
 from lancetable.commit.contention import Backoff, Contention, RetryLock, contention_of
-from lancetable.commit.dictionaries import dictionary_head
+from lancetable.commit.legacy_dictionaries import dictionary_head
 from lancetable.commit.legacy_manifests import repair
 from lancetable.commit.lost_update import is_in_grace_period, is_lost_update
 from lancetable.commit.rebase import rebase_deletions, rebase_index
@@ -46,7 +46,7 @@ from lancetable.format import transaction as tx
 from lancetable.format.paths import (
     DETACHED_BIT,
     VERSIONS_DIR,
-    ManifestNaming,
+    ManifestNamingScheme,
     is_detached,
     join,
     manifest_path,
@@ -162,7 +162,7 @@ def create_table(
     transaction: Transaction,
     *,
     file_version: FileVersion,
-    naming: ManifestNaming = ManifestNaming.V2,
+    naming: ManifestNamingScheme = ManifestNamingScheme.V2,
     config: Mapping[str, str] | None = None,
     stable_row_ids: bool = False,
 ) -> TableVersion:
@@ -209,7 +209,7 @@ def create_table(
 
 
 def publish_first(
-    table: Table, transaction: Transaction, parts: ManifestParts, naming: ManifestNaming = ManifestNaming.V2
+    table: Table, transaction: Transaction, parts: ManifestParts, naming: ManifestNamingScheme = ManifestNamingScheme.V2
 ) -> TableVersion:
     """Publish a manifest as the first version of a table.
 
@@ -244,7 +244,7 @@ class _Proposal:
 
     @classmethod
     def of(
-        cls, table: Table, transaction: Transaction, data: bytes, parts: ManifestParts, naming: ManifestNaming
+        cls, table: Table, transaction: Transaction, data: bytes, parts: ManifestParts, naming: ManifestNamingScheme
     ) -> _Proposal:
         """Serialize a manifest with its transaction, whose bytes are `data`."""
         packed = manifests.pack(parts.message, data, parts.index_section, parts.head)

@@ -74,7 +74,7 @@ class LegacyMetadata(FileMetadata):
         Field id of the first row of the page table. If None, it is the lowest id of the embedded manifest.
     dictionaries
         Values of dictionary fields by field id. For a file of a table they are stored in the manifest; see
-        table/dictionaries.py.
+        table/legacy_dictionaries.py.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ _MANIFEST_SUFFIX: Final = ".manifest"
 _V2_DIGITS: Final = 20
 
 
-class ManifestNaming(Enum):
+class ManifestNamingScheme(Enum):
     """Naming scheme of manifests.
 
     V1 names contain the version. V2 names contain its complement, so that a listing returns the newest version first.
@@ -58,21 +58,21 @@ class ManifestNaming(Enum):
 # ------------------------------------------------------------------------------------------------------- manifests
 
 
-def manifest_name(version: int, naming: ManifestNaming) -> str:
+def manifest_name(version: int, naming: ManifestNamingScheme) -> str:
     """Return the file name of a version's manifest below `_versions`."""
     if version & DETACHED_BIT:
         return f"d{version}{_MANIFEST_SUFFIX}"
-    if naming is ManifestNaming.V2:
+    if naming is ManifestNamingScheme.V2:
         return f"{MAX_VERSION - version:020d}{_MANIFEST_SUFFIX}"
     return f"{version}{_MANIFEST_SUFFIX}"
 
 
-def manifest_path(base: str, version: int, naming: ManifestNaming) -> str:
+def manifest_path(base: str, version: int, naming: ManifestNamingScheme) -> str:
     """Return the path of a version's manifest."""
     return join(base, f"{VERSIONS_DIR}/{manifest_name(version, naming)}")
 
 
-def parse_manifest_name(name: str) -> tuple[int, ManifestNaming] | None:
+def parse_manifest_name(name: str) -> tuple[int, ManifestNamingScheme] | None:
     """Parse a file name below `_versions` into (version, naming); return None if it is not a manifest.
 
     A detached version has bit 63 set (see `is_detached`); its naming is reported as V2.
@@ -82,13 +82,13 @@ def parse_manifest_name(name: str) -> tuple[int, ManifestNaming] | None:
         return None
     if stem.startswith("d"):
         version = _parse_decimal(stem[1:])
-        return None if version is None or not version & DETACHED_BIT else (version, ManifestNaming.V2)
+        return None if version is None or not version & DETACHED_BIT else (version, ManifestNamingScheme.V2)
     number = _parse_decimal(stem)
     if number is None:
         return None
     if len(stem) == _V2_DIGITS:
-        return MAX_VERSION - number, ManifestNaming.V2
-    return number, ManifestNaming.V1
+        return MAX_VERSION - number, ManifestNamingScheme.V2
+    return number, ManifestNamingScheme.V1
 
 
 def is_detached(version: int) -> bool:

@@ -27,7 +27,7 @@ from lancetable.format.paths import (
     DETACHED_BIT,
     MAX_VERSION,
     VERSIONS_DIR,
-    ManifestNaming,
+    ManifestNamingScheme,
     hint_path,
     is_detached,
     join,
@@ -55,7 +55,7 @@ class ManifestLocation:
     version: int
     path: str
     size_bytes: int | None
-    naming: ManifestNaming
+    naming: ManifestNamingScheme
 
 
 class CommitHandler(Protocol):
@@ -83,7 +83,7 @@ class CommitHandler(Protocol):
         """
 
     def locate(
-        self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
+        self, store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme | None = None
     ) -> ManifestLocation | None:
         """Look up one version, which may be detached.
 
@@ -103,7 +103,7 @@ class CommitHandler(Protocol):
         """
 
     def candidates(
-        self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
+        self, store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme | None = None
     ) -> list[ManifestLocation]:
         """Return the possible locations of a version, the most likely first, without checking that they exist.
 
@@ -138,7 +138,7 @@ class CommitHandler(Protocol):
         store: ObjectStore,
         base: str,
         version: int,
-        naming: ManifestNaming,
+        naming: ManifestNamingScheme,
         data: bytes,
         *,
         on_existing: OnExisting | None = None,
@@ -179,7 +179,7 @@ class Publication:
     store: ObjectStore
     base: str
     version: int
-    naming: ManifestNaming
+    naming: ManifestNamingScheme
     data: bytes
     on_existing: OnExisting | None = None
 
@@ -211,7 +211,7 @@ class BaseHandler(ABC):
         store: ObjectStore,
         base: str,
         version: int,
-        naming: ManifestNaming,
+        naming: ManifestNamingScheme,
         data: bytes,
         *,
         on_existing: OnExisting | None = None,
@@ -231,21 +231,21 @@ class BaseHandler(ABC):
         return _latest_by_full_listing(store, base)
 
     def locate(
-        self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
+        self, store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme | None = None
     ) -> ManifestLocation | None:
         """See CommitHandler."""
         if not 1 <= version <= MAX_VERSION:
             return None
         if naming is None and is_detached(version):
-            naming = ManifestNaming.V2
-        for scheme in (ManifestNaming.V2, ManifestNaming.V1) if naming is None else (naming,):
+            naming = ManifestNamingScheme.V2
+        for scheme in (ManifestNamingScheme.V2, ManifestNamingScheme.V1) if naming is None else (naming,):
             found = _look_up(store, base, version, scheme)
             if found is not None:
                 return found
         return None
 
     def candidates(
-        self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
+        self, store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme | None = None
     ) -> list[ManifestLocation]:
         """See CommitHandler."""
         if store.capabilities.local:
@@ -253,7 +253,9 @@ class BaseHandler(ABC):
             return [] if found is None else [found]
         if not 1 <= version <= MAX_VERSION:
             return []
-        namings = [ManifestNaming.V2] if is_detached(version) else [ManifestNaming.V2, ManifestNaming.V1]
+        namings = (
+            [ManifestNamingScheme.V2] if is_detached(version) else [ManifestNamingScheme.V2, ManifestNamingScheme.V1]
+        )
         namings.sort(key=lambda scheme: scheme is not naming)
         return [ManifestLocation(version, manifest_path(base, version, scheme), None, scheme) for scheme in namings]
 
@@ -304,7 +306,9 @@ class BaseHandler(ABC):
             found[position:position] = reversed(missing)
         return found
 
-    def _look_up(self, store: ObjectStore, base: str, version: int, naming: ManifestNaming) -> ManifestLocation | None:
+    def _look_up(
+        self, store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme
+    ) -> ManifestLocation | None:
         return _look_up(store, base, version, naming)
 
 
@@ -341,7 +345,7 @@ def _latest_by_hint(store: ObjectStore, base: str) -> ManifestLocation | None:
     version = _read_hint(store, base)
     if version is None:
         return None
-    for naming in (ManifestNaming.V2, ManifestNaming.V1):
+    for naming in (ManifestNamingScheme.V2, ManifestNamingScheme.V1):
         hinted = _look_up(store, base, version, naming)
         if hinted is not None:
             break
@@ -364,7 +368,9 @@ def _read_hint(store: ObjectStore, base: str) -> int | None:
     return version if 1 <= version <= MAX_VERSION and not is_detached(version) else None
 
 
-def _probe_successors(store: ObjectStore, base: str, version: int, naming: ManifestNaming) -> list[ManifestLocation]:
+def _probe_successors(
+    store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme
+) -> list[ManifestLocation]:
     """Return at most `_MAX_PROBES` successors of a version, up to the first gap."""
     found: list[ManifestLocation] = []
     while len(found) < _MAX_PROBES:
@@ -376,13 +382,13 @@ def _probe_successors(store: ObjectStore, base: str, version: int, naming: Manif
     return found
 
 
-def _is_newest(store: ObjectStore, base: str, last: int, naming: ManifestNaming) -> bool:
+def _is_newest(store: ObjectStore, base: str, last: int, naming: ManifestNamingScheme) -> bool:
     """Return True if a version without a successor is certainly the newest.
 
     This requires that the directory did not change after the hint was written. Otherwise, a writer without hints and a
     cleanup of its first versions may have left a gap after `last`.
     """
-    other = ManifestNaming.V1 if naming is ManifestNaming.V2 else ManifestNaming.V2
+    other = ManifestNamingScheme.V1 if naming is ManifestNamingScheme.V2 else ManifestNamingScheme.V2
     if _look_up(store, base, last + 1, other) is not None:
         return False  # both schemes are used, so listing the directory raises an error
     hint_ns = store.modified_ns(hint_path(base))
@@ -390,7 +396,7 @@ def _is_newest(store: ObjectStore, base: str, last: int, naming: ManifestNaming)
     return hint_ns is not None and directory_ns is not None and directory_ns <= hint_ns + _HINT_SLACK_NS
 
 
-def _look_up(store: ObjectStore, base: str, version: int, naming: ManifestNaming) -> ManifestLocation | None:
+def _look_up(store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme) -> ManifestLocation | None:
     path = manifest_path(base, version, naming)
     size = store.find(path)
     return None if size is None else ManifestLocation(version, path, size, naming)
@@ -400,7 +406,7 @@ def _latest_by_first_page(store: ObjectStore, base: str) -> ManifestLocation | N
     """Return the newest version from the first page of an ordered listing. In V2, it is the first manifest."""
     for page, is_last in _digit_pages(store, base):
         found = _parse_names(base, page, 0)
-        if found and found[-1].naming is ManifestNaming.V2:
+        if found and found[-1].naming is ManifestNamingScheme.V2:
             return found[-1]
         if found:  # V1 names are ordered as strings, not as numbers
             return found[-1] if is_last else _latest_by_full_listing(store, base)
@@ -417,16 +423,18 @@ def _latest_by_full_listing(store: ObjectStore, base: str) -> ManifestLocation |
     return ManifestLocation(version, f"{directory}/{meta.name}", meta.size_bytes, naming)
 
 
-def _list_after(store: ObjectStore, base: str, after: int, naming: ManifestNaming | None) -> list[ManifestLocation]:
+def _list_after(
+    store: ObjectStore, base: str, after: int, naming: ManifestNamingScheme | None
+) -> list[ManifestLocation]:
     """Return the versions after one from as few pages of an ordered listing as possible. V1 needs all pages."""
     names: list[ObjectMeta] = []
-    if naming is not ManifestNaming.V1:
+    if naming is not ManifestNamingScheme.V1:
         for page, is_last in _digit_pages(store, base, _SHORT_PAGE):
             names += page
             found = _parse_names(base, names, 0)
-            if is_last or (found and found[0].naming is ManifestNaming.V2 and found[0].version <= after):
+            if is_last or (found and found[0].naming is ManifestNamingScheme.V2 and found[0].version <= after):
                 return _parse_names(base, names, after)
-            if found and found[0].naming is ManifestNaming.V1:
+            if found and found[0].naming is ManifestNamingScheme.V1:
                 break
     return _parse_names(base, store.list_names(join(base, VERSIONS_DIR)), after)
 
@@ -454,7 +462,7 @@ def _parse_names(base: str, names: list[ObjectMeta], after: int) -> list[Manifes
     ]
 
 
-def _numbered(directory: str, names: list[ObjectMeta]) -> list[tuple[int, ObjectMeta, ManifestNaming]]:
+def _numbered(directory: str, names: list[ObjectMeta]) -> list[tuple[int, ObjectMeta, ManifestNamingScheme]]:
     """Return version, object and scheme of the manifests among file names, ascending, without detached ones.
 
     Raises
@@ -463,7 +471,7 @@ def _numbered(directory: str, names: list[ObjectMeta]) -> list[tuple[int, Object
         If both naming schemes are used.
     """
     parsed = []
-    counts = {ManifestNaming.V1: 0, ManifestNaming.V2: 0}
+    counts = {ManifestNamingScheme.V1: 0, ManifestNamingScheme.V2: 0}
     for meta in names:
         version = parse_manifest_name(meta.name)
         if version is not None and 0 < version[0] < DETACHED_BIT:

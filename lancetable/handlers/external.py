@@ -27,7 +27,7 @@ from lancetable.errors import CorruptFileError, LanceError, NotFoundError, Store
 from lancetable.format.paths import (
     DETACHED_BIT,
     VERSIONS_DIR,
-    ManifestNaming,
+    ManifestNamingScheme,
     is_detached,
     join,
     manifest_path,
@@ -103,7 +103,7 @@ class ExternalHandler(BaseHandler):
         return super().latest(store, base) if row is None else self._resolve(store, base, row)
 
     def locate(
-        self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
+        self, store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme | None = None
     ) -> ManifestLocation | None:
         """See CommitHandler. A row is inserted for a version that exists only in the object store."""
         if not 1 <= version < DETACHED_BIT:
@@ -124,7 +124,7 @@ class ExternalHandler(BaseHandler):
         return found
 
     def candidates(
-        self, store: ObjectStore, base: str, version: int, naming: ManifestNaming | None = None
+        self, store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme | None = None
     ) -> list[ManifestLocation]:
         """See CommitHandler."""
         if 1 <= version < DETACHED_BIT:
@@ -173,7 +173,9 @@ class ExternalHandler(BaseHandler):
         row = None if version is None else self.external.get(self.external.key(store, base), version[0])
         return row is not None and row.path == path
 
-    def _look_up(self, store: ObjectStore, base: str, version: int, naming: ManifestNaming) -> ManifestLocation | None:
+    def _look_up(
+        self, store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme
+    ) -> ManifestLocation | None:
         """Look up a version. Completes a decided version that another library has committed on top of."""
         found = super()._look_up(store, base, version, naming)
         if found is None:
@@ -244,7 +246,7 @@ class ExternalHandler(BaseHandler):
         """Complete a version of this process before the next one, if step 3 or 4 failed when it was decided."""
         if not self._incomplete:
             return
-        for naming in ManifestNaming:
+        for naming in ManifestNamingScheme:
             final = manifest_path(base, version, naming)
             if final in self._incomplete:
                 row = self.external.get(self.external.key(store, base), version)
@@ -359,7 +361,7 @@ class ExternalHandler(BaseHandler):
             )
         return len(data) if outcome is PutOutcome.WON else store.size(final)
 
-    def _final_path(self, base: str, row: ManifestRow) -> tuple[str, ManifestNaming]:
+    def _final_path(self, base: str, row: ManifestRow) -> tuple[str, ManifestNamingScheme]:
         """Return the final path and naming of a row's manifest. Raises CorruptFileError for an invalid row path."""
         directory = join(base, VERSIONS_DIR) + "/"
         name, separator, suffix = row.path[len(directory) :].partition(".manifest")
@@ -370,7 +372,7 @@ class ExternalHandler(BaseHandler):
                 f"the external manifest store has the invalid path {row.path[:200]!a} for version {row.version};"
                 " correct or remove the row",
                 path=directory,
-                expected=manifest_path(base, row.version, ManifestNaming.V2),
+                expected=manifest_path(base, row.version, ManifestNamingScheme.V2),
                 found=row.path[:200],
             )
         return directory + name + separator, parsed[1]

@@ -16,7 +16,7 @@ from lancetable.errors import (
     VersionNotFoundError,
 )
 from lancetable.format import flags
-from lancetable.format.paths import ManifestNaming
+from lancetable.format.paths import ManifestNamingScheme
 from lancetable.format.transaction import Overwrite, Restore, Transaction
 from lancetable.format.version import DEFAULT_VERSION, FileVersion
 from lancetable.handlers.choose import choose_handler
@@ -102,7 +102,7 @@ def commit(
             Table(store, base, target, handler, TableCache(), storage_options),
             replace(transaction, read_version=0),
             file_version=file_version_of(operation) or DEFAULT_VERSION,
-            naming=ManifestNaming.V2 if v2_manifest_paths else ManifestNaming.V1,
+            naming=ManifestNamingScheme.V2 if v2_manifest_paths else ManifestNamingScheme.V1,
             stable_row_ids=stable_row_ids,
         )
     if transaction.read_version == 0 and isinstance(operation, (Overwrite, Restore)):

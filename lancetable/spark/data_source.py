@@ -9,13 +9,13 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from lancetable.spark.batch_writer import LanceWriter
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.reader import LanceReader, projected_schema
 from lancetable.spark.stream_sink import LanceStreamWriter
 from lancetable.spark.stream_source import LanceStreamReader
 from lancetable.spark.types import spark_schema
+from lancetable.spark.writer import LanceWriter
 
 
 class LanceDataSource(DataSource):

@@ -40,9 +40,9 @@ from lancetable.errors import (
 )
 from lancetable.ops.change.batch_history import follows, last_properties
 from lancetable.ops.schema.settings import update_config
-from lancetable.spark.batch_writer import FragmentWriter, WrittenFragments, paths_of
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, pinned
+from lancetable.spark.writer import FragmentWriter, WrittenFragments, paths_of
 from lancetable.table.version import TableVersion, checkout
 
 if TYPE_CHECKING:

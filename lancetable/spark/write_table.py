@@ -9,8 +9,8 @@ from typing import Literal, get_args
 from pyspark.sql import DataFrame
 
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, LanceError
-from lancetable.spark.batch_writer import is_repeat
 from lancetable.spark.options import STORAGE_PREFIX, VECTOR_PREFIX
+from lancetable.spark.writer import is_repeat
 from lancetable.table.version import open_version
 
 logger = logging.getLogger(__name__)

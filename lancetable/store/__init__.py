@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lancetable.store.base import Capabilities, Durability, ObjectMeta, ObjectStore, ObjectWriter, PutOutcome
 from lancetable.store.open import open_store
-from lancetable.store.ranges import ByteRange, merge_ranges, split_reply
+from lancetable.store.ranges import ByteRange, coalesce_ranges, split_reply
 
 __all__ = [
     "ByteRange",
@@ -14,7 +14,7 @@ __all__ = [
     "ObjectStore",
     "ObjectWriter",
     "PutOutcome",
-    "merge_ranges",
+    "coalesce_ranges",
     "open_store",
     "split_reply",
 ]

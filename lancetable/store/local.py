@@ -41,7 +41,7 @@ from lancetable.store.base import (
 )
 from lancetable.store.durability import SyncQueue, sync_file
 from lancetable.store.maps import MapCache
-from lancetable.store.ranges import LOCAL_GAP_BYTES, merge_ranges, split_reply
+from lancetable.store.ranges import LOCAL_GAP_BYTES, coalesce_ranges, split_reply
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -113,7 +113,7 @@ class LocalStore(ObjectStore):
         if view is None:
             for start, end in ranges:
                 check_range(path, start, end)
-            requests = merge_ranges(ranges, LOCAL_GAP_BYTES, sys.maxsize)
+            requests = coalesce_ranges(ranges, LOCAL_GAP_BYTES, sys.maxsize)
             return split_reply(ranges, requests, self._pread(path, requests))
         size = len(view)
         result = []

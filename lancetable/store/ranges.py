@@ -23,7 +23,9 @@ class ByteRange(NamedTuple):
     end: int
 
 
-def merge_ranges(ranges: Sequence[ByteRange], gap: int = REMOTE_GAP_BYTES, split: int = SPLIT_BYTES) -> list[ByteRange]:
+def coalesce_ranges(
+    ranges: Sequence[ByteRange], gap: int = REMOTE_GAP_BYTES, split: int = SPLIT_BYTES
+) -> list[ByteRange]:
     """Return the requests that cover all ranges: ascending, disjoint, not empty, at most `split` bytes each.
 
     Ranges that overlap, touch, or are less than `gap` bytes apart share a request. The number of requests grows with
@@ -47,14 +49,14 @@ def merge_ranges(ranges: Sequence[ByteRange], gap: int = REMOTE_GAP_BYTES, split
 def split_reply(
     ranges: Sequence[ByteRange], requests: Sequence[ByteRange], replies: Sequence[memoryview]
 ) -> list[memoryview]:
-    """Split the replies to `merge_ranges(ranges)` into one buffer for each range, in the caller's order.
+    """Split the replies to `coalesce_ranges(ranges)` into one buffer for each range, in the caller's order.
 
     Parameters
     ----------
     ranges
         The ranges of the caller, in any order.
     requests
-        The result of `merge_ranges` for these ranges.
+        The result of `coalesce_ranges` for these ranges.
     replies
         One buffer for each request, of exactly its length. The store checks the lengths first.
 

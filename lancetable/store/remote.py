@@ -16,7 +16,7 @@ from lancetable.store.base import (
     missing,
     short_read,
 )
-from lancetable.store.ranges import merge_ranges, split_reply
+from lancetable.store.ranges import coalesce_ranges, split_reply
 
 FIRST_READ_BYTES = 1 << 20  # first read of an object of unknown size: most objects are smaller
 PART_BYTES = 8 << 20  # size of the parts in which large objects are uploaded
@@ -56,7 +56,7 @@ class RemoteStore(ObjectStore):
         for start, end in ranges:
             check_range(path, start, end)
             self._check_plausible(path, start, end)
-        requests = merge_ranges(ranges)
+        requests = coalesce_ranges(ranges)
         return split_reply(ranges, requests, self._fetch(path, requests)) if requests else [EMPTY] * len(ranges)
 
     def read_all(self, path: str, size: int | None = None) -> memoryview:

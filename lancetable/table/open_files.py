@@ -8,7 +8,7 @@ from lancetable.errors import CorruptFileError
 from lancetable.file.container import FileMetadata
 from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.file.reader import open_data_file
-from lancetable.table.dictionaries import dictionaries_of
+from lancetable.table.legacy_dictionaries import dictionaries_of
 
 if TYPE_CHECKING:
     from lancetable.format.fragment import DataFile

@@ -29,7 +29,7 @@ from lancetable.format.paths import (
     DELETIONS_DIR,
     DETACHED_BIT,
     TREE_DIR,
-    ManifestNaming,
+    ManifestNamingScheme,
     branch_root,
     check_relative,
     join,
@@ -117,7 +117,7 @@ class Table:
                         return self.open(candidate).version
         return None
 
-    def at(self, version: int, naming: ManifestNaming | None = None) -> TableVersion:
+    def at(self, version: int, naming: ManifestNamingScheme | None = None) -> TableVersion:
         """Open a version by number. Raises OutOfRangeError, VersionNotFoundError, DatasetNotFoundError."""
         if not 0 < version < 1 << 64:
             raise OutOfRangeError(f"version numbers are between 1 and 2^64 - 1, got {version}")

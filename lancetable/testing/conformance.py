@@ -22,7 +22,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from lancetable.errors import CorruptFileError, NotFoundError, UnsupportedFeatureError
-from lancetable.format.paths import DETACHED_BIT, ManifestNaming, hint_path, manifest_path
+from lancetable.format.paths import DETACHED_BIT, ManifestNamingScheme, hint_path, manifest_path
 from lancetable.handlers.base import CommitHandler, ManifestLocation
 from lancetable.store.base import ByteRange, Durability, ObjectStore, PutOutcome
 
@@ -432,7 +432,7 @@ class _Table:
     handler: CommitHandler
     store: ObjectStore
     base: str
-    naming: ManifestNaming
+    naming: ManifestNamingScheme
 
     def path(self, version: int) -> str:
         return manifest_path(self.base, version, self.naming)
@@ -469,7 +469,7 @@ class HandlerSuite(_Suite):
         """Return the handler."""
         raise NotImplementedError
 
-    @pytest.fixture(params=[ManifestNaming.V2, ManifestNaming.V1], ids=["V2", "V1"])
+    @pytest.fixture(params=[ManifestNamingScheme.V2, ManifestNamingScheme.V1], ids=["V2", "V1"])
     def table(self, request: pytest.FixtureRequest, handler: CommitHandler, place: Place) -> _Table:
         """Return a table without versions, with each of the two naming schemes."""
         return _Table(handler, *place, request.param)
@@ -539,7 +539,7 @@ class HandlerSuite(_Suite):
         for name in _STRAY_NAMES:
             table.store.put(f"{table.base}/_versions/{name}", b"stray")
         # These are manifests of version 0, which does not exist, in one of the naming schemes.
-        other = "18446744073709551615.manifest" if table.naming is ManifestNaming.V2 else "0.manifest"
+        other = "18446744073709551615.manifest" if table.naming is ManifestNamingScheme.V2 else "0.manifest"
         table.store.put(f"{table.base}/_versions/{other}", b"stray")
         latest = table.latest()
         assert latest.version == 3
@@ -577,7 +577,7 @@ class HandlerSuite(_Suite):
     def test_two_naming_schemes_in_one_table_are_rejected(self, table: _Table) -> None:
         if not self.decides_by_objects:
             pytest.skip("the newest version is not determined by objects")
-        other = ManifestNaming.V1 if table.naming is ManifestNaming.V2 else ManifestNaming.V2
+        other = ManifestNamingScheme.V1 if table.naming is ManifestNamingScheme.V2 else ManifestNamingScheme.V2
         table.commit(1)
         table.store.put(manifest_path(table.base, 2, other), b"m")
         with pytest.raises(CorruptFileError, match="multiple manifest naming schemes"):
@@ -586,7 +586,7 @@ class HandlerSuite(_Suite):
             table.history()
 
     def test_concurrent_writers_commit_each_version_once(self, place: Place, handler: CommitHandler) -> None:
-        table = _Table(handler, *place, ManifestNaming.V2)
+        table = _Table(handler, *place, ManifestNamingScheme.V2)
         if self.decides_by_objects and table.store.capabilities.conditional_create != "native":
             pytest.skip("this store has no exclusive creates")
         threads, rounds = 4, self.race_rounds

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError
 from lancetable.format import paths
-from lancetable.format.paths import ManifestNaming
+from lancetable.format.paths import ManifestNamingScheme
 
-V1, V2 = ManifestNaming.V1, ManifestNaming.V2
+V1, V2 = ManifestNamingScheme.V1, ManifestNamingScheme.V2
 DETACHED = 2**63 + 17
 
 MANIFEST_NAMES = [
@@ -36,7 +36,7 @@ def test_manifest_names_are_built(name, version, naming):
     assert paths.manifest_path("some/table", version, naming) == f"some/table/_versions/{name}"
 
 
-@given(st.integers(0, 2**63 - 1), st.sampled_from(ManifestNaming))
+@given(st.integers(0, 2**63 - 1), st.sampled_from(ManifestNamingScheme))
 def test_every_version_comes_back(version, naming):
     assert paths.parse_manifest_name(paths.manifest_name(version, naming)) == (version, naming)
 

@@ -13,7 +13,7 @@ import pytest
 
 from integration.servers.moto_locked import Moto
 from lancetable.errors import CorruptFileError, InvalidInputError, StoreError
-from lancetable.format.paths import ManifestNaming, manifest_path
+from lancetable.format.paths import ManifestNamingScheme, manifest_path
 from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.choose import choose_handler
 from lancetable.handlers.dynamodb import DynamoManifestStore
@@ -25,7 +25,7 @@ from lancetable.store.open import open_store
 from lancetable.testing.conformance import HandlerSuite, Place
 from lancetable.testing.stores import FaultyStore
 
-V2 = ManifestNaming.V2
+V2 = ManifestNamingScheme.V2
 
 
 def _dishonest(store: MemoryStore) -> MemoryStore:

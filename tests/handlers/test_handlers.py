@@ -19,7 +19,7 @@ from lancetable.errors import (
     StoreError,
     UnsupportedFeatureError,
 )
-from lancetable.format.paths import ManifestNaming, hint_path, manifest_path
+from lancetable.format.paths import ManifestNamingScheme, hint_path, manifest_path
 from lancetable.handlers import (
     CommitHandler,
     ConditionalPutHandler,
@@ -37,7 +37,7 @@ from lancetable.store.memory import MemoryStore
 from lancetable.testing.conformance import HandlerSuite, Place
 from lancetable.testing.stores import CountingStore, FaultyStore
 
-V1, V2 = ManifestNaming.V1, ManifestNaming.V2
+V1, V2 = ManifestNamingScheme.V1, ManifestNamingScheme.V2
 
 
 def _remote(store: MemoryStore) -> MemoryStore:
@@ -131,7 +131,7 @@ class TestUnsafe(HandlerSuite):
 # ------------------------------------------------------------------------------------------------- finding the newest
 
 
-def _table(store: ObjectStore, base: str, versions: int, naming: ManifestNaming = V2) -> CommitHandler:
+def _table(store: ObjectStore, base: str, versions: int, naming: ManifestNamingScheme = V2) -> CommitHandler:
     handler = ConditionalPutHandler()
     for version in range(1, versions + 1):
         assert handler.commit(store, base, version, naming, b"m%d" % version) is PutOutcome.WON
@@ -426,7 +426,7 @@ def test_handlers_survive_pickling() -> None:
 
 
 @pytest.mark.parametrize("naming", [V1, V2])
-def test_versions_written_by_pylance(tmp_path: Path, naming: ManifestNaming) -> None:
+def test_versions_written_by_pylance(tmp_path: Path, naming: ManifestNamingScheme) -> None:
     lance = pytest.importorskip("lance")
     pa = pytest.importorskip("pyarrow")
     base = str(tmp_path / "t.lance")

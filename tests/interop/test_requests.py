@@ -12,10 +12,10 @@ import pytest
 import lancetable
 from integration.servers.moto_locked import Moto
 from lancetable.commit import loop
-from lancetable.format.paths import ManifestNaming, manifest_path
+from lancetable.format.paths import ManifestNamingScheme, manifest_path
 from lancetable.table import manifests, transactions
 
-V1, V2 = ManifestNaming.V1, ManifestNaming.V2
+V1, V2 = ManifestNamingScheme.V1, ManifestNamingScheme.V2
 CLIENTS = ["obstore"]
 
 
@@ -33,7 +33,9 @@ def _rows(first: int, count: int = 10) -> pa.Table:
 class Table:
     """A table with a long history, and what is asked of the server about it."""
 
-    def __init__(self, s3: Moto, client: str, versions: int = 1, naming: ManifestNaming = V2, external: bool = False):
+    def __init__(
+        self, s3: Moto, client: str, versions: int = 1, naming: ManifestNamingScheme = V2, external: bool = False
+    ):
         name = f"{uuid4()}.lance"
         self.s3, self.versions = s3, versions
         self.uri = f"s3+ddb://lab/{name}?ddbTableName=lab" if external else f"s3://lab/{name}"
@@ -43,7 +45,7 @@ class Table:
         if external and versions > 1:
             self._add_row(name, naming)
 
-    def _add_versions(self, first: Any, naming: ManifestNaming) -> None:
+    def _add_versions(self, first: Any, naming: ManifestNamingScheme) -> None:
         """Store versions of equal contents without a commit for each."""
         made = transactions.read(first.store, first.base, first.file)
         assert made is not None
@@ -55,7 +57,7 @@ class Table:
         if objects:
             self.s3.store("lab", objects)
 
-    def _add_row(self, name: str, naming: ManifestNaming) -> None:
+    def _add_row(self, name: str, naming: ManifestNamingScheme) -> None:
         row = {
             "base_uri": {"S": name},
             "version": {"N": str(self.versions)},
@@ -146,7 +148,7 @@ def test_names_of_the_first_scheme_are_listed_once(s3: Moto, client: str, versio
 
 @pytest.mark.parametrize("naming", [V2, V1])
 @pytest.mark.parametrize("versions", [1, 1000, TEN_THOUSAND])
-def test_requests_over_dynamodb(s3: Moto, versions: int, naming: ManifestNaming) -> None:
+def test_requests_over_dynamodb(s3: Moto, versions: int, naming: ManifestNamingScheme) -> None:
     table = Table(s3, "obstore", versions, naming, external=True)
     dataset = table.open()
     assert dataset.version == versions

@@ -12,7 +12,7 @@ import pytest
 import lancetable
 from integration.commits.race import append_in_processes, check_rows
 from integration.servers.moto_locked import Moto
-from lancetable.format.paths import ManifestNaming, manifest_path
+from lancetable.format.paths import ManifestNamingScheme, manifest_path
 from lancetable.store.open import open_store
 
 CLIENTS = ["obstore"]
@@ -73,7 +73,7 @@ def test_dynamodb_items_equal_those_of_pylance(s3: Moto) -> None:
         store, base = open_store(uri, options)
         for item in found:
             version = int(item["version"]["N"])
-            assert item.pop("size") == {"N": str(store.size(manifest_path(base, version, ManifestNaming.V2)))}
+            assert item.pop("size") == {"N": str(store.size(manifest_path(base, version, ManifestNamingScheme.V2)))}
             item.pop("e_tag", None)  # older releases
             item["path"] = {"S": item["path"]["S"].replace(key, "")}
             assert item.pop("base_uri") == {"S": key}
@@ -92,7 +92,7 @@ def test_unfinished_version_is_finished_by_the_other_library(s3: Moto, finisher:
     lancetable.write_dataset(_rows(0), uri, storage_options=options)
     lance.write_dataset(_rows(10), uri, mode="append", storage_options=options)
     store, base = open_store(uri, options)
-    final = manifest_path(base, 2, ManifestNaming.V2)
+    final = manifest_path(base, 2, ManifestNamingScheme.V2)
     data = bytes(store.read_all(final))
     staged = f"{final}-{uuid4()}"
     store.put(staged, data)

@@ -24,7 +24,7 @@ import pytest
 import lancetable
 from integration.servers.moto_locked import Moto
 from lancetable.errors import CommitStateUnknownError, LanceError, StoreError, VersionNotFoundError
-from lancetable.format.paths import ManifestNaming, manifest_path
+from lancetable.format.paths import ManifestNamingScheme, manifest_path
 from lancetable.handlers.choose import choose_handler
 from lancetable.handlers.external import ExternalHandler, ManifestRow
 from lancetable.handlers.row_stores import MemoryManifestStore, SqliteManifestStore
@@ -37,7 +37,7 @@ from lancetable.testing.stores import FaultyStore
 START = pa.table({"id": pa.array(range(4), pa.int64())})
 OURS = pa.table({"id": pa.array([10, 11], pa.int64())})
 NEXT = pa.table({"id": pa.array([20], pa.int64())})
-V2 = ManifestNaming.V2
+V2 = ManifestNamingScheme.V2
 
 STEPS = {1: "stage", 2: "decide", 3: "put in place", 4: "note"}
 FATES = ["not sent", "answer lost", "throttled", "refused"]

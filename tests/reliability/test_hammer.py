@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from integration.servers.moto_locked import Moto
-from lancetable.format.paths import ManifestNaming, manifest_path
+from lancetable.format.paths import ManifestNamingScheme, manifest_path
 from lancetable.handlers.choose import choose_handler
 from lancetable.store.base import PutOutcome
 from lancetable.store.clouds.fsspec_client import make_file_system
@@ -47,7 +47,7 @@ def creator(uri: str, options: dict[str, str], by_version: bool) -> tuple[Create
         return (lambda key, data: store.put_if_absent(f"{base}/{key}", data)), (
             lambda key: bytes(store.read_all(f"{base}/{key}"))
         )
-    handler, naming = choose_handler(store, uri, None, options), ManifestNaming.V2
+    handler, naming = choose_handler(store, uri, None, options), ManifestNamingScheme.V2
 
     def commit(key: int, data: bytes) -> PutOutcome:
         return handler.commit(store, base, key + 1, naming, data)

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lancetable.store.ranges import ByteRange, merge_ranges, split_reply
+from lancetable.store.ranges import ByteRange, coalesce_ranges, split_reply
 
 DATA = bytes(i * 7 % 251 for i in range(400))
 
@@ -16,7 +16,7 @@ RANGES = st.lists(
 
 @given(RANGES, st.integers(0, 60), st.integers(1, 90))
 def test_split_replies_equal_the_requested_ranges(ranges: list[ByteRange], gap: int, split: int) -> None:
-    requests = merge_ranges(ranges, gap, split)
+    requests = coalesce_ranges(ranges, gap, split)
     replies = [memoryview(DATA)[start:end] for start, end in requests]
     assert split_reply(ranges, requests, replies) == [DATA[start:end] for start, end in ranges]
 
@@ -25,7 +25,7 @@ def test_split_replies_equal_the_requested_ranges(ranges: list[ByteRange], gap: 
 def test_requests_are_ascending_disjoint_and_bounded_with_small_gaps(
     ranges: list[ByteRange], gap: int, split: int
 ) -> None:
-    requests = merge_ranges(ranges, gap, split)
+    requests = coalesce_ranges(ranges, gap, split)
     assert all(0 < end - start <= split for start, end in requests)
     assert all(one.end <= two.start for one, two in pairwise(requests))
     requested = {i for start, end in ranges for i in range(start, end)}
@@ -37,11 +37,11 @@ def test_requests_are_ascending_disjoint_and_bounded_with_small_gaps(
 
 def test_near_ranges_share_a_request_and_large_ones_are_split() -> None:
     near = [ByteRange(0, 10), ByteRange(70_000, 70_010), ByteRange(200_000, 200_001)]
-    assert merge_ranges(near) == near
-    assert merge_ranges([ByteRange(0, 10), ByteRange(60_000, 60_010)]) == [ByteRange(0, 60_010)]
+    assert coalesce_ranges(near) == near
+    assert coalesce_ranges([ByteRange(0, 10), ByteRange(60_000, 60_010)]) == [ByteRange(0, 60_010)]
     mib = 1 << 20
-    assert [end - start for start, end in merge_ranges([ByteRange(5, 5 + 20 * mib)])] == [8 * mib, 8 * mib, 4 * mib]
-    assert merge_ranges([ByteRange(7, 7)]) == []
+    assert [end - start for start, end in coalesce_ranges([ByteRange(5, 5 + 20 * mib)])] == [8 * mib, 8 * mib, 4 * mib]
+    assert coalesce_ranges([ByteRange(7, 7)]) == []
 
 
 def test_range_inside_one_reply_is_not_copied() -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.format.paths import ManifestNaming
+from lancetable.format.paths import ManifestNamingScheme
 from lancetable.handlers.base import ManifestLocation
 from lancetable.proto import table_pb2
 from lancetable.store.base import ObjectStore
@@ -28,7 +28,7 @@ from lancetable.table.manifests import ManifestFile, history, pack, packed_file,
 from lancetable.table.version import TableVersion, open_version
 from lancetable.testing.stores import CountingStore
 
-LOCATION = ManifestLocation(7, "t/_versions/7.manifest", None, ManifestNaming.V1)
+LOCATION = ManifestLocation(7, "t/_versions/7.manifest", None, ManifestNamingScheme.V1)
 
 
 def stored(data: bytes) -> ObjectStore:
@@ -214,7 +214,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from lancetable.errors import LanceError
-from lancetable.format.paths import ManifestNaming
+from lancetable.format.paths import ManifestNamingScheme
 from lancetable.handlers.base import ManifestLocation
 from lancetable.store.local import LocalStore
 from lancetable.table import transactions
@@ -224,7 +224,7 @@ version = int(sys.argv[2])
 good = refused = 0
 for path in sorted(Path(sys.argv[1]).iterdir()):
     try:
-        file = read_manifest(store, ManifestLocation(version, str(path), None, ManifestNaming.V2))
+        file = read_manifest(store, ManifestLocation(version, str(path), None, ManifestNamingScheme.V2))
         summarize(file.manifest)
         file.manifest.schema.to_arrow()
         for fragment in file.manifest.fragments:

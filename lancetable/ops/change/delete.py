@@ -23,7 +23,7 @@ from lancetable.format.transaction import Transaction
 from lancetable.ops.change.deletion_vectors import WrittenDeletions, discard_deletions, write_deletions
 from lancetable.ops.change.retry import on_newest
 from lancetable.ops.commit import check_writable, discarding_on_failure
-from lancetable.ops.read.filtered_rows import matching_offsets, matching_rows
+from lancetable.ops.read.matching_rows import matching_offsets, matching_rows
 from lancetable.table import deletions
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.row_count_index import physical_rows

@@ -34,7 +34,14 @@ from lancetable.file.reader import FAMILIES, open_data_file
 from lancetable.file.writer import FileWriter
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
-from lancetable.format.paths import VERSIONS_DIR, ManifestNaming, data_path, join, manifest_path, parse_manifest_name
+from lancetable.format.paths import (
+    VERSIONS_DIR,
+    ManifestNamingScheme,
+    data_path,
+    join,
+    manifest_path,
+    parse_manifest_name,
+)
 from lancetable.format.schema import Field, Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
@@ -227,10 +234,12 @@ def rename_manifests_at(store: ObjectStore, base: str, handler: CommitHandler) -
     renamed = 0
     for meta in store.list_names(join(base, VERSIONS_DIR)):
         parsed = parse_manifest_name(meta.name)
-        if parsed is None or parsed[1] is ManifestNaming.V2:
+        if parsed is None or parsed[1] is ManifestNamingScheme.V2:
             continue
         version = parsed[0]
-        old, new = (manifest_path(base, version, naming) for naming in (ManifestNaming.V1, ManifestNaming.V2))
+        old, new = (
+            manifest_path(base, version, naming) for naming in (ManifestNamingScheme.V1, ManifestNamingScheme.V2)
+        )
         data = bytes(store.read_all(old))
         if store.put_if_absent(new, data) is not PutOutcome.WON and bytes(store.read_all(new)) != data:
             raise CorruptFileError(f"{new}: version {version} has a different manifest at {old}", path=new)

@@ -22,8 +22,8 @@ from lancetable.format.schema import Field, Schema
 from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.table.data_files import WriteLimits, remove_quietly, write_data_files
-from lancetable.table.dictionaries import dictionaries_of
 from lancetable.table.fragments import read_selection, select
+from lancetable.table.legacy_dictionaries import dictionaries_of
 from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import live_offsets, physical_rows
 from lancetable.table.row_sizes import memory_per_row

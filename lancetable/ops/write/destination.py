@@ -21,7 +21,7 @@ from lancetable.ops.write.conform import conform_batches
 from lancetable.store.base import ObjectStore
 from lancetable.table.base_paths import WriteTarget, all_targets, resolve_targets, with_ids
 from lancetable.table.data_files import WriteLimits, WriteProgress, remove_from, write_data_files
-from lancetable.table.dictionaries import dictionaries_of
+from lancetable.table.legacy_dictionaries import dictionaries_of
 from lancetable.table.version import TableVersion
 
 _TINY_ROWS: Final = 1024  # batches with fewer rows and bytes than this are coalesced, up to _MAX_COALESCED of them

@@ -21,7 +21,7 @@ from lancetable.commit.loop import commit_transaction, create_table
 from lancetable.errors import AlreadyExistsError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file.blobs.descriptor import holds_blobs
 from lancetable.format import transaction as tx
-from lancetable.format.paths import TRANSACTIONS_DIR, ManifestNaming, data_path, join, parse_transaction_name
+from lancetable.format.paths import TRANSACTIONS_DIR, ManifestNamingScheme, data_path, join, parse_transaction_name
 from lancetable.format.schema import Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import DEFAULT_VERSION, FileVersion
@@ -102,7 +102,7 @@ def create(
             Table(store, base, address, handler, TableCache() if cache is None else cache, storage_options),
             Transaction.create(0, operation, properties=options.properties),
             file_version=destination.file_version,
-            naming=ManifestNaming.V2 if options.v2_manifest_paths else ManifestNaming.V1,
+            naming=ManifestNamingScheme.V2 if options.v2_manifest_paths else ManifestNamingScheme.V1,
             config=config,
             stable_row_ids=options.stable_row_ids,
         )

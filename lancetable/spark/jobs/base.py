@@ -22,10 +22,10 @@ from lancetable.ops.change.rewritten_rows import Prepared, discard_prepared
 from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.read.splits import Split, even_task_rows, plan_splits
 from lancetable.spark import options as limits
-from lancetable.spark.batch_writer import is_repeat
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, mark_of, pinned
 from lancetable.spark.runner import Json, Work
+from lancetable.spark.writer import is_repeat
 from lancetable.table.version import TableVersion
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lancetable.dataset import LanceDataset
-from lancetable.ops.read.filtered_rows import count_plan
+from lancetable.ops.read.matching_rows import count_plan
 from lancetable.ops.read.null_free import null_free_columns
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan, resolve_filter
 from lancetable.ops.read.splits import plan_splits, scan_options_of

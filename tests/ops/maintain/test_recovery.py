@@ -21,7 +21,7 @@ import lancetable
 from integration.servers.moto_locked import Moto
 from lancetable.cli.commands import cli
 from lancetable.errors import CorruptFileError, StoreError
-from lancetable.format.paths import ManifestNaming, manifest_path
+from lancetable.format.paths import ManifestNamingScheme, manifest_path
 from lancetable.handlers.choose import choose_handler
 from lancetable.handlers.external import ExternalHandler, ManifestRow
 from lancetable.ops.maintain.fsck import repair as repair_module
@@ -59,7 +59,7 @@ class Table:
     uri: str
     options: dict[str, str] | None = None
     pylance: bool = True
-    naming: ManifestNaming = ManifestNaming.V2
+    naming: ManifestNamingScheme = ManifestNamingScheme.V2
     branch: str | None = None
     store: ObjectStore = field(init=False)
     base: str = field(init=False)
@@ -68,7 +68,7 @@ class Table:
         self.store, self.base = open_store(self.uri, self.options)
 
     def write(self) -> Table:
-        names = self.naming is ManifestNaming.V2
+        names = self.naming is ManifestNamingScheme.V2
         for number in range(1, 4):
             mode = "append" if number > 1 else "create"
             lancetable.write_dataset(
@@ -141,7 +141,7 @@ def place(request: pytest.FixtureRequest, where: str, tmp_path: Path) -> Table:
     if where == "sqlite":
         options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
         return Table(str(tmp_path / "t"), options, pylance=False).write()
-    naming = ManifestNaming.V1 if "V1" in where else ManifestNaming.V2
+    naming = ManifestNamingScheme.V1 if "V1" in where else ManifestNamingScheme.V2
     return Table(str(tmp_path / "t"), naming=naming).write()
 
 
@@ -447,7 +447,9 @@ def test_intact_staged_manifest_replaces_a_damaged_one(tmp_path: Path) -> None:
     handler.external.put_final(handler.external.key(table.store, table.base), ManifestRow(3, staged))
     location = handler.locate(table.store, table.base, 2)
     assert location is not None
-    moved = quarantine(table.store, table.base, handler, type(location)(3, table.path(3), None, ManifestNaming.V2))
+    moved = quarantine(
+        table.store, table.base, handler, type(location)(3, table.path(3), None, ManifestNamingScheme.V2)
+    )
     assert moved is not None
     assert table.ids() == [1, 2, 3]
     table.append(4)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from lancetable.errors import ColumnNotFoundError
-from lancetable.ops.read.filtered_rows import count_rows
+from lancetable.ops.read.matching_rows import count_rows
 from lancetable.ops.read.scan import scan_table
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.take import take_offsets

@@ -22,7 +22,7 @@ from lancetable.errors import (
     SchemaMismatchError,
 )
 from lancetable.ops.read.explain import analyze_plan, explain_plan
-from lancetable.ops.read.filtered_rows import count_plan, count_rows, matching_offsets
+from lancetable.ops.read.matching_rows import count_plan, count_rows, matching_offsets
 from lancetable.ops.read.scan import execute_scan, scan_table
 from lancetable.ops.read.scan_plan import ColumnOrdering, ScanOptions, plan_scan
 from lancetable.ops.read.scan_run import ScanStatistics

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import lancetable
 from lancetable.spark import LanceDataSource, SparkTable, register, write_table
-from lancetable.spark.batch_writer import LanceWriter, fragments_of
+from lancetable.spark.writer import LanceWriter, fragments_of
 
 ROWS = 10_000
 

@@ -41,7 +41,7 @@ from lancetable.ops.change.rewritten_rows import (
     rows_per_window,
 )
 from lancetable.ops.change.spill import PartitionedRows
-from lancetable.ops.read.filtered_rows import matching_rows
+from lancetable.ops.read.matching_rows import matching_rows
 from lancetable.ops.schema.column_files import add_column_file, discard_column_files
 from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.conform import conform_batches

@@ -23,7 +23,7 @@ from lancetable.format.paths import (
     MAX_VERSION,
     QUARANTINE_DIR,
     VERSIONS_DIR,
-    ManifestNaming,
+    ManifestNamingScheme,
     is_detached,
     join,
     parse_manifest_name,
@@ -75,9 +75,9 @@ def _other_version(location: ManifestLocation) -> ManifestLocation | None:
     if not digits.isdecimal():
         return None
     number = int(digits)
-    if location.naming is ManifestNaming.V2:
-        return replace(location, version=number, naming=ManifestNaming.V1)
-    return replace(location, version=MAX_VERSION - number, naming=ManifestNaming.V2)
+    if location.naming is ManifestNamingScheme.V2:
+        return replace(location, version=number, naming=ManifestNamingScheme.V1)
+    return replace(location, version=MAX_VERSION - number, naming=ManifestNamingScheme.V2)
 
 
 def quarantine(store: ObjectStore, base: str, handler: CommitHandler, location: ManifestLocation) -> str | None:

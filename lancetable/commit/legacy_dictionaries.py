@@ -24,7 +24,7 @@ from lancetable.format.manifest import Manifest
 from lancetable.format.paths import data_path
 from lancetable.proto import table_pb2
 from lancetable.store.base import ObjectStore
-from lancetable.table.dictionaries import dictionaries_of
+from lancetable.table.legacy_dictionaries import dictionaries_of
 from lancetable.table.version import TableVersion
 
 

@@ -25,12 +25,12 @@ from lancetable.format.transaction import Transaction
 st = pytest.importorskip("pyspark.sql.types", reason="PySpark is not installed")
 
 from lancetable.ops import commit as commits  # noqa: E402
-from lancetable.spark.batch_writer import LanceWriter  # noqa: E402
 from lancetable.spark.data_source import LanceDataSource  # noqa: E402
 from lancetable.spark.options import SourceOptions  # noqa: E402
 from lancetable.spark.pin import pinned  # noqa: E402
 from lancetable.spark.reader import LanceReader  # noqa: E402
 from lancetable.spark.types import spark_schema, wire_schema  # noqa: E402
+from lancetable.spark.writer import LanceWriter  # noqa: E402
 
 SCHEMA = st.StructType([st.StructField("id", st.LongType())])
 
