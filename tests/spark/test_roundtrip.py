@@ -120,7 +120,9 @@ def test_random_frames_of_every_mapped_type(spark: Any, tmp_path: Path, scale: i
             else:
                 frame = spark.read.format("lance").option("target_rows_per_task", "70").load(made)
             wire = types.wire_schema(frame.schema)
-            sent = pa.Table.from_batches(types.convert_batches(table.to_batches(), wire), schema=wire)
+            sent = pa.Table.from_batches(
+                [types.convert_batch(batch, wire) for batch in table.to_batches()], schema=wire
+            )
             assert not differences(frame.toArrow(), sent)
 
             # Into a table of the same types, and into one of the types that Spark chooses.

@@ -193,9 +193,13 @@ def offsets_of_runs(
     if int(entries.min()) < 0 or (len(lengths) and int(lengths.min()) < 0):
         raise pages.corrupt("a value ends before it starts, or its position is negative")
     # Floating point does not overflow, and is exact below 2^53.
-    total, limit = int((last - first).sum(dtype=np.float64)), np.iinfo(dtype).max
-    if total > limit:
-        raise TooLongError(f"{total} bytes of values are too long for their type", expected=limit, found=total)
+    _check_total(int((last - first).sum(dtype=np.float64)), dtype)
     offsets = np.zeros(len(lengths) + 1, dtype)
     np.cumsum(lengths, out=offsets[1:])
     return offsets, first, last
+
+
+def _check_total(total: int, dtype: np.dtype[Any]) -> None:
+    limit = np.iinfo(dtype).max
+    if total > limit:
+        raise TooLongError(f"{total} bytes of values are too long for their type", expected=limit, found=total)

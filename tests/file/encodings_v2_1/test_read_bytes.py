@@ -355,7 +355,7 @@ class Serialized:
 def test_unknown_oneof_cases_are_rejected() -> None:
     # A field that no version of the messages has.
     layout = pb.PageLayout.FromString(bytes([15 << 3 | 2, 0]))
-    with pytest.raises(CorruptFileError, match="without a page layout"):
+    with pytest.raises(CorruptFileError, match="no page layout"):
         read(INTS, 3, layout, PLAIN)
 
 
