@@ -166,6 +166,7 @@ class BlobFile(io.BufferedIOBase):
             If a range is outside the blob.
         """
         self._check_open("read_ranges")
+        ranges = list(ranges)
         for span in ranges:
             if len(span) != 2:
                 raise InvalidInputError(f"expected tuple of length 2, but got tuple of length {len(span)}")

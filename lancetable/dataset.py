@@ -132,8 +132,18 @@ __all__ = [
 
 LANCE_COMMIT_MESSAGE_KEY = tx.COMMIT_MESSAGE_KEY
 COMMIT_TIMEOUT = timedelta(seconds=1800)
-# Arguments of `pyarrow.dataset.Dataset.count_rows` that `scanner` does not have; they do not change the count.
-PYARROW_COUNT_OPTIONS = frozenset({"fragment_scan_options", "use_threads", "cache_metadata", "memory_pool"})
+# Arguments of `pyarrow.dataset.Dataset.count_rows` that do not change the count.
+PYARROW_COUNT_OPTIONS = frozenset(
+    {
+        "batch_size",
+        "batch_readahead",
+        "fragment_readahead",
+        "fragment_scan_options",
+        "use_threads",
+        "cache_metadata",
+        "memory_pool",
+    }
+)
 
 
 def dataset(

@@ -7,8 +7,9 @@ them, send them to other processes and pass them to `LanceOperation`.
 from __future__ import annotations
 
 import json
+import operator
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["DataFile", "DeletionFile", "FragmentMetadata", "RowDatasetVersionMeta", "RowIdMeta", "RowIdSequence"]
 
 U64 = 2**64
-# The optional parts of a fragment, in the order of its JSON form.
-OPTIONAL_PARTS = ("deletion_file", "row_id_meta", "created_at_version_meta", "last_updated_at_version_meta")
 
 
 class _Path(str):
@@ -46,7 +45,7 @@ class _Path(str):
         return str, (str(self),)
 
 
-@dataclass(repr=False)
+@dataclass(init=False, repr=False)
 class DataFile:
     """One data file of a fragment.
 
@@ -64,25 +63,36 @@ class DataFile:
         Id of the base path that contains the file; None for the table's own root.
     """
 
-    path: str
+    _path: str
     fields: list[int]
-    column_indices: list[int] = None  # type: ignore[assignment]  # None as an argument means none
+    column_indices: list[int]
     file_major_version: int = 0
     file_minor_version: int = 0
     file_size_bytes: int | None = None
     base_id: int | None = None
 
-    def __post_init__(self) -> None:
-        self.path = _Path(self.path)
-        self.fields, self.column_indices = list(self.fields), list(self.column_indices or ())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return DataFile, tuple(vars(self).values())
+    def __init__(
+        self,
+        path: str,
+        fields: list[int],
+        column_indices: list[int] | None = None,
+        file_major_version: int = 0,
+        file_minor_version: int = 0,
+        file_size_bytes: int | None = None,
+        base_id: int | None = None,
+    ) -> None:
+        self._path = path
+        self.fields = list(fields)
+        self.column_indices = list(column_indices or ())
+        self.file_major_version = file_major_version
+        self.file_minor_version = file_minor_version
+        self.file_size_bytes = file_size_bytes
+        self.base_id = base_id
 
     def __repr__(self) -> str:
         base = "" if self.base_id is None else f", base_id={self.base_id}"
         return (
-            f"DataFile(path={self.path!r}, fields={self.fields}, column_indices={self.column_indices}, "
+            f"DataFile(path={self._path!r}, fields={self.fields}, column_indices={self.column_indices}, "
             f"file_major_version={self.file_major_version}, file_minor_version={self.file_minor_version}, "
             f"file_size_bytes={self.file_size_bytes}{base})"
         )
@@ -102,6 +112,11 @@ class DataFile:
         """
         return DataFile.from_format(adopt_data_file(dataset.table_version, path, base_id=base_id)[0])
 
+    @property
+    def path(self) -> str:
+        """Path relative to the data directory."""
+        return _Path(self._path)
+
     def field_ids(self) -> list[int]:
         """Return the ids of the fields stored in this file."""
         return self.fields
@@ -114,13 +129,27 @@ class DataFile:
     @classmethod
     def from_format(cls, file: frozen.DataFile) -> DataFile:
         """Return the public form of a frozen data file."""
-        return cls(**file.to_json())
+        return cls(
+            file.path,
+            list(file.fields),
+            list(file.column_indices),
+            file.major,
+            file.minor,
+            file.size_bytes,
+            file.base_id,
+        )
 
     def asdict(self) -> dict[str, Any]:
         """Return a JSON-serializable dict with the keys in pylance's order."""
-        values = dict(vars(self))
-        values["path"] = values.pop("path")  # the last one in pylance
-        return values
+        return {
+            "fields": self.fields,
+            "column_indices": self.column_indices,
+            "file_major_version": self.file_major_version,
+            "file_minor_version": self.file_minor_version,
+            "file_size_bytes": self.file_size_bytes,
+            "base_id": self.base_id,
+            "path": self._path,
+        }
 
 
 @dataclass(repr=False)
@@ -320,7 +349,7 @@ class FragmentMetadata:
             "files": [file.asdict() for file in self.files],
             "overlays": [overlay.asdict() for overlay in self.overlays],
             "physical_rows": self.physical_rows,
-            **{name: None if (part := getattr(self, name)) is None else part.asdict() for name in OPTIONAL_PARTS},
+            **{name: None if (part := getattr(self, name)) is None else part.asdict() for name in _PARSERS_OF_PARTS},
         }
 
     @staticmethod
@@ -343,8 +372,12 @@ class FragmentMetadata:
         if not isinstance(value["files"], list):
             raise InvalidInputError(f"the files of fragment JSON are a list, not {type(value['files']).__name__}")
         if value.get("overlays"):
-            scope.raise_unsupported("data overlays", name="FragmentMetadata.from_json")
-        return FragmentMetadata.from_format(checked(frozen.Fragment.from_json, value))
+            scope.raise_unsupported("data overlays", planned=True, name="FragmentMetadata.from_json")
+        files = [DataFile.from_format(checked(frozen.DataFile.from_json, file)) for file in value["files"]]
+        optional: dict[str, Any] = {
+            name: None if value.get(name) is None else parse(value[name]) for name, parse in _PARSERS_OF_PARTS.items()
+        }
+        return FragmentMetadata(value["id"], files, value["physical_rows"], **optional)
 
     def to_format(self) -> frozen.Fragment:
         """Return the frozen form.
@@ -356,10 +389,10 @@ class FragmentMetadata:
         UnsupportedFeatureError
             If the fragment has data overlays.
         """
-        if not all(isinstance(number, int) and 0 <= number < U64 for number in (self.id, self.physical_rows)):
-            raise InvalidInputError(f"a fragment cannot have id {self.id} and {self.physical_rows} rows")
+        if not (_is_u64(self.id) and _is_u64(self.physical_rows)):
+            raise InvalidInputError(f"a fragment cannot have id {self.id!r} and {self.physical_rows!r} rows")
         if self.overlays:
-            scope.raise_unsupported("data overlays")
+            scope.raise_unsupported("data overlays", planned=True)
         sequences = (self.row_id_meta, self.created_at_version_meta, self.last_updated_at_version_meta)
         return frozen.Fragment(
             self.id,
@@ -379,7 +412,7 @@ class FragmentMetadata:
             If the fragment has data overlays.
         """
         if fragment.overlays:
-            scope.raise_unsupported("data overlays")
+            scope.raise_unsupported("data overlays", planned=True)
         return cls(
             fragment.id,
             [DataFile.from_format(file) for file in fragment.files],
@@ -389,6 +422,29 @@ class FragmentMetadata:
             None if fragment.created_at is None else RowDatasetVersionMeta(fragment.created_at),
             None if fragment.last_updated_at is None else RowDatasetVersionMeta(fragment.last_updated_at),
         )
+
+
+def _is_u64(number: Any) -> bool:
+    try:
+        return 0 <= operator.index(number) < U64
+    except TypeError:
+        return False
+
+
+def _deletion_file(value: Any) -> DeletionFile:
+    if not isinstance(value, dict) or not {"read_version", "id", "file_type"} <= value.keys():
+        raise InvalidInputError(f"the deletion file of fragment JSON lacks read_version, id or file_type: {value!r}")
+    names = ("read_version", "id", "file_type", "num_deleted_rows", "base_id")
+    return DeletionFile(**{name: value[name] for name in names if name in value})
+
+
+# The optional parts of a fragment in the order of its JSON form, each with the parser of its own form.
+_PARSERS_OF_PARTS: dict[str, Callable[[Any], Any]] = {
+    "deletion_file": _deletion_file,
+    "row_id_meta": RowIdMeta.parse,
+    "created_at_version_meta": RowDatasetVersionMeta.parse,
+    "last_updated_at_version_meta": RowDatasetVersionMeta.parse,
+}
 
 
 def parse_object(text: str) -> dict[str, Any]:

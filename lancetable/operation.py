@@ -59,8 +59,8 @@ class Mirror:
             scope.raise_unsupported("this operation", name=type(self).__name__)
         values = {
             self.renamed.get(name, name): FIELD_TO_FORMAT.get(name, to_format)(value)
-            for name, value in vars(self).items()
-            if value is not None
+            for name in (field_.name for field_ in fields(self))  # type: ignore[arg-type]  # as below
+            if (value := getattr(self, name)) is not None
         }
         return self.frozen_class(**values)
 
@@ -348,9 +348,12 @@ def fragment_list(name: str, fragments: Any) -> list[FragmentMetadata]:
     TypeError
         If `fragments` or an element has another type.
     """
-    if not isinstance(fragments, Iterable) or isinstance(fragments, (str, bytes)):
-        raise TypeError(f"{name} must be list[FragmentMetadata], got {type(fragments)}")
-    return [check_type(f"each of {name}", fragment, FragmentMetadata) for fragment in fragments]
+    found = fragments if isinstance(fragments, Iterable) and not isinstance(fragments, (str, bytes)) else [fragments]
+    checked = list(found)
+    for fragment in checked:
+        if not isinstance(fragment, FragmentMetadata):
+            raise TypeError(f"{name} must be list[FragmentMetadata], got {type(fragment)}")
+    return checked
 
 
 def to_bases(bases: Iterable[DatasetBasePath]) -> tuple[BasePath, ...]:

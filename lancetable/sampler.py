@@ -356,6 +356,6 @@ def rebatched(batches: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.R
         if count >= num_rows:
             table, whole = pa.Table.from_batches(waiting), count - count % num_rows
             yield from table.slice(0, whole).combine_chunks().to_batches(max_chunksize=num_rows)
-            waiting, count = table.slice(whole).to_batches(), count - whole
-    if waiting:
+            waiting, count = table.slice(whole, count - whole).to_batches(), count - whole
+    if count:
         yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()

@@ -28,10 +28,10 @@ DATASET: _Groups = {
 MERGE_INSERT: _Groups = {"the MemWAL": "mark_sstables_as_compacted"}
 STATS: _Groups = {"secondary indexes": "index_stats"}
 SCANNER: _Groups = {
-    "use LanceDataset.scanner": "from_dataset",
-    "use LanceFragment.scanner": "from_fragment",
+    "a scanner of a dataset; use LanceDataset.scanner": "from_dataset",
+    "a scanner of a fragment; use LanceFragment.scanner": "from_fragment",
     "scanning plain batches": "from_batches",
-    "use LanceDataset.take": "take",
+    "a take by a scanner; use LanceDataset.take": "take",
 }
 SCANNER_BUILDER: _Groups = {
     "vector search": "nearest minhash_search",
@@ -54,7 +54,8 @@ _PROPERTIES = frozenset({"storage_options_accessor"})
 def raise_unsupported(feature: str, *, name: str = "", planned: bool = False) -> NoReturn:
     """Raise the error for an unsupported feature.
 
-    `name` is the API name that the caller used. A feature that is not `planned` is out of scope.
+    `name` is the API name that the caller used. A remedy may follow the feature after a semicolon. A feature that is
+    not `planned` is out of scope.
 
     Raises
     ------
@@ -62,8 +63,9 @@ def raise_unsupported(feature: str, *, name: str = "", planned: bool = False) ->
         Always.
     """
     verdict = "planned, but not built yet" if planned else "outside the scope of lancetable"
+    feature, semicolon, remedy = feature.partition(";")
     subject = f"{name}: {feature}" if name else feature
-    raise UnsupportedFeatureError(f"{subject} is not supported ({verdict})", feature=feature)
+    raise UnsupportedFeatureError(f"{subject} is not supported ({verdict}){semicolon}{remedy}", feature=feature)
 
 
 def reject(feature: str, **arguments: object) -> None:

@@ -78,7 +78,8 @@ def test_read_ranges_returns_the_requested_bytes() -> None:
     assert file.read_range(5, 4) == DATA[5:9] and file.read_range(10_240, 0) == b""
     assert file.read_ranges([(9, 1), (0, 3), (10_240, 0), (9, 1)]) == [DATA[9:10], DATA[:3], b"", DATA[9:10]]
     assert file.read_ranges([]) == [] and file.tell() == 0
-    assert store.total_requests == 2
+    assert file.read_ranges(iter([(0, 1)])) == [DATA[:1]]
+    assert store.total_requests == 3
     for offset, length in ((10_240, 1), (10_241, 0), (-1, 2), (0, -1), (0, 1 << 70)):
         with pytest.raises(OutOfRangeError):
             file.read_range(offset, length)

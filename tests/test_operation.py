@@ -8,6 +8,7 @@ import pickle
 from datetime import datetime, timezone
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -234,3 +235,47 @@ def test_invalid_numbers_in_fragments_are_rejected() -> None:
             fragment.to_format()
     with pytest.raises(InvalidInputError, match="update_mode"):
         LanceOperation.Update(update_mode="x").to_format()
+
+
+def test_fragment_json_keeps_zero_deleted_rows() -> None:
+    deletions = {"read_version": 1, "id": 7, "file_type": "array", "num_deleted_rows": 0, "base_id": None}
+    value = {**json.loads(json.dumps(PLAIN.to_json())), "deletion_file": deletions}
+    fragment = FragmentMetadata.from_json(json.dumps(value))
+    assert fragment.deletion_file == DeletionFile(1, 7, "array", 0)
+    assert fragment.to_json()["deletion_file"]["num_deleted_rows"] == 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"row_id_meta": {"column": 1}},
+        {"row_id_meta": {"Inline": [1], "z": 2}},
+        {"row_id_meta": {"external": {"path": "a", "offset": 0, "size": 1}}},
+        {"deletion_file": 3},
+    ],
+)
+def test_fragment_json_with_an_unknown_part_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError):
+        FragmentMetadata.from_json(json.dumps({**PLAIN.to_json(), **change}))
+
+
+def test_fragment_without_a_row_count_cannot_be_committed() -> None:
+    fragment = FragmentMetadata.from_json(json.dumps({**PLAIN.to_json(), "physical_rows": None}))
+    with pytest.raises(InvalidInputError, match="None rows"):
+        fragment.to_format()
+
+
+def test_fragment_accepts_numpy_integers() -> None:
+    fragment = FragmentMetadata(np.int64(0), [FILE], np.int64(4))
+    assert fragment.to_format() == PLAIN.to_format()
+
+
+def test_data_file_has_the_dataclass_fields_of_pylance() -> None:
+    assert [field.name for field in dataclasses.fields(DataFile)][:2] == ["_path", "fields"]
+    assert type(FILE.asdict()["path"]) is str
+
+
+def test_operation_ignores_attributes_that_are_not_fields() -> None:
+    operation = LanceOperation.Append([PLAIN])
+    operation.note = 1
+    assert operation.to_format() == LanceOperation.Append([PLAIN]).to_format()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import pickle
 import sys
 import tempfile
 import threading
@@ -379,3 +381,9 @@ def test_error_without_tqdm_names_the_package(ds: LanceDataset, monkeypatch: pyt
         with pytest.raises(UnsupportedFeatureError, match=r"pip install 'lancetable\[progress\]'"):
             call(progress=True)
     assert files(ds) == before
+
+
+def test_merge_builder_without_progress_can_be_copied_and_pickled(ds: LanceDataset) -> None:
+    builder = ds.merge_insert("id").when_matched_update_all()
+    for copied in (copy.deepcopy(builder), pickle.loads(pickle.dumps(builder))):
+        assert copied.execute(MORE)["num_updated_rows"] == 5

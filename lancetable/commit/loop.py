@@ -316,7 +316,6 @@ class _CommitRun:
         self._own_paths: list[str] = []
         self._lost_attempt: _Proposal | None = None  # the last one, until the version of the other writer was read
         self._existing: bytes | memoryview | None = None  # the other writer's manifest, if the store had to read it
-        self._publishing_at = 0.0  # start of the last publication
         self._listed_at = base.newest_at if base.newest_at is not None else -math.inf
         self._conflict_known = False  # `_existing` was checked, so the next attempt need not list versions
 
@@ -350,7 +349,7 @@ class _CommitRun:
             # Other exceptions, such as KeyboardInterrupt, may interrupt the publication; then the files are kept.
             published = self.find_published(error)
             if published is not None:
-                return published
+                return self.check_not_lost(published)
             _remove_quietly(base.store, self._own_paths)
             raise
         finally:
@@ -444,8 +443,7 @@ class _CommitRun:
             raise self.base.explained(location, error) from error
         published = self._apply_version(file, committed, False)
         flags.check_writable(file.manifest.writer_flags, self.base.uri, reader_flags=file.manifest.reader_flags)
-        # A cleanup since the last listing would have removed this version, so its existence replaces a listing.
-        self._conflict_known, self._listed_at = True, self._publishing_at
+        self._conflict_known = True
         return published
 
     def _check_no_gap(self, location: ManifestLocation) -> None:
@@ -524,7 +522,7 @@ class _CommitRun:
         parts = _build(newest, self.transaction, version, source, self._file_version)
         self._write_transaction(data)
         proposal = _Proposal.of(newest, self.transaction, data, parts, newest.location.naming)
-        publishing_at = self._publishing_at = time.monotonic()
+        publishing_at = time.monotonic()
         existing: list[bytes | memoryview] = []
         if proposal.publish(is_last_attempt=False, on_existing=existing.append):
             return replace(newest, file=proposal.file, newest_at=publishing_at)
@@ -539,7 +537,8 @@ class _CommitRun:
         later version contains its changes. Raises CommitStateUnknownError if the check fails.
         """
         store, version = self.base.store, published.version
-        if published.newest_at is None or is_in_grace_period(store, time.monotonic() - self._listed_at):
+        is_own_attempt = published.newest_at is not None  # otherwise it was found after its reply was lost
+        if is_own_attempt and is_in_grace_period(store, time.monotonic() - self._listed_at):
             return published
         try:
             lost = is_lost_update(published, self.newest)

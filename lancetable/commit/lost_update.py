@@ -1,14 +1,14 @@
 """Detection of a published version whose changes are missing from the newer versions.
 
-A cleanup can free a version number between the look for new versions and the publication:
+A cleanup can free a version number between the listing of new versions and the publication:
 
-    look         the transaction is built on version 7, the newest
+    listing      the transaction is built on version 7, the newest
     others       commit versions 8 and 9; a cleanup removes version 8
     publication  the transaction becomes a new version 8, which precedes 9, and no later version contains its changes
 
 A conditional create cannot prevent this. Time can: cleanups of this library wait before they remove very young versions
-(commit/cleanup/plan.py: CleanupPlan), so a publication within `GRACE_PERIOD_SECONDS` of its look needs no check. After
-a longer time the versions are listed again. A cleanup never removes the newest version, so a published version that is
+(commit/cleanup/plan.py: CleanupPlan), so a publication within the grace period of its listing needs no check. After a
+longer time the versions are listed again. A cleanup never removes the newest version, so a published version that is
 the newest is valid. Otherwise the next version is compared with it:
 
     a file that the publication added is in the next version        valid
@@ -35,16 +35,21 @@ if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
     from lancetable.table.version import TableVersion
 
-GRACE_PERIOD_SECONDS = 0.5
-_LOCAL_GRACE_PERIOD_SECONDS = 0.02  # a look at a local disk costs microseconds
+_GRACE_PERIOD_SECONDS = 0.5
+_LOCAL_GRACE_PERIOD_SECONDS = 0.02  # listing a local directory takes microseconds
 
 # Operations that keep all files of the fragments and indices that they do not name.
 _NARROW = (tx.Append, tx.Delete, tx.Update, tx.Rewrite, tx.UpdateConfig, tx.ReserveFragments, tx.UpdateBases)
 
 
+def grace_period_seconds(store: ObjectStore) -> float:
+    """Return the time after a listing of new versions within which a publication needs no check."""
+    return _LOCAL_GRACE_PERIOD_SECONDS if store.capabilities.local else _GRACE_PERIOD_SECONDS
+
+
 def is_in_grace_period(store: ObjectStore, seconds: float) -> bool:
-    """Return True if a publication `seconds` after its look for new versions needs no check."""
-    return seconds <= (_LOCAL_GRACE_PERIOD_SECONDS if store.capabilities.local else GRACE_PERIOD_SECONDS)
+    """Return True if a publication `seconds` after its listing of new versions needs no check."""
+    return seconds <= grace_period_seconds(store)
 
 
 def is_lost_update(published: TableVersion, predecessor: TableVersion) -> bool | None:
@@ -56,7 +61,7 @@ def is_lost_update(published: TableVersion, predecessor: TableVersion) -> bool |
     if isinstance(published.handler, ExternalHandler):
         return False
     store, base, location = published.store, published.base, published.location
-    newer = published.handler.newer(store, base, location)
+    newer = published.handler.history(store, base, after=location.version)  # `newer` relies on the version hint
     if not newer:
         return False
     next_exists = newer[0].version == location.version + 1

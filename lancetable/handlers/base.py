@@ -313,11 +313,17 @@ class BaseHandler(ABC):
 
 
 def write_hint(store: ObjectStore, base: str, version: int) -> None:
-    """Write the hint of the newest version. Failures are ignored, because the hint is optional."""
+    """Write the hint of the newest version. Failures are ignored, because the hint is optional.
+
+    A hint of a newer version that exists stays: a late publication may have a number that a cleanup had freed.
+    """
     capabilities = store.capabilities
     if is_detached(version) or not _hints_enabled() or (capabilities.ordered_list and not capabilities.local):
         return
     with contextlib.suppress(LanceError):
+        hint = _read_hint(store, base)
+        if hint is not None and hint > version and _look_up(store, base, hint, ManifestNamingScheme.V2) is not None:
+            return
         store.put(hint_path(base), b'{"version":%d}' % version, durability=Durability.NEVER)
 
 

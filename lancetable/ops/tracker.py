@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -74,6 +74,9 @@ class Tracker:
         self._next_report = 0.0
         self._failure: BaseException | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tracker, (self._report, self._progress.what)
+
     def begin(
         self,
         what: str | None = None,
@@ -83,6 +86,8 @@ class Tracker:
         total_files: int | None = None,
     ) -> None:
         """Start the operation, or its phase `what`, with counts of zero. The same phase again is a new attempt."""
+        if self._report is None:
+            return
         with self._lock:
             before = self._progress
             attempt = before.attempt + 1 if what in (None, before.what) else 1
@@ -91,6 +96,8 @@ class Tracker:
 
     def expect(self, *, total_rows: int) -> None:
         """Set the total number of rows once it is known."""
+        if self._report is None:
+            return
         with self._lock:
             self._progress = replace(self._progress, total_rows=total_rows)
             self._send_report()
@@ -115,6 +122,8 @@ class Tracker:
 
     def finish(self) -> None:
         """Report that the operation has succeeded."""
+        if self._report is None:
+            return
         with self._lock:
             self._progress = replace(self._progress, done=True)
             self._send_report()

@@ -197,7 +197,7 @@ class SourceOptions:
         return self._without(("branch",), "is for reading; give the path of the branch to write to it")
 
     def _without(self, fields: Iterable[str], reason: str) -> SourceOptions:
-        """Return the options, which none of these fields may change.
+        """Return the options, if none of these fields is given.
 
         Raises
         ------

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
-from pyspark import SparkFiles, TaskContext
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -126,6 +126,8 @@ class SparkRunner:
         encrypted = self._spark.conf.get("spark.io.encryption.enabled", "false")
         if encrypted != "false" or not re.match(r"local($|\[)", master):
             return None
+        from pyspark import SparkFiles  # clients of Spark Connect do not have it
+
         return SparkFiles.getRootDirectory()
 
 

@@ -217,7 +217,7 @@ def _spark_struct(fields: Iterable[pa.Field], prefix: str) -> st.StructType:
 
 
 def _spark_type(arrow: pa.DataType, column: str) -> st.DataType:
-    arrow = _plain_type(arrow)
+    given, arrow = arrow, _plain_type(arrow)
     arrow = _WIDENED.get(arrow) or next((wire for is_kind, wire in _OF_ANY_UNIT if is_kind(arrow)), arrow)
     if arrow in _TO_SPARK:
         return _TO_SPARK[arrow]()
@@ -235,9 +235,9 @@ def _spark_type(arrow: pa.DataType, column: str) -> st.DataType:
     if pa.types.is_struct(arrow):
         return _spark_struct(arrow, f"{column}.")
     raise UnsupportedFeatureError(
-        f"column {column!r} has the Arrow type {arrow}, which Spark cannot represent; "
+        f"column {column!r} has the Arrow type {given}, which Spark cannot represent; "
         "leave it out with the option columns='...'",
-        feature=str(arrow),
+        feature=str(given),
     )
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, LanceError
 from lancetable.spark.options import STORAGE_PREFIX, VECTOR_PREFIX
-from lancetable.spark.writer import is_repeat
+from lancetable.spark.writer import log_if_repeated
 from lancetable.table.version import open_version
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def write_table(
     elif txn is not None:
         try:
             # Spark does not pass on the log of the writer.
-            is_repeat(open_version(path, storage_options=storage_options), txn)
+            log_if_repeated(open_version(path, storage_options=storage_options), txn)
         except LanceError as error:  # a client of Connect may not reach the table
             logger.debug("%s: %s", path, error)
     writer = df.write.format("lance").mode("overwrite" if mode == "overwrite" else "append")

@@ -167,7 +167,7 @@ class LanceWriter(FragmentWriter, DataSourceArrowWriter):
                 raise
             # Another run of the same job was faster.
             self._discard(messages, self._transaction_uuid)
-        is_repeat(pinned(self._options).open(), txn)
+        log_if_repeated(pinned(self._options).open(), txn)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what the tasks wrote, unless it may be committed."""
@@ -177,8 +177,8 @@ class LanceWriter(FragmentWriter, DataSourceArrowWriter):
         return is_done(pinned(self._options).open().manifest.config, self._options.txn)
 
 
-def is_repeat(version: TableVersion, txn: tuple[str, int] | None) -> bool:
-    """Return True if a change, or a later one of the application, was committed before; log that it is not made again.
+def log_if_repeated(version: TableVersion, txn: tuple[str, int] | None) -> bool:
+    """Log that a change is not made again if it, or a later one of the application, was committed. Return True then.
 
     A later one is a warning: it shows a new checkpoint, or a name that is used twice, which begins with lower numbers.
     """

@@ -15,11 +15,11 @@ from lancetable.commit.loop import commit_transaction
 from lancetable.commit.lost_update import is_lost_update
 from lancetable.errors import CommitConflictError, CommitStateUnknownError, RetryableCommitConflictError
 from lancetable.format import transaction as tx
-from lancetable.format.paths import manifest_path
+from lancetable.format.paths import hint_path, manifest_path
 from lancetable.format.transaction import Transaction
-from lancetable.store.base import ObjectMeta
+from lancetable.store.base import Capabilities, ObjectMeta, PutOutcome
 from lancetable.table.version import TableVersion, latest
-from lancetable.testing.stores import CountingStore
+from lancetable.testing.stores import CountingStore, WrappingStore
 
 # Operations that add or drop no file: only the clock of the store can tell which version came first.
 WITHOUT_FILES = {"Restore", "Project", "ProjPres", "Config", "SchemaConf", "Reserve", "UpdateBases", "Merge"}
@@ -39,12 +39,17 @@ def publish_late(
 ) -> Callable[..., TableVersion | Exception]:
     """Return a function that commits version 2 after others have committed it and `theirs`, and it was removed.
 
-    `removed` are the numbers that the cleanup removes. The function returns the version or the error.
+    `removed` are the numbers that the cleanup removes; `more` more versions follow. The function returns the version or
+    the error.
     """
 
-    def publish(ours: tx.Operation, theirs: str, removed: Sequence[int] = (2,)) -> TableVersion | Exception:
+    def publish(
+        ours: tx.Operation, theirs: str, removed: Sequence[int] = (2,), more: int = 0
+    ) -> TableVersion | Exception:
         second = commit(base, maker_of(base).make("Append"))
-        commit(second, maker_of(second).make(theirs))
+        version = commit(second, maker_of(second).make(theirs))
+        for _ in range(more):
+            version = commit(version, maker_of(version).make("Append"))
         base.store.delete([manifest_path(base.base, number, base.location.naming) for number in removed])
         time.sleep(0.02)  # file system clocks may tick every 4 ms
         monkeypatch.setattr(loop, "is_in_grace_period", lambda *_: False)
@@ -89,6 +94,39 @@ def test_late_append_is_refused_and_removed(
     assert isinstance(late, RetryableCommitConflictError)
     assert "cleaned up" in str(late)
     assert base.handler.locate(base.store, base.base, 2) is None
+
+
+def test_late_append_below_several_freed_numbers_is_refused(base: TableVersion, maker: Any, publish_late: Any) -> None:
+    """The version hint still leads to the newest version."""
+    late = publish_late(maker.make("Append"), "Append", (1, 2, 3), more=1)
+    assert isinstance(late, RetryableCommitConflictError)
+    assert latest(base).version == 4
+    assert base.store.read_all(hint_path(base.base)) == b'{"version":4}'
+
+
+def test_version_after_a_kept_one_is_checked(base: TableVersion, maker: Any) -> None:
+    """The commit loses against version 2, which a tag keeps, and wins the number 3, which a cleanup has freed."""
+
+    class Remote(WrappingStore):
+        @property
+        def capabilities(self) -> Capabilities:
+            return replace(self.inner.capabilities, local=False, ordered_list=True)
+
+        def put_if_absent(self, path: str, data: Any, *, on_existing: Any = None) -> PutOutcome:
+            outcome = self.inner.put_if_absent(path, data)
+            if outcome is PutOutcome.LOST and on_existing is not None:
+                on_existing(bytes(self.inner.read_all(path)))
+            return outcome
+
+    held = replace(base, store=Remote(base.store), newest_at=time.monotonic() - 1.5)
+    version = base
+    for _ in range(3):
+        version = commit(version, maker.make("Append"))
+    base.store.delete([manifest_path(base.base, number, base.location.naming) for number in (1, 3)])
+    with pytest.raises(RetryableCommitConflictError):
+        commit(held, maker.make("Append"))
+    assert base.handler.locate(base.store, base.base, 3) is None
+    assert latest(base).version == 4
 
 
 @pytest.mark.parametrize(

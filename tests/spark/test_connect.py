@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,3 +18,8 @@ pytest.importorskip("grpc", reason="Spark Connect needs grpcio: pip install 'pys
 def test_everything_runs_through_connect(run_script: Callable[..., str], tmp_path: Path) -> None:
     pytest.importorskip("pyspark.sql.streaming.datasource", reason="availableNow came with PySpark 4.2")
     run_script("connect.py", tmp_path)
+
+
+def test_package_is_imported_without_the_classes_that_a_connect_client_lacks() -> None:
+    environment = {**os.environ, "SPARK_SKIP_CONNECT_COMPAT_TESTS": "1"}
+    subprocess.run([sys.executable, "-c", "import lancetable.spark"], env=environment, check=True)

@@ -34,7 +34,7 @@ from datetime import datetime, timedelta, timezone
 
 from lancetable.commit.cleanup.branch_references import CleanupReferencedBranch, branches_from, versions_needed_by
 from lancetable.commit.cleanup.referenced_files import ReferencedFiles, files_of_detached_versions
-from lancetable.commit.lost_update import GRACE_PERIOD_SECONDS
+from lancetable.commit.lost_update import grace_period_seconds
 from lancetable.errors import CleanupError, InvalidOperationError, StoreError
 from lancetable.format.paths import (
     DATA_DIR,
@@ -55,7 +55,6 @@ from lancetable.table.version import TableVersion, open_location
 DEFAULT_AGE = timedelta(days=14)
 UNVERIFIED_AGE = timedelta(days=7)
 _YOUNG = timedelta(minutes=1)
-_SETTLED_SECONDS = 2 * GRACE_PERIOD_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +183,7 @@ def plan_cleanup(version: TableVersion, policy: CleanupPolicy, *, before_version
     if not is_known:
         files = [file for file in files if file.kind in ("manifest", "temporary")]
     files.sort(key=lambda file: file.kind != "manifest")
-    can_settle = store.capabilities.local or not _any_young(manifests, times)
+    settles_at = listed_at + 2 * grace_period_seconds(store) if _any_young(manifests, times) else 0.0
     return CleanupPlan(
         first_kept,
         tuple(manifests.values()),
@@ -192,7 +191,7 @@ def plan_cleanup(version: TableVersion, policy: CleanupPolicy, *, before_version
         tuple(branches),
         tuple(warnings),
         frozenset(path for path in kept.paths | removed.paths if path.startswith(f"{TRANSACTIONS_DIR}/")),
-        0.0 if can_settle else listed_at + _SETTLED_SECONDS,
+        settles_at,
     )
 
 

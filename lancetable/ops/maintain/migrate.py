@@ -49,7 +49,7 @@ from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.choose import choose_handler
 from lancetable.handlers.external import ExternalHandler
 from lancetable.ops.commit import check_writable
-from lancetable.ops.schema.column_files import physical_batches
+from lancetable.ops.schema.column_files import fragment_batches
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import open_store
 from lancetable.table.file_layouts import files_of
@@ -190,7 +190,7 @@ def _write(
     """Write the new data file of a fragment."""
     sink = version.store.open_writer(data_path(version.base, name))
     with FileWriter(sink, schema, target, keep_arrays=True) as writer:
-        for batch in physical_batches(version, fragment, fields, keep_deleted=True):
+        for batch in fragment_batches(version, fragment, fields, keep_deleted=True):
             writer.write(batch)
         written = writer.close()
     return data_file(name, written.fields, written.column_indices, target, written.size_bytes)

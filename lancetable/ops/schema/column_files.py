@@ -89,7 +89,7 @@ def add_column_file(
     return replace(fragment, files=(*_without(fragment.files, set(new.fields)), new))
 
 
-def physical_batches(
+def fragment_batches(
     version: TableVersion, fragment: Fragment, fields: Sequence[Field], *, keep_deleted: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield `fields` of the rows of a fragment, with or without deleted rows, in batches of limited size."""

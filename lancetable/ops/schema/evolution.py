@@ -35,7 +35,7 @@ from lancetable.format.version import FileVersion
 from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.read.scan import scan_table
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.schema.column_files import Values, add_column_files, discard_column_files, physical_batches
+from lancetable.ops.schema.column_files import Values, add_column_files, discard_column_files, fragment_batches
 from lancetable.ops.schema.new_columns import commit_merge
 from lancetable.ops.write.float_overflow import check_finite
 from lancetable.table.version import TableVersion
@@ -212,7 +212,7 @@ def _converted(version: TableVersion, written: Schema, casts: Mapping[int, int])
     target = written.to_storage_arrow()
 
     def values(fragment: Fragment) -> Iterator[pa.RecordBatch]:
-        for batch in physical_batches(version, fragment, [old for old, _ in pairs], keep_deleted=False):
+        for batch in fragment_batches(version, fragment, [old for old, _ in pairs], keep_deleted=False):
             arrays = [
                 _convert(array, old, new, new.name, old_ids)
                 for array, (old, new) in zip(batch.columns, pairs, strict=True)

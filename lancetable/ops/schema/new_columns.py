@@ -22,6 +22,7 @@ from lancetable.errors import (
     ColumnNotFoundError,
     InvalidInputError,
     InvalidOperationError,
+    InvalidSqlError,
     SchemaMismatchError,
     UnsupportedFeatureError,
 )
@@ -98,10 +99,8 @@ def from_expressions(
         options = ScanOptions(columns=dict(expressions), fragments=[fragment.id], batch_size=batch_size)
         yield from execute_scan(version, plan_scan(version, options))
 
-    schema, types = expression_schema(version, expressions), evaluation_schema(version.schema)
-    parsed = [parse_expression(sql, types) for sql in expressions.values()]
-    all_null = all(isinstance(expr, Literal) and not expr.value.is_valid for expr in parsed)
-    return NewColumns(schema, values, all_null=all_null)
+    schema = expression_schema(version, expressions)
+    return NewColumns(schema, values, all_null=all(map(_is_null_constant, expressions.values())))
 
 
 def from_function(
@@ -202,6 +201,15 @@ def expression_schema(version: TableVersion, expressions: Mapping[str, str]) -> 
                 )
         fields.append(pa.field(name, expr.data_type, may_be_null(expr, arrow)))
     return pa.schema(fields)
+
+
+def _is_null_constant(sql: str) -> bool:
+    """Return whether an expression without columns, such as `CAST(NULL AS INT)`, is null."""
+    try:
+        expr = parse_expression(sql, pa.schema([]))
+    except (InvalidSqlError, ColumnNotFoundError):
+        return False
+    return isinstance(expr, Literal) and not expr.value.is_valid
 
 
 # --- additions --------------------------------------------------------------------------------------------------------

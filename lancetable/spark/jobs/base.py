@@ -25,7 +25,7 @@ from lancetable.spark import options as limits
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, mark_of, pinned
 from lancetable.spark.runner import Json, Work
-from lancetable.spark.writer import is_repeat
+from lancetable.spark.writer import log_if_repeated
 from lancetable.table.version import TableVersion
 
 
@@ -80,7 +80,7 @@ class TableJob:
 
     def is_repeat(self, version: TableVersion) -> bool:
         """Return True if a version contains the change, or a later one of the application."""
-        return is_repeat(version, self.txn)
+        return log_if_repeated(version, self.txn)
 
     def base(self, plan: Json) -> TableVersion:
         """Open the version that a plan was made for."""

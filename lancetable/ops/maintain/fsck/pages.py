@@ -69,6 +69,7 @@ class PageCheck:
         self._tracker = tracker
         self._columns: dict[tuple[object, ...], _Column] = {}
         self._statistics: dict[str, tuple[FileStatistics | None, list[Finding]]] = {}
+        self._described: dict[int, tuple[Field, Field]] = {}
         self.unused: dict[str, set[int]] = {}  # columns of data files that no version has, by path
         self.with_zones: set[str] = set()  # columns for which a data file has bounds
         self.columns: set[str] = set()
@@ -86,7 +87,7 @@ class PageCheck:
         for field in version.schema.fields:
             self.columns.add(field.name)
             try:
-                layout = layouts.layout(version, fragment, (described(field),))
+                layout = layouts.layout(version, fragment, (self._read_as(field),))
             except Exception as error:
                 yield finding_of("data file", path, error, f"fragment {fragment.id}, column {field.name!r}")
                 continue
@@ -96,6 +97,14 @@ class PageCheck:
             for part in layout.parts:
                 for read in part.fields:
                     yield from self._check_part(version, fragment, part, read)
+
+    def _read_as(self, field: Field) -> Field:
+        """Return the field for reading a column. The same object each time, because layouts are cached by field."""
+        original, result = self._described.get(id(field), (None, None))
+        if result is None or original is not field:
+            result = described(field)
+            self._described[id(field)] = (field, result)
+        return result
 
     def _note_unused(self, version: TableVersion, fragment: Fragment) -> None:
         live = {field.id for field in version.schema.walk()}
