@@ -437,6 +437,7 @@ def _parse_table(text: str) -> dict[tuple[str, str], Verdict | Condition]:
     rules: dict[tuple[str, str], Verdict | Condition] = {}
     for line in text.strip().splitlines()[1:]:
         name, *cells = line.split()
+        assert name in KINDS, f"unknown row {name} of the conflict table"
         for column, cell in zip(KINDS, cells, strict=True):
             severity = _SEVERITIES.get(cell)
             reason = "" if severity is OK else f"{name} cannot follow {column}"

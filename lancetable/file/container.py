@@ -20,7 +20,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import accumulate
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -31,6 +30,7 @@ from google.protobuf.message import DecodeError
 from lancetable.errors import CorruptFileError, InvalidInputError, LanceError, UnsupportedFeatureError
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import FileVersion
+from lancetable.lazy import lazy_property
 from lancetable.proto import file2_pb2, file_pb2
 from lancetable.store.base import ByteRange
 
@@ -183,7 +183,7 @@ class ColumnPages:
     def __len__(self) -> int:
         return len(self._pages)
 
-    @cached_property
+    @lazy_property
     def starts(self) -> npt.NDArray[np.int64]:
         """`start_list` as an array of shape (pages + 1,)."""
         return np.array(self.start_list, np.int64)
@@ -261,7 +261,7 @@ class FileMetadata:
     _indirect: dict[ByteRange, bytes] = field(default_factory=dict)
     _columns: dict[int, ColumnPages] = field(default_factory=dict)
 
-    @cached_property
+    @lazy_property
     def num_rows(self) -> int:
         """Row count of the descriptor. The reader compares the row count of each column with it."""
         return self._descriptor.length
@@ -276,7 +276,7 @@ class FileMetadata:
         """Number of columns; from 2.1 on only leaf fields have one."""
         return len(self._column_ranges)
 
-    @cached_property
+    @lazy_property
     def schema(self) -> Schema:
         """Schema stored in the file. Its field ids are those of the table at the time of writing."""
         message = self._descriptor.schema

@@ -158,12 +158,12 @@ def read_custom(encoding: PageEncoding, page: Page, data_type: pa.DataType) -> R
 
 
 def wanted_encoding(field: Field) -> type[PageEncoding] | None:
-    """Return the custom encoding that the metadata of a field selects, or None.
+    """Return the custom encoding that the metadata of a field selects, or None. Blob columns have none.
 
-    Raises UnsupportedFeatureError if the encoding is not registered or the field is nested or a blob.
+    Raises UnsupportedFeatureError if the encoding is not registered or the field is nested.
     """
     value = field.metadata.get(ENCODING_KEY)
-    if value is None:
+    if value is None or field.is_blob:
         return None
     url = value.decode("utf-8", "replace")
     encoding = PAGE_ENCODINGS.get(message_name(url))
@@ -171,10 +171,9 @@ def wanted_encoding(field: Field) -> type[PageEncoding] | None:
         raise UnsupportedFeatureError(
             f"column {field.name!r}: encoding {url!r} is not registered", feature=f"encoding {url!r}", column=field.name
         )
-    if field.children or field.is_blob:
+    if field.children:
         raise UnsupportedFeatureError(
-            f"column {field.name!r}: custom encoding {url!r} cannot store nested or blob columns such as"
-            f" {field.logical_type}",
+            f"column {field.name!r}: custom encoding {url!r} cannot store nested columns such as {field.logical_type}",
             feature=f"{field.logical_type} in a custom encoding",
             column=field.name,
         )

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -39,6 +38,7 @@ from lancetable.file.container import (
 )
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
+from lancetable.lazy import lazy_property
 from lancetable.proto import file_pb2, table_pb2
 from lancetable.store.base import ByteRange
 
@@ -105,7 +105,7 @@ class LegacyMetadata(FileMetadata):
         """Number of batches."""
         return len(self.batch_offsets) - 1
 
-    @cached_property
+    @lazy_property
     def schema(self) -> Schema:
         """Schema of the embedded manifest; a schema without fields if the file has none."""
         message = self.embedded_manifest()

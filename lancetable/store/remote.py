@@ -32,6 +32,14 @@ class RemoteStore(ObjectStore):
     scheme: str
 
     @abstractmethod
+    def uri(self, path: str) -> str:
+        """Return the address of a path. See ObjectStore."""
+
+    @abstractmethod
+    def find(self, path: str) -> int | None:
+        """Return the size of the object in bytes, or None if it does not exist. See ObjectStore."""
+
+    @abstractmethod
     def _fetch(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview]:
         """Return one reply of exactly the right length for each request. No request is empty."""
 

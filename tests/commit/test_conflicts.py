@@ -48,6 +48,11 @@ def test_every_operation_has_a_row_and_a_column() -> None:
     names = {conflicts._SHORT.get(each.__name__, each.__name__) for each in classes}
     assert names | split == set(KINDS) and len(set(KINDS)) == len(KINDS)
     assert {mine for mine, _ in RULES} == set(KINDS) - {"Clone"}  # a clone is always a first version
+
+
+def test_misspelled_row_of_the_table_is_refused() -> None:
+    with pytest.raises(AssertionError, match="Appnd"):
+        conflicts._parse_table(conflicts._TABLE.replace("Append ", "Appnd  "))
     assert {theirs for _, theirs in RULES} == set(KINDS)
     assert len(RULES) == (len(KINDS) - 1) * len(KINDS)
 

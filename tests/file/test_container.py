@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import struct
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -148,3 +151,36 @@ def test_page_cache_evicts_the_oldest_pages() -> None:
     alone = Page(column, 0, 1, [], b"")
     cache.put(alone, "large", 1 << 30)
     assert alone.cached == "large" and not any(page.cached for page in pages)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # another test may have imported it
+def test_schema_can_be_parsed_in_a_child_forked_while_another_thread_parses_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started, finish = threading.Event(), threading.Event()
+    parent, from_protos = os.getpid(), Schema.from_protos
+
+    def parse(*arguments: Any) -> Schema:
+        if os.getpid() == parent:
+            started.set()
+            finish.wait(30)
+        return from_protos(*arguments)
+
+    store = MemoryStore.private()
+    schema = Schema.from_arrow(pa.schema([("a", pa.int64())]))
+    with FileWriter(store.open_writer("f"), schema) as writer:
+        writer.write(pa.record_batch({"a": [1]}))
+    first, second = open_data_file(store, "f"), open_data_file(store, "f")
+    monkeypatch.setattr(Schema, "from_protos", parse)
+    thread = threading.Thread(target=lambda: first.schema)
+    thread.start()
+    assert started.wait(10)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)  # ends a child that hangs
+        os._exit(int(second.schema.fields[0].name != "a"))
+    status = os.waitpid(child, 0)[1]
+    finish.set()
+    thread.join()
+    assert status == 0

@@ -123,6 +123,14 @@ def test_custom_encoding_of_a_nested_field_raises(delta: type[Delta], tmp_path: 
         write(tmp_path / "a.lance", "2.1", table)
 
 
+@pytest.mark.parametrize("version", ["2.0", "2.1"])
+def test_encoding_of_a_blob_column_is_ignored(version: str, tmp_path: Path) -> None:
+    metadata = {"lance-encoding:blob": "true", "lancetable:encoding": Delta.type_url}
+    table = pa.table([[b"one", None, b""]], schema=pa.schema([pa.field("b", pa.large_binary(), metadata=metadata)]))
+    ds = lt.write_dataset(table, tmp_path / "t", data_storage_version=version)
+    assert [blob.read() for blob in ds.take_blobs("b", indices=[0, 2])] == [b"one", b""]
+
+
 def test_registered_and_reserved_type_urls_raise(delta: type[Delta]) -> None:
     with pytest.raises(AlreadyExistsError, match="Delta16"):
         register_encoding(Delta)

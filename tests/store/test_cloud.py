@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import sys
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +18,9 @@ from integration.servers.moto_locked import Moto
 from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
 from lancetable.handlers import conditional_put, unsafe
 from lancetable.ops.maintain.commit_probe import race_objects
-from lancetable.store.base import PutOutcome
+from lancetable.ops.read.io_stats import CountingStore
+from lancetable.store.base import ByteRange, ObjectStore, PutOutcome
+from lancetable.store.clouds.cloud import CloudStore
 from lancetable.store.clouds.fsspec_client import make_file_system, reply_to
 from lancetable.store.clouds.options import CloudOptions
 from lancetable.store.exclusive_create import Reply, create_exclusively
@@ -398,3 +401,61 @@ def test_s3_file_system_object_creates_exclusively(s3: Moto) -> None:
     assert store.put_if_absent(f"{base}/{VERSIONS}", b"1") is PutOutcome.WON
     assert store.put_if_absent(f"{base}/{VERSIONS}", b"2") is PutOutcome.LOST
     assert [meta.name for meta in store.list_names(f"{base}/_versions", limit=3)] == [VERSIONS[10:]]
+
+
+class _OwnClient:
+    """Client that works only in the process that created it."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+    def read(self, path: str, start: int, end: int) -> memoryview:
+        assert self.pid == os.getpid()
+        return memoryview(bytes(end - start))
+
+    def read_many(self, path: str, ranges: Sequence[ByteRange]) -> list[memoryview]:
+        return [self.read(path, start, end) for start, end in ranges]
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> list[_OwnClient]:
+    """Return the clients that were created, in the place of those of obstore."""
+    created: list[_OwnClient] = []
+
+    def create(store: CloudStore) -> _OwnClient:
+        created.append(_OwnClient())
+        return created[-1]
+
+    monkeypatch.setattr(CloudStore, "_create_backend", create)
+    return created
+
+
+@pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # another test may have imported it
+def test_counting_store_uses_a_new_client_in_a_forked_child(clients: list[_OwnClient]) -> None:
+    store = CountingStore(open_store("s3://lab/t", {})[0])
+    assert bytes(store.read("x", 0, 1)) == bytes(1)
+    child = os.fork()
+    if child == 0:
+        try:
+            store.read("x", 0, 1)
+            store.read_many("x", [ByteRange(0, 2)])
+            os._exit(int(len(clients) != 2))
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(clients) == 1
+
+
+def test_wrapping_pickling_and_inspecting_create_no_client(clients: list[_OwnClient]) -> None:
+    store = pickle.loads(pickle.dumps(CountingStore(open_store("s3://lab/t", {})[0])))
+    assert not hasattr(store, "mapped") and callable(store.open_writer)
+    store._inner.sync()
+    assert store._inner.modified_ns("x") is None
+    assert not clients
+    with pytest.raises(AttributeError, match="no_such_method"):
+        store._inner.no_such_method  # noqa: B018
+    assert not clients
+
+
+def test_cloud_store_has_every_method_of_a_store() -> None:
+    assert {name for name in vars(ObjectStore) if not name.startswith("_")} <= {*dir(open_store("s3://lab/t", {})[0])}

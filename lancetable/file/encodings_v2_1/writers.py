@@ -142,7 +142,7 @@ class FieldWriter:
 
     def _encode_job(self, job: _Job) -> list[EncodedPage]:
         leaf = job.leaf.leaf
-        custom = None if leaf.field.is_blob else wanted_encoding(leaf.field)
+        custom = wanted_encoding(leaf.field)
         if custom is not None:
             message, buffers = encode_custom(custom, job.array)
             return [EncodedPage(job.column, len(job.array), buffers, message, job.first_row)]

@@ -11,7 +11,6 @@ indexed by the value if they are dense, or a hash table; longer values use hashe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -22,6 +21,7 @@ import pyarrow.compute as pc
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file.kernels.keys import KeyTable, Matches, equal_values, hash_values, table_of
 from lancetable.format.row_address import U64Array
+from lancetable.lazy import lazy_property
 
 Rows = npt.NDArray[np.int64]
 
@@ -71,7 +71,7 @@ class KeyIndex:
         """Return (n,) the representative source row of each key in `columns`, -1 for keys not in the source."""
         return _scattered(self.matches(columns), len(columns[0]))
 
-    @cached_property
+    @lazy_property
     def is_unique(self) -> bool:
         """Return whether every source row has a non-null key of its own."""
         return bool((self.representative == np.arange(self.num_rows)).all())
@@ -82,7 +82,7 @@ class KeyIndex:
         rows = np.flatnonzero(self.representative >= 0)
         return not self.is_unique and bool((self.representative[rows] != rows).any())
 
-    @cached_property
+    @lazy_property
     def last(self) -> Rows:
         """Return (n,) the last row with the same key, for source rows that are the representative of their key."""
         rows = np.flatnonzero(self.representative >= 0)

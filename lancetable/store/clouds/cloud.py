@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
@@ -39,6 +39,15 @@ def _record_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_record_fork)
+
+
+def _forward(name: str) -> Callable[..., Any]:
+    def call(self: CloudStore, *arguments: Any, **named: Any) -> Any:
+        return getattr(self._backend.get(), name)(*arguments, **named)
+
+    call.__name__ = name
+    call.__doc__ = f"See ObjectStore.{name}."
+    return call
 
 
 class CloudStore:
@@ -74,11 +83,27 @@ class CloudStore:
         """Return the server and the address. See ObjectStore."""
         return f"{self._server} {self.uri(path)}"
 
-    def __getattr__(self, name: str) -> Any:
-        """Return a method of the client: `read`, `put` and the other methods of ObjectStore."""
-        if name.startswith("_"):
-            raise AttributeError(name)  # so that copying and inspecting the store creates no client
-        return getattr(self._backend.get(), name)
+    # Methods of the client of the calling process. A bound method may be kept across a fork.
+    read = _forward("read")
+    read_many = _forward("read_many")
+    read_all = _forward("read_all")
+    read_tail = _forward("read_tail")
+    put = _forward("put")
+    put_if_absent = _forward("put_if_absent")
+    open_writer = _forward("open_writer")
+    list_names = _forward("list_names")
+    list_recursive = _forward("list_recursive")
+    size = _forward("size")
+    find = _forward("find")
+    delete = _forward("delete")
+    delete_prefix = _forward("delete_prefix")
+
+    def sync(self, prefix: str = "") -> None:
+        """Return at once: writes are durable when they return."""
+
+    def modified_ns(self, path: str) -> int | None:
+        """Return None: buckets have no directories."""
+        return None
 
     def _create_backend(self) -> ObjectStore:
         """Create a client. Raises StoreError, InvalidInputError, UnsupportedFeatureError if a package is missing."""

@@ -21,11 +21,11 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from lancetable.errors import StoreError
+from lancetable.lazy import lazy_property
 from lancetable.store.base import (
     EMPTY,
     BufferedWriter,
@@ -280,7 +280,7 @@ class ObstoreStore(RemoteStore):
             raise self._failure(error, prefix) from None
         return metas[:limit]
 
-    @cached_property
+    @lazy_property
     def _short_page(self) -> S3ShortPage | None:
         if self._options.cloud == "s3":
             with contextlib.suppress(ImportError, ValueError):

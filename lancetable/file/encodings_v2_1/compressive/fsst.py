@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -27,6 +26,7 @@ from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, Wrapp
 from lancetable.file.encodings_v2_1.block import Block, Coded, VariableWidth
 from lancetable.file.encodings_v2_1.compressive.variable import variable_of
 from lancetable.file.kernels import fsst
+from lancetable.lazy import lazy_property
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Fsst(Wrapper):
     symbol_table: bytes
     values: Compressive
 
-    @cached_property
+    @lazy_property
     def table(self) -> fsst.SymbolTable:
         return fsst.SymbolTable.parse(self.symbol_table)
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -62,6 +61,7 @@ from lancetable.file.kernels import gather
 from lancetable.file.kernels.interleave import Runs, interleave, padding, runs_of, total_sizes
 from lancetable.file.kernels.levels import Levels, highest
 from lancetable.format.version import FileVersion
+from lancetable.lazy import lazy_property
 from lancetable.store.base import ByteRange
 
 _EVERY: Final = slice(None)
@@ -93,12 +93,12 @@ class MiniBlock(PageLayout):
         """True if the page has a repetition index."""
         return self.repetition_index_depth > 0
 
-    @cached_property
+    @lazy_property
     def level_forms(self) -> tuple[int | None, int | None]:
         """The forms of repetition and definition levels; see `level_form`."""
         return level_form(self.rep_compression), level_form(self.def_compression)
 
-    @cached_property
+    @lazy_property
     def row_key(self) -> tuple[Any, ...] | None:
         """A key that is equal for pages whose rows can be read together.
 

@@ -1,0 +1,34 @@
+"""Properties that are computed on first access."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+T = TypeVar("T")
+
+
+class lazy_property(Generic[T]):  # noqa: N801  # used as a decorator, like property
+    """Property whose value is computed on first access and kept in the `__dict__` of the instance.
+
+    It has no lock, so a child forked during a computation does not wait forever, as with functools.cached_property
+    before Python 3.12. Threads may compute the value more than once, but all of them get the same one.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self._name = compute.__name__
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+    def __get__(self, instance: object | None, owner: type) -> Self | T:
+        if instance is None:
+            return self
+        value: T = instance.__dict__.setdefault(self._name, self._compute(instance))
+        return value
