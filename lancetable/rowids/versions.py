@@ -97,12 +97,18 @@ class RowVersionSequence:
         return np.repeat(np.array(versions, np.uint64), np.array(lengths, np.int64))
 
     def at(self, offsets: npt.NDArray[np.int64]) -> U64Array:
-        """Return the versions of the rows at these offsets, each below the length."""
+        """Return the versions of the rows at these offsets. Raises CorruptFileError if one is beyond the sequence."""
         if not len(offsets):
             return np.zeros(0, np.uint64)
-        lengths, versions = zip(*self.runs, strict=True)
-        ends = np.cumsum(np.array(lengths, np.int64))
-        return np.array(versions, np.uint64)[np.searchsorted(ends, offsets, side="right")]
+        ends = np.cumsum([length for length, _ in self.runs], dtype=np.int64)
+        runs = np.searchsorted(ends, offsets, side="right")
+        if runs.max() == len(self.runs):
+            raise CorruptFileError(
+                f"offset {offsets.max()} is beyond a sequence of {self.num_rows} row versions",
+                expected=f"less than {self.num_rows}",
+                found=int(offsets.max()),
+            )
+        return np.array([version for _, version in self.runs], np.uint64)[runs]
 
     @property
     def num_rows(self) -> int:

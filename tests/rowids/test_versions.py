@@ -96,3 +96,11 @@ def test_broken_sequences():
         RowVersionSequence.from_bytes(huge.SerializeToString())
     with pytest.raises(CorruptFileError, match="known form"):
         RowVersionSequence.from_bytes(bytes.fromhex("0a02 1001"))
+
+
+@pytest.mark.parametrize("versions", [[], [1, 1, 1], [1, 1, 4]])
+def test_offset_beyond_the_sequence_raises(versions: list[int]) -> None:
+    sequence = of(versions)
+    assert sequence.at(np.arange(len(versions))).tolist() == versions
+    with pytest.raises(CorruptFileError, match=f"offset {len(versions)} .*{len(versions)} row versions"):
+        sequence.at(np.array([len(versions)]))
