@@ -100,15 +100,15 @@ class RowVersionSequence:
         """Return the versions of the rows at these offsets. Raises CorruptFileError if one is beyond the sequence."""
         if not len(offsets):
             return np.zeros(0, np.uint64)
-        if (last := int(offsets.max())) >= self.num_rows:
+        ends = np.cumsum([length for length, _ in self.runs], dtype=np.int64)
+        runs = np.searchsorted(ends, offsets, side="right")
+        if runs.max() == len(self.runs):
             raise CorruptFileError(
-                f"offset {last} is beyond a sequence of {self.num_rows} row versions",
+                f"offset {offsets.max()} is beyond a sequence of {self.num_rows} row versions",
                 expected=f"less than {self.num_rows}",
-                found=last,
+                found=int(offsets.max()),
             )
-        lengths, versions = zip(*self.runs, strict=True)
-        ends = np.cumsum(np.array(lengths, np.int64))
-        return np.array(versions, np.uint64)[np.searchsorted(ends, offsets, side="right")]
+        return np.array([version for _, version in self.runs], np.uint64)[runs]
 
     @property
     def num_rows(self) -> int:
