@@ -72,7 +72,7 @@ KINDS = (
     "DataOverlay",
 )
 # Short names of operations in the table.
-_SHORT = {"DataReplacement": "DataRepl", "ReserveFragments": "Reserve", "UpdateMemWalState": "MemWal"}
+_SHORT_NAMES = {"DataReplacement": "DataRepl", "ReserveFragments": "Reserve", "UpdateMemWalState": "MemWal"}
 
 _TABLE = """
 pending     Apnd  Ovwr  Del  UpdR  UpdC  Merge Proj ProjP Rest Conf  SConf Repl  Rewr  Index Resv Bases Clone Wal   Ovly
@@ -129,7 +129,7 @@ def kinds(operation: Operation) -> tuple[str, ...]:
         changes_config = operation.config is not None or operation.table_metadata is not None or not changes_schema
         return ("Config",) * changes_config + ("SchemaConf",) * changes_schema
     name = type(operation).__name__
-    kind = _SHORT.get(name, name)
+    kind = _SHORT_NAMES.get(name, name)
     return (kind,) if kind in KINDS else ()
 
 

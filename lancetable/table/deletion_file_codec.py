@@ -162,7 +162,7 @@ class _Table:
     __slots__ = ("_num_slots", "_vtable", "at", "base", "fail", "position", "view")
 
     def __init__(self, view: memoryview, base: int, fail: Fail, at: int | None = None) -> None:
-        """Find the fields of a table, by default the one that the flatbuffer begins with."""
+        """Find the fields of a table, by default the root table."""
         self.view, self.base, self.fail = view, base, fail
         self.at = self.unpack("<I", 0) if at is None else at
         self.position = base + self.at
