@@ -45,7 +45,7 @@ def test_every_cell_matches_the_specification(maker: Any, cells: dict[tuple[str,
 def test_every_operation_has_a_row_and_a_column() -> None:
     split = {"UpdateRows", "UpdateCols", "Project", "ProjPres", "Config", "SchemaConf"}
     classes = set(tx.OPERATIONS.values()) - {tx.Update, tx.Project, tx.UpdateConfig}
-    names = {conflicts._SHORT.get(each.__name__, each.__name__) for each in classes}
+    names = {conflicts._SHORT_NAMES.get(each.__name__, each.__name__) for each in classes}
     assert names | split == set(KINDS) and len(set(KINDS)) == len(KINDS)
     assert {mine for mine, _ in RULES} == set(KINDS) - {"Clone"}  # a clone is always a first version
 
