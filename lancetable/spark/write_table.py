@@ -75,7 +75,7 @@ def write_table(
         try:
             open_version(path, storage_options=storage_options)
         except DatasetNotFoundError:
-            pass
+            pass  # the table will be created
         else:
             if mode != "ignore":
                 problem = f"Dataset already exists: {path}; choose mode='append' or 'overwrite'"

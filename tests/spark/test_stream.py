@@ -27,7 +27,7 @@ from lancetable.errors import (
 
 st = pytest.importorskip("pyspark.sql.types", reason="PySpark is not installed")
 
-from lancetable.ops.change.batch_history import replaced_since  # noqa: E402
+from lancetable.ops.change.batch_history import replaced_since  # noqa: E402  # after importorskip
 from lancetable.spark import SparkTable  # noqa: E402
 from lancetable.spark.options import SourceOptions  # noqa: E402
 from lancetable.spark.stream_sink import LanceStreamWriter  # noqa: E402

@@ -25,7 +25,7 @@ from lancetable.format.transaction import Transaction
 st = pytest.importorskip("pyspark.sql.types", reason="PySpark is not installed")
 
 from lancetable.ops import commit as commits  # noqa: E402
-from lancetable.spark.data_source import LanceDataSource  # noqa: E402
+from lancetable.spark.data_source import LanceDataSource  # noqa: E402  # after importorskip
 from lancetable.spark.options import SourceOptions  # noqa: E402
 from lancetable.spark.pin import pinned  # noqa: E402
 from lancetable.spark.reader import LanceReader  # noqa: E402

@@ -453,7 +453,7 @@ def test_wrapping_pickling_and_inspecting_create_no_client(clients: list[_OwnCli
     assert store._inner.modified_ns("x") is None
     assert not clients
     with pytest.raises(AttributeError, match="no_such_method"):
-        store._inner.no_such_method  # noqa: B018
+        store._inner.no_such_method  # noqa: B018  # the access is what raises
     assert not clients
 
 
