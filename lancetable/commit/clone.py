@@ -11,9 +11,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from lancetable.commit.build import ManifestParts, writer_version
+from lancetable.commit.draft import ManifestParts, writer_version
+from lancetable.commit.first_version import publish_first
 from lancetable.commit.legacy_dictionaries import dictionary_head
-from lancetable.commit.loop import publish_first
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.format import flags
 from lancetable.format import transaction as tx

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from lancetable.commit.build import ManifestParts
+from lancetable.commit.draft import ManifestParts
 from lancetable.errors import InvalidOperationError
 from lancetable.file.reader import open_data_file
 from lancetable.format.fragment import DataFile, Fragment

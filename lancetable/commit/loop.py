@@ -16,23 +16,21 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lancetable.commit import idempotency
-from lancetable.commit.build import ManifestParts, build_first_manifest, build_manifest, is_own_manifest
 from lancetable.commit.cleanup.automatic import clean_up_after_commit, keeps_young_versions
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
 from lancetable.commit.contention import Backoff, Contention, RetryLock, contention_of
-from lancetable.commit.legacy_dictionaries import dictionary_head
-from lancetable.commit.legacy_manifests import repair
+from lancetable.commit.detached import commit_detached
+from lancetable.commit.draft import is_own_manifest
 from lancetable.commit.lost_update import is_in_grace_period, is_lost_update
+from lancetable.commit.proposal import Proposal, build_next, kept_version, remove_quietly, unknown_state_error
 from lancetable.commit.rebase import rebase_deletions, rebase_index
 from lancetable.errors import (
-    AlreadyExistsError,
     CommitConflictError,
     CommitStateUnknownError,
     CorruptFileError,
@@ -44,25 +42,20 @@ from lancetable.errors import (
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.paths import (
-    DETACHED_BIT,
     VERSIONS_DIR,
-    ManifestNamingScheme,
     is_detached,
     join,
-    manifest_path,
     transaction_path,
 )
 from lancetable.format.transaction import Transaction
 from lancetable.handlers.base import ManifestLocation, outcome_by_content
 from lancetable.store.base import PutOutcome
-from lancetable.table import manifests, transactions
+from lancetable.table import transactions
 from lancetable.table.manifests import ManifestFile, read_manifest
-from lancetable.table.version import Table, TableVersion, open_location
+from lancetable.table.version import TableVersion, open_location
 
 if TYPE_CHECKING:
     from lancetable.format.version import FileVersion
-    from lancetable.proto import table_pb2
-    from lancetable.store.base import ObjectStore, OnExisting
     from lancetable.table.deletions import DeletionVector
 
 logger = logging.getLogger(__name__)
@@ -146,7 +139,7 @@ def commit_transaction(
     """
     flags.check_writable(base.manifest.writer_flags, base.uri, reader_flags=base.manifest.reader_flags)
     if detached:
-        return _commit_detached(base, transaction, Backoff(max_retries, timeout_s))
+        return commit_detached(base, transaction, Backoff(max_retries, timeout_s))
     if is_detached(base.version):
         raise InvalidOperationError(
             f"{base.uri}: cannot commit on top of the detached version {base.version}; check out a version of a branch"
@@ -155,140 +148,6 @@ def commit_transaction(
     published = run.commit(max_retries, timeout_s)
     clean_up_after_commit(published)
     return published
-
-
-def create_table(
-    table: Table,
-    transaction: Transaction,
-    *,
-    file_version: FileVersion,
-    naming: ManifestNamingScheme = ManifestNamingScheme.V2,
-    config: Mapping[str, str] | None = None,
-    stable_row_ids: bool = False,
-) -> TableVersion:
-    """Create a table: commit an Overwrite with read version 0 as version 1.
-
-    Parameters
-    ----------
-    table
-        Where the table is created.
-    transaction
-        The Overwrite.
-    file_version
-        Data format of the table.
-    naming
-        Naming scheme of manifests.
-    config
-        Initial table config.
-    stable_row_ids
-        Assign stable row ids. They cannot be enabled later.
-
-    Returns
-    -------
-    TableVersion
-        Version 1.
-
-    Raises
-    ------
-    AlreadyExistsError
-        If a table exists there.
-    CommitStateUnknownError
-        If the outcome is unknown.
-    InvalidOperationError
-        If the transaction is not an Overwrite or is not valid.
-    UnsupportedFeatureError
-        If the store cannot commit safely.
-    StoreError
-        If the store fails.
-    """
-    built = build_first_manifest(
-        transaction, file_version, timestamp_ns=time.time_ns(), config=config, stable_row_ids=stable_row_ids
-    )
-    head = dictionary_head(table.store, table.base, built.message, None)
-    return publish_first(table, transaction, replace(built, head=head), naming)
-
-
-def publish_first(
-    table: Table, transaction: Transaction, parts: ManifestParts, naming: ManifestNamingScheme = ManifestNamingScheme.V2
-) -> TableVersion:
-    """Publish a manifest as the first version of a table.
-
-    Raises AlreadyExistsError if the table exists, CommitStateUnknownError if the outcome is unknown, StoreError if the
-    store fails.
-    """
-    data = transaction.to_bytes()
-    proposal = _Proposal.of(table, transaction, data, parts, naming)
-    name = transactions.write(table.store, table.base, transaction, data)
-    try:
-        if not proposal.publish(is_last_attempt=True):
-            raise AlreadyExistsError(f"Dataset already exists: {table.uri}", path=table.uri)
-    except CommitStateUnknownError:
-        raise
-    except LanceError:
-        _remove_quietly(table.store, [transaction_path(table.base, name)])
-        raise
-    return TableVersion(
-        table.store, table.base, table.uri, table.handler, table.cache, table.storage_options, proposal.file
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Proposal:
-    """A serialized manifest, and the version of a table as which it may be published."""
-
-    table: Table
-    transaction: Transaction
-    location: ManifestLocation
-    message: table_pb2.Manifest
-    packed: bytes
-
-    @classmethod
-    def of(
-        cls, table: Table, transaction: Transaction, data: bytes, parts: ManifestParts, naming: ManifestNamingScheme
-    ) -> _Proposal:
-        """Serialize a manifest with its transaction, whose bytes are `data`."""
-        packed = manifests.pack(parts.message, data, parts.index_section, parts.head)
-        version = parts.message.version
-        location = ManifestLocation(version, manifest_path(table.base, version, naming), None, naming)
-        return cls(table, transaction, location, parts.message, packed)
-
-    @property
-    def file(self) -> ManifestFile:
-        """The parsed manifest file. The message must not be modified afterwards."""
-        return manifests.packed_file(self.location, self.message, self.packed)
-
-    def publish(self, *, is_last_attempt: bool, on_existing: OnExisting | None = None) -> bool:
-        """Publish the manifest. Return False if the version belongs to another writer.
-
-        A client that repeats a request internally may report its own manifest as that of another writer. The next
-        attempt of a commit detects this; the last attempt reads the manifest. Raises CommitStateUnknownError if the
-        outcome is unknown.
-        """
-        table, location = self.table, self.location
-        outcome = table.handler.commit(
-            table.store, table.base, location.version, location.naming, self.packed, on_existing=on_existing
-        )
-        if outcome is PutOutcome.UNKNOWN or (is_last_attempt and outcome is PutOutcome.LOST):
-            outcome = self._outcome_by_transaction()
-        if outcome is PutOutcome.UNKNOWN:
-            raise _unknown_state_error(table.uri, self.transaction, location.version)
-        return outcome is PutOutcome.WON
-
-    def _outcome_by_transaction(self) -> PutOutcome:
-        """Compare the transaction of the published manifest with that of this one.
-
-        Returns WON if it is the same, LOST if it is another one, UNKNOWN if the manifest cannot be read or synced.
-        """
-        store, base = self.table.store, self.table.base
-        try:
-            committed = transactions.read(store, base, read_manifest(store, self.location))
-            if committed is None or committed.uuid != self.transaction.uuid:
-                return PutOutcome.LOST
-            # The outcome may be unknown because the manifest is visible but not yet durable.
-            store.sync(base)
-        except (LanceError, OSError):
-            return PutOutcome.UNKNOWN
-        return PutOutcome.WON
 
 
 class _CommitRun:
@@ -314,7 +173,7 @@ class _CommitRun:
         self._seen = transaction.read_version
         self._written_transaction: tuple[int, bytes] | None = None
         self._own_paths: list[str] = []
-        self._lost_attempt: _Proposal | None = None  # the last one, until the version of the other writer was read
+        self._lost_attempt: Proposal | None = None  # the last one, until the version of the other writer was read
         self._existing: bytes | memoryview | None = None  # the other writer's manifest, if the store had to read it
         self._listed_at = base.newest_at if base.newest_at is not None else -math.inf
         self._conflict_known = False  # `_existing` was checked, so the next attempt need not list versions
@@ -350,7 +209,7 @@ class _CommitRun:
             published = self.find_published(error)
             if published is not None:
                 return self.check_not_lost(published)
-            _remove_quietly(base.store, self._own_paths)
+            remove_quietly(base.store, self._own_paths)
             raise
         finally:
             if lock is not None:
@@ -518,10 +377,10 @@ class _CommitRun:
             # A cleanup that has removed the old manifest keeps its files if it finds this transaction file.
             self._write_transaction(data)
         # Other operations write the transaction file after building, so that an invalid operation leaves no file.
-        source = _source(newest, self.transaction)
-        parts = _build(newest, self.transaction, version, source, self._file_version)
+        source = kept_version(newest, self.transaction)
+        parts = build_next(newest, self.transaction, version, source, self._file_version)
         self._write_transaction(data)
-        proposal = _Proposal.of(newest, self.transaction, data, parts, newest.location.naming)
+        proposal = Proposal.of(newest, self.transaction, data, parts, newest.location.naming)
         publishing_at = time.monotonic()
         existing: list[bytes | memoryview] = []
         if proposal.publish(is_last_attempt=False, on_existing=existing.append):
@@ -577,7 +436,7 @@ class _CommitRun:
                 return open_location(self.base, location)
         except LanceError:
             logger.debug("%s: version %d cannot be opened", self.base.uri, location.version)
-        raise _unknown_state_error(self.base.uri, self.transaction, location.version) from error
+        raise unknown_state_error(self.base.uri, self.transaction, location.version) from error
 
     def _write_transaction(self, data: bytes) -> None:
         """Write the transaction file unless the same content was already written."""
@@ -585,104 +444,6 @@ class _CommitRun:
             name = transactions.write(self.base.store, self.base.base, self.transaction, data)
             self._written_transaction = (self.transaction.read_version, data)
             self._own_paths.append(transaction_path(self.base.base, name))
-
-
-def _remove_quietly(store: ObjectStore, paths: list[str]) -> None:
-    if paths:
-        try:
-            store.delete(paths)
-        except (LanceError, OSError) as error:
-            logger.warning("could not remove %d files of a failed commit: %s", len(paths), error)
-
-
-def _source(newest: TableVersion, transaction: Transaction) -> TableVersion | None:
-    """Return the version whose rows the next version keeps: the newest, the restored one, or None for an Overwrite.
-
-    Raises VersionNotFoundError if the version to restore does not exist.
-    """
-    operation = transaction.operation
-    if isinstance(operation, tx.Overwrite):
-        return None
-    if not isinstance(operation, tx.Restore):
-        return newest
-    location = newest.handler.locate(newest.store, newest.base, operation.version)
-    if location is None:
-        raise VersionNotFoundError(
-            f"{newest.uri} has no version {operation.version} to restore; choose one that was not cleaned up",
-            version=operation.version,
-        )
-    source = open_location(newest, location)
-    flags.check_writable(source.manifest.writer_flags, location.path, reader_flags=source.manifest.reader_flags)
-    return source
-
-
-def _build(
-    newest: TableVersion,
-    transaction: Transaction,
-    version: int,
-    source: TableVersion | None,
-    file_version: FileVersion | None = None,
-) -> ManifestParts:
-    """Build the manifest of `version`, which follows `newest`. `source` is the result of `_source`."""
-    restored = None
-    if source is not None and isinstance(transaction.operation, tx.Restore):
-        restored = ManifestParts(source.manifest.message, source.file.index_section(source.store))
-    built = build_manifest(
-        newest.manifest.message,
-        newest.file.index_section(newest.store),
-        transaction,
-        version=version,
-        timestamp_ns=time.time_ns(),
-        restored=restored,
-        file_version=file_version,
-    )
-    built = repair(built, source or newest)
-    return replace(built, head=dictionary_head(newest.store, newest.base, built.message, source))
-
-
-def _commit_detached(base: TableVersion, transaction: Transaction, backoff: Backoff) -> TableVersion:
-    """Publish under a random detached number."""
-    if transaction.read_version != base.version:
-        raise InvalidOperationError(
-            f"{base.uri}: a detached commit needs its read version {transaction.read_version} as base, got version"
-            f" {base.version}; open version {transaction.read_version}"
-        )
-    source, data = _source(base, transaction), transaction.to_bytes()
-    written: list[str] = []
-    try:
-        while True:
-            parts = _build(base, transaction, secrets.randbits(63) | DETACHED_BIT, source)
-            if not written:
-                name = transactions.write(base.store, base.base, transaction, data)
-                written.append(transaction_path(base.base, name))
-            proposal = _Proposal.of(base, transaction, data, parts, base.location.naming)
-            if proposal.publish(is_last_attempt=True):
-                written.append(proposal.location.path)
-                _check_still_there(base)
-                return replace(base, file=proposal.file, newest_at=None)
-            if not backoff.next_attempt():
-                raise RetryableCommitConflictError(
-                    f"{base.uri}: found no unused number for a detached version in {backoff.attempts} attempts; run"
-                    " the operation again"
-                )
-    except CommitStateUnknownError:
-        raise
-    except LanceError:
-        _remove_quietly(base.store, written)
-        raise
-
-
-def _check_still_there(base: TableVersion) -> None:
-    """Raise VersionNotFoundError if `base` was cleaned up.
-
-    A cleanup that removed `base` before the detached version was visible also removes the files of both.
-    """
-    if base.handler.locate(base.store, base.base, base.version, base.location.naming) is None:
-        raise VersionNotFoundError(
-            f"{base.uri}: version {base.version} was cleaned up while a detached version was committed on top of it;"
-            " open another version and run the operation again",
-            version=base.version,
-        )
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
@@ -724,15 +485,6 @@ def _exhausted_error(run: _CommitRun, backoff: Backoff, timeout_s: float) -> Ret
         f" {run.newest.version + 1}. Run it again, or raise max_retries",
         version=run.newest.version + 1,
         attempts=backoff.attempts,
-    )
-
-
-def _unknown_state_error(uri: str, transaction: Transaction, version: int) -> CommitStateUnknownError:
-    return CommitStateUnknownError(
-        f"{uri}: unknown whether version {version} was committed, because the store returned no clear reply. Look for"
-        f" transaction {transaction.uuid} in the newest versions before committing again, and delete no files",
-        version=version,
-        transaction_uuid=transaction.uuid,
     )
 
 

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from lancetable.commit.loop import commit_transaction, create_table
+from lancetable.commit.first_version import create_table
+from lancetable.commit.loop import commit_transaction
 from lancetable.errors import (
     AlreadyExistsError,
     CommitStateUnknownError,

@@ -15,7 +15,8 @@ import pytest
 
 import lancetable
 from lancetable.commit.assign_ids import number_fragments, reserve_fragment_ids
-from lancetable.commit.build import ManifestParts, build_first_manifest, build_manifest, covered_fragments
+from lancetable.commit.build import build_first_manifest, build_manifest
+from lancetable.commit.draft import ManifestParts, covered_fragments
 from lancetable.errors import (
     CorruptFileError,
     InvalidOperationError,

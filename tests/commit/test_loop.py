@@ -18,7 +18,8 @@ import pytest
 
 from lancetable.commit import contention, loop
 from lancetable.commit.contention import RetryLock
-from lancetable.commit.loop import commit_transaction, create_table
+from lancetable.commit.first_version import create_table
+from lancetable.commit.loop import commit_transaction
 from lancetable.errors import (
     AlreadyExistsError,
     CommitConflictError,

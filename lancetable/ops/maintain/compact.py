@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from lancetable.commit.build import covered_fragments
+from lancetable.commit.draft import covered_fragments
 from lancetable.commit.loop import commit_transaction
 from lancetable.errors import InvalidInputError, InvalidOperationError, LanceError, UnsupportedFeatureError
 from lancetable.format import transaction as tx

@@ -17,7 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lancetable.commit.loop import commit_transaction, create_table
+from lancetable.commit.first_version import create_table
+from lancetable.commit.loop import commit_transaction
 from lancetable.errors import AlreadyExistsError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file.blobs.descriptor import holds_blobs
 from lancetable.format import transaction as tx

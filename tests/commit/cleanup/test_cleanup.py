@@ -30,6 +30,7 @@ from lancetable.errors import (
 )
 from lancetable.ops.refs import branches
 from lancetable.store.local import LocalStore
+from lancetable.table import manifests
 from lancetable.table.version import latest, open_version
 
 OLD = CleanupPolicy(keep_newest=1)
@@ -78,7 +79,7 @@ def table(tmp_path: Path) -> Overwritten:
 
 def test_cleanup_keeps_files_of_a_restore_in_progress(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
     old = lancetable.dataset(table.uri, 1)
-    table.clean_when(monkeypatch, loop, "_source", after=True)
+    table.clean_when(monkeypatch, loop, "kept_version", after=True)
     old.restore()
     assert table.ids() == [1, 2]
     with pytest.raises(VersionNotFoundError):
@@ -89,7 +90,7 @@ def test_cleanup_keeps_files_of_a_restore_in_progress(table: Overwritten, monkey
 
 def test_restore_after_removal_of_the_manifest_fails(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
     old = lancetable.dataset(table.uri, 1)
-    table.clean_when(monkeypatch, loop, "_source", after=False)
+    table.clean_when(monkeypatch, loop, "kept_version", after=False)
     with pytest.raises(VersionNotFoundError, match="no version 1 to restore"):
         old.restore()
     assert (table.ids(), latest(open_version(table.uri)).version) == ([3], 2)
@@ -100,13 +101,13 @@ def test_cleanup_keeps_files_of_a_restore_that_starts_during_manifest_removal(
     table: Overwritten, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cleanup finds the transaction of the restore. If the restore fails, the next cleanup removes the files."""
-    real = loop._source
+    real = loop.kept_version
 
     def dies(*arguments: Any) -> Any:
         real(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "_source", dies)
+    monkeypatch.setattr(loop, "kept_version", dies)
     with pytest.raises(KeyboardInterrupt):
         lancetable.dataset(table.uri, 1).restore()
     monkeypatch.undo()
@@ -132,7 +133,7 @@ def test_cleanup_ignores_other_uncommitted_transactions(table: Overwritten, monk
     def dies(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop.manifests, "pack", dies)
+    monkeypatch.setattr(manifests, "pack", dies)
     with pytest.raises(KeyboardInterrupt):
         lancetable.dataset(table.uri).delete("id = 3")
     monkeypatch.undo()
@@ -152,7 +153,7 @@ def test_detached_commit_on_a_removed_version(table: Overwritten, monkeypatch: p
         run_cleanup(version, plan)
         assert made.to_table()["id"].to_pylist() == [1, 2]
         return
-    table.clean_when(monkeypatch, loop.manifests, "pack", after=False)
+    table.clean_when(monkeypatch, manifests, "pack", after=False)
     with pytest.raises(VersionNotFoundError, match="was cleaned up while"):
         commit()
     assert table.names("_versions") == 2  # with the hint

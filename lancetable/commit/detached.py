@@ -1,0 +1,65 @@
+"""Commits of detached versions, which are outside the history of a table."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+
+from lancetable.commit.contention import Backoff
+from lancetable.commit.proposal import Proposal, build_next, kept_version, remove_quietly
+from lancetable.errors import (
+    CommitStateUnknownError,
+    InvalidOperationError,
+    LanceError,
+    RetryableCommitConflictError,
+    VersionNotFoundError,
+)
+from lancetable.format.paths import DETACHED_BIT, transaction_path
+from lancetable.format.transaction import Transaction
+from lancetable.table import transactions
+from lancetable.table.version import TableVersion
+
+
+def commit_detached(base: TableVersion, transaction: Transaction, backoff: Backoff) -> TableVersion:
+    """Publish under a random detached number."""
+    if transaction.read_version != base.version:
+        raise InvalidOperationError(
+            f"{base.uri}: a detached commit needs its read version {transaction.read_version} as base, got version"
+            f" {base.version}; open version {transaction.read_version}"
+        )
+    source, data = kept_version(base, transaction), transaction.to_bytes()
+    written: list[str] = []
+    try:
+        while True:
+            parts = build_next(base, transaction, secrets.randbits(63) | DETACHED_BIT, source)
+            if not written:
+                name = transactions.write(base.store, base.base, transaction, data)
+                written.append(transaction_path(base.base, name))
+            proposal = Proposal.of(base, transaction, data, parts, base.location.naming)
+            if proposal.publish(is_last_attempt=True):
+                written.append(proposal.location.path)
+                _check_still_there(base)
+                return replace(base, file=proposal.file, newest_at=None)
+            if not backoff.next_attempt():
+                raise RetryableCommitConflictError(
+                    f"{base.uri}: found no unused number for a detached version in {backoff.attempts} attempts; run"
+                    " the operation again"
+                )
+    except CommitStateUnknownError:
+        raise
+    except LanceError:
+        remove_quietly(base.store, written)
+        raise
+
+
+def _check_still_there(base: TableVersion) -> None:
+    """Raise VersionNotFoundError if `base` was cleaned up.
+
+    A cleanup that removed `base` before the detached version was visible also removes the files of both.
+    """
+    if base.handler.locate(base.store, base.base, base.version, base.location.naming) is None:
+        raise VersionNotFoundError(
+            f"{base.uri}: version {base.version} was cleaned up while a detached version was committed on top of it;"
+            " open another version and run the operation again",
+            version=base.version,
+        )

@@ -1,0 +1,96 @@
+"""Publication of the first version of a table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lancetable.commit.build import build_first_manifest
+from lancetable.commit.draft import ManifestParts
+from lancetable.commit.legacy_dictionaries import dictionary_head
+from lancetable.commit.proposal import Proposal, remove_quietly
+from lancetable.errors import AlreadyExistsError, CommitStateUnknownError, LanceError
+from lancetable.format.paths import ManifestNamingScheme, transaction_path
+from lancetable.format.transaction import Transaction
+from lancetable.table import transactions
+from lancetable.table.version import Table, TableVersion
+
+if TYPE_CHECKING:
+    from lancetable.format.version import FileVersion
+
+
+def create_table(
+    table: Table,
+    transaction: Transaction,
+    *,
+    file_version: FileVersion,
+    naming: ManifestNamingScheme = ManifestNamingScheme.V2,
+    config: Mapping[str, str] | None = None,
+    stable_row_ids: bool = False,
+) -> TableVersion:
+    """Create a table: commit an Overwrite with read version 0 as version 1.
+
+    Parameters
+    ----------
+    table
+        Where the table is created.
+    transaction
+        The Overwrite.
+    file_version
+        Data format of the table.
+    naming
+        Naming scheme of manifests.
+    config
+        Initial table config.
+    stable_row_ids
+        Assign stable row ids. They cannot be enabled later.
+
+    Returns
+    -------
+    TableVersion
+        Version 1.
+
+    Raises
+    ------
+    AlreadyExistsError
+        If a table exists there.
+    CommitStateUnknownError
+        If the outcome is unknown.
+    InvalidOperationError
+        If the transaction is not an Overwrite or is not valid.
+    UnsupportedFeatureError
+        If the store cannot commit safely.
+    StoreError
+        If the store fails.
+    """
+    built = build_first_manifest(
+        transaction, file_version, timestamp_ns=time.time_ns(), config=config, stable_row_ids=stable_row_ids
+    )
+    head = dictionary_head(table.store, table.base, built.message, None)
+    return publish_first(table, transaction, replace(built, head=head), naming)
+
+
+def publish_first(
+    table: Table, transaction: Transaction, parts: ManifestParts, naming: ManifestNamingScheme = ManifestNamingScheme.V2
+) -> TableVersion:
+    """Publish a manifest as the first version of a table.
+
+    Raises AlreadyExistsError if the table exists, CommitStateUnknownError if the outcome is unknown, StoreError if the
+    store fails.
+    """
+    data = transaction.to_bytes()
+    proposal = Proposal.of(table, transaction, data, parts, naming)
+    name = transactions.write(table.store, table.base, transaction, data)
+    try:
+        if not proposal.publish(is_last_attempt=True):
+            raise AlreadyExistsError(f"Dataset already exists: {table.uri}", path=table.uri)
+    except CommitStateUnknownError:
+        raise
+    except LanceError:
+        remove_quietly(table.store, [transaction_path(table.base, name)])
+        raise
+    return TableVersion(
+        table.store, table.base, table.uri, table.handler, table.cache, table.storage_options, proposal.file
+    )
