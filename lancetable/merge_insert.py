@@ -17,7 +17,15 @@ from lancetable.errors import InvalidInputError
 from lancetable.inputs import Input, foreign_frame, read_input
 from lancetable.operation import Transaction
 from lancetable.ops.change.merge import merge_insert
-from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched, Repeated, WriteMode, check_source, key_fields
+from lancetable.ops.change.merge.clauses import (
+    Clauses,
+    Counts,
+    Matched,
+    RepeatedKeys,
+    WriteMode,
+    check_source,
+    key_fields,
+)
 from lancetable.ops.change.rewritten_rows import discard_prepared
 from lancetable.ops.change.spill import PartitionedRows, memory_budget_bytes
 from lancetable.ops.tracker import SILENT, Tracker
@@ -106,10 +114,10 @@ class MergeInsertBuilder:
         InvalidInputError
             If `keep` has another value.
         """
-        values = [choice.value for choice in Repeated]
+        values = [choice.value for choice in RepeatedKeys]
         if keep not in values:
             raise InvalidInputError(f"keep must be one of {', '.join(values)}, not {keep!r}")
-        return self._with(repeated=Repeated(keep))
+        return self._with(repeated=RepeatedKeys(keep))
 
     def write_mode(self, mode: Literal["auto", "rewrite_rows", "rewrite_columns"]) -> MergeInsertBuilder:
         """Select how updated rows are written: as whole rows, or only the columns of the source.

@@ -272,7 +272,7 @@ class BatchUDFCheckpoint:
                 " remove the file to compute everything again"
             )
 
-    # --- the interface ops.evolution.Checkpoint
+    # --- the interface ops.schema.new_columns.ColumnCheckpoint
 
     def begin_fragment(self, fragment: Fragment) -> None:
         """Discard the results for a fragment that had other files or other deleted rows when they were computed."""

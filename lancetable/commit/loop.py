@@ -50,7 +50,7 @@ from lancetable.format.paths import (
 from lancetable.format.transaction import Transaction
 from lancetable.handlers.base import ManifestLocation, outcome_by_content
 from lancetable.store.base import PutOutcome
-from lancetable.table import transactions
+from lancetable.table import clock, transactions
 from lancetable.table.manifests import ManifestFile, read_manifest
 from lancetable.table.version import TableVersion, open_location
 
@@ -223,7 +223,7 @@ class _CommitRun:
         cleanup of young versions happened in those 2 seconds, so tables with such cleanups are never fresh.
         """
         base = self.base
-        if base.newest_at is None or time.monotonic() - base.newest_at > _FRESH_SECONDS:
+        if base.newest_at is None or clock.seconds() - base.newest_at > _FRESH_SECONDS:
             return False
         return self.original.read_version == base.version and keeps_young_versions(base)
 
@@ -324,7 +324,7 @@ class _CommitRun:
         than the newest version.
         """
         newest, store = self.newest, self.base.store
-        self._listed_at = time.monotonic()
+        self._listed_at = clock.seconds()
         if newest.version < self._beyond:
             return newest.handler.history(store, newest.base, self._beyond)
         if self._seen == newest.version:
@@ -381,7 +381,7 @@ class _CommitRun:
         parts = build_next(newest, self.transaction, version, source, self._file_version)
         self._write_transaction(data)
         proposal = Proposal.of(newest, self.transaction, data, parts, newest.location.naming)
-        publishing_at = time.monotonic()
+        publishing_at = clock.seconds()
         existing: list[bytes | memoryview] = []
         if proposal.publish(is_last_attempt=False, on_existing=existing.append):
             return replace(newest, file=proposal.file, newest_at=publishing_at)
@@ -397,7 +397,7 @@ class _CommitRun:
         """
         store, version = self.base.store, published.version
         is_own_attempt = published.newest_at is not None  # otherwise it was found after its reply was lost
-        if is_own_attempt and is_in_grace_period(store, time.monotonic() - self._listed_at):
+        if is_own_attempt and is_in_grace_period(store, clock.seconds() - self._listed_at):
             return published
         try:
             lost = is_lost_update(published, self.newest)

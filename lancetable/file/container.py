@@ -90,7 +90,7 @@ class Page:
         self.buffers = buffers
         self.encoding = encoding
         self.decoder: Any = None  # parsed encoding, set by the first reader
-        self.cached: Any = None  # value of the page in the page cache; see page_cache.py
+        self.cached: Any = None  # value of the page; see dictionary_cache.py
 
     @property
     def path(self) -> str:

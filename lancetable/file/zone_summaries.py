@@ -1,6 +1,6 @@
 """Incremental computation of the zone maps of one field.
 
-    batch   ->   Leaf.pick   ->   summary.add(array, ranges)   ...   summary.finish  ->  ZoneStats
+    batch   ->   ZoneLeaf.pick   ->   summary.add(array, ranges)   ...   summary.finish  ->  ZoneStats
     ranges   |------|----------|---|                     a range is within one zone; a zone may have several ranges
     zones    |---------|-----------|
 
@@ -70,7 +70,7 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Leaf:
+class ZoneLeaf:
     """Field with an entry in the zone maps, its path in a batch, and its summary."""
 
     field: Field
@@ -98,7 +98,7 @@ class Leaf:
         return _nulls_only(array) if isinstance(self.summary, _NullSummary) else array
 
 
-def leaves_of(field: Field, column: int, path: tuple[int, ...] = ()) -> Iterator[Leaf]:
+def leaves_of(field: Field, column: int, path: tuple[int, ...] = ()) -> Iterator[ZoneLeaf]:
     """Iterate over the leaves of a top-level field, which is number `column` of its batches.
 
     A top-level struct itself is also returned, with null counts only.
@@ -106,11 +106,11 @@ def leaves_of(field: Field, column: int, path: tuple[int, ...] = ()) -> Iterator
     # The children of a blob description have no field ids and are not used in predicates.
     if field.is_struct and field.children and BLOB_KEY not in field.metadata:
         if not path:
-            yield Leaf(field, column, path, _NullSummary())
+            yield ZoneLeaf(field, column, path, _NullSummary())
         for position, child in enumerate(field.children):
             yield from leaves_of(child, column, (*path, position))
     else:
-        yield Leaf(field, column, path, summary_of(ordered_type(field)))
+        yield ZoneLeaf(field, column, path, summary_of(ordered_type(field)))
 
 
 def summary_of(kind: pa.DataType | None) -> Summary:
@@ -126,7 +126,7 @@ def summary_of(kind: pa.DataType | None) -> Summary:
     return BytesSummary(kind)
 
 
-def bytes_read_per_row(leaf: Leaf) -> int:
+def bytes_read_per_row(leaf: ZoneLeaf) -> int:
     """Estimate the bytes per row that the summary of a leaf reads."""
     if isinstance(leaf.summary, _NullSummary | _BoolSummary):
         return 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -36,7 +35,7 @@ from lancetable.format.paths import (
 )
 from lancetable.handlers.choose import choose_handler
 from lancetable.store.open import FileSystemUri, open_store
-from lancetable.table import refs
+from lancetable.table import clock, refs
 from lancetable.table.base_paths import path_in_store
 from lancetable.table.cache import TableCache
 from lancetable.table.manifests import ManifestFile, read_manifest
@@ -77,7 +76,7 @@ class Table:
 
     def newest(self) -> TableVersion:
         """Open the newest version. Raises DatasetNotFoundError."""
-        looked_at = time.monotonic()
+        looked_at = clock.seconds()
         location = self.handler.latest(self.store, self.base)
         if location is None:
             raise DatasetNotFoundError(f"Dataset at path {self.uri} was not found", path=self.uri)
@@ -134,7 +133,7 @@ class TableVersion(Table):
     """A table at one version. Immutable and thread-safe; pickling includes the manifest."""
 
     file: ManifestFile = field(repr=False)
-    # Time (time.monotonic) when this was the newest version, None if unknown. Not pickled.
+    # Time by `clock.seconds` when this was the newest version, None if unknown. Not pickled.
     newest_at: float | None = field(default=None, repr=False, compare=False)
 
     @property

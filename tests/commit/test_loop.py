@@ -620,13 +620,14 @@ class _Remote(CountingStore):
 @pytest.fixture
 def remote(monkeypatch: pytest.MonkeyPatch) -> Callable[[TableVersion], tuple[TableVersion, _Remote]]:
     """Return a function that moves a version to a remote store and marks it as just listed."""
-    clock = [1000.0]
-    monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
+    now = [1000.0]
+    monkeypatch.setattr(loop.clock, "seconds", lambda: now[0])
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(contention, "_contentions", OrderedDict())
 
     def make(version: TableVersion, seconds_ago: float = 0.0) -> tuple[TableVersion, _Remote]:
         store = _Remote(version.store)
-        return replace(version, store=store, newest_at=clock[0] - seconds_ago), store
+        return replace(version, store=store, newest_at=now[0] - seconds_ago), store
 
     return make
 

@@ -18,6 +18,7 @@ from lancetable.format import transaction as tx
 from lancetable.format.paths import hint_path, manifest_path
 from lancetable.format.transaction import Transaction
 from lancetable.store.base import Capabilities, ObjectMeta, PutOutcome
+from lancetable.table import clock
 from lancetable.table.version import TableVersion, latest
 from lancetable.testing.stores import CountingStore, WrappingStore
 
@@ -55,7 +56,7 @@ def publish_late(
         monkeypatch.setattr(loop, "is_in_grace_period", lambda *_: False)
         monkeypatch.setattr(loop._CommitRun, "catch_up", lambda *_, **__: None)  # the look was before version 2
         try:
-            return commit(replace(base, newest_at=time.monotonic()), ours)
+            return commit(replace(base, newest_at=clock.seconds()), ours)
         except (RetryableCommitConflictError, CommitStateUnknownError) as error:
             return error
 
@@ -118,7 +119,7 @@ def test_version_after_a_kept_one_is_checked(base: TableVersion, maker: Any) -> 
                 on_existing(bytes(self.inner.read_all(path)))
             return outcome
 
-    held = replace(base, store=Remote(base.store), newest_at=time.monotonic() - 1.5)
+    held = replace(base, store=Remote(base.store), newest_at=clock.seconds() - 1.5)
     version = base
     for _ in range(3):
         version = commit(version, maker.make("Append"))

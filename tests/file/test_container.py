@@ -15,7 +15,7 @@ import pytest
 
 from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
 from lancetable.file.container import FileTail, Footer, Page, build_tail, parse_footer
-from lancetable.file.page_cache import PageCache
+from lancetable.file.dictionary_cache import DictionaryCache
 from lancetable.file.reader import open_data_file
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Schema
@@ -139,8 +139,8 @@ def test_metadata_longer_than_the_first_read_is_parsed(tmp_path: Path) -> None:
     assert meta.column(799).num_rows == 1
 
 
-def test_page_cache_evicts_the_oldest_pages() -> None:
-    cache = PageCache()
+def test_dictionary_cache_evicts_the_oldest_pages() -> None:
+    cache = DictionaryCache()
     column: Any = SimpleNamespace()
     pages = [Page(column, number, 1, [], b"") for number in range(12)]
     freed = pages.pop()

@@ -18,7 +18,7 @@ from integration.servers.moto_locked import Moto
 from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
 from lancetable.handlers import conditional_put, unsafe
 from lancetable.ops.maintain.commit_probe import race_objects
-from lancetable.ops.read.io_stats import CountingStore
+from lancetable.ops.read.io_stats import IOCountingStore
 from lancetable.store.base import ByteRange, ObjectStore, PutOutcome
 from lancetable.store.clouds.cloud import CloudStore
 from lancetable.store.clouds.fsspec_client import make_file_system, reply_to
@@ -432,7 +432,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[_OwnClient]:
 
 @pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # another test may have imported it
 def test_counting_store_uses_a_new_client_in_a_forked_child(clients: list[_OwnClient]) -> None:
-    store = CountingStore(open_store("s3://lab/t", {})[0])
+    store = IOCountingStore(open_store("s3://lab/t", {})[0])
     assert bytes(store.read("x", 0, 1)) == bytes(1)
     child = os.fork()
     if child == 0:
@@ -447,7 +447,7 @@ def test_counting_store_uses_a_new_client_in_a_forked_child(clients: list[_OwnCl
 
 
 def test_wrapping_pickling_and_inspecting_create_no_client(clients: list[_OwnClient]) -> None:
-    store = pickle.loads(pickle.dumps(CountingStore(open_store("s3://lab/t", {})[0])))
+    store = pickle.loads(pickle.dumps(IOCountingStore(open_store("s3://lab/t", {})[0])))
     assert not hasattr(store, "mapped") and callable(store.open_writer)
     store._inner.sync()
     assert store._inner.modified_ns("x") is None

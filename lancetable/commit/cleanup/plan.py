@@ -49,7 +49,7 @@ from lancetable.format.paths import (
     parse_transaction_name,
 )
 from lancetable.handlers.external import ExternalHandler
-from lancetable.table import refs
+from lancetable.table import clock, refs
 from lancetable.table.version import TableVersion, open_location
 
 DEFAULT_AGE = timedelta(days=14)
@@ -115,7 +115,7 @@ class CleanupPlan:
     branches: tuple[CleanupReferencedBranch, ...] = ()
     warnings: tuple[str, ...] = ()
     transactions: frozenset[str] = frozenset()  # paths of transactions that versions used when the plan was made
-    # By time.monotonic(). Until then, a commit in progress may reuse the number of a removed version.
+    # By clock.seconds(). Until then, a commit in progress may reuse the number of a removed version.
     not_before: float = 0.0
 
 
@@ -142,7 +142,7 @@ def plan_cleanup(version: TableVersion, policy: CleanupPolicy, *, before_version
     """
     store, base = version.store, version.base
     locations = version.handler.history(store, base)
-    listed_at = time.monotonic()
+    listed_at = clock.seconds()
     numbers = [location.version for location in locations]
     _check_fresh(version, numbers)
     # The newest version is never removed, even if the handle's version is detached or not in the history.

@@ -13,7 +13,7 @@ from lancetable.commit.cleanup.referenced_files import ReferencedFiles, files_of
 from lancetable.errors import CorruptFileError, LanceError, NotFoundError, UnsupportedFeatureError
 from lancetable.format.paths import TRANSACTIONS_DIR, join, parse_manifest_name, parse_transaction_name
 from lancetable.format.transaction import Restore, Transaction, UnknownOperation
-from lancetable.table import refs
+from lancetable.table import clock, refs
 from lancetable.table.version import TableVersion, open_location
 
 logger = logging.getLogger(__name__)
@@ -79,8 +79,8 @@ def run_cleanup(
         logger.warning("cleanup of %s: %s", version.uri, warning)
     referenced = _referenced_since(version, plan)
     manifests = [file for file in plan.files if file.kind == "manifest" and _version_of(file) not in referenced]
-    if manifests and plan.not_before > time.monotonic():
-        time.sleep(plan.not_before - time.monotonic())
+    if manifests and plan.not_before > clock.seconds():
+        time.sleep(plan.not_before - clock.seconds())
     _remove(version, manifests, stats, limiter, removed)
     if stats.failed_deletes:
         logger.warning(
@@ -126,14 +126,14 @@ class _RateLimiter:
 
     def __init__(self, per_second: int | None, max_batch_size: int = 1000) -> None:
         self._per_second = per_second
-        self._free_at = time.monotonic()
+        self._free_at = clock.seconds()
         self.batch_size = min(max_batch_size, per_second or max_batch_size)
 
     def wait(self, count: int) -> None:
         """Wait until the rate allows `count` more deletions."""
         if self._per_second is None:
             return
-        now = time.monotonic()
+        now = clock.seconds()
         if self._free_at > now:
             time.sleep(self._free_at - now)
         self._free_at = max(now, self._free_at) + count / self._per_second

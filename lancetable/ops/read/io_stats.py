@@ -41,18 +41,18 @@ def iops_counter() -> int:
 
 def counted(version: TableVersion) -> TableVersion:
     """Return the version with a counting store; unchanged if it has one already."""
-    if isinstance(version.store, CountingStore):
+    if isinstance(version.store, IOCountingStore):
         return version
-    return replace(version, store=cast(ObjectStore, CountingStore(version.store)))
+    return replace(version, store=cast(ObjectStore, IOCountingStore(version.store)))
 
 
 def stats_of(version: TableVersion) -> IOStats:
     """Return the counts of a version returned by `counted`, shared with its other versions."""
     store = version.store
-    return store.stats if isinstance(store, CountingStore) else IOStats()
+    return store.stats if isinstance(store, IOCountingStore) else IOStats()
 
 
-class CountingStore:
+class IOCountingStore:
     """Store wrapper that counts requests and bytes. Concurrent threads may lose counts, but no data."""
 
     def __init__(self, inner: ObjectStore) -> None:
@@ -111,7 +111,7 @@ class CountingStore:
             stats.written_bytes += size_bytes
 
 
-class ScanStore(CountingStore):
+class ScanStore(IOCountingStore):
     """Store wrapper that counts the reads of one scan exactly, and its `requests` for one or more ranges.
 
     The wrapped store counts for the dataset and the process. `mapped` is False even if the files are memory-mapped, so
@@ -135,7 +135,7 @@ class ScanStore(CountingStore):
 class CountingWriter:
     """Writer that adds the bytes written to the counts of its store when it is closed."""
 
-    def __init__(self, inner: ObjectWriter, store: CountingStore) -> None:
+    def __init__(self, inner: ObjectWriter, store: IOCountingStore) -> None:
         self._inner, self._store = inner, store
         self._counted = False
 

@@ -28,9 +28,9 @@ from lancetable.file import pool
 from lancetable.file.reader import Cursors
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
-from lancetable.ops.read.batch_sizer import BatchSizer, with_memory_release
 from lancetable.ops.read.io_stats import ScanStore
 from lancetable.ops.read.projection import ColumnLike, assemble, concat_columns
+from lancetable.ops.read.range_sizer import RangeSizer, with_memory_release
 from lancetable.ops.read.scan_plan import ScanPlan
 from lancetable.ops.read.take import virtual_values
 from lancetable.ops.read.zone_pruning import intersect, prunable_columns, prune_fragment
@@ -115,7 +115,7 @@ class ScanRun:
     def __init__(self, version: TableVersion, plan: ScanPlan) -> None:
         self.plan = plan
         self.row_counts = row_count_index(version)
-        self.sizer: BatchSizer | None = None  # set if the result is streamed
+        self.sizer: RangeSizer | None = None  # set if the result is streamed
         self._cursors: Cursors | None = None  # set if the result is streamed and one thread decodes a range
         # Number of ranges in groups so far, and of those with matches; concurrent threads may lose counts.
         self.num_tested = self.num_matching = 0
@@ -191,7 +191,7 @@ class ScanRun:
         # Small fragments cost more in Python than in work that threads can share.
         return num_rows >= max(_PARALLEL_ROWS, _PARALLEL_FRAGMENT_ROWS * len(fragments))
 
-    def _make_sizer(self, batch_rows: int) -> BatchSizer:
+    def _make_sizer(self, batch_rows: int) -> RangeSizer:
         plan = self.plan
         columns = list({column.id: column for column in (*plan.filter_columns, *plan.projection.columns)}.values())
         computed_bytes = sum(least_bytes(output.field.type) for output in plan.projection.outputs if output.column < 0)
@@ -208,7 +208,7 @@ class ScanRun:
             return cached[1]
 
         has_filter = plan.predicate is not None
-        sizer = BatchSizer(
+        sizer = RangeSizer(
             row_bytes,
             batch_rows,
             _LIMITED_ROWS if has_filter and plan.limit is not None else None,
@@ -219,7 +219,7 @@ class ScanRun:
             self._measure_late_columns(sizer, first)
         return sizer
 
-    def _measure_late_columns(self, sizer: BatchSizer, fragment: Fragment) -> None:
+    def _measure_late_columns(self, sizer: RangeSizer, fragment: Fragment) -> None:
         """Read a few rows of the late columns of variable size, so that their size is known before the first match."""
         columns = [column for column in self.plan.late_columns if not has_fixed_size(column.data_type)]
         if columns:

@@ -50,7 +50,7 @@ from lancetable.table.version import TableVersion
 Function = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
-class Checkpoint(Protocol):
+class ColumnCheckpoint(Protocol):
     """Storage for computed results of a function, so that a failed run can resume."""
 
     def begin_fragment(self, fragment: Fragment) -> None:
@@ -80,7 +80,7 @@ class NewColumns:
     schema: pa.Schema
     values: Values
     finish: Callable[[], None] = lambda: None
-    checkpoint: Checkpoint | None = None
+    checkpoint: ColumnCheckpoint | None = None
     all_null: bool = False  # the columns are null in every row
 
 
@@ -110,7 +110,7 @@ def from_function(
     *,
     columns: Sequence[str] | None = None,
     batch_size: int | None = None,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: ColumnCheckpoint | None = None,
 ) -> NewColumns:
     """Return columns that a function computes from batches of the table.
 
@@ -248,7 +248,7 @@ def add_columns(version: TableVersion, new: NewColumns, tracker: Tracker = SILEN
 
 
 def _add_resumable(
-    version: TableVersion, added: Schema, values: Values, checkpoint: Checkpoint, tracker: Tracker
+    version: TableVersion, added: Schema, values: Values, checkpoint: ColumnCheckpoint, tracker: Tracker
 ) -> tuple[Fragment, ...]:
     """Write a data file for every fragment, except for those that an earlier run has written."""
     fragments = []

@@ -1,7 +1,8 @@
 """The jobs of the library's own simulator tests, and the serial model that checks them.
 
-Every attempt declares its effect on the contents of a table in plain Python (`Table`). The expected history is the fold
-of the effects in the order of versions. If two commits were combined wrongly, some version differs from its fold.
+Every attempt declares its effect on the contents of a table in plain Python (`TableContents`). The expected history is
+the fold of the effects in the order of versions. If two commits were combined wrongly, some version differs from its
+fold.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ from lancetable.proto import table_pb2
 from lancetable.table.version import TableVersion, checkout, latest, open_version
 from lancetable.testing.simulator.simulation import Job, Run, Work
 
-__all__ = ["Table", "judge_serially", "make_table", "read_table", "standard_jobs"]
+__all__ = ["TableContents", "judge_serially", "make_table", "read_table", "standard_jobs"]
 
 _STEPS = 4
 
 
 @dataclass(frozen=True)
-class Table:
+class TableContents:
     """Contents of one version: values by id, and the names of additional columns."""
 
     rows: Mapping[int, int]
     columns: tuple[str, ...] = ()
 
 
-Effect = Callable[[Table, Mapping[int, Table]], Table]  # the version before, and all versions
+Effect = Callable[[TableContents, Mapping[int, TableContents]], TableContents]  # the version before, and all versions
 
 
-def unchanged(table: Table, _: Mapping[int, Table]) -> Table:
+def unchanged(table: TableContents, _: Mapping[int, TableContents]) -> TableContents:
     """Effect of a change that keeps the contents."""
     return table
 
@@ -156,7 +157,7 @@ class Writer:
         job.attempt(
             lambda: write_dataset(batch(rows), job.uri, mode="overwrite"),
             f"overwrite {sorted(rows)}",
-            effect=lambda *_: Table(rows),
+            effect=lambda *_: TableContents(rows),
         )
 
     def restore(self, job: Job) -> None:
@@ -315,7 +316,7 @@ def old_writer(job: Job) -> None:
     job.attempt(
         act,
         "overwrite without a transaction",
-        effect=lambda table, _: Table({}, tuple(columns)),
+        effect=lambda table, _: TableContents({}, tuple(columns)),
         commits=None,  # after a lost reply it cannot recognise its own version
         on_published=lambda path: hide_transaction(job, path, written[0]),
     )
@@ -388,7 +389,7 @@ def judge_serially(run: Run) -> None:
     """Check that every remaining version has the contents that result from the effects of all attempts up to it."""
     newest = latest(open_version(run.uri))
     judge_tags(run)
-    tables = {run.first: Table(FIRST)}
+    tables = {run.first: TableContents(FIRST)}
     row_ids: dict[int, int] = {}
     stable = run.dataset().has_stable_row_ids
     for number in range(run.first + 1, newest.version + 1):

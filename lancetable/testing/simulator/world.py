@@ -33,6 +33,7 @@ from lancetable.ops.maintain import compact
 from lancetable.store import memory
 from lancetable.store.base import ByteRange, Capabilities, ObjectMeta, ObjectStore, OnExisting, PutOutcome
 from lancetable.store.memory import MemoryStore
+from lancetable.table import clock
 from lancetable.testing.executor import InlineExecutor
 from lancetable.testing.simulator.scheduler import Crash, Scheduler, Task
 from lancetable.testing.stores import WrappingStore
@@ -347,6 +348,7 @@ def virtual(world: World) -> Iterator[None]:
         (time, "time_ns", choose(time.time_ns, wall_ns)),
         (time, "time", choose(time.time, lambda: wall_ns() / 1e9)),
         (time, "monotonic", monotonic),
+        (clock, "seconds", choose(clock.seconds, lambda: scheduler.now_ns / 1e9)),
         (time, "sleep", sleep),
         (random, "random", draw),
         (uuid, "uuid4", choose(uuid.uuid4, uuid4)),

@@ -36,7 +36,7 @@ class WriteMode(Enum):
     COLUMNS = "rewrite_columns"
 
 
-class Repeated(Enum):
+class RepeatedKeys(Enum):
     """Choice among several source rows with one key; REFUSE raises if they match a table row."""
 
     REFUSE = "fail"
@@ -63,7 +63,7 @@ class Clauses:
     delete_unmatched: bool = False
     delete_condition: str | None = None
     write_mode: WriteMode = WriteMode.AUTO
-    repeated: Repeated = Repeated.REFUSE
+    repeated: RepeatedKeys = RepeatedKeys.REFUSE
     newest_by: str | None = None
     skip_unchanged: bool = False
     insert_null_keys: bool = True

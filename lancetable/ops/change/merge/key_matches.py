@@ -22,7 +22,7 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.row_address import split
 from lancetable.format.schema import Field
 from lancetable.ops.change.key_join import KeyIndex, Rows, example, whole
-from lancetable.ops.change.merge.clauses import Clauses, Matched, Repeated, key_fields
+from lancetable.ops.change.merge.clauses import Clauses, Matched, RepeatedKeys, key_fields
 from lancetable.ops.change.merge.row_changes import MatchedRows
 from lancetable.ops.change.rewritten_rows import ordered
 from lancetable.ops.change.spill import PartitionedRows
@@ -51,8 +51,8 @@ class SourcePart:
         self.index = KeyIndex(self._keys)
         self.matched: npt.NDArray[np.bool_] = np.zeros(table.num_rows, np.bool_)
         repeats = self.index.has_repeats
-        self.is_ambiguous = repeats and self._repeated is Repeated.REFUSE
-        self._chosen = self.index.last if repeats and self._repeated is Repeated.LAST else None
+        self.is_ambiguous = repeats and self._repeated is RepeatedKeys.REFUSE
+        self._chosen = self.index.last if repeats and self._repeated is RepeatedKeys.LAST else None
 
     def chosen(self, first: Rows) -> Rows:
         """Return the rows to use for keys given by their first row."""
@@ -80,7 +80,7 @@ class SourcePart:
         with_key = np.flatnonzero(first >= 0)
         unmatched = np.ones(len(first), np.bool_)
         unmatched[with_key] = ~self.matched[first[with_key]]
-        if self._repeated is not Repeated.REFUSE:
+        if self._repeated is not RepeatedKeys.REFUSE:
             unmatched[with_key] &= self.chosen(first[with_key]) == with_key
         return np.flatnonzero(unmatched)
 

@@ -22,7 +22,7 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.row_address import address
 from lancetable.format.schema import Schema
 from lancetable.ops.change.key_join import example
-from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched, Repeated
+from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched, RepeatedKeys
 from lancetable.ops.change.merge.key_matches import matches_by_fragment
 from lancetable.ops.change.merge.row_changes import MatchedRows, RowChanges, RowMasks
 from lancetable.ops.change.rewritten_rows import Prepared, prepare_update
@@ -59,7 +59,7 @@ def prepare_prejoined(
         If the rows are not in address order.
     """
     clauses.check()
-    if clauses.repeated is not Repeated.REFUSE:
+    if clauses.repeated is not RepeatedKeys.REFUSE:
         raise InvalidOperationError(
             "source rows have no order here, so none of several rows with one key can be chosen; "
             "remove the choice of a repeated source row"

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from lancetable.file.statistics import FileStatistics
 from lancetable.file.zone_summaries import (
-    Leaf,
     RowRanges,
+    ZoneLeaf,
     ZoneStats,
     is_bytes,
     is_text,
@@ -119,7 +119,7 @@ class ZoneCheck:
         yield "a value is below the minimum", np.array(below, np.bool_)
         yield "a value is above the maximum", np.array(above, np.bool_)
 
-    def _message(self, leaf: Leaf, problem: str, wrong: npt.NDArray[np.bool_]) -> str:
+    def _message(self, leaf: ZoneLeaf, problem: str, wrong: npt.NDArray[np.bool_]) -> str:
         zones = np.flatnonzero(wrong)
         starts = self._ends - self._zone_rows
         shown = ", ".join(f"rows {starts[zone]} to {self._ends[zone]}" for zone in zones[:_MAX_ZONES].tolist())
@@ -127,7 +127,7 @@ class ZoneCheck:
         return f"column {leaf.field.name!r}: zone map of {shown}{more}: {problem}, so filters may lose rows"
 
 
-def _is_binary(leaf: Leaf) -> bool:
+def _is_binary(leaf: ZoneLeaf) -> bool:
     return is_text(leaf.field.data_type) or is_bytes(leaf.field.data_type)
 
 

@@ -9,17 +9,17 @@ import pytest
 import lancetable
 from lancetable.file import pool
 from lancetable.format.fragment import DataFile, Fragment
-from lancetable.ops.read import batch_sizer, scan
-from lancetable.ops.read.batch_sizer import BatchSizer
+from lancetable.ops.read import range_sizer, scan
+from lancetable.ops.read.range_sizer import RangeSizer
 from lancetable.ops.read.scan_run import RowRange, ScanRun
 from lancetable.table.row_sizes import least_bytes
 
 FRAGMENT = Fragment(0, (DataFile("x.lance", (0,), (0,), 2, 0, 100),), 10_000_000)
-BYTES = batch_sizer._STREAM_BYTES
+BYTES = range_sizer._STREAM_BYTES
 
 
 def test_ranges_start_small_and_follow_the_measured_sizes() -> None:
-    sizer = BatchSizer(lambda fragment: 1.0, 1024, None)
+    sizer = RangeSizer(lambda fragment: 1.0, 1024, None)
     assert sizer.range_rows(FRAGMENT) == 8192
     sizer.note_read(8192, 8192 * 1000)
     assert sizer.range_rows(FRAGMENT) == BYTES // 1000 // 1024 * 1024
@@ -32,7 +32,7 @@ def test_ranges_start_small_and_follow_the_measured_sizes() -> None:
 
 
 def test_a_range_has_at_least_one_batch() -> None:
-    sizer = BatchSizer(lambda fragment: 1e6, 5000, None)
+    sizer = RangeSizer(lambda fragment: 1e6, 5000, None)
     assert sizer.range_rows(FRAGMENT) == 5000
     assert sizer.max_pending() == pool.size() + 1
     sizer.note_read(5000, 5000 * 10**6)
@@ -41,21 +41,21 @@ def test_a_range_has_at_least_one_batch() -> None:
 
 
 def test_a_range_is_a_part_of_a_large_combined_batch() -> None:
-    sizer = BatchSizer(lambda fragment: 1.0, 100_000, None, combined=True)
+    sizer = RangeSizer(lambda fragment: 1.0, 100_000, None, combined=True)
     assert sizer.range_rows(FRAGMENT) == 8192
     sizer.note_read(8192, 8192 * 1000)
     assert sizer.range_rows(FRAGMENT) == BYTES // 1000
     assert sizer.max_pending() == pool.size() + 1
     sizer.note_read(1, 2 * BYTES)
     assert sizer.range_rows(FRAGMENT) == 1
-    small = BatchSizer(lambda fragment: 1.0, 1024, None, combined=True)
+    small = RangeSizer(lambda fragment: 1.0, 1024, None, combined=True)
     small.note_read(1000, 1000 * 1000)
     assert small.range_rows(FRAGMENT) == BYTES // 1000 // 1024 * 1024
 
 
 def test_a_range_is_limited_by_the_bytes_of_a_batch() -> None:
     """A range is not cut into many batches if the batches are limited by bytes."""
-    sizer = BatchSizer(lambda fragment: 6144.0, 131_072, None, batch_bytes=16 << 20)
+    sizer = RangeSizer(lambda fragment: 6144.0, 131_072, None, batch_bytes=16 << 20)
     assert sizer.range_rows(FRAGMENT) == (16 << 20) // 6144
     small = Fragment(0, (DataFile("x.lance", (0,), (0,), 2, 0, 100),), 100_000)
     assert sizer.range_rows(small) == (16 << 20) // 6144
@@ -65,7 +65,7 @@ def test_a_range_is_limited_by_the_bytes_of_a_batch() -> None:
 
 
 def test_the_size_of_a_group_follows_the_share_of_matches() -> None:
-    sizer = BatchSizer(lambda fragment: 1.0, 8192, None, combined=True)
+    sizer = RangeSizer(lambda fragment: 1.0, 8192, None, combined=True)
     sizer.note_late(100, 100 * 50_000)
     assert sizer.group_rows() == BYTES // 50_000
     sizer.note_read(10_000, 10_000 * 8)
@@ -74,7 +74,7 @@ def test_the_size_of_a_group_follows_the_share_of_matches() -> None:
 
 
 def test_the_maximum_of_a_range_applies() -> None:
-    sizer = BatchSizer(lambda fragment: 1.0, 1000, 64_000)
+    sizer = RangeSizer(lambda fragment: 1.0, 1000, 64_000)
     sizer.note_read(1000, 1000)
     assert sizer.range_rows(FRAGMENT) == 64_000
 

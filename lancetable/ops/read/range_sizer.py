@@ -32,7 +32,7 @@ _LARGE_BYTES = 4 * 1024 * 1024
 _thread = threading.local()
 
 
-class BatchSizer:
+class RangeSizer:
     """Sizes of the row ranges of one streamed scan. Concurrent threads may lose measurements, which is harmless."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Cache of small decoded values, such as the dictionary of a page, for later reads of the same page.
+"""Cache of the decoded dictionaries of pages, for later reads of the same page.
 
 A value is an attribute of its page, so a read needs no lookup and no lock. The cache has one budget for the pages of
 all files and evicts values first in, first out; otherwise a scan of a large table would keep the values of every page.
@@ -17,8 +17,8 @@ from lancetable.file.container import Page
 _MAX_BYTES: Final = 4 << 20
 
 
-class PageCache:
-    """Values of pages within a budget of 4 MiB. The cache does not keep a page alive. Thread-safe."""
+class DictionaryCache:
+    """Dictionaries of pages within a budget of 4 MiB. The cache does not keep a page alive. Thread-safe."""
 
     __slots__ = ("_entries", "_lock", "_size_bytes")
 
@@ -49,7 +49,7 @@ class PageCache:
         self._lock = Lock()
 
 
-_cache: Final = PageCache()
+_cache: Final = DictionaryCache()
 put: Final = _cache.put
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_cache.after_fork)
