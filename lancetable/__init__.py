@@ -54,10 +54,10 @@ from lancetable.log import set_logger
 from lancetable.merge_insert import MergeInsertBuilder
 from lancetable.operation import LanceOperation, Transaction
 from lancetable.ops.maintain.stats import DataStatistics, FieldStatistics
-from lancetable.ops.read.io_stats import bytes_read_counter, iops_counter
 from lancetable.scanner import LanceScanner, ScanStatistics
 from lancetable.schema import json_to_schema, schema_to_json
 from lancetable.session import Session
+from lancetable.store.io_stats import bytes_read_counter, iops_counter
 from lancetable.types import DatasetBasePath
 from lancetable.udf import BatchUDF, batch_udf
 

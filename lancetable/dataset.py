@@ -55,7 +55,7 @@ from lancetable.ops.change import delete, update
 from lancetable.ops.maintain import cleanup, drop, list_files, stats, validate
 from lancetable.ops.maintain.migrate import rename_manifests_at
 from lancetable.ops.read import blobs as blob_ops
-from lancetable.ops.read import diff, io_stats, matching_rows, scan, take
+from lancetable.ops.read import diff, matching_rows, scan, take
 from lancetable.ops.read.diff import Diff
 from lancetable.ops.refs import branches, clone
 from lancetable.ops.refs import tags as tag_ops
@@ -67,6 +67,7 @@ from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder, sca
 from lancetable.schema import LanceSchema, as_text
 from lancetable.session import Session
 from lancetable.sql import SqlQueryBuilder
+from lancetable.store import io_stats
 from lancetable.table import manifests
 from lancetable.table.cache import TableCache
 from lancetable.table.version import TableVersion, checkout, latest, open_location, open_version
@@ -283,7 +284,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             commit_lock=commit_lock,
             cache=cache,
         )
-        self._table = io_stats.counted(opened)
+        self._table = replace(opened, store=io_stats.counted(opened.store))
         self._default_scan_options = dict(default_scan_options or {})
         self._view_filter: pc.Expression | None = None
 
@@ -296,7 +297,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> LanceDataset:
         """Return a dataset for an open table version; see `filter` for `view_filter`."""
         dataset = cls.__new__(cls)
-        dataset._table = io_stats.counted(table)
+        dataset._table = replace(table, store=io_stats.counted(table.store))
         dataset._default_scan_options = dict(default_scan_options or {})
         dataset._view_filter = view_filter
         return dataset
@@ -2082,12 +2083,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
         Datasets created from this one by `checkout_version` share the counts. Opening is not counted.
         """
-        return replace(io_stats.stats_of(self._table))
+        return replace(io_stats.stats_of(self._table.store))
 
     def io_stats_incremental(self) -> io_stats.IOStats:
         """Return the counts like `io_stats_snapshot`, and reset them to 0."""
         snapshot = self.io_stats_snapshot()
-        io_stats.stats_of(self._table).clear()
+        io_stats.stats_of(self._table.store).clear()
         return snapshot
 
 

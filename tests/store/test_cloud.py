@@ -18,12 +18,12 @@ from integration.servers.moto_locked import Moto
 from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
 from lancetable.handlers import conditional_put, unsafe
 from lancetable.ops.maintain.commit_probe import race_objects
-from lancetable.ops.read.io_stats import IOCountingStore
 from lancetable.store.base import ByteRange, ObjectStore, PutOutcome
 from lancetable.store.clouds.cloud import CloudStore
 from lancetable.store.clouds.fsspec_client import make_file_system, reply_to
 from lancetable.store.clouds.options import CloudOptions
 from lancetable.store.exclusive_create import Reply, create_exclusively
+from lancetable.store.io_stats import IOCountingStore
 from lancetable.store.open import open_store
 
 pytest.importorskip("obstore")

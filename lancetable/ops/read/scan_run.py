@@ -28,12 +28,12 @@ from lancetable.file import pool
 from lancetable.file.reader import Cursors
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
-from lancetable.ops.read.io_stats import ScanStore
 from lancetable.ops.read.projection import ColumnLike, assemble, concat_columns
 from lancetable.ops.read.range_sizer import RangeSizer, with_memory_release
 from lancetable.ops.read.scan_plan import ScanPlan
 from lancetable.ops.read.take import virtual_values
 from lancetable.ops.read.zone_pruning import intersect, prunable_columns, prune_fragment
+from lancetable.store.io_stats import ScanStore
 from lancetable.table.file_layouts import file_layouts
 from lancetable.table.fragments import Selection, filter_columns, narrow, read_selection, read_selections, select
 from lancetable.table.row_count_index import physical_offsets, physical_rows, row_count_index

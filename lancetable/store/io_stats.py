@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, cast
 
 from lancetable.store.base import ByteRange, ObjectStore, ObjectWriter
-from lancetable.table.version import TableVersion
 
 
 @dataclass(slots=True)
@@ -39,16 +38,13 @@ def iops_counter() -> int:
     return TOTAL.read_iops
 
 
-def counted(version: TableVersion) -> TableVersion:
-    """Return the version with a counting store; unchanged if it has one already."""
-    if isinstance(version.store, IOCountingStore):
-        return version
-    return replace(version, store=cast(ObjectStore, IOCountingStore(version.store)))
+def counted(store: ObjectStore) -> ObjectStore:
+    """Return a counting store for `store`, or `store` itself if it counts already."""
+    return store if isinstance(store, IOCountingStore) else cast(ObjectStore, IOCountingStore(store))
 
 
-def stats_of(version: TableVersion) -> IOStats:
-    """Return the counts of a version returned by `counted`, shared with its other versions."""
-    store = version.store
+def stats_of(store: ObjectStore) -> IOStats:
+    """Return the counts of a store returned by `counted`."""
     return store.stats if isinstance(store, IOCountingStore) else IOStats()
 
 
