@@ -13,7 +13,8 @@ Other libraries double their wait with each loss and give up after 30 s. If a ve
 within the last 30 s, the wait before the next commit is 12 times as long.
 
 Object stores. The window is remembered for each table. Without the wait before the next commit, a writer that starts
-its next commit right after a win would be ahead of the writers that wait.
+its next commit right after a win would be ahead of the writers that wait. A writer that never loses learns from the
+transaction files of the others that the table is contended (`commit_series`).
 
 Local disks. Writers that lost a race take an advisory lock (`RetryLock`). The owner of the lock retries without waiting
 and competes only with writers that have not lost yet. The others wait for the lock, at most as long as the largest
@@ -31,13 +32,16 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from lancetable.commit.commit_series import CommitSeries
 
 if sys.platform != "win32":
     import fcntl
 
 # Windows are measured in attempt lengths.
 _FIRST_WINDOW = 3.0
+_FIRST_WINDOW_WITHOUT_LOSS = 16.0  # an attempt that wins takes a part of the time of one that loses
 _MAX_WINDOW = 64.0
 _MIN_WINDOW = 1.0  # a smaller window means no contention
 _GROWTH = 1.25
@@ -64,17 +68,24 @@ class Contention:
     window
         Length of the wait before a commit, in attempt lengths. 0 means no contention.
     unit_seconds
-        Length of an attempt that lost.
+        Length of an attempt that lost; of the last attempt while there is no contention.
     seen_at
         Time of the last update.
     foreign_seen_at
         Time at which a version committed by another library was last seen.
+    series
+        Commits of this process without a lost race.
     """
 
     window: float = 0.0
     unit_seconds: float = 0.0
     seen_at: float = 0.0
     foreign_seen_at: float = -math.inf
+    series: CommitSeries = field(default_factory=CommitSeries)
+
+    def start(self, now: float) -> None:
+        """Treat the table as contended although no race was lost."""
+        self.window, self.seen_at = _FIRST_WINDOW_WITHOUT_LOSS, now
 
 
 _contentions: OrderedDict[str, Contention] = OrderedDict()
@@ -203,7 +214,7 @@ class Backoff:
         seconds = max(now - self._attempt_started_at, _MIN_UNIT_SECONDS)
         # Steps of limited size converge to the median, whatever the length of a single attempt.
         low, high = contention.unit_seconds / _UNIT_STEP, contention.unit_seconds * _UNIT_STEP
-        contention.unit_seconds = min(max(seconds, low), high) if high else seconds
+        contention.unit_seconds = min(max(seconds, low), high) if contention.window else seconds
         contention.window = window = contention.window or _FIRST_WINDOW
         self.has_waited = not conflict_known
         if self.has_waited and not self._acquire_lock(now):
@@ -217,7 +228,9 @@ class Backoff:
     def won(self) -> None:
         """Shrink the window of the table after a win."""
         contention = self._contention
-        if contention.window:
+        if not contention.window:
+            contention.unit_seconds = max(self._clock() - self._attempt_started_at, _MIN_UNIT_SECONDS)
+        else:
             contention.window /= 1.0 + _SHRINK_RATE * contention.window
             contention.seen_at = self._clock()
             if contention.window < _MIN_WINDOW:

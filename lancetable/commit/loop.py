@@ -188,6 +188,8 @@ class _CommitRun:
         remote = not base.store.capabilities.local
         self._contention = contention_of(base.store.key(base.base)) if remote else None
         lock = RetryLock(join(base.base, VERSIONS_DIR)) if base.store.scheme == "file" else None
+        if self._contention is not None:
+            self._expect_competitors(self._contention)
         backoff = Backoff(max_retries, timeout_s, contention=self._contention, lock=lock)
         refresh = strict or not remote or max_retries < 2 or backoff.is_contended or not self.is_fresh()
         try:
@@ -197,6 +199,8 @@ class _CommitRun:
                     published = self.publish() or (None if strict else self.check_existing())
                 if published is not None:
                     backoff.won()
+                    if self._contention is not None and backoff.attempts == 1:
+                        self._contention.series.add(base.version, published.version, clock.seconds())
                     return self.check_not_lost(published)
                 if strict or not backoff.next_attempt(conflict_known=self._conflict_known):
                     raise _exhausted_error(self, backoff, timeout_s)
@@ -214,6 +218,12 @@ class _CommitRun:
         finally:
             if lock is not None:
                 lock.release()
+
+    def _expect_competitors(self, contention: Contention) -> None:
+        """Treat the table as contended if other writers try to commit, although this process has not lost a race."""
+        base, now = self.base, clock.seconds()
+        if not contention.window and contention.series.has_competitors(base.store, base.base, base.version, now):
+            contention.start(time.monotonic())
 
     def is_fresh(self) -> bool:
         """Return True if the read version was the newest version at most 2 seconds ago.

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
+from uuid import uuid4
 
 import lance
 import pyarrow as pa
@@ -32,7 +33,7 @@ from lancetable.errors import (
     VersionNotFoundError,
 )
 from lancetable.format import transaction as tx
-from lancetable.format.paths import is_detached, manifest_path
+from lancetable.format.paths import is_detached, manifest_path, transaction_path
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
 from lancetable.fragment_metadata import FragmentMetadata
@@ -647,6 +648,19 @@ def test_fresh_base_is_committed_on_without_listing(base: TableVersion, maker: A
         commit(held, maker.make("Append"))
         assert store.requests["list_names"] > 0
         assert store.requests["put_if_absent"] == 1
+
+
+def test_commit_after_a_series_waits_for_writers_that_lost_against_it(
+    base: TableVersion, maker: Any, remote: Any
+) -> None:
+    held, store = remote(latest(base))
+    state = contention.contention_of(store.key(base.base))
+    store.put(transaction_path(base.base, f"{held.version}-{uuid4()}.txn"), b"")  # of a writer that loses
+    for _ in range(3):
+        held = commit(held, maker.make("Append"))
+    assert state.seen_at == 0.0
+    commit(held, maker.make("Append"))
+    assert state.seen_at == 1000.0
 
 
 def test_version_of_another_library_is_recorded(base: TableVersion, maker: Any, remote: Any) -> None:
