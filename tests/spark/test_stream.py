@@ -503,7 +503,7 @@ def test_a_batch_is_not_committed_to_a_table_that_was_created_again(tmp_path: Pa
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("mode", ["append", "complete"])
+@pytest.mark.parametrize("mode", ["append", pytest.param("complete", marks=pytest.mark.slow)])
 def test_batches_without_rows_are_numbered_too(spark: Any, tmp_path: Path, mode: str) -> None:
     pytest.importorskip("pyspark.sql.streaming.datasource", reason="limits of streams came with PySpark 4.2")
     one, two = tmp_path / "one.lance", tmp_path / "two.lance"
