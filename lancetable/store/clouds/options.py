@@ -141,6 +141,13 @@ _TRUSTED_HOSTS: dict[Cloud, re.Pattern[str]] = {
     "gcs": re.compile(r"(?:.+\.)?googleapis\.com"),
     "azure": re.compile(r".+\.(?:blob|dfs)\.(?:core\.windows\.net|fabric\.microsoft\.com|core\.chinacloudapi\.cn)"),
 }
+# Reason and remedy for requests without credentials.
+NO_CREDENTIALS: dict[Cloud, str] = {
+    "s3": "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or pass the storage options"
+    " aws_access_key_id and aws_secret_access_key (for a public bucket: aws_skip_signature=true)",
+    "gcs": "no credentials; set GOOGLE_SERVICE_ACCOUNT, or pass the storage option google_service_account",
+    "azure": "no credentials; set AZURE_STORAGE_ACCOUNT_KEY, or pass the storage option azure_storage_account_key",
+}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|sec|seconds?|m|min|minutes?)?")
 _UNIT_SECONDS = {"ms": 0.001, "m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0}
 
@@ -195,12 +202,6 @@ class CloudOptions:
     def secrets(self) -> list[str]:
         """Secret values, which no message may contain."""
         return list(secrets_in({**self.config, **self.client, **self.unknown}))
-
-    def names(self) -> frozenset[str]:
-        """Return all names of options that the store of this cloud accepts."""
-        plain = _NAMES[self.cloud] | frozenset(_SYNONYMS[self.cloud])
-        prefixed = {f"{prefix}{name}" for prefix in _PREFIXES[self.cloud] for name in plain}
-        return plain | prefixed | _CLIENT_NAMES | _RETRY_NAMES | OWN_OPTIONS
 
     def with_environment(self) -> CloudOptions:
         """Return a copy completed from the cloud's environment variables."""
@@ -260,28 +261,31 @@ def capabilities_of(bucket: str, *, unproven: bool) -> Capabilities:
 
 
 @cache
-def warn_of_option(name: str, place: str, known: frozenset[str] = OWN_OPTIONS) -> None:
-    """Log, once, that a storage option has no effect, with the closest known name. Values are never logged."""
-    matches = get_close_matches(name.lower(), known, n=1)
-    logger.warning(
-        "storage option %r is unknown and has no effect on %s%s",
-        name,
-        place,
-        f"; did you mean {matches[0]}?" if matches else "",
-    )
+def names_of(cloud: Cloud) -> frozenset[str]:
+    """Return all names of options that the stores of a cloud accept."""
+    plain = _NAMES[cloud] | frozenset(_SYNONYMS[cloud])
+    prefixed = {f"{prefix}{name}" for prefix in _PREFIXES[cloud] for name in plain}
+    return plain | prefixed | _CLIENT_NAMES | _RETRY_NAMES | OWN_OPTIONS | {"request_timeout"}
 
 
-def is_cloud_option(name: str) -> bool:
-    """Return True if any cloud store accepts an option of this name."""
+@cache
+def check_unknown_option(name: str, place: str, cloud: Cloud | None = None) -> None:
+    """Raise InvalidInputError for an unknown storage option whose name resembles an option of the cloud, or of any.
+
+    Other names are logged once, because several libraries may share one set of options. Values are never shown.
+    """
+    known = frozenset().union(*(names_of(each) for each in _NAMES if cloud in (None, each)))
+    matches = [] if is_known_option(name) else get_close_matches(name.lower(), known, n=1, cutoff=0.8)
+    if matches:
+        raise InvalidInputError(f"unknown storage option {name!r}; did you mean {matches[0]}?")
+    logger.warning("storage option %r is unknown and has no effect on %s", name, place)
+
+
+def is_known_option(name: str) -> bool:
+    """Return True if this library or any cloud store has an option of this name."""
     plain = name.lower()
-    return (
-        plain in _CLIENT_NAMES
-        or plain in _RETRY_NAMES
-        or plain == "request_timeout"
-        or plain.endswith(("_allow_http", "_kwargs"))
-        or plain.startswith("base_")
-        or any(_canonical(cloud, plain) is not None for cloud in _NAMES)
-    )
+    is_pattern = plain.endswith(("_allow_http", "_kwargs")) or plain.startswith("base_")
+    return is_pattern or any(plain in names_of(cloud) for cloud in _NAMES)
 
 
 def hide_secrets(options: Mapping[Any, Any]) -> dict[Any, Any]:
