@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from lancetable.commit import idempotency
 from lancetable.commit.cleanup.automatic import clean_up_after_commit, keeps_young_versions
+from lancetable.commit.commit_log import log_commit
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
 from lancetable.commit.contention import Backoff, Contention, RetryLock, contention_of
 from lancetable.commit.detached import commit_detached
@@ -139,13 +140,16 @@ def commit_transaction(
     """
     flags.check_writable(base.manifest.writer_flags, base.uri, reader_flags=base.manifest.reader_flags)
     if detached:
-        return commit_detached(base, transaction, Backoff(max_retries, timeout_s))
+        published = commit_detached(base, transaction, Backoff(max_retries, timeout_s))
+        log_commit(published, transaction.operation)
+        return published
     if is_detached(base.version):
         raise InvalidOperationError(
             f"{base.uri}: cannot commit on top of the detached version {base.version}; check out a version of a branch"
         )
     run = _CommitRun(base, transaction, affected_rows or {}, inserts_keys, file_version, beyond)
     published = run.commit(max_retries, timeout_s)
+    log_commit(published, run.transaction.operation, affected_rows)
     clean_up_after_commit(published)
     return published
 
