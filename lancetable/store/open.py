@@ -173,11 +173,10 @@ def _open_local(path: str, storage_options: Mapping[str, str] | None) -> tuple[L
 def _check_unknown(storage_options: Mapping[str, str] | None, place: str) -> None:
     """Check unknown options. Cloud options are allowed for tables elsewhere, where they have no effect."""
     if storage_options:
-        from lancetable.store.clouds.options import check_unknown_option, is_known_option
+        from lancetable.store.clouds.options import check_option
 
         for name in storage_options:
-            if not is_known_option(name):
-                check_unknown_option(name, place)
+            check_option(name, place)
 
 
 def _absolute(path: str) -> str:

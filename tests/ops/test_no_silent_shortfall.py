@@ -17,7 +17,7 @@ import pytest
 import lancetable
 from lancetable.errors import StoreError
 from lancetable.optimize import Compaction
-from lancetable.store.clouds.options import check_unknown_option
+from lancetable.store.clouds.options import check_option
 from lancetable.store.local import LocalStore
 from lancetable.store.open import open_store
 
@@ -180,7 +180,7 @@ def test_a_mistyped_option_of_a_cloud_is_refused_there_and_for_local_tables(tmp_
 def test_an_unrelated_storage_option_is_logged_once_without_its_value(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    check_unknown_option.cache_clear()
+    check_option.cache_clear()
     for _ in range(2):
         made(tmp_path / "t", mode="overwrite", storage_options={UNRELATED: "hidden", "aws_access_key_id": "x"})
     assert [each.getMessage() for each in caplog.records if each.levelname == "WARNING"] == [

@@ -371,6 +371,7 @@ def test_error_for_a_missing_bucket_names_the_bucket(s3: Moto) -> None:
         lambda: lancetable.dataset(address, storage_options=s3.options),
         lambda: lancetable.write_dataset(_rows(0), address, storage_options=s3.options),
         lambda: lancetable.fragment.write_fragments(_rows(0), address, storage_options=s3.options),
+        lambda: open_store(address, s3.options)[0].put_if_absent("t/x", b"1"),
     ):
         with pytest.raises(LanceError, match=r"s3://no-such-bucket.*bucket does not exist") as caught:
             call()

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
-from lancetable.store.clouds.options import CloudOptions, capabilities_of, check_unknown_option
+from lancetable.store.clouds.options import CloudOptions, capabilities_of, check_option
 from lancetable.store.per_process import PerProcess
 from lancetable.store.schemes import CLOUD_OF_SCHEME, not_installed
 
@@ -173,7 +173,7 @@ def open_cloud(url: str, scheme: str, storage_options: Mapping[str, Any] | None)
             raise InvalidInputError(
                 f"storage option {name} is only supported by fsspec; pass a pair of a file system object and a path"
             )
-        check_unknown_option(name, f"{scheme}:// tables", cloud)
+        check_option(name, f"{scheme}:// tables", cloud)
     canonical_scheme = {"s3a": "s3", "gcs": "gs"}.get(scheme, scheme)
     store = CloudStore(canonical_scheme, bucket, parsed)
     return cast("ObjectStore", store), key.strip("/")

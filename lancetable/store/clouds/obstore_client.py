@@ -227,15 +227,13 @@ class ObstoreStore(RemoteStore):
         key, content = _key(path), bytes(data)
         # Errors after which nothing was stored, although their messages contain no status.
         refused = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError, exceptions.InvalidPathError)
-        invalid = (exceptions.NotSupportedError, ValueError, TypeError)
+        invalid = (exceptions.NotSupportedError, FileNotFoundError, ValueError, TypeError)
 
         def send() -> Reply:
             try:
                 put(self._client_without_retries, key, content, mode="create", use_multipart=False)
             except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
                 return Reply.TAKEN
-            except FileNotFoundError as error:
-                raise StoreError(f"{self._address}: bucket does not exist", path=path) from error
             except Exception as error:
                 status = _status_of(error)
                 if status == 412:

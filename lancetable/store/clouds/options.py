@@ -269,23 +269,20 @@ def names_of(cloud: Cloud) -> frozenset[str]:
 
 
 @cache
-def check_unknown_option(name: str, place: str, cloud: Cloud | None = None) -> None:
+def check_option(name: str, place: str, cloud: Cloud | None = None) -> None:
     """Raise InvalidInputError for an unknown storage option whose name resembles an option of the cloud, or of any.
 
-    Other names are logged once, because several libraries may share one set of options. Values are never shown.
+    Other options that `cloud` does not have, or without `cloud` no store has, are logged once, because libraries may
+    share a set of options. Values are never shown.
     """
-    known = frozenset().union(*(names_of(each) for each in _NAMES if cloud in (None, each)))
-    matches = [] if is_known_option(name) else get_close_matches(name.lower(), known, n=1, cutoff=0.8)
-    if matches:
+    lowered = name.lower()
+    known = frozenset().union(*(names_of(each) for each in _NAMES))
+    is_known = lowered in known or lowered.endswith(("_allow_http", "_kwargs")) or lowered.startswith("base_")
+    matches = get_close_matches(lowered, names_of(cloud) if cloud else known, n=1, cutoff=0.8)
+    if matches and not is_known:
         raise InvalidInputError(f"unknown storage option {name!r}; did you mean {matches[0]}?")
-    logger.warning("storage option %r is unknown and has no effect on %s", name, place)
-
-
-def is_known_option(name: str) -> bool:
-    """Return True if this library or any cloud store has an option of this name."""
-    plain = name.lower()
-    is_pattern = plain.endswith(("_allow_http", "_kwargs")) or plain.startswith("base_")
-    return is_pattern or any(plain in names_of(cloud) for cloud in _NAMES)
+    if cloud or not is_known:
+        logger.warning("storage option %r is unknown and has no effect on %s", name, place)
 
 
 def hide_secrets(options: Mapping[Any, Any]) -> dict[Any, Any]:
