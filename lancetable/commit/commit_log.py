@@ -16,22 +16,20 @@ from lancetable.table.version import TableVersion
 logger = logging.getLogger(__name__)
 
 
-def log_commit(
-    published: TableVersion, operation: tx.Operation, deleted_rows: Mapping[int, Sized] | None = None
-) -> None:
-    """Log a commit. `deleted_rows` are the rows that the operation deletes, by fragment id, if they are known.
+def log_commit(published: TableVersion, operation: tx.Operation, deleted: Mapping[int, Sized] | None = None) -> None:
+    """Log a commit. `deleted` are the rows that the operation deletes, by fragment id, if they are known.
 
     Only the records of the operation are counted, so the cost does not depend on the size of the table.
     """
-    added = operation.fragments if isinstance(operation, tx.Append | tx.Overwrite) else ()
-    for part in operation.groups if isinstance(operation, tx.Rewrite) else (operation,):
-        added = (*added, *getattr(part, "new_fragments", ()))
+    name = "fragments" if isinstance(operation, tx.Append | tx.Overwrite) else "new_fragments"
+    parts = operation.groups if isinstance(operation, tx.Rewrite) else (operation,)
+    added = [fragment for part in parts for fragment in getattr(part, name, ())]
     counts = {
         "fragments_added": len(added),
         "fragments_changed": len(updated_fragments(operation)),
         "fragments_removed": len(removed_fragments(operation)),
         "rows_added": sum(fragment.physical_rows or 0 for fragment in added),
-        "rows_deleted": sum(map(len, (deleted_rows or {}).values())),
+        "rows_deleted": sum(map(len, (deleted or {}).values())),
     }
     shown = "".join(f" {name}={count}" for name, count in counts.items() if count)
     logger.info("%s: committed version %d: %s%s", published.uri, published.version, describe(operation), shown)
