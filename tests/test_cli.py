@@ -276,7 +276,7 @@ def test_delete_and_restore_change_nothing_without_run(ds: lance.LanceDataset) -
     assert (planned["matching_rows"], planned["rows"], planned["version"]) == (1, 2, 2)
     result = invoke("restore", ds.uri, "1", "--json")
     assert json.loads(result.stdout) == {"uri": ds.uri, "restored_version": 1, "newest_version": 2, "rows": 3}
-    assert result.stderr == "lancetable: nothing was changed; pass --run to run it\n"
+    assert result.stderr == "lancetable: nothing was changed; run again with --run\n"
     assert ds.latest_version == 2
     done = run_json("delete", ds.uri, "-f", "id = 3", "--run")
     assert (done["deleted_rows"], done["rows"], done["version"]) == (1, 1, 3)

@@ -52,7 +52,7 @@ def parse_names(context: click.Context, parameter: click.Parameter, value: str |
 def announce(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
     """Print at the end of a command without --run that nothing was changed."""
     if not value:
-        context.call_on_close(lambda: click.echo("lancetable: nothing was changed; pass --run to run it", err=True))
+        context.call_on_close(lambda: click.echo("lancetable: nothing was changed; run again with --run", err=True))
     return value
 
 
@@ -111,6 +111,7 @@ def info(dataset: LanceDataset, output: Output) -> None:
     output.facts(
         {
             "uri": dataset.uri,
+            "version": dataset.version,
             "latest_version": dataset.latest_version,
             **version_facts(manifests.summarize(manifest)),
             "written_by": None if writer is None else f"{writer.library} {writer.version}",
