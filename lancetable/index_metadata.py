@@ -30,11 +30,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MAX_FRAGMENTS = 1 << 24
 _SETTINGS: dict[str, Any] = {"Vector": index_pb2.VectorIndexDetails, "Inverted": table_pb2.InvertedIndexDetails}
 # Settings of inverted indexes that are not always stored.
-_TEXT_DEFAULTS: dict[str, Any] = {
-    **dict.fromkeys(("split_identifiers", "split_on_numerics", "preserve_original", "index_operators"), False),
-    **dict.fromkeys(("lance_tokenizer", "custom_stop_words")),
-    "block_size": 128,
-}
+_INVERTED_DEFAULTS = {"lance_tokenizer": None, "custom_stop_words": None, "block_size": 128}
+_COMPLETE = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
 
 
 @dataclass
@@ -183,10 +180,10 @@ def describe_settings(type_url: str, settings: bytes, name: str) -> tuple[str, d
         return kind, {}
     try:
         message = _SETTINGS[kind].FromString(settings)
-        found = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+        found = MessageToDict(message, **_COMPLETE)
         if kind == "Inverted":
-            language = json.loads(found["language"])
-            return kind, {**_TEXT_DEFAULTS, **found.pop("code_config", {}), **found, "language": language}
+            found |= {"language": json.loads(message.language), **MessageToDict(message.code_config, **_COMPLETE)}
+            return kind, {**_INVERTED_DEFAULTS, **{name: found[name] for name in found if name != "code_config"}}
     except (DecodeError, ValueError) as error:
         raise CorruptFileError(f"index {name!r}: malformed settings") from error
     found["target_partition_size"] = int(found["target_partition_size"])

@@ -22,6 +22,7 @@ from lancetable.optimize import Compaction
 from lancetable.table import manifests
 from lancetable.table.version import uri_of_branch
 
+OPTION_HELP = "Storage option as key=value; may be repeated."
 VERSION_COLUMNS = ("version", "committed", "operation", "rows", "fragments", "data_files", "data_bytes", "tags")
 
 
@@ -59,7 +60,6 @@ def announce(context: click.Context, parameter: click.Parameter, value: bool) ->
 version_option = click.option(
     "--version", "-v", "version", callback=parse_version, help="Version number or tag; default: the newest."
 )
-filter_option = click.option("--filter", "-f", "condition", help="SQL condition.")
 run_option = click.option("--run", is_flag=True, callback=announce, help="Make the change instead of printing it.")
 
 
@@ -70,10 +70,7 @@ class UriCommand(click.Command):
         common: list[click.Parameter] = [
             click.Argument(["uri"]),
             click.Option(
-                ["--option", "-o", "storage_options"],
-                multiple=True,
-                callback=parse_options,
-                help="Storage option as key=value; may be repeated.",
+                ["--option", "-o", "storage_options"], multiple=True, callback=parse_options, help=OPTION_HELP
             ),
             click.Option(["--json", "output"], is_flag=True, callback=select_output, help="Print JSON."),
         ]
@@ -154,14 +151,13 @@ def probe(uri: str, output: Output, storage_options: dict[str, str] | None, keys
 @cli.command(cls=TableCommand)
 def versions(dataset: LanceDataset, output: Output) -> None:
     """List all versions with the operations that created them."""
-    names: dict[int, list[str]] = {}
-    for name, tag in dataset.tags.list().items():
-        names.setdefault(tag["version"], []).append(name)
+    tagged = dataset.tags.list().items()
     rows = []
     for summary in manifests.history(dataset.table_version):
         transaction = dataset.read_transaction(summary.version)
         operation = None if transaction is None else operation_name(transaction.operation)
-        rows.append({**version_facts(summary), "operation": operation, "tags": names.get(summary.version, [])})
+        tags = [name for name, tag in tagged if tag["version"] == summary.version]
+        rows.append({**version_facts(summary), "operation": operation, "tags": tags})
     output.table(rows, VERSION_COLUMNS)
 
 
@@ -177,7 +173,7 @@ def schema(dataset: LanceDataset, output: Output) -> None:
 @version_option
 @click.option("--rows", "-n", default=10, show_default=True, type=click.IntRange(min=0), help="Number of rows.")
 @click.option("--columns", "-c", callback=parse_names, help="Column names, separated by commas.")
-@filter_option
+@click.option("--filter", "-f", "condition", help="SQL condition.")
 def head(dataset: LanceDataset, output: Output, rows: int, columns: list[str] | None, condition: str | None) -> None:
     """Print the first rows."""
     table = dataset.head(rows, columns=columns, filter=condition)
@@ -186,7 +182,7 @@ def head(dataset: LanceDataset, output: Output, rows: int, columns: list[str] | 
 
 @cli.command(cls=TableCommand)
 @version_option
-@filter_option
+@click.option("--filter", "-f", "condition", help="SQL condition.")
 def count(dataset: LanceDataset, output: Output, condition: str | None) -> None:
     """Count the rows, or those that match a condition."""
     output.facts({"uri": dataset.uri, "version": dataset.version, "rows": dataset.count_rows(condition)})
@@ -224,11 +220,11 @@ def delete(dataset: LanceDataset, output: Output, condition: str, run: bool) -> 
 @run_option
 def restore(dataset: LanceDataset, output: Output, run: bool) -> None:
     """Make VERSION, a number or tag, the newest version again. Prints it; --run commits. Later versions are kept."""
-    restored, rows = dataset.version, dataset.count_rows()
+    restored = dataset.version
     if run:
         dataset.restore()
-    versions = {"restored_version": restored, "newest_version": dataset.latest_version}
-    output.facts({"uri": dataset.uri, **versions, "rows": rows})
+    facts = {"restored_version": restored, "newest_version": dataset.latest_version, "rows": dataset.count_rows()}
+    output.facts({"uri": dataset.uri, **facts})
 
 
 @cli.command(cls=TableCommand)
@@ -241,8 +237,8 @@ def tags(dataset: LanceDataset, output: Output, create: str | None, move: str | 
     for name, change in ((create, dataset.tags.create), (move, dataset.tags.update), (delete, dataset.tags.delete)):
         if name is not None:
             change(name)
-    rows = [{"tag": name, **tag} for name, tag in dataset.tags.list_ordered()]
-    output.table(rows, ["tag", "version", "branch", "created_at", "updated_at"])
+    columns = ["tag", "version", "branch", "created_at", "updated_at"]
+    output.table([{"tag": name, **tag} for name, tag in dataset.tags.list_ordered()], columns)
 
 
 @cli.command(cls=TableCommand)
@@ -254,10 +250,9 @@ def branches(dataset: LanceDataset, output: Output, create: str | None, delete: 
     """Create or delete a branch, then list all branches with the URI for other commands."""
     if delete is not None and not run:
         raise click.UsageError(f"--delete removes all versions and files of branch {delete}; add --run to confirm")
-    if create is not None:
-        dataset.create_branch(create)
-    if delete is not None:
-        dataset.branches.delete(delete)
+    for name, change in ((create, dataset.create_branch), (delete, dataset.branches.delete)):
+        if name is not None:
+            change(name)
     rows = []
     for name, branch in dataset.branches.list_ordered():
         created = datetime.fromtimestamp(branch["create_at"], timezone.utc)
@@ -266,30 +261,24 @@ def branches(dataset: LanceDataset, output: Output, create: str | None, delete: 
 
 
 @cli.command(cls=UriCommand)
-@click.option("--to", "target", default="2.1", show_default=True, help="Target data format.")
-@click.option(
-    "--v2-names",
-    is_flag=True,
-    help="Also rename the manifests to the V2 scheme; requires that there are no other writers.",
-)
+@click.option("--to", default="2.1", show_default=True, help="Target data format.")
+@click.option("--v2-names", "rename", is_flag=True, help="Also rename the manifests to V2; stop other writers first.")
 @run_option
-def migrate(
-    uri: str, output: Output, storage_options: dict[str, str] | None, target: str, v2_names: bool, run: bool
-) -> None:
+def migrate(uri: str, output: Output, storage_options: dict[str, str] | None, to: str, rename: bool, run: bool) -> None:
     """Rewrite the data files of a table in a newer format. Prints the plan; --run executes it.
 
     If interrupted, run it again to continue.
     """
     # Rename first, because an interrupted renaming leaves both schemes, and such a table cannot be opened.
-    renamed = rename_manifests(uri, storage_options, run=run) if v2_names else 0
+    renamed = rename_manifests(uri, storage_options, run=run) if rename else 0
     dataset = LanceDataset(uri, storage_options=storage_options)
     before = dataset.data_storage_version
     if run:
-        changes = {**asdict(dataset.optimize.migrate(target)), "manifests_renamed": renamed}
+        changes = {**asdict(dataset.optimize.migrate(to)), "manifests_renamed": renamed}
     else:
-        fragments = plan_migration(dataset.table_version, target)
+        fragments = plan_migration(dataset.table_version, to)
         changes = {"fragments_to_change": len(fragments), "manifests_to_rename": renamed}
-    output.facts({"uri": dataset.uri, "version": dataset.version, "from": before, "to": target, **changes})
+    output.facts({"uri": dataset.uri, "version": dataset.version, "from": before, "to": to, **changes})
 
 
 @cli.command(cls=TableCommand)
@@ -317,11 +306,7 @@ def compact(dataset: LanceDataset, output: Output, target_rows: int | None, run:
 @cli.command(cls=TableCommand)
 @click.option("--older-than", help="Minimum age of the versions to remove, such as 14days or 12h.")
 @click.option("--retain", type=click.IntRange(min=1), help="Number of newest versions to keep.")
-@click.option(
-    "--delete-unverified",
-    is_flag=True,
-    help="Also remove recent unreferenced files; requires that there are no writers.",
-)
+@click.option("--delete-unverified", is_flag=True, help="Also remove recent unreferenced files; stop writers first.")
 @run_option
 def cleanup(
     dataset: LanceDataset,

@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sized
 
 from lancetable.commit.conflicts import describe, removed_fragments, updated_fragments
 from lancetable.format import transaction as tx
-from lancetable.table.version import TableVersion
 
 logger = logging.getLogger(__name__)
 
 
-def log_commit(published: TableVersion, operation: tx.Operation, deleted: Mapping[int, Sized] | None = None) -> None:
+def log_commit(uri: str, version: int, operation: tx.Operation, deleted: Mapping[int, Sized] | None = None) -> None:
     """Log a commit. `deleted` are the rows that the operation deletes, by fragment id, if they are known.
 
     Only the records of the operation are counted, so the cost does not depend on the size of the table.
@@ -32,4 +31,4 @@ def log_commit(published: TableVersion, operation: tx.Operation, deleted: Mappin
         "rows_deleted": sum(map(len, (deleted or {}).values())),
     }
     shown = "".join(f" {name}={count}" for name, count in counts.items() if count)
-    logger.info("%s: committed version %d: %s%s", published.uri, published.version, describe(operation), shown)
+    logger.info("%s: committed version %d: %s%s", uri, version, describe(operation), shown)

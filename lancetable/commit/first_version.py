@@ -92,8 +92,7 @@ def publish_first(
     except LanceError:
         remove_quietly(table.store, [transaction_path(table.base, name)])
         raise
-    published = TableVersion(
+    log_commit(table.uri, proposal.location.version, transaction.operation)
+    return TableVersion(
         table.store, table.base, table.uri, table.handler, table.cache, table.storage_options, proposal.file
     )
-    log_commit(published, transaction.operation)
-    return published

@@ -140,16 +140,14 @@ def commit_transaction(
     """
     flags.check_writable(base.manifest.writer_flags, base.uri, reader_flags=base.manifest.reader_flags)
     if detached:
-        published = commit_detached(base, transaction, Backoff(max_retries, timeout_s))
-        log_commit(published, transaction.operation)
-        return published
+        return commit_detached(base, transaction, Backoff(max_retries, timeout_s))
     if is_detached(base.version):
         raise InvalidOperationError(
             f"{base.uri}: cannot commit on top of the detached version {base.version}; check out a version of a branch"
         )
     run = _CommitRun(base, transaction, affected_rows or {}, inserts_keys, file_version, beyond)
     published = run.commit(max_retries, timeout_s)
-    log_commit(published, run.transaction.operation, affected_rows)
+    log_commit(published.uri, published.version, run.transaction.operation, affected_rows)
     clean_up_after_commit(published)
     return published
 

@@ -13,7 +13,6 @@ files and writes only those of new fragments.
 from __future__ import annotations
 
 import logging
-import os
 import time
 import uuid
 from collections.abc import Mapping
@@ -224,12 +223,10 @@ def _without_position(field: Field) -> Field:
 # --- manifest names ---------------------------------------------------------------------------------------------------
 
 
-def rename_manifests(
-    uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None, *, run: bool = True
-) -> int:
+def rename_manifests(uri: str, storage_options: Mapping[str, str] | None = None, *, run: bool = True) -> int:
     """Rename all manifests of a table to the V2 naming scheme and return their number. See `rename_manifests_at`."""
     store, base = open_store(uri, storage_options)
-    return rename_manifests_at(store, base, choose_handler(store, os.fspath(uri), None, storage_options), run=run)
+    return rename_manifests_at(store, base, choose_handler(store, uri, None, storage_options), run=run)
 
 
 def rename_manifests_at(store: ObjectStore, base: str, handler: CommitHandler, *, run: bool = True) -> int:

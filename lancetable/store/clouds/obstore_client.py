@@ -38,7 +38,7 @@ from lancetable.store.base import (
     missing,
     short_read,
 )
-from lancetable.store.clouds.options import NO_CREDENTIALS, CloudOptions
+from lancetable.store.clouds.options import CloudOptions
 from lancetable.store.clouds.s3_short_page import S3ShortPage
 from lancetable.store.exclusive_create import REFUSALS, Reply, create_exclusively
 from lancetable.store.per_process import PerProcess
@@ -53,10 +53,15 @@ _COALESCED_BYTES = 1 << 20  # obstore fetches ranges this close to each other in
 _DELETE_BATCH = 1000
 _STATUS = re.compile(r"status code: (\d{3})")
 _QUERY = re.compile(r"\?[^\s\"']*")
-_XML_ERROR = re.compile(r"<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", re.DOTALL)
+_XML_ERROR = re.compile(r"\A.*?<Code>([^<]*)</Code>.*?<Message>([^<]*)</Message>.*", re.DOTALL)
 _NO_BUCKET = ("<Code>NoSuchBucket<", "<Code>ContainerNotFound<")
 # Servers that are asked for credentials if there are none.
 _METADATA_HOSTS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
+_NO_CREDENTIALS = {
+    "s3": "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or pass the storage options of these names",
+    "gcs": "no credentials; set GOOGLE_SERVICE_ACCOUNT, or pass the storage option google_service_account",
+    "azure": "no credentials; set AZURE_STORAGE_ACCOUNT_KEY, or pass the storage option azure_storage_account_key",
+}
 
 # Threads that wait for replies. They release the GIL while they wait.
 _pool = PerProcess(lambda: ThreadPoolExecutor(16, "lancetable-requests"))
@@ -340,11 +345,10 @@ class ObstoreStore(RemoteStore):
 
         Errors of servers are reduced to code and message. Requests for credentials are replaced by what is missing.
         """
-        message = str(error).partition("\nDebug source")[0]
+        message = str(error).partition("\nDebug source")[0][:4000]
         if any(host in message for host in _METADATA_HOSTS):
-            return NO_CREDENTIALS[self._options.cloud]
-        xml = _XML_ERROR.search(message)
-        message = _QUERY.sub("", f"{xml[1]}: {xml[2]}" if xml else message)[:600].strip()
+            return _NO_CREDENTIALS[self._options.cloud]
+        message = _QUERY.sub("", _XML_ERROR.sub(r"\1: \2", message))[:600].strip()
         for secret in self._options.secrets:
             message = message.replace(secret, "***")
         return message
@@ -482,7 +486,7 @@ def _aws_credentials(options: CloudOptions, address: str) -> Any:
         return None
     resolved = Session().get_credentials()
     if resolved is None:
-        raise StoreError(f"{address}: {NO_CREDENTIALS[options.cloud]}", path=address)
+        raise StoreError(f"{address}: {_NO_CREDENTIALS['s3']}", path=address)
 
     def credentials() -> dict[str, Any]:
         frozen = resolved.get_frozen_credentials()

@@ -141,13 +141,6 @@ _TRUSTED_HOSTS: dict[Cloud, re.Pattern[str]] = {
     "gcs": re.compile(r"(?:.+\.)?googleapis\.com"),
     "azure": re.compile(r".+\.(?:blob|dfs)\.(?:core\.windows\.net|fabric\.microsoft\.com|core\.chinacloudapi\.cn)"),
 }
-# Reason and remedy for requests without credentials.
-NO_CREDENTIALS: dict[Cloud, str] = {
-    "s3": "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or pass the storage options"
-    " aws_access_key_id and aws_secret_access_key (for a public bucket: aws_skip_signature=true)",
-    "gcs": "no credentials; set GOOGLE_SERVICE_ACCOUNT, or pass the storage option google_service_account",
-    "azure": "no credentials; set AZURE_STORAGE_ACCOUNT_KEY, or pass the storage option azure_storage_account_key",
-}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|sec|seconds?|m|min|minutes?)?")
 _UNIT_SECONDS = {"ms": 0.001, "m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0}
 
