@@ -31,7 +31,7 @@ _MAX_FRAGMENTS = 1 << 24
 _SETTINGS: dict[str, Any] = {"Vector": index_pb2.VectorIndexDetails, "Inverted": table_pb2.InvertedIndexDetails}
 # Settings of inverted indexes that are not always stored.
 _INVERTED_DEFAULTS = {"lance_tokenizer": None, "custom_stop_words": None, "block_size": 128}
-_COMPLETE = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
+_COMPLETE: dict[str, Any] = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
 
 
 @dataclass
