@@ -45,7 +45,7 @@ from lancetable.format import transaction as tx
 from lancetable.fragment import LanceFragment
 from lancetable.fragment_metadata import DataFile, FragmentMetadata
 from lancetable.html import dataset_html
-from lancetable.index_metadata import Index, IndexFile
+from lancetable.index_metadata import Index, IndexDescription, IndexFile, describe_indices
 from lancetable.inputs import read_input, read_table, table_of_rows
 from lancetable.merge_insert import MergeInsertBuilder
 from lancetable.models import schema_of_model, snake_case
@@ -388,7 +388,21 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     @property
     def has_index(self) -> bool:
         """Whether the table has a secondary index, created by another library."""
-        return stats.has_user_index(self._table)
+        return len(self.describe_indices()) > 0
+
+    def describe_indices(self) -> list[IndexDescription]:
+        """Return the secondary indexes, created by other libraries, with their segments; see `IndexDescription`."""
+        return describe_indices(self._table)
+
+    def list_indices(self) -> list[dict[str, Any]]:
+        """Return one entry for each segment of each index: name, type, uuid, fields, version and fragments."""
+        rows: list[dict[str, Any]] = []
+        for index in self.describe_indices():
+            facts = {"name": index.name, "type": index.index_type, "fields": index.field_names}
+            for part in index.segments:
+                covered = {"fragment_ids": part.fragment_ids, "base_id": part.base_id}
+                rows.append({**facts, "uuid": part.uuid, "version": part.dataset_version, **covered})
+        return rows
 
     @property
     def schema_metadata(self) -> dict[str, str]:

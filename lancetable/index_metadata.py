@@ -1,4 +1,4 @@
-"""Entries of secondary indexes in the public API, as used by `LanceOperation.CreateIndex`.
+"""Entries of secondary indexes in the public API, as used by `LanceOperation.CreateIndex`, and their descriptions.
 
 Indexes are neither built nor read here; their entries are carried over from version to version.
 """
@@ -6,6 +6,7 @@ Indexes are neither built nor read here; their entries are carried over from ver
 from __future__ import annotations
 
 import dataclasses
+import json
 import uuid as uuid_module
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,16 +14,24 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pyroaring
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import DecodeError
 
-from lancetable.errors import InvalidInputError
+from lancetable.errors import CorruptFileError, InvalidInputError
 from lancetable.format import index as format_index
-from lancetable.proto import table_pb2
+from lancetable.proto import index_pb2, table_pb2
 from lancetable.table.deletion_file_codec import parse_roaring
+from lancetable.table.row_count_index import num_live_rows
+from lancetable.table.version import TableVersion
 
-__all__ = ["Index", "IndexFile"]
+__all__ = ["Index", "IndexDescription", "IndexFile"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MAX_FRAGMENTS = 1 << 24
+_SETTINGS: dict[str, Any] = {"Vector": index_pb2.VectorIndexDetails, "Inverted": table_pb2.InvertedIndexDetails}
+# Settings of inverted indexes that are not always stored.
+_INVERTED_DEFAULTS = {"lance_tokenizer": None, "custom_stop_words": None, "block_size": 128}
+_COMPLETE: dict[str, Any] = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
 
 
 @dataclass
@@ -48,6 +57,16 @@ class Index:
     files: list[IndexFile] | None = None
     index_details: tuple[str, bytes] | None = None
     covering_fields: list[int] = dataclasses.field(default_factory=list)
+
+    @property
+    def dataset_version_at_last_update(self) -> int:
+        """The version of the table that the segment was built from."""
+        return self.dataset_version
+
+    @property
+    def size_bytes(self) -> int | None:
+        """The size of all files, or None if they are not listed."""
+        return None if self.files is None else sum(file.size_bytes for file in self.files)
 
     def to_format(self) -> format_index.IndexMetadata:
         """Return the frozen form.
@@ -102,6 +121,76 @@ class Index:
             (index.type_url, details.value) if index.type_url else None,
             list(index.covering_fields),
         )
+
+
+@dataclass(frozen=True)
+class IndexDescription:
+    """One index with its segments, as recorded in the manifest.
+
+    `num_rows_indexed` counts the live rows of the covered fragments. `details` are the settings of a vector or inverted
+    index; they are empty for other types, and for vector indexes of releases that stored them elsewhere.
+    """
+
+    name: str
+    type_url: str
+    index_type: str
+    num_rows_indexed: int
+    fields: list[int]
+    field_names: list[str]
+    segments: list[Index]
+    details: dict[str, Any]
+    total_size_bytes: int | None
+
+
+def describe_indices(version: TableVersion) -> list[IndexDescription]:
+    """Return the indexes of a version, sorted by name.
+
+    Raises
+    ------
+    CorruptFileError
+        If an entry is damaged.
+    """
+    path, schema = version.location.path, version.schema
+    entries = list(map(Index.from_format, format_index.parse_indices(version.file.index_section(version.store), path)))
+    described = []
+    for name in sorted({entry.name for entry in entries}):
+        segments = [entry for entry in entries if entry.name == name]
+        fields, (type_url, settings) = segments[0].fields, segments[0].index_details or ("", b"")
+        if not schema.by_id.keys() >= {*fields}:
+            raise CorruptFileError(f"{path}: index {name!r} is on fields {fields}, which do not exist", path=path)
+        index_type, details = describe_settings(type_url, settings, name)
+        covered = {number for segment in segments for number in segment.fragment_ids}
+        rows = sum(num_live_rows(version, each) for each in version.manifest.fragments if each.id in covered)
+        total = sum(segment.size_bytes or 0 for segment in segments) or None
+        paths = list(map(schema.path_of, fields))
+        described.append(IndexDescription(name, type_url, index_type, rows, fields, paths, segments, details, total))
+    return described
+
+
+def describe_settings(type_url: str, settings: bytes, name: str) -> tuple[str, dict[str, Any]]:
+    """Return the type of an index, and its settings in the form of pylance.
+
+    Raises
+    ------
+    CorruptFileError
+        If the settings are malformed.
+    """
+    kind = type_url.rpartition(".")[2].removesuffix("IndexDetails") or "Unknown"
+    if kind not in _SETTINGS or not settings:
+        return kind, {}
+    try:
+        message = _SETTINGS[kind].FromString(settings)
+        found = MessageToDict(message, **_COMPLETE)
+        if kind == "Inverted":
+            found |= {"language": json.loads(message.language), **MessageToDict(message.code_config, **_COMPLETE)}
+            return kind, {**_INVERTED_DEFAULTS, **{name: found[name] for name in found if name != "code_config"}}
+    except (DecodeError, ValueError) as error:
+        raise CorruptFileError(f"index {name!r}: malformed settings") from error
+    found["target_partition_size"] = int(found["target_partition_size"])
+    for quantizer in found.keys() & {"pq", "sq", "rq"}:
+        found["compression"] = {"type": quantizer, **found.pop(quantizer)}
+    graph, storage = "HNSW_" if "hnsw" in found else "", found.get("compression", {"type": "flat"})["type"].upper()
+    return f"IVF_{graph}{storage}", {setting: value for setting, value in found.items() if value}
 
 
 def parse_uuid(text: Any) -> uuid_module.UUID:

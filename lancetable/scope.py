@@ -17,7 +17,7 @@ _Groups = Mapping[str, str]
 DATASET: _Groups = {
     "secondary indexes": (
         "create_index create_index_uncommitted create_scalar_index commit_existing_index_segments "
-        "merge_existing_index_segments merge_index_metadata drop_index list_indices describe_indices "
+        "merge_existing_index_segments merge_index_metadata drop_index "
         "index_statistics prewarm_index get_ivf_model centroids remap_row_addrs"
     ),
     "the MemWAL": "initialize_mem_wal mem_wal_writer mem_wal_index_details",

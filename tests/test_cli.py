@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ click_testing = pytest.importorskip("click.testing")
 pytest.importorskip("rich")
 
 from lancetable.cli.commands import cli  # noqa: E402  # after the check that click is installed
+from lancetable.cli.main import main  # noqa: E402
 
 
 @pytest.fixture
@@ -36,14 +38,18 @@ def ds(tmp_path: Path) -> lance.LanceDataset:
     return dataset
 
 
-def run(*arguments: str, code: int = 0) -> str:
+def invoke(*arguments: str, code: int = 0) -> Any:
     result = click_testing.CliRunner().invoke(cli, arguments)
     assert result.exit_code == code, (result.output, result.exception)
-    return str(result.output)
+    return result
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    return str(invoke(*arguments, code=code).output)
 
 
 def run_json(*arguments: str) -> Any:
-    return json.loads(run(*arguments, "--json"))
+    return json.loads(invoke(*arguments, "--json").stdout)
 
 
 def test_info(ds: lance.LanceDataset) -> None:
@@ -125,7 +131,11 @@ def test_migrate(tmp_path: Path) -> None:
     lance.write_dataset(pa.table({"a": [1, 2]}), uri, data_storage_version="0.1", enable_v2_manifest_paths=False)
     (path,) = Path(uri, "data").iterdir()
     assert run_json("inspect", "file", str(path))["batch_rows"] == [2]
-    done = run_json("migrate", uri, "--to", "2.1", "--v2-names")
+    planned = run_json("migrate", uri, "--to", "2.1", "--v2-names")
+    assert (planned["from"], planned["fragments_to_change"], planned["manifests_to_rename"]) == ("0.1", 1, 1)
+    assert lance.dataset(uri).version == 1 and "--run" in run("migrate", uri)
+    assert "2.0 or newer" in str(click_testing.CliRunner().invoke(cli, ["migrate", uri, "--to", "0.1"]).exception)
+    done = run_json("migrate", uri, "--to", "2.1", "--v2-names", "--run")
     assert (done["from"], done["to"], done["fragments_changed"], done["manifests_renamed"]) == ("0.1", "2.1", 1, 1)
     assert lance.dataset(uri).to_table().to_pydict() == {"a": [1, 2]}
 
@@ -214,3 +224,137 @@ def test_progress_bar_is_shown_only_on_a_terminal(ds: lance.LanceDataset) -> Non
     assert json.loads(done.stdout)["fragments_removed"] == 2 and "compact: 100%" in shown
     command[3:] = ["cleanup", ds.uri, "--run", "--json"]
     assert subprocess.run(command, capture_output=True, check=True, timeout=60).stderr == b""
+
+
+# ---- versions, references and changes
+
+
+def test_times_are_printed_with_their_zone(ds: lance.LanceDataset) -> None:
+    times = [run_json("info", ds.uri)["committed"], run_json("tags", ds.uri)[0]["created_at"]]
+    times += [row["committed"] for row in run_json("versions", ds.uri)]
+    assert [datetime.fromisoformat(time).utcoffset() for time in times] == [timedelta()] * 4
+    assert "+00:00" in run("info", ds.uri)
+
+
+def test_times_in_the_data_are_printed_as_they_are(tmp_path: Path) -> None:
+    naive = datetime(2026, 1, 2, 3, 4, 5)  # a column without a zone
+    ds = lance.write_dataset(pa.table({"t": [naive]}), tmp_path / "t")
+    assert run_json("head", ds.uri) == [{"t": "2026-01-02T03:04:05"}]
+
+
+def test_count(ds: lance.LanceDataset) -> None:
+    assert run_json("count", ds.uri)["rows"] == 2
+    assert run_json("count", ds.uri, "-v", "1", "-f", "id > 1")["rows"] == 2
+    assert run_json("count", ds.uri, "-f", "id > 99")["rows"] == 0
+
+
+def test_tags_are_created_moved_listed_and_deleted(ds: lance.LanceDataset) -> None:
+    rows = run_json("tags", ds.uri, "--create", "first", "-v", "1")
+    assert [(row["tag"], row["version"]) for row in rows] == [("clean", 2), ("first", 1)]
+    assert "already exists" in str(invoke("tags", ds.uri, "--create", "first", code=1).exception)
+    assert [row["version"] for row in run_json("tags", ds.uri, "--move", "first")] == [2, 2]
+    assert [row["tag"] for row in run_json("tags", ds.uri, "--delete", "first")] == ["clean"]
+    invoke("tags", ds.uri, "--delete", "first", code=1)
+    assert "clean" in run("tags", ds.uri)
+
+
+def test_branches_are_created_used_and_deleted(ds: lance.LanceDataset) -> None:
+    (row,) = run_json("branches", ds.uri, "--create", "trial", "-v", "1")
+    assert (row["branch"], row["parent_branch"], row["parent_version"]) == ("trial", None, 1)
+    assert datetime.fromisoformat(row["create_at"]).utcoffset() == timedelta()
+    run("delete", row["uri"], "-f", "id > 1", "--run")
+    assert run_json("count", row["uri"])["rows"] == 1
+    assert run_json("count", ds.uri)["rows"] == 2
+    assert "add --run" in run("branches", ds.uri, "--delete", "trial", code=2)
+    assert len(run_json("branches", ds.uri)) == 1
+    assert run_json("branches", ds.uri, "--delete", "trial", "--run") == []
+    invoke("branches", ds.uri, "--delete", "trial", "--run", code=1)
+
+
+def test_delete_and_restore_change_nothing_without_run(ds: lance.LanceDataset) -> None:
+    planned = run_json("delete", ds.uri, "-f", "id = 3")
+    assert (planned["matching_rows"], planned["rows"], planned["version"]) == (1, 2, 2)
+    result = invoke("restore", ds.uri, "1", "--json")
+    assert json.loads(result.stdout) == {"uri": ds.uri, "restored_version": 1, "newest_version": 2, "rows": 3}
+    assert result.stderr == "lancetable: nothing was changed; run again with --run\n"
+    assert ds.latest_version == 2
+    done = run_json("delete", ds.uri, "-f", "id = 3", "--run")
+    assert (done["deleted_rows"], done["rows"], done["version"]) == (1, 1, 3)
+    result = invoke("restore", ds.uri, "clean", "--run", "--json")
+    assert json.loads(result.stdout) == {"uri": ds.uri, "restored_version": 2, "newest_version": 4, "rows": 2}
+    assert result.stderr == ""
+    assert lance.dataset(ds.uri).to_table(columns=["id"]).to_pydict() == {"id": [1, 3]}
+
+
+def test_diff_shows_rows_fragments_and_columns(tmp_path: Path) -> None:
+    ds = lance.write_dataset(pa.table({"id": [1, 2, 3], "s": ["a", "b", "c"]}), tmp_path / "t", max_rows_per_file=2)
+    ds.update({"s": "'z'"}, where="id = 3")
+    ds.delete("id = 1")
+    ds.insert(pa.table({"id": [4], "s": ["d"]}))
+    assert run_json("diff", ds.uri, "1") == {
+        "uri": ds.uri, "older": 1, "newer": 4, "rows_before": 3, "rows_after": 3, "fragments_added": [2, 3],
+        "fragments_removed": [1], "fragments_changed": [0], "columns_added": [], "columns_removed": [],
+    }  # fmt: skip
+    changes = run_json("diff", ds.uri, "1", "--key", "id")
+    assert [changes[f"rows_{name}"] for name in ("inserted", "updated", "deleted")] == [1, 1, 1]
+    ds.add_columns({"n": "id + 1"})
+    ds.drop_columns(["s"])
+    changes = run_json("diff", ds.uri, "1", "4")
+    assert (changes["newer"], changes["columns_added"]) == (4, [])
+    changes = run_json("diff", ds.uri, "4", "6")
+    assert (changes["columns_added"], changes["columns_removed"]) == (["n int64"], ["s string"])
+    assert "fragments changed" in run("diff", ds.uri, "1")
+
+
+def test_diff_matches_rows_by_stable_row_id(tmp_path: Path) -> None:
+    ds = lance.write_dataset(pa.table({"id": [1, 2, 3]}), tmp_path / "t", enable_stable_row_ids=True)
+    ds.delete("id = 2")
+    ds.insert(pa.table({"id": [4, 5]}))
+    changes = run_json("diff", ds.uri, "1")
+    assert [changes[f"rows_{name}"] for name in ("inserted", "updated", "deleted")] == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("count {uri}", 0),
+        ("fsck {uri}", 0),
+        ("count {uri}/no", 1),
+        ("count {uri} -f nothing=1", 1),
+        ("restore {uri} 99", 1),
+        ("diff {uri} 99", 1),
+        ("branches {uri} --delete no --run", 1),
+        ("inspect transaction {uri} -v 99", 1),
+        ("count", 2),
+        ("restore {uri}", 2),
+        ("delete {uri}", 2),
+        ("branches {uri} --delete no", 2),
+        ("nothing {uri}", 2),
+        ("head {uri} -n -1", 2),
+        ("probe ftp://nobody.invalid/t", 2),
+    ],
+)
+def test_exit_codes(
+    ds: lance.LanceDataset,
+    arguments: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["lancetable", *arguments.format(uri=ds.uri).split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    message = ended.value.code if isinstance(ended.value.code, str) else capsys.readouterr().err
+    assert (1 if isinstance(ended.value.code, str) else ended.value.code) == code
+    assert (message == "") == (code == 0 or "probe" in arguments)
+
+
+def test_exit_code_of_fsck_with_problems_is_2(ds: lance.LanceDataset) -> None:
+    next(Path(ds.uri, "data").iterdir()).unlink()
+    invoke("fsck", ds.uri, code=2)
+
+
+def test_every_command_is_in_the_readme() -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    section = text[text.index("## Command line") : text.index("## What works")]
+    assert [name for name in cli.commands if f"`{name}" not in section] == []

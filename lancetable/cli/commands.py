@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from datetime import datetime, timezone
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,9 +17,12 @@ from lancetable.cli.output import Output
 from lancetable.commit.cleanup.durations import parse_duration
 from lancetable.dataset import LanceDataset
 from lancetable.ops.maintain.commit_probe import probe as run_probe
-from lancetable.ops.maintain.migrate import rename_manifests
+from lancetable.ops.maintain.migrate import plan_migration, rename_manifests
 from lancetable.optimize import Compaction
+from lancetable.table import manifests
+from lancetable.table.version import uri_of_branch
 
+OPTION_HELP = "Storage option as key=value; may be repeated."
 VERSION_COLUMNS = ("version", "committed", "operation", "rows", "fragments", "data_files", "data_bytes", "tags")
 
 
@@ -41,9 +45,22 @@ def parse_version(context: click.Context, parameter: click.Parameter, value: str
     return int(value) if value is not None and value.isdecimal() else value
 
 
+def parse_names(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
+    """Return names separated by commas as a list."""
+    return None if value is None else [name.strip() for name in value.split(",") if name.strip()]
+
+
+def announce(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
+    """Print at the end of a command without --run that nothing was changed."""
+    if not value:
+        context.call_on_close(lambda: click.echo("lancetable: nothing was changed; run again with --run", err=True))
+    return value
+
+
 version_option = click.option(
     "--version", "-v", "version", callback=parse_version, help="Version number or tag; default: the newest."
 )
+run_option = click.option("--run", is_flag=True, callback=announce, help="Make the change instead of printing it.")
 
 
 class UriCommand(click.Command):
@@ -53,10 +70,7 @@ class UriCommand(click.Command):
         common: list[click.Parameter] = [
             click.Argument(["uri"]),
             click.Option(
-                ["--option", "-o", "storage_options"],
-                multiple=True,
-                callback=parse_options,
-                help="Storage option as key=value; may be repeated.",
+                ["--option", "-o", "storage_options"], multiple=True, callback=parse_options, help=OPTION_HELP
             ),
             click.Option(["--json", "output"], is_flag=True, callback=select_output, help="Print JSON."),
         ]
@@ -78,15 +92,17 @@ class TableCommand(UriCommand):
 @click.group()
 @click.version_option(lancetable.__version__, prog_name="lancetable")
 def cli() -> None:
-    """Inspect and maintain Lance tables and files, at a path or any URI."""
+    """Inspect and maintain Lance tables and files, at a path or any URI.
+
+    Exit codes: 0 if the command succeeded; 1 if it failed; 2 if the command line is invalid, or if fsck found problems,
+    probe found the store unsafe, or cleanup left files.
+    """
 
 
 @cli.command(cls=TableCommand)
 @version_option
 def info(dataset: LanceDataset, output: Output) -> None:
     """Show the properties of a table: version, rows, files, format, tags."""
-    summary = dataset.get_version()
-    counts = {name: int(value) for name, value in summary["metadata"].items()}
     manifest = dataset.table_version.manifest
     writer = manifest.writer_version
     output.facts(
@@ -94,13 +110,8 @@ def info(dataset: LanceDataset, output: Output) -> None:
             "uri": dataset.uri,
             "version": dataset.version,
             "latest_version": dataset.latest_version,
-            "committed": summary["timestamp"],
+            **version_facts(manifests.summarize(manifest)),
             "written_by": None if writer is None else f"{writer.library} {writer.version}",
-            "rows": counts["total_rows"],
-            "deleted_rows": counts["total_deletion_file_rows"],
-            "fragments": counts["total_fragments"],
-            "data_files": counts["total_data_files"],
-            "data_bytes": counts["total_files_size"],
             "data_format": dataset.data_storage_version,
             "stable_row_ids": dataset.has_stable_row_ids,
             "indexes": dataset.has_index,
@@ -140,25 +151,13 @@ def probe(uri: str, output: Output, storage_options: dict[str, str] | None, keys
 @cli.command(cls=TableCommand)
 def versions(dataset: LanceDataset, output: Output) -> None:
     """List all versions with the operations that created them."""
-    names: dict[int, list[str]] = {}
-    for name, tag in dataset.tags.list().items():
-        names.setdefault(tag["version"], []).append(name)
+    tagged = dataset.tags.list().items()
     rows = []
-    for summary in dataset.versions():
-        counts = summary["metadata"]
-        transaction = dataset.read_transaction(summary["version"])
-        rows.append(
-            {
-                "version": summary["version"],
-                "committed": summary["timestamp"],
-                "operation": None if transaction is None else operation_name(transaction.operation),
-                "rows": int(counts["total_rows"]),
-                "fragments": int(counts["total_fragments"]),
-                "data_files": int(counts["total_data_files"]),
-                "data_bytes": int(counts["total_files_size"]),
-                "tags": names.get(summary["version"], []),
-            }
-        )
+    for summary in manifests.history(dataset.table_version):
+        transaction = dataset.read_transaction(summary.version)
+        operation = None if transaction is None else operation_name(transaction.operation)
+        tags = [name for name, tag in tagged if tag["version"] == summary.version]
+        rows.append({**version_facts(summary), "operation": operation, "tags": tags})
     output.table(rows, VERSION_COLUMNS)
 
 
@@ -173,36 +172,118 @@ def schema(dataset: LanceDataset, output: Output) -> None:
 @cli.command(cls=TableCommand)
 @version_option
 @click.option("--rows", "-n", default=10, show_default=True, type=click.IntRange(min=0), help="Number of rows.")
-@click.option("--columns", "-c", help="Column names, separated by commas.")
+@click.option("--columns", "-c", callback=parse_names, help="Column names, separated by commas.")
 @click.option("--filter", "-f", "condition", help="SQL condition.")
-def head(dataset: LanceDataset, output: Output, rows: int, columns: str | None, condition: str | None) -> None:
+def head(dataset: LanceDataset, output: Output, rows: int, columns: list[str] | None, condition: str | None) -> None:
     """Print the first rows."""
-    names = None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
-    table = dataset.head(rows, columns=names, filter=condition)
+    table = dataset.head(rows, columns=columns, filter=condition)
     output.table(table.to_pylist(), table.schema.names)
 
 
+@cli.command(cls=TableCommand)
+@version_option
+@click.option("--filter", "-f", "condition", help="SQL condition.")
+def count(dataset: LanceDataset, output: Output, condition: str | None) -> None:
+    """Count the rows, or those that match a condition."""
+    output.facts({"uri": dataset.uri, "version": dataset.version, "rows": dataset.count_rows(condition)})
+
+
+@cli.command(cls=TableCommand)
+@click.argument("older", callback=parse_version)
+@click.argument("version", metavar="[NEWER]", required=False, callback=parse_version)
+@click.option("--key", "-k", callback=parse_names, help="Columns that identify a row; default: stable row ids.")
+def diff(dataset: LanceDataset, output: Output, older: int | str, key: list[str] | None) -> None:
+    """Compare two versions: rows, fragments and columns. NEWER is the newest version by default.
+
+    Rows are matched by --key or stable row id. Without either, only their numbers are compared.
+    """
+    before = dataset.checkout_version(older)
+    changes = inspect.describe_changes(before, dataset)
+    if key or (before.has_stable_row_ids and dataset.has_stable_row_ids):
+        rows = dataset.diff(older, key=key)
+        changes |= {f"rows_{name}": len(getattr(rows, name)) for name in ("inserted", "updated", "deleted")}
+    output.facts({"uri": dataset.uri, **changes})
+
+
+@cli.command(cls=TableCommand)
+@click.option("--filter", "-f", "condition", required=True, help="SQL condition.")
+@run_option
+def delete(dataset: LanceDataset, output: Output, condition: str, run: bool) -> None:
+    """Delete the rows that match a condition. Prints their number; --run deletes them."""
+    num_rows = dataset.delete(condition)["num_deleted_rows"] if run else dataset.count_rows(condition)
+    name = "deleted_rows" if run else "matching_rows"
+    output.facts({"uri": dataset.uri, "version": dataset.version, name: num_rows, "rows": dataset.count_rows()})
+
+
+@cli.command(cls=TableCommand)
+@click.argument("version", callback=parse_version)
+@run_option
+def restore(dataset: LanceDataset, output: Output, run: bool) -> None:
+    """Make VERSION, a number or tag, the newest version again. Prints it; --run commits. Later versions are kept."""
+    restored = dataset.version
+    if run:
+        dataset.restore()
+    facts = {"restored_version": restored, "newest_version": dataset.latest_version, "rows": dataset.count_rows()}
+    output.facts({"uri": dataset.uri, **facts})
+
+
+@cli.command(cls=TableCommand)
+@click.option("--create", metavar="NAME", help="Create a tag for --version.")
+@click.option("--move", metavar="NAME", help="Move a tag to --version.")
+@click.option("--delete", metavar="NAME", help="Delete a tag.")
+@version_option
+def tags(dataset: LanceDataset, output: Output, create: str | None, move: str | None, delete: str | None) -> None:
+    """Create, move or delete a tag, then list all tags."""
+    for name, change in ((create, dataset.tags.create), (move, dataset.tags.update), (delete, dataset.tags.delete)):
+        if name is not None:
+            change(name)
+    columns = ["tag", "version", "branch", "created_at", "updated_at"]
+    output.table([{"tag": name, **tag} for name, tag in dataset.tags.list_ordered()], columns)
+
+
+@cli.command(cls=TableCommand)
+@click.option("--create", metavar="NAME", help="Create a branch from --version.")
+@click.option("--delete", metavar="NAME", help="Delete a branch with its versions and files; requires --run.")
+@click.option("--run", is_flag=True, help="Confirm --delete.")
+@version_option
+def branches(dataset: LanceDataset, output: Output, create: str | None, delete: str | None, run: bool) -> None:
+    """Create or delete a branch, then list all branches with the URI for other commands."""
+    if delete is not None and not run:
+        raise click.UsageError(f"--delete removes all versions and files of branch {delete}; add --run to confirm")
+    for name, change in ((create, dataset.create_branch), (delete, dataset.branches.delete)):
+        if name is not None:
+            change(name)
+    rows = []
+    for name, branch in dataset.branches.list_ordered():
+        created = datetime.fromtimestamp(branch["create_at"], timezone.utc)
+        rows.append({**branch, "branch": name, "create_at": created, "uri": uri_of_branch(dataset.table_version, name)})
+    output.table(rows, ["branch", "parent_branch", "parent_version", "create_at", "uri"])
+
+
 @cli.command(cls=UriCommand)
-@click.option("--to", "target", default="2.1", show_default=True, help="Target data format.")
-@click.option(
-    "--v2-names",
-    is_flag=True,
-    help="Also rename the manifests to the V2 scheme; requires that there are no other writers.",
-)
-def migrate(uri: str, output: Output, storage_options: dict[str, str] | None, target: str, v2_names: bool) -> None:
-    """Rewrite the data files of a table in a newer format. If interrupted, run it again to continue."""
+@click.option("--to", default="2.1", show_default=True, help="Target data format.")
+@click.option("--v2-names", "rename", is_flag=True, help="Also rename the manifests to V2; stop other writers first.")
+@run_option
+def migrate(uri: str, output: Output, storage_options: dict[str, str] | None, to: str, rename: bool, run: bool) -> None:
+    """Rewrite the data files of a table in a newer format. Prints the plan; --run executes it.
+
+    If interrupted, run it again to continue.
+    """
     # Rename first, because an interrupted renaming leaves both schemes, and such a table cannot be opened.
-    renamed = rename_manifests(uri, storage_options) if v2_names else 0
+    renamed = rename_manifests(uri, storage_options, run=run) if rename else 0
     dataset = LanceDataset(uri, storage_options=storage_options)
     before = dataset.data_storage_version
-    result = dataset.optimize.migrate(target)
-    facts = {"uri": dataset.uri, "version": dataset.version, "from": before, "to": dataset.data_storage_version}
-    output.facts({**facts, **asdict(result), "manifests_renamed": renamed})
+    if run:
+        changes = {**asdict(dataset.optimize.migrate(to)), "manifests_renamed": renamed}
+    else:
+        fragments = plan_migration(dataset.table_version, to)
+        changes = {"fragments_to_change": len(fragments), "manifests_to_rename": renamed}
+    output.facts({"uri": dataset.uri, "version": dataset.version, "from": before, "to": to, **changes})
 
 
 @cli.command(cls=TableCommand)
 @click.option("--target-rows", type=click.IntRange(min=1), help="Target number of rows per fragment.")
-@click.option("--run", is_flag=True, help="Execute the plan instead of printing it.")
+@run_option
 def compact(dataset: LanceDataset, output: Output, target_rows: int | None, run: bool) -> None:
     """Merge small fragments and remove deleted rows. Prints the plan; --run executes it."""
     options: dict[str, Any] = {} if target_rows is None else {"target_rows_per_fragment": target_rows}
@@ -225,12 +306,8 @@ def compact(dataset: LanceDataset, output: Output, target_rows: int | None, run:
 @cli.command(cls=TableCommand)
 @click.option("--older-than", help="Minimum age of the versions to remove, such as 14days or 12h.")
 @click.option("--retain", type=click.IntRange(min=1), help="Number of newest versions to keep.")
-@click.option(
-    "--delete-unverified",
-    is_flag=True,
-    help="Also remove recent unreferenced files; requires that there are no writers.",
-)
-@click.option("--run", is_flag=True, help="Remove the files instead of printing them.")
+@click.option("--delete-unverified", is_flag=True, help="Also remove recent unreferenced files; stop writers first.")
+@run_option
 def cleanup(
     dataset: LanceDataset,
     output: Output,
@@ -360,6 +437,19 @@ def data_file(uri: str, output: Output, storage_options: dict[str, str] | None) 
 def file_compression(uri: str, output: Output, storage_options: dict[str, str] | None) -> None:
     """Show Arrow bytes, file bytes and encodings of each column of a data file. Reads the whole file."""
     output.table(compression.describe_compression(uri, storage_options), compression.COLUMNS)
+
+
+def version_facts(summary: manifests.VersionSummary) -> dict[str, Any]:
+    """Return number, time and sizes of a version."""
+    return {
+        "version": summary.version,
+        "committed": summary.timestamp,
+        "rows": summary.total_rows,
+        "deleted_rows": summary.total_deletion_file_rows,
+        "fragments": summary.total_fragments,
+        "data_files": summary.total_data_files,
+        "data_bytes": summary.total_files_size,
+    }
 
 
 def shows_progress() -> bool:

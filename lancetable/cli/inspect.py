@@ -92,6 +92,29 @@ def describe_schema(schema: Schema) -> list[dict[str, Any]]:
     ]
 
 
+def describe_changes(older: LanceDataset, newer: LanceDataset) -> dict[str, Any]:
+    """Return the differences between two versions: numbers of rows, ids of fragments, and columns with their types."""
+    manifests = [dataset.table_version.manifest for dataset in (older, newer)]
+    before, after = ({fragment.id: fragment for fragment in manifest.fragments} for manifest in manifests)
+    old_columns, new_columns = (column_labels(manifest.schema) for manifest in manifests)
+    return {
+        "older": older.version,
+        "newer": newer.version,
+        "rows_before": older.count_rows(),
+        "rows_after": newer.count_rows(),
+        "fragments_added": [number for number in after if number not in before],
+        "fragments_removed": [number for number in before if number not in after],
+        "fragments_changed": [number for number in after if before.get(number, after[number]) != after[number]],
+        "columns_added": [column for column in new_columns if column not in old_columns],
+        "columns_removed": [column for column in old_columns if column not in new_columns],
+    }
+
+
+def column_labels(schema: Schema) -> list[str]:
+    """Return path, type and nullability of each field."""
+    return [f"{row['path']} {row['type']}{'' if row['nullable'] else ' not null'}" for row in describe_schema(schema)]
+
+
 def describe_transaction(dataset: LanceDataset) -> dict[str, Any] | None:
     """Return the transaction of the version, or None if its writer stored none."""
     table = dataset.table_version

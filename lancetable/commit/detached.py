@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 
+from lancetable.commit.commit_log import log_commit
 from lancetable.commit.contention import Backoff
 from lancetable.commit.proposal import Proposal, build_next, kept_version, remove_quietly
 from lancetable.errors import (
@@ -39,6 +40,7 @@ def commit_detached(base: TableVersion, transaction: Transaction, backoff: Backo
             if proposal.publish(is_last_attempt=True):
                 written.append(proposal.location.path)
                 _check_still_there(base)
+                log_commit(base.uri, proposal.location.version, transaction.operation)
                 return replace(base, file=proposal.file, newest_at=None)
             if not backoff.next_attempt():
                 raise RetryableCommitConflictError(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lancetable.commit.build import build_first_manifest
+from lancetable.commit.commit_log import log_commit
 from lancetable.commit.draft import ManifestParts
 from lancetable.commit.legacy_dictionaries import dictionary_head
 from lancetable.commit.proposal import Proposal, remove_quietly
@@ -91,6 +92,7 @@ def publish_first(
     except LanceError:
         remove_quietly(table.store, [transaction_path(table.base, name)])
         raise
+    log_commit(table.uri, proposal.location.version, transaction.operation)
     return TableVersion(
         table.store, table.base, table.uri, table.handler, table.cache, table.storage_options, proposal.file
     )

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from lancetable.commit import idempotency
 from lancetable.commit.cleanup.automatic import clean_up_after_commit, keeps_young_versions
+from lancetable.commit.commit_log import log_commit
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
 from lancetable.commit.contention import Backoff, Contention, RetryLock, contention_of
 from lancetable.commit.detached import commit_detached
@@ -146,6 +147,7 @@ def commit_transaction(
         )
     run = _CommitRun(base, transaction, affected_rows or {}, inserts_keys, file_version, beyond)
     published = run.commit(max_retries, timeout_s)
+    log_commit(published.uri, published.version, run.transaction.operation, affected_rows)
     clean_up_after_commit(published)
     return published
 

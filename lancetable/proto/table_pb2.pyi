@@ -256,6 +256,55 @@ class IndexMetadata(_message.Message):
     covering_fields: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, uuid: _Optional[_Union[UUID, _Mapping]] = ..., fields: _Optional[_Iterable[int]] = ..., name: _Optional[str] = ..., dataset_version: _Optional[int] = ..., fragment_bitmap: _Optional[bytes] = ..., index_details: _Optional[_Union[_any_pb2.Any, _Mapping]] = ..., index_version: _Optional[int] = ..., created_at: _Optional[int] = ..., base_id: _Optional[int] = ..., files: _Optional[_Iterable[_Union[IndexFile, _Mapping]]] = ..., covering_fields: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class InvertedIndexDetails(_message.Message):
+    __slots__ = ("base_tokenizer", "language", "with_position", "max_token_length", "lower_case", "stem", "remove_stop_words", "ascii_folding", "min_ngram_length", "max_ngram_length", "prefix_only", "block_size", "code_config", "document_granularity")
+    class DocumentGranularity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        row: _ClassVar[InvertedIndexDetails.DocumentGranularity]
+        list_element: _ClassVar[InvertedIndexDetails.DocumentGranularity]
+    row: InvertedIndexDetails.DocumentGranularity
+    list_element: InvertedIndexDetails.DocumentGranularity
+    class CodeTokenizerConfig(_message.Message):
+        __slots__ = ("split_identifiers", "split_on_numerics", "preserve_original", "index_operators")
+        SPLIT_IDENTIFIERS_FIELD_NUMBER: _ClassVar[int]
+        SPLIT_ON_NUMERICS_FIELD_NUMBER: _ClassVar[int]
+        PRESERVE_ORIGINAL_FIELD_NUMBER: _ClassVar[int]
+        INDEX_OPERATORS_FIELD_NUMBER: _ClassVar[int]
+        split_identifiers: bool
+        split_on_numerics: bool
+        preserve_original: bool
+        index_operators: bool
+        def __init__(self, split_identifiers: bool = ..., split_on_numerics: bool = ..., preserve_original: bool = ..., index_operators: bool = ...) -> None: ...
+    BASE_TOKENIZER_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    WITH_POSITION_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKEN_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    LOWER_CASE_FIELD_NUMBER: _ClassVar[int]
+    STEM_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_STOP_WORDS_FIELD_NUMBER: _ClassVar[int]
+    ASCII_FOLDING_FIELD_NUMBER: _ClassVar[int]
+    MIN_NGRAM_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    MAX_NGRAM_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_ONLY_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CODE_CONFIG_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_GRANULARITY_FIELD_NUMBER: _ClassVar[int]
+    base_tokenizer: str
+    language: str
+    with_position: bool
+    max_token_length: int
+    lower_case: bool
+    stem: bool
+    remove_stop_words: bool
+    ascii_folding: bool
+    min_ngram_length: int
+    max_ngram_length: int
+    prefix_only: bool
+    block_size: int
+    code_config: InvertedIndexDetails.CodeTokenizerConfig
+    document_granularity: InvertedIndexDetails.DocumentGranularity
+    def __init__(self, base_tokenizer: _Optional[str] = ..., language: _Optional[str] = ..., with_position: bool = ..., max_token_length: _Optional[int] = ..., lower_case: bool = ..., stem: bool = ..., remove_stop_words: bool = ..., ascii_folding: bool = ..., min_ngram_length: _Optional[int] = ..., max_ngram_length: _Optional[int] = ..., prefix_only: bool = ..., block_size: _Optional[int] = ..., code_config: _Optional[_Union[InvertedIndexDetails.CodeTokenizerConfig, _Mapping]] = ..., document_granularity: _Optional[_Union[InvertedIndexDetails.DocumentGranularity, str]] = ...) -> None: ...
+
 class FragmentReuseIndexDetails(_message.Message):
     __slots__ = ("inline", "external")
     class FragmentDigest(_message.Message):

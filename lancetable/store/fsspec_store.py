@@ -312,10 +312,8 @@ class FsspecStore(RemoteStore):
         except ImportError as error:
             raise not_installed(self.scheme, str(error)) from error
         except Exception as error:
-            # The message of the cause may contain options, so only its type is reported.
-            raise StoreError(
-                f"{self.scheme}://: opening failed with {type(error).__name__}; check the storage options"
-            ) from error
+            cause = f"{type(error).__name__}: {self._redact(error)}"
+            raise StoreError(f"{self.scheme}://: opening failed: {cause}; check the storage options") from error
 
     def _redact(self, error: BaseException) -> str:
         """Return the message of an error without secrets."""

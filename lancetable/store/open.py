@@ -110,6 +110,7 @@ def open_store(
     if scheme == "memory":
         from lancetable.store.memory import MemoryStore
 
+        _check_unknown(storage_options, "tables in memory")
         path = uri_text.partition("://")[2].strip("/")
         return MemoryStore(path), path
     if scheme.endswith(EXTERNAL_SUFFIX):
@@ -165,18 +166,17 @@ def option(storage_options: Mapping[str, Any] | None, name: str, default: bool) 
 def _open_local(path: str, storage_options: Mapping[str, str] | None) -> tuple[LocalStore, str]:
     fsync = option(storage_options, "fsync", os.environ.get("LANCETABLE_FSYNC", "1").strip().lower() not in _OFF)
     mmap = option(storage_options, "mmap", True)
-    if storage_options:
-        _warn_of_unknown(storage_options)
+    _check_unknown(storage_options, "local tables")
     return _local_store(fsync=fsync, mmap=mmap), _absolute(path)
 
 
-def _warn_of_unknown(storage_options: Mapping[str, str]) -> None:
-    """Warn about unknown options. Cloud options are allowed for local tables, where they have no effect."""
-    from lancetable.store.clouds.options import OWN_OPTIONS, is_cloud_option, warn_of_option
+def _check_unknown(storage_options: Mapping[str, str] | None, place: str) -> None:
+    """Check unknown options. Cloud options are allowed for tables elsewhere, where they have no effect."""
+    if storage_options:
+        from lancetable.store.clouds.options import check_option
 
-    for name in storage_options:
-        if name.lower() not in OWN_OPTIONS and not is_cloud_option(name):
-            warn_of_option(name, "local tables")
+        for name in storage_options:
+            check_option(name, place)
 
 
 def _absolute(path: str) -> str:

@@ -458,7 +458,7 @@ def test_a_search_that_a_cleanup_ends_is_logged(tmp_path: Path, caplog: pytest.L
         lancetable.write_dataset(ids(value), path, mode="append")
     version = lancetable.dataset(path).table_version
     assert replaced_since(version, "app") is None and replaced_since(version, "unknown") is None
-    assert not caplog.records
+    assert not [each for each in caplog.records if each.levelname == "WARNING"]
     lancetable.write_dataset(ids(1), path, mode="overwrite")
     lancetable.write_dataset(ids(2), path, mode="append")
     assert replaced_since(lancetable.dataset(path).table_version, "app") == 43

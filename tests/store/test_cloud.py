@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -21,7 +22,8 @@ from lancetable.ops.maintain.commit_probe import race_objects
 from lancetable.store.base import ByteRange, ObjectStore, PutOutcome
 from lancetable.store.clouds.cloud import CloudStore
 from lancetable.store.clouds.fsspec_client import make_file_system, reply_to
-from lancetable.store.clouds.options import CloudOptions
+from lancetable.store.clouds.obstore_client import ObstoreStore
+from lancetable.store.clouds.options import CloudOptions, capabilities_of
 from lancetable.store.exclusive_create import Reply, create_exclusively
 from lancetable.store.io_stats import IOCountingStore
 from lancetable.store.open import open_store
@@ -317,6 +319,72 @@ def test_partial_credentials_are_not_completed_from_the_environment(monkeypatch:
     completed = CloudOptions.parse("s3", {}).with_environment()
     assert completed.config["secret_access_key"] == "othersecret"
     assert b"othersecret" not in pickle.dumps(CloudOptions.parse("s3", {}))
+
+
+# ---- messages
+
+
+def test_error_without_credentials_names_the_variables_and_options(
+    s3: Moto, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    options = {"endpoint": s3.endpoint, "allow_http": "true"}
+    with pytest.raises(
+        StoreError, match=r"s3://lab: no credentials; set AWS_ACCESS_KEY_ID and .* or pass the storage options"
+    ):
+        lancetable.dataset("s3://lab/t", storage_options=options)
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "variable"),
+    [
+        ("s3://b/t", "http://169.254.169.254/latest/api/token", "AWS_ACCESS_KEY_ID"),
+        ("gs://b/t", "http://metadata.google.internal/computeMetadata/v1", "GOOGLE_SERVICE_ACCOUNT"),
+        ("az://b/t", "http://169.254.169.254/metadata/identity/oauth2/token", "AZURE_STORAGE_ACCOUNT_KEY"),
+    ],
+)
+def test_failed_request_for_credentials_is_reported_as_missing_credentials(
+    address: str, host: str, variable: str
+) -> None:
+    scheme = address.partition(":")[0]
+    options = {"skip_signature": "true", "account_name": "a"} if scheme == "az" else {"skip_signature": "true"}
+    options = CloudOptions.parse({"s3": "s3", "gs": "gcs", "az": "azure"}[scheme], options)
+    store = ObstoreStore("b", options, capabilities_of("b", unproven=False), f"{scheme}://b")
+    message = str(store._failure(OSError(f"Error performing PUT {host} in 1s, status code: 403"), "t"))
+    assert "no credentials" in message and variable in message and host not in message
+
+
+@pytest.mark.parametrize("address", ["s3://lab/t", "gs://lab/t"])
+def test_http_endpoint_without_allow_http_is_refused_with_the_option(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ALLOW_HTTP", raising=False)
+    options = {"endpoint": "http://127.0.0.1:9", "skip_signature": "true"}
+    with pytest.raises(InvalidInputError, match=r"http://127.0.0.1:9 uses http.*allow_http=true"):
+        lancetable.dataset(address, storage_options=options)
+
+
+def test_error_for_a_missing_bucket_names_the_bucket(s3: Moto) -> None:
+    address = "s3://no-such-bucket/t"
+    for call in (
+        lambda: lancetable.dataset(address, storage_options=s3.options),
+        lambda: lancetable.write_dataset(_rows(0), address, storage_options=s3.options),
+        lambda: lancetable.fragment.write_fragments(_rows(0), address, storage_options=s3.options),
+        lambda: open_store(address, s3.options)[0].put_if_absent("t/x", b"1"),
+    ):
+        with pytest.raises(LanceError, match=r"s3://no-such-bucket.*bucket does not exist") as caught:
+            call()
+        assert "<" not in str(caught.value)
+
+
+def test_error_of_a_server_is_reduced_to_code_and_message(s3: Moto) -> None:
+    store, _ = open_store("s3://lab/t", s3.options)
+    body = "<?xml?><Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message><Id>7</Id></Error>"
+    message = str(store._backend.get()._failure(OSError(f"status code: 503: {body}"), "t"))
+    assert message == "s3://lab/t: OSError: SlowDown: Reduce your request rate."
 
 
 # ---- secrets

@@ -206,6 +206,19 @@ def test_file_systems_with_the_same_addresses_are_distinguished(tmp_path: Path) 
     assert len({open_store("s3://bucket/t", each)[0].key("") for each in endpoints}) == 2
 
 
+@pytest.mark.parametrize("cause", [OSError("Unable to load libjvm"), TypeError("unexpected keyword 'usr'")])
+def test_error_of_a_file_system_that_cannot_be_opened_has_the_reason_without_secrets(
+    cause: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: object, **options: object) -> None:
+        raise type(cause)(f"{cause} ({options})")
+
+    monkeypatch.setattr("fsspec.implementations.http.HTTPFileSystem.__init__", fail)
+    with pytest.raises(StoreError, match=f"http://: opening failed: {type(cause).__name__}: {cause}") as caught:
+        lancetable.dataset("http://host/t", storage_options={"password": "hunter22"})
+    assert "hunter22" not in str(caught.value)
+
+
 def test_other_objects_than_file_systems_are_rejected() -> None:
     with pytest.raises(InvalidInputError):
         open_store((object(), "x"))

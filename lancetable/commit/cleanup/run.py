@@ -189,7 +189,7 @@ def _remove(
     limiter: _RateLimiter,
     removed: Callable[[Sequence[CleanupCandidateFile]], None],
 ) -> None:
-    """Remove files in batches and count them in `stats`."""
+    """Remove files in batches, count them in `stats`, and log the counts so far."""
     for start in range(0, len(files), limiter.batch_size):
         batch = files[start : start + limiter.batch_size]
         limiter.wait(len(batch))
@@ -199,6 +199,7 @@ def _remove(
         stats.failed_deletes += len(batch) - len(removed_files)
         if removed_files:
             removed(removed_files)
+    logger.info("cleanup of %s at version %d: %s", version.uri, version.version, stats)
 
 
 def _remove_batch(version: TableVersion, files: list[CleanupCandidateFile]) -> list[CleanupCandidateFile]:

@@ -13,7 +13,6 @@ files and writes only those of new fragments.
 from __future__ import annotations
 
 import logging
-import os
 import time
 import uuid
 from collections.abc import Mapping
@@ -80,8 +79,6 @@ def migrate(version: TableVersion, target: FileVersion) -> Migrated:
     the table, UnsupportedFeatureError for columns that cannot be converted, and CommitConflictError if the table keeps
     changing; running it again reuses the written files.
     """
-    if target not in FAMILIES or target.is_legacy:
-        raise InvalidInputError(f"cannot migrate to {target}: the target must be 2.0 or newer")
     counts = {"files_written": 0, "files_reused": 0, "bytes_written": 0}
     backoff = Backoff(_MAX_ATTEMPTS, DEFAULT_TIMEOUT_SECONDS)
     while True:
@@ -105,7 +102,20 @@ def migrate(version: TableVersion, target: FileVersion) -> Migrated:
         return Migrated(done, changed, **counts)
 
 
+def plan_migration(version: TableVersion, target: str) -> list[Fragment]:
+    """Return the fragments that `migrate` would rewrite. Raises the errors of `migrate` that need no data."""
+    checked = FileVersion.parse(target)
+    _check(version, checked)
+    return [fragment for fragment in version.manifest.fragments if _is_outdated(fragment, checked)]
+
+
+def _is_outdated(fragment: Fragment, target: FileVersion) -> bool:
+    return any(file.file_version is not target for file in fragment.files)
+
+
 def _check(version: TableVersion, target: FileVersion) -> None:
+    if target not in FAMILIES or target.is_legacy:
+        raise InvalidInputError(f"cannot migrate to {target}: the target must be 2.0 or newer")
     check_writable(version)
     current = version.manifest.file_version
     if current.manifest_pair > target.manifest_pair and not current.is_legacy:
@@ -126,7 +136,7 @@ def _migrate_fragment(
     version: TableVersion, fragment: Fragment, target: FileVersion, counts: dict[str, int]
 ) -> Fragment | None:
     """Return the fragment with one file in `target`, or None if it needs none. Adds its files to `counts`."""
-    if not fragment.files or all(file.file_version is target for file in fragment.files):
+    if not _is_outdated(fragment, target):
         return None
     if any(field < TOMBSTONE for file in fragment.files for field in file.fields):
         raise UnsupportedFeatureError(
@@ -213,14 +223,16 @@ def _without_position(field: Field) -> Field:
 # --- manifest names ---------------------------------------------------------------------------------------------------
 
 
-def rename_manifests(uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> int:
+def rename_manifests(uri: str, storage_options: Mapping[str, str] | None = None, *, run: bool = True) -> int:
     """Rename all manifests of a table to the V2 naming scheme and return their number. See `rename_manifests_at`."""
     store, base = open_store(uri, storage_options)
-    return rename_manifests_at(store, base, choose_handler(store, os.fspath(uri), None, storage_options))
+    return rename_manifests_at(store, base, choose_handler(store, uri, None, storage_options), run=run)
 
 
-def rename_manifests_at(store: ObjectStore, base: str, handler: CommitHandler) -> int:
+def rename_manifests_at(store: ObjectStore, base: str, handler: CommitHandler, *, run: bool = True) -> int:
     """Rename all manifests of a table to the V2 naming scheme and return the number of renamed ones.
+
+    Without `run`, only their number is returned.
 
     The table must not be written during the call, and readers may reject it while both schemes are present. After an
     interruption, another call continues. Raises CorruptFileError if a version has two different manifests, and
@@ -231,12 +243,9 @@ def rename_manifests_at(store: ObjectStore, base: str, handler: CommitHandler) -
             "manifests cannot be renamed because the external manifest store records their paths",
             feature="renaming manifests",
         )
-    renamed = 0
-    for meta in store.list_names(join(base, VERSIONS_DIR)):
-        parsed = parse_manifest_name(meta.name)
-        if parsed is None or parsed[1] is ManifestNamingScheme.V2:
-            continue
-        version = parsed[0]
+    names = [parse_manifest_name(meta.name) for meta in store.list_names(join(base, VERSIONS_DIR))]
+    versions = [parsed[0] for parsed in names if parsed is not None and parsed[1] is not ManifestNamingScheme.V2]
+    for version in versions if run else ():
         old, new = (
             manifest_path(base, version, naming) for naming in (ManifestNamingScheme.V1, ManifestNamingScheme.V2)
         )
@@ -244,5 +253,4 @@ def rename_manifests_at(store: ObjectStore, base: str, handler: CommitHandler) -
         if store.put_if_absent(new, data) is not PutOutcome.WON and bytes(store.read_all(new)) != data:
             raise CorruptFileError(f"{new}: version {version} has a different manifest at {old}", path=new)
         store.delete([old])
-        renamed += 1
-    return renamed
+    return len(versions)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from lancetable.format.index import parse_indices
 from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import num_live_rows, physical_rows
 from lancetable.table.version import TableVersion
@@ -56,9 +55,3 @@ def data_stats(version: TableVersion) -> DataStatistics:
                 if column >= 0:
                     sizes[field_id] += metadata.column_size_bytes(column)
     return DataStatistics([FieldStatistics(field.id, sizes[field.id]) for field in version.schema.walk()])
-
-
-def has_user_index(version: TableVersion) -> bool:
-    """Return True if the version has an index other than system indices."""
-    data = version.file.index_section(version.store)
-    return any(not index.is_system for index in parse_indices(data, version.location.path))

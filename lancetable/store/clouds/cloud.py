@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
-from lancetable.store.clouds.options import CloudOptions, capabilities_of, warn_of_option
+from lancetable.store.clouds.options import CloudOptions, capabilities_of, check_option
 from lancetable.store.per_process import PerProcess
 from lancetable.store.schemes import CLOUD_OF_SCHEME, not_installed
 
@@ -143,7 +143,7 @@ def open_cloud(url: str, scheme: str, storage_options: Mapping[str, Any] | None)
     scheme
         Scheme of `url` in lower case, one of `CLOUD_OF_SCHEME`.
     storage_options
-        Options under any of their names. Unknown ones are logged and have no effect.
+        Options under any of their names. Unknown ones are refused if they resemble a known one, otherwise logged.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def open_cloud(url: str, scheme: str, storage_options: Mapping[str, Any] | None)
             raise InvalidInputError(
                 f"storage option {name} is only supported by fsspec; pass a pair of a file system object and a path"
             )
-        warn_of_option(name, f"{scheme}:// tables", parsed.names())
+        check_option(name, f"{scheme}:// tables", cloud)
     canonical_scheme = {"s3a": "s3", "gcs": "gs"}.get(scheme, scheme)
     store = CloudStore(canonical_scheme, bucket, parsed)
     return cast("ObjectStore", store), key.strip("/")

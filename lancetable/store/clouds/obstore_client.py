@@ -24,7 +24,7 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from lancetable.errors import StoreError
+from lancetable.errors import InvalidInputError, LanceError, StoreError
 from lancetable.lazy import lazy_property
 from lancetable.store.base import (
     EMPTY,
@@ -53,6 +53,15 @@ _COALESCED_BYTES = 1 << 20  # obstore fetches ranges this close to each other in
 _DELETE_BATCH = 1000
 _STATUS = re.compile(r"status code: (\d{3})")
 _QUERY = re.compile(r"\?[^\s\"']*")
+_XML_ERROR = re.compile(r"\A.*?<Code>([^<]*)</Code>.*?<Message>([^<]*)</Message>.*", re.DOTALL)
+_NO_BUCKET = ("<Code>NoSuchBucket<", "<Code>ContainerNotFound<")
+# Servers that are asked for credentials if there are none.
+_METADATA_HOSTS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
+_NO_CREDENTIALS = {
+    "s3": "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or pass the storage options of these names",
+    "gcs": "no credentials; set GOOGLE_SERVICE_ACCOUNT, or pass the storage option google_service_account",
+    "azure": "no credentials; set AZURE_STORAGE_ACCOUNT_KEY, or pass the storage option azure_storage_account_key",
+}
 
 # Threads that wait for replies. They release the GIL while they wait.
 _pool = PerProcess(lambda: ThreadPoolExecutor(16, "lancetable-requests"))
@@ -71,7 +80,10 @@ class ObstoreStore(RemoteStore):
         self.scheme = address.partition(":")[0]
         self.capabilities = capabilities
         self._bucket = bucket
-        self._credentials = _aws_credentials(self._options)
+        endpoint = self._options.endpoint or ""
+        if endpoint.startswith("http:") and not any(map(self._options.is_on, ("allow_http", "use_emulator"))):
+            raise InvalidInputError(f"{address}: {endpoint} uses http; pass the storage option allow_http=true")
+        self._credentials = _aws_credentials(self._options, address)
         self._client = self._make_client(retries=None)
         self._client_without_retries = self._make_client(retries=0)
         self._has_long_directory = False
@@ -220,15 +232,13 @@ class ObstoreStore(RemoteStore):
         key, content = _key(path), bytes(data)
         # Errors after which nothing was stored, although their messages contain no status.
         refused = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError, exceptions.InvalidPathError)
-        invalid = (exceptions.NotSupportedError, ValueError, TypeError)
+        invalid = (exceptions.NotSupportedError, FileNotFoundError, ValueError, TypeError)
 
         def send() -> Reply:
             try:
                 put(self._client_without_retries, key, content, mode="create", use_multipart=False)
             except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
                 return Reply.TAKEN
-            except FileNotFoundError as error:
-                raise StoreError(f"{self._address}: bucket does not exist", path=path) from error
             except Exception as error:
                 status = _status_of(error)
                 if status == 412:
@@ -325,9 +335,20 @@ class ObstoreStore(RemoteStore):
 
     # ---- helpers ----------------------------------------------------------------------------------------------
 
+    def _failure(self, error: BaseException, path: str) -> LanceError:
+        if any(code in str(error) for code in _NO_BUCKET):
+            return StoreError(f"{self._address}: the bucket does not exist; check its name and the endpoint", path=path)
+        return super()._failure(error, path)
+
     def _redact(self, error: BaseException) -> str:
-        """Return the start of an error message without query strings, which may contain signatures, and secrets."""
-        message = _QUERY.sub("", str(error).partition("\nDebug source")[0])[:600].strip()
+        """Return the start of an error message without query strings, which may contain signatures, and secrets.
+
+        Errors of servers are reduced to code and message. Requests for credentials are replaced by what is missing.
+        """
+        message = str(error).partition("\nDebug source")[0][:4000]
+        if any(host in message for host in _METADATA_HOSTS):
+            return _NO_CREDENTIALS[self._options.cloud]
+        message = _QUERY.sub("", _XML_ERROR.sub(r"\1: \2", message))[:600].strip()
         for secret in self._options.secrets:
             message = message.replace(secret, "***")
         return message
@@ -450,13 +471,13 @@ def _status_of(error: BaseException) -> int | None:
     return int(match[1]) if match else None
 
 
-def _aws_credentials(options: CloudOptions) -> Any:
+def _aws_credentials(options: CloudOptions, address: str) -> Any:
     """Return an obstore credential provider on top of botocore's chain (profiles, SSO and so on).
 
-    Returns None if the options contain credentials, or botocore is not installed or finds none.
+    Returns None if the options contain credentials or botocore is not installed. Raises StoreError if there are none.
     """
     config = options.config
-    explicit = ("access_key_id", "web_identity_token_file", "container_credentials_relative_uri")
+    explicit = ("access_key_id", "web_identity_token_file", "container_credentials_relative_uri", "metadata_endpoint")
     if options.cloud != "s3" or options.is_on("skip_signature") or any(name in config for name in explicit):
         return None
     try:
@@ -465,7 +486,7 @@ def _aws_credentials(options: CloudOptions) -> Any:
         return None
     resolved = Session().get_credentials()
     if resolved is None:
-        return None
+        raise StoreError(f"{address}: {_NO_CREDENTIALS['s3']}", path=address)
 
     def credentials() -> dict[str, Any]:
         frozen = resolved.get_frozen_credentials()

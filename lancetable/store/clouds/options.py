@@ -196,12 +196,6 @@ class CloudOptions:
         """Secret values, which no message may contain."""
         return list(secrets_in({**self.config, **self.client, **self.unknown}))
 
-    def names(self) -> frozenset[str]:
-        """Return all names of options that the store of this cloud accepts."""
-        plain = _NAMES[self.cloud] | frozenset(_SYNONYMS[self.cloud])
-        prefixed = {f"{prefix}{name}" for prefix in _PREFIXES[self.cloud] for name in plain}
-        return plain | prefixed | _CLIENT_NAMES | _RETRY_NAMES | OWN_OPTIONS
-
     def with_environment(self) -> CloudOptions:
         """Return a copy completed from the cloud's environment variables."""
         config, client = dict(self.config), dict(self.client)
@@ -260,28 +254,28 @@ def capabilities_of(bucket: str, *, unproven: bool) -> Capabilities:
 
 
 @cache
-def warn_of_option(name: str, place: str, known: frozenset[str] = OWN_OPTIONS) -> None:
-    """Log, once, that a storage option has no effect, with the closest known name. Values are never logged."""
-    matches = get_close_matches(name.lower(), known, n=1)
-    logger.warning(
-        "storage option %r is unknown and has no effect on %s%s",
-        name,
-        place,
-        f"; did you mean {matches[0]}?" if matches else "",
-    )
+def names_of(cloud: Cloud) -> frozenset[str]:
+    """Return all names of options that the stores of a cloud accept."""
+    plain = _NAMES[cloud] | frozenset(_SYNONYMS[cloud])
+    prefixed = {f"{prefix}{name}" for prefix in _PREFIXES[cloud] for name in plain}
+    return plain | prefixed | _CLIENT_NAMES | _RETRY_NAMES | OWN_OPTIONS | {"request_timeout"}
 
 
-def is_cloud_option(name: str) -> bool:
-    """Return True if any cloud store accepts an option of this name."""
-    plain = name.lower()
-    return (
-        plain in _CLIENT_NAMES
-        or plain in _RETRY_NAMES
-        or plain == "request_timeout"
-        or plain.endswith(("_allow_http", "_kwargs"))
-        or plain.startswith("base_")
-        or any(_canonical(cloud, plain) is not None for cloud in _NAMES)
-    )
+@cache
+def check_option(name: str, place: str, cloud: Cloud | None = None) -> None:
+    """Raise InvalidInputError for an unknown storage option whose name resembles an option of the cloud, or of any.
+
+    Other options that `cloud` does not have, or without `cloud` no store has, are logged once, because libraries may
+    share a set of options. Values are never shown.
+    """
+    lowered = name.lower()
+    known = frozenset().union(*(names_of(each) for each in _NAMES))
+    is_known = lowered in known or lowered.endswith(("_allow_http", "_kwargs")) or lowered.startswith("base_")
+    matches = get_close_matches(lowered, names_of(cloud) if cloud else known, n=1, cutoff=0.8)
+    if matches and not is_known:
+        raise InvalidInputError(f"unknown storage option {name!r}; did you mean {matches[0]}?")
+    if cloud or not is_known:
+        logger.warning("storage option %r is unknown and has no effect on %s", name, place)
 
 
 def hide_secrets(options: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -201,14 +201,14 @@ def test_commands_only_change_the_table_with_run(table: Path) -> None:
     def run(*arguments: str) -> Any:
         return CliRunner().invoke(cli, [*arguments, "--json"])
 
-    assert json.loads(run("fsck", str(table)).output)["clean"] is True
-    assert json.loads(run("compact", str(table)).output)[0]["fragments"] == [0, 1, 2]
+    assert json.loads(run("fsck", str(table)).stdout)["clean"] is True
+    assert json.loads(run("compact", str(table)).stdout)[0]["fragments"] == [0, 1, 2]
     assert lancetable.dataset(table).version == 3
-    assert json.loads(run("compact", str(table), "--run").output)["fragments_removed"] == 3
-    shown = json.loads(run("cleanup", str(table), "--older-than", "0s").output)
+    assert json.loads(run("compact", str(table), "--run").stdout)["fragments_removed"] == 3
+    shown = json.loads(run("cleanup", str(table), "--older-than", "0s").stdout)
     assert {each["kind"] for each in shown} >= {"manifest", "transaction"}
     assert lancetable.dataset(table).version_refs()[0]["version"] == 1
-    assert json.loads(run("cleanup", str(table), "--older-than", "0s", "--run").output)["old_versions"] == 2
+    assert json.loads(run("cleanup", str(table), "--older-than", "0s", "--run").stdout)["old_versions"] == 2
     newest(table, "data/*.lance").unlink()
     broken = run("fsck", str(table))
     assert broken.exit_code == 2

@@ -173,7 +173,7 @@ def test_manifests_are_renamed(tmp_path: Path) -> None:
         assert library.dataset(uri, version=1).count_rows() == 300
     dataset.delete("id < 100")
     assert lance.dataset(uri).version == 4
-    assert rename_manifests(uri) == 0
+    assert rename_manifests(str(uri)) == 0
 
 
 def test_interrupted_renaming_continues_and_checks_existing_manifests(tmp_path: Path) -> None:
@@ -182,8 +182,8 @@ def test_interrupted_renaming_continues_and_checks_existing_manifests(tmp_path: 
     data = (uri / "_versions" / "1.manifest").read_bytes()
     new = uri / "_versions" / f"{2**64 - 2}.manifest"
     new.write_bytes(data)
-    assert rename_manifests(uri) == 1
+    assert rename_manifests(str(uri)) == 1
     assert lance.dataset(uri).count_rows() == 1
     (uri / "_versions" / "1.manifest").write_bytes(data + b"x")
     with pytest.raises(CorruptFileError, match="a different manifest"):
-        rename_manifests(uri)
+        rename_manifests(str(uri))
