@@ -152,7 +152,9 @@ def _(operation: tx.Overwrite, draft: ManifestDraft) -> None:
         message.config[key] = value
     _add_bases(draft, operation.initial_bases)
     files = (file for fragment in operation.fragments for file in fragment.files)
-    file_version = draft.file_version or next((file.file_version for file in files), None)
+    file_version = draft.file_version
+    if file_version is None and message.data_format.version in ("", FileVersion.LEGACY.number):
+        file_version = next((file.file_version for file in files), None)
     if file_version is not None:
         draft.set_file_version(file_version)
     draft.add(operation.fragments)
