@@ -106,7 +106,7 @@ class CompactionTask(JsonValue):
         """
         settings = settings_for(dataset, self._options)
         with tracked(progress, "compact") as tracker:
-            tracker.begin(total_rows=sum(fragment.num_rows for fragment in self.fragments))
+            tracker.begin(total_rows=compact.num_rows_of(dataset.table_version, [self._task]))
             return RewriteResult(compact.execute(dataset.table_version, self._task, settings, tracker))
 
     def json(self) -> str:
