@@ -184,7 +184,7 @@ def head(dataset: LanceDataset, output: Output, rows: int, columns: str | None, 
 
 
 @cli.command(cls=UriCommand)
-@click.option("--to", "target", default="2.1", show_default=True, help="Target data format.")
+@click.option("--to", "target", default="stable", show_default=True, help="Target data format.")
 @click.option(
     "--v2-names",
     is_flag=True,

@@ -19,7 +19,7 @@ from lancetable.errors import (
 from lancetable.format import flags
 from lancetable.format.paths import ManifestNamingScheme
 from lancetable.format.transaction import Overwrite, Restore, Transaction
-from lancetable.format.version import DEFAULT_VERSION, FileVersion
+from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.handlers.choose import choose_handler
 from lancetable.store.open import open_store
 from lancetable.table.cache import TableCache
@@ -106,7 +106,7 @@ def commit(
         return create_table(
             Table(store, base, target, handler, TableCache(), storage_options),
             replace(transaction, read_version=0),
-            file_version=file_version or file_version_of(operation) or DEFAULT_VERSION,
+            file_version=file_version or file_version_of(operation) or STABLE_VERSION,
             naming=ManifestNamingScheme.V2 if v2_manifest_paths else ManifestNamingScheme.V1,
             stable_row_ids=stable_row_ids,
         )

@@ -1,4 +1,4 @@
-"""`data_storage_version` of tables whose files have several formats, compared with pylance."""
+"""`data_storage_version` of new tables, and of tables whose files have several formats, compared with pylance."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import lance.file
 import pyarrow as pa
 import pytest
 
 import lancetable
-from lancetable.errors import RetryableCommitConflictError
+import lancetable.file
+from lancetable.errors import RetryableCommitConflictError, UnsupportedFeatureError
 
 ROWS = pa.table({"a": range(4)})
 MIXED = 256  # the feature flag of tables with files of several formats
@@ -120,3 +122,52 @@ def test_a_table_created_by_a_commit_has_the_format_of_its_files(version: str, t
         fragments = library.fragment.write_fragments(ROWS, uri, data_storage_version=version)
         library.LanceDataset.commit(uri, library.LanceOperation.Overwrite(ROWS.schema, fragments))
         assert seen(uri)[0] == {version}
+
+
+NAMES = [None, "0.1", "legacy", "Legacy", "2.0", "0.3", "2.1", "2.2", "stable", "Stable"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_formats_mean_what_they_mean_in_pylance(name: str | None, tmp_path: Path) -> None:
+    found = []
+    for library in (lance, lancetable):
+        uri, old, path = (tmp_path / f"{library.__name__}{kind}" for kind in ("new", "old", "file"))
+        table = library.write_dataset(ROWS, uri, data_storage_version=name)
+        (fragment,) = library.fragment.write_fragments(ROWS, tmp_path / "fragments", data_storage_version=name)
+        created = library.LanceFragment.create(tmp_path / "created", ROWS, data_storage_version=name)
+        files = [(each.files[0].file_major_version, each.files[0].file_minor_version) for each in (fragment, created)]
+        library.write_dataset(ROWS, old, data_storage_version="2.0")
+        if table.data_storage_version != "0.1":
+            with library.file.LanceFileWriter(str(path), ROWS.schema, version=name) as writer:
+                writer.write_batch(ROWS)
+            files.append(tuple(path.read_bytes()[-8:-4]))
+            overwritten(library, old, name)
+        found.append((table.data_storage_version, files, library.dataset(old).data_storage_version))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", ["", "2", "2.4", "latest"])
+def test_unknown_names_of_formats_raise(name: str, tmp_path: Path) -> None:
+    for library in (lance, lancetable):
+        with pytest.raises(ValueError, match="Unknown Lance storage version"):
+            library.write_dataset(ROWS, tmp_path / "t", data_storage_version=name)
+
+
+@pytest.mark.parametrize("name", ["next", "2.3"])
+def test_unreleased_formats_are_refused_although_pylance_writes_them(name: str, tmp_path: Path) -> None:
+    theirs = lance.write_dataset(ROWS, tmp_path / "theirs", data_storage_version=name)
+    assert theirs.data_storage_version == "2.3"
+    for refused in (
+        lambda: lancetable.write_dataset(ROWS, tmp_path / "ours", data_storage_version=name),
+        lambda: lancetable.dataset(tmp_path / "theirs").to_table(),
+    ):
+        with pytest.raises(UnsupportedFeatureError, match=r"2\.3"):
+            refused()
+
+
+def test_a_table_created_from_nothing_is_stable(tmp_path: Path) -> None:
+    for library in (lance, lancetable):
+        uri = tmp_path / library.__name__
+        library.LanceDataset.commit(uri, library.LanceOperation.Overwrite(ROWS.schema, []))
+        assert seen(uri) == ({"2.2"}, [], False)
+        assert library.file.stable_version() == "2.2"
