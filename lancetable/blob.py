@@ -363,7 +363,7 @@ def blob_field(
     --------
     >>> schema = pa.schema([lancetable.blob_field("video")])
     >>> table = pa.table([lancetable.blob_array([b"bytes", None])], schema=schema)
-    >>> lancetable.write_dataset(table, "blobs.lance", data_storage_version="2.2").count_rows()
+    >>> lancetable.write_dataset(table, "blobs.lance").count_rows()
     2
     """
     given = {

@@ -377,7 +377,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     @property
     def data_storage_version(self) -> str:
-        """The format version of new data files, such as "2.1"."""
+        """The format version of new data files, such as "2.2"; existing files may have others."""
         return self._table.manifest.file_version.number
 
     @property
@@ -2189,8 +2189,8 @@ def write_dataset(
         Object that is notified of each data file; or (not in pylance) a progress callback, or True for a progress bar:
         see `lancetable.progress`.
     data_storage_version
-        Format of the new files, such as "2.0". By default, append and overwrite keep that of the table, and a new table
-        uses 2.1.
+        Format of the new files: "0.1", "2.0", "2.1", "2.2", "legacy" (0.1) or "stable" (2.2). By default, append and
+        overwrite keep that of the table, and a new table uses "stable".
     enable_v2_manifest_paths
         Name the manifests of a new table so that the newest one is listed first.
     commit_message, transaction_properties

@@ -309,8 +309,8 @@ class FragmentMetadata:
         Fragment id; 0 in uncommitted fragments, which get their id from the commit.
     files : list of DataFile
         Its data files, each with some of the columns.
-    physical_rows : int
-        Rows in the files, including deleted ones.
+    physical_rows : int or None
+        Rows in the files, including deleted ones; None if an old release did not record it.
     deletion_file : DeletionFile or None
         The file with the deleted rows.
     row_id_meta, created_at_version_meta, last_updated_at_version_meta
@@ -321,7 +321,7 @@ class FragmentMetadata:
 
     id: int
     files: list[DataFile]
-    physical_rows: int
+    physical_rows: int | None
     deletion_file: DeletionFile | None = None
     row_id_meta: RowIdMeta | None = None
     created_at_version_meta: RowDatasetVersionMeta | None = None
@@ -329,13 +329,15 @@ class FragmentMetadata:
     overlays: list[LanceOperation.DataOverlayFile] = field(default_factory=list)
 
     @property
-    def num_deletions(self) -> int:
-        """Number of deleted rows; 0 if the manifest does not record it."""
-        return 0 if self.deletion_file is None else self.deletion_file.num_deleted_rows or 0
+    def num_deletions(self) -> int | None:
+        """Number of deleted rows; None if the manifest does not record it."""
+        return 0 if self.deletion_file is None else self.deletion_file.num_deleted_rows
 
     @property
-    def num_rows(self) -> int:
-        """Number of live rows."""
+    def num_rows(self) -> int | None:
+        """Number of live rows; None if `physical_rows` or `num_deletions` is None."""
+        if self.physical_rows is None or self.num_deletions is None:
+            return None
         return self.physical_rows - self.num_deletions
 
     def data_files(self) -> list[DataFile]:
@@ -389,7 +391,7 @@ class FragmentMetadata:
         UnsupportedFeatureError
             If the fragment has data overlays.
         """
-        if not (_is_u64(self.id) and _is_u64(self.physical_rows)):
+        if not _is_u64(self.id) or not (self.physical_rows is None or _is_u64(self.physical_rows)):
             raise InvalidInputError(f"a fragment cannot have id {self.id!r} and {self.physical_rows!r} rows")
         if self.overlays:
             scope.raise_unsupported("data overlays", planned=True)
@@ -416,7 +418,7 @@ class FragmentMetadata:
         return cls(
             fragment.id,
             [DataFile.from_format(file) for file in fragment.files],
-            fragment.physical_rows or 0,
+            fragment.physical_rows,
             None if fragment.deletion_file is None else DeletionFile.from_format(fragment.deletion_file),
             None if fragment.row_ids is None else RowIdMeta(fragment.row_ids),
             None if fragment.created_at is None else RowDatasetVersionMeta(fragment.created_at),

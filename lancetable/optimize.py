@@ -106,7 +106,7 @@ class CompactionTask(JsonValue):
         """
         settings = settings_for(dataset, self._options)
         with tracked(progress, "compact") as tracker:
-            tracker.begin(total_rows=sum(fragment.num_rows for fragment in self.fragments))
+            tracker.begin(total_rows=compact.num_rows_of(dataset.table_version, [self._task]))
             return RewriteResult(compact.execute(dataset.table_version, self._task, settings, tracker))
 
     def json(self) -> str:
@@ -374,8 +374,8 @@ class DatasetOptimizer:
         given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
         return Compaction.execute(self._dataset, given, progress=progress)
 
-    def migrate(self, data_storage_version: str = "2.1") -> MigrationMetrics:
-        """Migrate the table to a newer data format, and move the dataset to the new version.
+    def migrate(self, data_storage_version: str = "stable") -> MigrationMetrics:
+        """Migrate the table to a newer data format, 2.2 by default, and move the dataset to the new version.
 
         Every fragment in another format gets one new file with the same rows. Ids of rows and fragments, deletions and
         indexes stay valid. One commit changes all fragments. An interrupted run can be resumed; concurrent changes are
@@ -392,9 +392,10 @@ class DatasetOptimizer:
 
         Examples
         --------
-        >>> ds.optimize.migrate("2.2").fragments_changed
-        2
-        >>> ds.data_storage_version
+        >>> old = lancetable.write_dataset({"id": [1, 2]}, "old.lance", data_storage_version="2.0")
+        >>> old.optimize.migrate().fragments_changed
+        1
+        >>> old.data_storage_version
         '2.2'
         """
         done = migrate.migrate(self._dataset.table_version, FileVersion.parse(data_storage_version))

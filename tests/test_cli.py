@@ -56,7 +56,7 @@ def test_info(ds: lance.LanceDataset) -> None:
     facts = run_json("info", ds.uri)
     assert facts["version"] == facts["latest_version"] == 2
     assert (facts["rows"], facts["deleted_rows"], facts["fragments"], facts["data_files"]) == (2, 1, 2, 2)
-    assert (facts["data_format"], facts["tags"]) == ("2.1", {"clean": 2})
+    assert (facts["data_format"], facts["tags"]) == ("2.2", {"clean": 2})
     assert facts["columns"] == ["id", "name[b]", "b", "p"]
     assert run_json("info", ds.uri, "-v", "1")["rows"] == 3
     assert run_json("info", ds.uri, "-v", "clean", "-o", "fsync=false")["version"] == 2
@@ -111,10 +111,10 @@ def test_inspect_manifest_and_transaction(ds: lance.LanceDataset) -> None:
 def test_inspect_file_shows_pages_and_encodings(ds: lance.LanceDataset) -> None:
     path = f"{ds.uri}/data/{ds.get_fragment(0).data_files()[0].path}"
     described = run_json("inspect", "file", path)
-    assert (described["version"], described["num_rows"], described["num_columns"]) == ("2.1", 2, 5)
+    assert (described["version"], described["num_rows"], described["num_columns"]) == ("2.2", 2, 5)
     (page,) = described["columns"][0]["pages"]
     assert (page["rows"], page["first_row"]) == (2, 0)
-    assert [buffer["size_bytes"] for buffer in page["buffers"]] == [2, 24]  # the chunk's word, the chunk
+    assert [buffer["size_bytes"] for buffer in page["buffers"]] == [4, 24]  # the word of the chunk, the chunk
     assert "flat" in json.dumps(page["encoding"]) and "mini_block_layout" in json.dumps(page["encoding"])
     assert "encoding" in run("inspect", "file", path)
     assert [column["path"] for column in described["columns"]][:1] == [described["schema"][0]["path"]]

@@ -48,7 +48,7 @@ def ids(dataset: Any, **arguments: Any) -> list[int]:
 def test_properties_of_a_new_table(ds: LanceDataset, uri: str) -> None:
     assert (ds.uri, ds.version, ds.latest_version) == (uri, 1, 1)
     assert ds.schema == TABLE.schema == ds.lance_schema.to_pyarrow()
-    assert (ds.data_storage_version, ds.max_field_id, ds.has_stable_row_ids, ds.has_index) == ("2.1", 1, False, False)
+    assert (ds.data_storage_version, ds.max_field_id, ds.has_stable_row_ids, ds.has_index) == ("2.2", 1, False, False)
     assert (len(ds), ds.count_rows(), ds.fragment_ids()) == (10, 10, {0, 1, 2})
     assert (ds.schema_metadata, ds.metadata, ds.config(), ds.base_paths()) == ({}, {}, {}, {})
     assert ds.initial_storage_options is None and ds.latest_storage_options() is None

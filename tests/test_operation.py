@@ -6,14 +6,16 @@ import dataclasses
 import json
 import pickle
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+import lancetable
 from lancetable import DatasetBasePath, FragmentMetadata, Index, IndexFile, LanceOperation, Transaction
-from lancetable.errors import InvalidInputError, UnsupportedFeatureError
+from lancetable.errors import InvalidInputError, InvalidOperationError, UnsupportedFeatureError
 from lancetable.format import transaction as tx
 from lancetable.fragment import DataFile, DeletionFile, RowDatasetVersionMeta, RowIdMeta, RowIdSequence
 from lancetable.operation import FROM_FORMAT
@@ -103,6 +105,7 @@ def test_fragment_json_has_the_keys_of_pylance_in_its_order() -> None:
         PLAIN,
         FRAGMENT,
         FragmentMetadata(1, [], 0),
+        FragmentMetadata(1, [FILE], None, DeletionFile(1, 2, "array")),
         FragmentMetadata(
             1, [FILE], 2, None, RowIdMeta(b"\x01\x02"), RowDatasetVersionMeta(b"\x03"), RowDatasetVersionMeta(b"")
         ),
@@ -124,6 +127,8 @@ def test_fragment_json_of_pylance_reads_the_same() -> None:
 
 def test_counts_of_a_fragment() -> None:
     assert (FRAGMENT.num_rows, FRAGMENT.num_deletions, FRAGMENT.data_files()) == (3, 1, [FILE])
+    unknown = FragmentMetadata(3, [FILE], None, DeletionFile(1, 2, "array"))
+    assert (unknown.num_rows, unknown.num_deletions) == (None, None)
     assert FILE.field_ids() == [0, 1]
     assert DELETIONS.path(3, "s3://b/t/") == "s3://b/t/_deletions/3-1-2151212854833476971.arrow"
 
@@ -259,10 +264,21 @@ def test_fragment_json_with_an_unknown_part_is_refused(change: dict[str, Any]) -
         FragmentMetadata.from_json(json.dumps({**PLAIN.to_json(), **change}))
 
 
-def test_fragment_without_a_row_count_cannot_be_committed() -> None:
-    fragment = FragmentMetadata.from_json(json.dumps({**PLAIN.to_json(), "physical_rows": None}))
-    with pytest.raises(InvalidInputError, match="None rows"):
-        fragment.to_format()
+def test_rows_of_a_fragment_that_is_committed_without_a_row_count_are_counted_by_readers(tmp_path: Path) -> None:
+    lance = pytest.importorskip("lance")
+    table = pa.table({"a": range(4)})
+    (written,) = lancetable.fragment.write_fragments(table, tmp_path / "t")
+    fragment = FragmentMetadata.from_json(json.dumps({**written.to_json(), "physical_rows": None}))
+    created = lancetable.LanceDataset.commit(tmp_path / "t", LanceOperation.Overwrite(table.schema, [fragment]))
+    created.delete("a = 2")
+    for library in (lancetable, lance):
+        dataset = library.dataset(tmp_path / "t")
+        assert (dataset.count_rows(), dataset.to_table()["a"].to_pylist()) == (3, [0, 1, 3])
+        assert dataset.get_fragments()[0].metadata.physical_rows is None
+    with pytest.raises(InvalidOperationError, match="number of rows"):
+        lancetable.LanceDataset.commit(
+            tmp_path / "ids", LanceOperation.Overwrite(table.schema, [fragment]), enable_stable_row_ids=True
+        )
 
 
 def test_fragment_accepts_numpy_integers() -> None:

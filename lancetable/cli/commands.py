@@ -16,6 +16,7 @@ from lancetable.cli import compression, inspect
 from lancetable.cli.output import Output
 from lancetable.commit.cleanup.durations import parse_duration
 from lancetable.dataset import LanceDataset
+from lancetable.fragment import LanceFragment
 from lancetable.ops.maintain.commit_probe import probe as run_probe
 from lancetable.ops.maintain.migrate import plan_migration, rename_manifests
 from lancetable.optimize import Compaction
@@ -261,7 +262,7 @@ def branches(dataset: LanceDataset, output: Output, create: str | None, delete: 
 
 
 @cli.command(cls=UriCommand)
-@click.option("--to", default="2.1", show_default=True, help="Target data format.")
+@click.option("--to", default="stable", show_default=True, help="Target data format.")
 @click.option("--v2-names", "rename", is_flag=True, help="Also rename the manifests to V2; stop other writers first.")
 @run_option
 def migrate(uri: str, output: Output, storage_options: dict[str, str] | None, to: str, rename: bool, run: bool) -> None:
@@ -291,15 +292,17 @@ def compact(dataset: LanceDataset, output: Output, target_rows: int | None, run:
         metrics = Compaction.execute(dataset, options, progress=shows_progress())
         output.facts({"uri": dataset.uri, "version": dataset.version, **asdict(metrics)})
         return
-    rows = [
-        {
-            "task": number,
-            "fragments": [fragment.id for fragment in task.fragments],
-            "rows": sum(fragment.num_rows for fragment in task.fragments),
-            "deleted_rows": sum(fragment.num_deletions for fragment in task.fragments),
-        }
-        for number, task in enumerate(Compaction.plan(dataset, options))
-    ]
+    rows = []
+    for number, task in enumerate(Compaction.plan(dataset, options)):
+        fragments = [LanceFragment(dataset, fragment.id) for fragment in task.fragments]
+        rows.append(
+            {
+                "task": number,
+                "fragments": [fragment.fragment_id for fragment in fragments],
+                "rows": sum(fragment.count_rows() for fragment in fragments),
+                "deleted_rows": sum(fragment.num_deletions for fragment in fragments),
+            }
+        )
     output.table(rows, ["task", "fragments", "rows", "deleted_rows"])
 
 

@@ -152,7 +152,9 @@ def _(operation: tx.Overwrite, draft: ManifestDraft) -> None:
         message.config[key] = value
     _add_bases(draft, operation.initial_bases)
     files = (file for fragment in operation.fragments for file in fragment.files)
-    file_version = draft.file_version or next((file.file_version for file in files), None)
+    file_version = draft.file_version
+    if file_version is None and message.data_format.version in ("", FileVersion.LEGACY.number):
+        file_version = next((file.file_version for file in files), None)
     if file_version is not None:
         draft.set_file_version(file_version)
     draft.add(operation.fragments)
@@ -284,7 +286,7 @@ def _(operation: tx.ReserveFragments, draft: ManifestDraft) -> None:
     reserve_fragment_ids(draft.message, operation.num_fragments)
 
 
-_ROW_ID_INDICES = frozenset(f"lance.table.{kind}IndexDetails" for kind in ("Bitmap", "LabelList", "Inverted", "NGram"))
+_ROW_ID_INDICES = frozenset(f"{kind}IndexDetails" for kind in ("Bitmap", "LabelList", "Inverted", "NGram", "Vector"))
 
 
 def _points_at_row_ids(index: table_pb2.IndexMetadata) -> bool:
@@ -292,7 +294,8 @@ def _points_at_row_ids(index: table_pb2.IndexMetadata) -> bool:
 
     Other indices store row addresses or zones of fragments.
     """
-    return index.index_details.type_url.rpartition("/")[2] in _ROW_ID_INDICES
+    # Releases differ in the package of the type: lance.table or lance.index.pb.
+    return index.index_details.type_url.rpartition(".")[2] in _ROW_ID_INDICES
 
 
 @apply.register

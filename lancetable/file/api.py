@@ -51,7 +51,7 @@ from lancetable.file.fetch import Rows
 from lancetable.file.reader import open_data_file, read_columns, refuse_nulls
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Field, Schema
-from lancetable.format.version import DEFAULT_VERSION, STABLE_VERSION, FileVersion
+from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.proto import encodings_v2_0_pb2, encodings_v2_1_pb2
 from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
@@ -511,7 +511,7 @@ class LanceFileWriter:
     data_cache_bytes
         Maximum size of the rows that wait for their page, in all columns together. 8 MiB per column by default.
     version
-        Format version of the file, from 2.0 on.
+        Format version of the file, from 2.0 on; "stable" (2.2) by default.
     storage_options
         Options of the object store.
     namespace_client, table_id
@@ -559,7 +559,7 @@ class LanceFileWriter:
     ) -> None:
         _refuse_namespace(namespace_client, table_id)
         self._store, self._path = _inner_writer or open_store(path, storage_options)
-        self._version = DEFAULT_VERSION if version is None else FileVersion.parse(version)
+        self._version = STABLE_VERSION if version is None else FileVersion.parse(version)
         self._settings: dict[str, Any] = {
             "data_cache_bytes": data_cache_bytes,
             "max_page_bytes": max_page_bytes,

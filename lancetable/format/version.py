@@ -51,7 +51,8 @@ class FileVersion(Enum):
             return version
         if name.lower() in _UNRELEASED:
             raise UnsupportedFeatureError(
-                f"data file version {name!r} is not released; the newest supported version is {STABLE_VERSION}",
+                f'data file version {name!r} is not released, so that its format may still change ("next" is 2.3);'
+                f' choose {STABLE_VERSION} ("stable") or older',
                 feature=f"data file version {name}",
             )
         known = ", ".join(version.number for version in cls)
@@ -95,9 +96,7 @@ class FileVersion(Enum):
 
 _UNRELEASED = frozenset({"next", "2.3"})
 
-STABLE_VERSION = FileVersion.V2_2
-# Default for new tables. More readers support 2.1 than the stable version, which is the default of pylance.
-DEFAULT_VERSION = FileVersion.V2_1
+STABLE_VERSION = FileVersion.V2_2  # the default of new tables and files
 
 _NUMBERS = {version.number: version for version in FileVersion}
 _NAMES = _NUMBERS | {"legacy": FileVersion.LEGACY, "0.3": FileVersion.V2_0, "stable": STABLE_VERSION}

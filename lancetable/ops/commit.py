@@ -19,7 +19,7 @@ from lancetable.errors import (
 from lancetable.format import flags
 from lancetable.format.paths import ManifestNamingScheme
 from lancetable.format.transaction import Overwrite, Restore, Transaction
-from lancetable.format.version import DEFAULT_VERSION, FileVersion
+from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.handlers.choose import choose_handler
 from lancetable.store.open import open_store
 from lancetable.table.cache import TableCache
@@ -59,6 +59,7 @@ def commit(
     detached: bool = False,
     v2_manifest_paths: bool = True,
     stable_row_ids: bool = False,
+    file_version: FileVersion | None = None,
 ) -> TableVersion:
     """Commit a transaction to a table, or create a table at an address where none exists.
 
@@ -78,6 +79,9 @@ def commit(
         Commit a version outside of the lineage.
     v2_manifest_paths, stable_row_ids
         Naming scheme of the manifests and kind of row ids of a new table.
+    file_version
+        Data format of the table after an Overwrite. By default, a table keeps its format, and a new table has that of
+        its files.
 
     Raises
     ------
@@ -102,7 +106,7 @@ def commit(
         return create_table(
             Table(store, base, target, handler, TableCache(), storage_options),
             replace(transaction, read_version=0),
-            file_version=file_version_of(operation) or DEFAULT_VERSION,
+            file_version=file_version or file_version_of(operation) or STABLE_VERSION,
             naming=ManifestNamingScheme.V2 if v2_manifest_paths else ManifestNamingScheme.V1,
             stable_row_ids=stable_row_ids,
         )
@@ -119,7 +123,7 @@ def commit(
         max_retries=max_retries,
         timeout_s=timeout_s,
         detached=detached,
-        file_version=file_version_of(operation) if isinstance(operation, Overwrite) else None,
+        file_version=file_version if isinstance(operation, Overwrite) else None,
     )
 
 
@@ -137,5 +141,5 @@ def with_settings(
 
 
 def file_version_of(operation: Overwrite) -> FileVersion | None:
-    """Return the format of the files of an Overwrite, which becomes that of the table; None without files."""
+    """Return the format of the files of an Overwrite; None without files."""
     return next((file.file_version for fragment in operation.fragments for file in fragment.files), None)

@@ -529,7 +529,7 @@ class SparkTable:
         )
         return CleanupStats(**stats)
 
-    def migrate(self, data_storage_version: str = "2.1") -> MigrationMetrics:
+    def migrate(self, data_storage_version: str = "stable") -> MigrationMetrics:
         """Bring the table to a newer data format, in one process, without tasks; see `DatasetOptimizer.migrate`.
 
         Parameters

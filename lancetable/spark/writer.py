@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from lancetable.arguments import version_to_write
 from lancetable.commit.idempotency import is_done, last_number, properties_of
 from lancetable.dataset import LanceDataset
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, SchemaMismatchError
@@ -102,7 +103,12 @@ class FragmentWriter:
         version = 0 if pin is None else pin.version
         transaction = Transaction(version, operation, transaction_uuid, dict(properties)).to_format()
         target = self._options.uri if pin is None else pin.open()
-        commits.commit(target, transaction, storage_options=self._options.storage_options or None)
+        commits.commit(
+            target,
+            transaction,
+            storage_options=self._options.storage_options or None,
+            file_version=version_to_write(self._options.data_storage_version, None),
+        )
 
     def _discard(self, messages: Iterable[WriterCommitMessage | None], transaction_uuid: str | None) -> None:
         """Remove the files of messages, unless the transaction may be committed."""

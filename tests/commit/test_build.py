@@ -211,8 +211,10 @@ def test_overwrite() -> None:
     assert dict(message.config) == {"kept": "config", "more": "config"}
     assert dict(message.table_metadata) == {"kept": "metadata"}
     assert dict(message.schema_metadata) == {"new": b"x"}
-    assert message.data_format.version == "2.1"
-    assert message.reader_feature_flags == 0
+    assert message.data_format.version == "2.0"
+    assert message.reader_feature_flags == flags.MIXED_FILE_VERSIONS
+    built = build(manifest(fragment(3)), operation, file_version=FileVersion.V2_1)
+    assert (built.message.data_format.version, built.message.reader_feature_flags) == ("2.1", 0)
     empty = build(manifest(fragment(3)), tx.Overwrite((), schema), file_version=FileVersion.V2_2)
     assert (ids(empty), empty.message.max_fragment_id, empty.message.data_format.version) == ([], 3, "2.2")
     assert build(manifest(), tx.Overwrite((), schema)).message.data_format.version == "2.0"

@@ -61,6 +61,18 @@ def test_a_table_that_appears_during_the_job_keeps_its_rows(tmp_path: Path) -> N
     assert len(data_files(path)) == 1
 
 
+def test_an_overwrite_with_a_version_changes_the_format_of_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "t.lance"
+    lancetable.write_dataset(pa.table({"id": [7]}), path, data_storage_version="2.2")
+    writer = LanceWriter(options(path, data_storage_version="2.0"), SCHEMA, overwrite=True)
+    writer.commit([write(writer, 1, 2)])
+    manifest = lancetable.dataset(path).table_version.manifest
+    assert (manifest.data_format, manifest.message.reader_feature_flags) == ("2.0", 0)
+    writer = LanceWriter(options(tmp_path / "empty", data_storage_version="2.0"), SCHEMA, overwrite=False)
+    writer.commit([])
+    assert lancetable.dataset(tmp_path / "empty").data_storage_version == "2.0"
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("exists", [False, True])
 def test_abort_after_a_commit_that_landed_removes_nothing(tmp_path: Path, exists: bool, overwrite: bool) -> None:

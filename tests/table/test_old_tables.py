@@ -294,3 +294,26 @@ def test_tables_of_old_releases_accept_commits(uri: str, tmp_path: Path) -> None
     dataset.insert(expected.slice(0, 1))
     dataset.delete("false")
     assert lance.dataset(copy).to_table().to_pylist() == [*expected.to_pylist(), expected.slice(0, 1).to_pylist()[0]]
+
+
+def test_metadata_of_fragments_without_recorded_counts_equals_that_of_pylance(tmp_path: Path) -> None:
+    uri = tmp_path / "t"
+    table_of(uri)
+
+    def change(message: table_pb2.Manifest) -> None:
+        old_writer(message)
+        without_counts(message)
+
+    edit(uri, change)
+    ours, theirs = ([each.metadata for each in library.dataset(uri).get_fragments()] for library in (lancetable, lance))
+    assert [each.physical_rows for each in ours] == [each.physical_rows for each in theirs] == [None, None]
+    assert [each.num_deletions for each in ours] == [each.num_deletions for each in theirs] == [None, 0]
+    assert [each.to_json() for each in ours] == [each.to_json() for each in theirs]
+    assert [each.num_rows for each in ours] == [None, None]  # a TypeError in pylance
+    task = lancetable.optimize.Compaction.plan(lancetable.dataset(uri)).tasks[0]
+    task = lancetable.optimize.CompactionTask.from_json(task.json())
+    assert task.execute(lancetable.dataset(uri)).metrics.fragments_removed == 2
+    operation = lancetable.LanceOperation.Merge(ours, lancetable.dataset(uri).lance_schema)
+    committed = lancetable.LanceDataset.commit(uri, operation, read_version=2)
+    assert committed.count_rows() == lance.dataset(uri).count_rows() == 9
+    assert [each.metadata.num_rows for each in committed.get_fragments()] == [4, 5]

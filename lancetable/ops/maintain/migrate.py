@@ -120,10 +120,14 @@ def _check(version: TableVersion, target: FileVersion) -> None:
     current = version.manifest.file_version
     if current.manifest_pair > target.manifest_pair and not current.is_legacy:
         raise InvalidInputError(f"{version.uri} is in {current}, which is newer than {target}")
+    files = (file for fragment in version.manifest.fragments for file in fragment.files)
+    if current is target and all(file.file_version is target for file in files):
+        return
     for field in version.schema.walk():
         if field.is_blob_v2 or (field.is_blob and target is FileVersion.V2_2):
             raise UnsupportedFeatureError(
-                f"column {field.name!r}: migrating blobs to {target} is not supported; write a new table",
+                f"column {field.name!r}: blobs cannot be migrated to {target}; choose an older format, or write a new"
+                " table",
                 feature="migrating blobs",
                 column=field.name,
             )

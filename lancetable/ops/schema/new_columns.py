@@ -221,7 +221,7 @@ def add_nulls(version: TableVersion, new: pa.Schema) -> TableVersion:
     Raises InvalidOperationError for non-nullable columns, AlreadyExistsError, UnsupportedFeatureError for 0.1 tables.
     """
     schema, added = _extended(version, new)
-    required = [field.name for field in added.walk() if not field.nullable]
+    required = [field.name for field in added.fields if not field.nullable]
     if required:
         raise InvalidOperationError(f"All-null columns must be nullable, but field {required[0]!r} is not.")
     if version.manifest.file_version.is_legacy:

@@ -15,7 +15,7 @@ from lancetable.file.reader import FAMILIES
 from lancetable.format.fragment import Fragment
 from lancetable.format.manifest import BasePath
 from lancetable.format.schema import Schema
-from lancetable.format.version import DEFAULT_VERSION, FileVersion
+from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.store.base import ObjectStore
@@ -101,7 +101,7 @@ class Destination:
         address = os.fspath(uri)
         bases = {path.id: path for path in with_ids(options.initial_bases)}
         targets = _resolve(store, base, address, bases, options)
-        return cls(store, base, address, options.file_version or DEFAULT_VERSION, targets, bases)
+        return cls(store, base, address, options.file_version or STABLE_VERSION, targets, bases)
 
     def write(self, schema: Schema, batches: Iterable[pa.RecordBatch], options: WriteOptions) -> list[Fragment]:
         """Write data files of `schema` for the batches and return their fragments, which have id 0.

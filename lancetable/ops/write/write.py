@@ -25,7 +25,7 @@ from lancetable.format import transaction as tx
 from lancetable.format.paths import TRANSACTIONS_DIR, ManifestNamingScheme, data_path, join, parse_transaction_name
 from lancetable.format.schema import Schema
 from lancetable.format.transaction import Transaction
-from lancetable.format.version import DEFAULT_VERSION, FileVersion
+from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.handlers.choose import choose_handler
 from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.write.blob_columns import blob_schema
@@ -91,7 +91,7 @@ def create(
     exists = handler.latest(store, base) is not None
     if exists and not (begin_anew and isinstance(store, MemoryStore)):
         raise AlreadyExistsError(f"Dataset already exists: {address}", path=address)
-    stored = _new_schema(schema, options.file_version or DEFAULT_VERSION)
+    stored = _new_schema(schema, options.file_version or STABLE_VERSION)
     destination = Destination.of_new_table(store, base, address, options)
     if exists and isinstance(store, MemoryStore):
         store.begin_anew()
@@ -187,7 +187,7 @@ def write_fragments(
         destination, transaction = _write_to_table(target, schema, batches, options, mode)
     else:
         store, base = open_store(target, storage_options)
-        stored = _new_schema(schema, options.file_version or DEFAULT_VERSION)
+        stored = _new_schema(schema, options.file_version or STABLE_VERSION)
         destination = Destination.of_new_table(store, base, target, options)
         fragments = tuple(destination.write(stored, batches, options))
         operation = tx.Overwrite(fragments, stored, initial_bases=tuple(destination.bases.values()))

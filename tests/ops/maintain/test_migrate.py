@@ -71,6 +71,15 @@ def test_migration_between_newer_formats(tmp_path: Path) -> None:
     assert lance.dataset(uri).to_table().column("a").to_pylist() == list(range(10))
 
 
+def test_default_target_is_the_format_of_new_tables(tmp_path: Path) -> None:
+    blobs = pa.table([lancetable.blob_array([b"x"])], pa.schema([lancetable.blob_field("b")]))
+    dataset = lancetable.write_dataset(blobs, tmp_path / "new")
+    assert dataset.optimize.migrate().fragments_changed == 0
+    dataset = lancetable.write_dataset(pa.table({"a": [1]}), tmp_path / "old", data_storage_version="0.1")
+    assert dataset.optimize.migrate().fragments_changed == 1
+    assert dataset.data_storage_version == lance.dataset(tmp_path / "old").data_storage_version == "2.2"
+
+
 def test_interrupted_migration_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = tmp_path / "t"
     expected = old_table(uri)

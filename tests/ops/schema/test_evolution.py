@@ -117,6 +117,63 @@ def test_each_evolution_step_equals_that_of_pylance(tmp_path: Path, version: str
         assert seen(lancetable.dataset(tmp_path / "theirs")) == seen(theirs), name
 
 
+def required(name: str, data_type: pa.DataType) -> pa.Field:
+    return pa.field(name, data_type, nullable=False)
+
+
+NESTED = {
+    "struct": pa.struct([required("x", pa.int32()), pa.field("y", pa.string())]),
+    "struct of a struct": pa.struct([required("x", pa.struct([required("y", pa.int32())]))]),
+    "struct of a list": pa.struct([required("x", pa.list_(required("item", pa.int32())))]),
+    "list": pa.list_(required("item", pa.int32())),
+    "large list of structs": pa.large_list(required("item", pa.struct([required("x", pa.string())]))),
+    "map": pa.map_(pa.string(), pa.int32()),
+}
+VALUES: dict[str, Any] = {
+    "struct": {"x": 1, "y": "z"},
+    "struct of a struct": {"x": {"y": 1}},
+    "struct of a list": {"x": [1, 2]},
+    "list": [1, 2],
+    "large list of structs": [{"x": "z"}],
+    "map": [("k", 1)],
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_null_columns_with_required_children_equal_those_of_pylance(tmp_path: Path, version: str, name: str) -> None:
+    field, table = pa.field("n", NESTED[name]), pa.table({"a": range(4)})
+    more = pa.table(
+        [pa.array([4]), pa.array([VALUES[name]], field.type)], pa.schema([pa.field("a", pa.int64()), field])
+    )
+    stored = version != "2.0" or "struct" not in name.split()[:1]  # 2.0 has no null structs
+    stored &= name != "map" or version == "2.2"
+    for library in (lance, lancetable):
+        uri = tmp_path / library.__name__
+        dataset = library.write_dataset(table, uri, max_rows_per_file=2, data_storage_version=version)
+        dataset.add_columns(field)
+        for reader in (lance, lancetable):
+            found = reader.dataset(uri)
+            assert found.schema.field("n") == field
+            assert found.to_table()["n"].to_pylist() == [None] * 4
+            assert found.take([1, 3], columns=["n"])["n"].to_pylist() == [None] * 2
+            assert found.count_rows("n IS NULL") == 4
+        if stored:
+            for writer in (lance, lancetable):
+                writer.dataset(uri).insert(more)
+            lancetable.dataset(uri).optimize.compact_files()
+            for reader in (lance, lancetable):
+                assert reader.dataset(uri).to_table()["n"].to_pylist() == [None] * 4 + [VALUES[name]] * 2
+            lancetable.dataset(uri).validate()
+
+
+def test_null_columns_must_be_nullable_themselves_as_in_pylance(tmp_path: Path) -> None:
+    for library in (lance, lancetable):
+        dataset = library.write_dataset(pa.table({"a": [1]}), tmp_path / library.__name__)
+        with pytest.raises(OSError, match="'n' is not"):
+            dataset.add_columns(required("n", pa.struct([pa.field("x", pa.int32())])))
+
+
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 @pytest.mark.parametrize("path", ["s.u", "s.v.w", "l", "l.item"])
 def test_the_type_of_a_nested_field_can_change(tmp_path: Path, version: str, path: str) -> None:

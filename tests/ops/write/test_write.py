@@ -74,7 +74,7 @@ def test_create(path: Path) -> None:
     assert version.version == 1
     ds = lance.dataset(str(path))
     assert ds.to_table() == table
-    assert (ds.version, ds.data_storage_version, ds.has_stable_row_ids) == (1, "2.1", False)
+    assert (ds.version, ds.data_storage_version, ds.has_stable_row_ids) == (1, "2.2", False)
     (transaction,) = ds.get_transactions()
     assert transaction.transaction_properties == {"__lance_commit_message": "first", "a": "b"}
     assert (path / "_versions" / "latest_version_hint.json").read_bytes() == b'{"version":1}'
