@@ -273,17 +273,23 @@ def _read_ipc(view: memoryview) -> pa.RecordBatch | None:
         raise ValueError("not an Arrow IPC file")
     # An IPC file is its magic followed by a stream. Reading the stream avoids the untrusted positions of the footer.
     reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(view[len(_IPC_MAGIC) :]))
-    schema = pa.ipc.read_schema(reader.read_next_message())
+    schema = pa.ipc.read_schema(_next_message(reader, "schema"))
     if (schema.metadata or {}).get(b"version") != _VERSION:
         return None
-    message = reader.read_next_message()
-    if message.type != "record batch":
-        raise ValueError(f"expected a record batch message, got {message.type}")
+    message = _next_message(reader, "record batch")
     _check_declared_bytes(message, max(_MIN_LIMIT_BYTES, _LIMIT_RATIO * len(view)))
     batch = pa.ipc.read_record_batch(message, schema)
     # Validate buffer sizes only, because the widest bounds of some temporal types fail a full validation.
     batch.validate()
     return batch
+
+
+def _next_message(reader: pa.ipc.MessageReader, kind: str) -> pa.Message:
+    """Read a message of a kind, which must be checked because pyarrow interprets any message as the expected one."""
+    message = reader.read_next_message()
+    if message.type != kind:
+        raise ValueError(f"expected a {kind} message, got {message.type}")
+    return message
 
 
 def _check_declared_bytes(message: pa.Message, limit: int) -> None:

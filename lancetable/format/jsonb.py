@@ -146,6 +146,8 @@ class _Reader:
         for number in range(num_entries):
             entry = self.u32(at + 4 + 4 * number)
             size = entry & _COUNT
+            if kind == _OBJECT and number < count and entry >> 28 != _STRING:
+                self._fail("a key is not a string", position)
             if position + size > end:
                 self._fail("a value extends beyond the end of the container", position)
             spans.append((entry, position, position + size))

@@ -500,6 +500,19 @@ def test_impossible_declared_size_is_rejected() -> None:
         assert parse_statistics(data, SCHEMA, 15) is None
 
 
+@pytest.mark.parametrize("kind", [0, 2, 3, 4, 5, 99])
+def test_a_message_of_another_kind_in_place_of_the_schema_is_ignored(kind: int) -> None:
+    data = bytearray(to_ipc(honest()))
+    start = 16  # of the flatbuffer, after the magic and the prefix of the message
+    table = start + struct.unpack_from("<I", data, start)[0]
+    vtable = table - struct.unpack_from("<i", data, table)[0]
+    position = table + struct.unpack_from("<H", data, vtable + 6)[0]
+    assert data[position] == 1
+    data[position] = kind
+    with pytest.warns(StatisticsWarning):
+        assert parse_statistics(data, SCHEMA, 15) is None
+
+
 def test_random_damage_never_raises(scale: int) -> None:
     data = bytearray(to_ipc(honest()))
     rng = np.random.default_rng(17)

@@ -91,3 +91,10 @@ def test_nesting_is_bounded() -> None:
         inner = b"\x80\x00\x00\x01" + (0x50000000 | len(inner)).to_bytes(4, "big") + inner
     with pytest.raises(CorruptFileError, match="nested"):
         to_text(pa.array([inner], pa.large_binary()))
+
+
+def test_an_object_with_a_key_that_is_not_a_string_is_corrupt() -> None:
+    (stored,) = from_text(pa.array(['{"a":1}']), "j").to_pylist()
+    null_key = stored[:4] + b"\x00" + stored[5:]
+    with pytest.raises(CorruptFileError, match="a key is not a string"):
+        to_text(pa.array([null_key], pa.large_binary()))

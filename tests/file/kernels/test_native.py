@@ -730,3 +730,11 @@ def test_rows_of_lists(seed: int, with_definition: bool, spot: int | None) -> No
         assert values[0].tolist() == starts[owner].tolist()
         visible = definition <= 1 if with_definition else np.ones(count, np.bool_)
         assert values[3].tolist() == [int(visible[cuts[own] : at].sum()) for own, at in zip(owner, wanted)]
+
+
+@needs_native
+@pytest.mark.parametrize("block", [b"", b"\x00", b"\x08", b"\x0f", b"\x10", b"\x00\x00", b"\x08\x01\x00"])
+def test_lz4_blocks_without_content(block: bytes) -> None:
+    data = np.frombuffer(bytes(4) + block, np.uint8)
+    starts, sizes = np.zeros(1, np.int64), np.array([len(data)])
+    agree(general, lambda: general.decompress_pieces("lz4", data, starts, sizes, 100))
