@@ -505,7 +505,7 @@ class SparkTable:
         retain_versions: int | None = None,
         delete_unverified: bool = False,
     ) -> CleanupStats:
-        """Remove old versions and the files that no version needs, those of failed jobs included.
+        """Remove old versions and the files that no version needs, those of failed jobs included; keep tagged versions.
 
         Parameters
         ----------
@@ -526,6 +526,7 @@ class SparkTable:
             older_than=older_than,
             retain_versions=retain_versions,
             delete_unverified=delete_unverified,
+            error_if_tagged_old_versions=False,
         )
         return CleanupStats(**stats)
 

@@ -11,6 +11,7 @@ Source: protos/table.proto, Manifest; footer as in "Manifest file" of the format
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.errors import CorruptFileError, NotFoundError, UnsupportedFeatureError
 from lancetable.format.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _U32 = struct.Struct("<I")
 _MAJOR, _MINOR, _MAGIC = 0, 2, b"LANC"
 _MAX_SUMMARY_BYTES = 500
 _READ_AT_ONCE = 16
+_MAX_LISTINGS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +199,6 @@ def summarize(manifest: Manifest) -> VersionSummary:
 
 def history(version: TableVersion) -> list[VersionSummary]:
     """Return a cached summary of each version of the branch, ascending."""
-    locations = version.handler.history(version.store, version.base)
 
     def summary_of(location: ManifestLocation) -> VersionSummary:
         if location.version == version.version:
@@ -207,7 +208,20 @@ def history(version: TableVersion) -> list[VersionSummary]:
             key, lambda: summarize(read_manifest(version.store, location).manifest), lambda _: _MAX_SUMMARY_BYTES
         )
 
-    return map_versions(version.store, summary_of, locations)
+    return read_listed(
+        lambda: map_versions(version.store, summary_of, version.handler.history(version.store, version.base))
+    )
+
+
+def read_listed(read: Callable[[], T]) -> T:
+    """Call a function that lists versions and reads them, and repeat the call if a cleanup removes a listed version.
+
+    Cleanups remove the oldest versions first and `read` reads them first, so that a few calls are enough.
+    """
+    for _ in range(_MAX_LISTINGS - 1):
+        with contextlib.suppress(NotFoundError):
+            return read()
+    return read()
 
 
 def map_versions(

@@ -399,6 +399,15 @@ def test_a_distributed_backfill_and_compaction(spark: Any, tmp_path: Path) -> No
     assert t.history().count() == 1
 
 
+def test_a_vacuum_keeps_tagged_versions_and_removes_the_others(spark: Any, tmp_path: Path) -> None:
+    t = made(spark, tmp_path / "t.lance")
+    t.dataset.tags.create("reviewed", 1)
+    t.delete("id < 10")
+    t.delete("id < 20")
+    assert t.vacuum(older_than_days=0).old_versions == 1
+    assert [each["version"] for each in t.dataset.versions()] == [1, 3]
+
+
 def test_four_modes(spark: Any, tmp_path: Path) -> None:
     from lancetable.spark import write_table
 

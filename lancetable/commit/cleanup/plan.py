@@ -50,6 +50,7 @@ from lancetable.format.paths import (
 )
 from lancetable.handlers.external import ExternalHandler
 from lancetable.table import clock, refs
+from lancetable.table.manifests import read_listed
 from lancetable.table.version import TableVersion, open_location
 
 DEFAULT_AGE = timedelta(days=14)
@@ -140,6 +141,10 @@ def plan_cleanup(version: TableVersion, policy: CleanupPolicy, *, before_version
     StoreError
         If the listing of versions is stale, or the store fails.
     """
+    return read_listed(lambda: _plan(version, policy, before_version))
+
+
+def _plan(version: TableVersion, policy: CleanupPolicy, before_version: int | None) -> CleanupPlan:
     store, base = version.store, version.base
     locations = version.handler.history(store, base)
     listed_at = clock.seconds()

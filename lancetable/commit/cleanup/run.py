@@ -14,6 +14,7 @@ from lancetable.errors import CorruptFileError, LanceError, NotFoundError, Unsup
 from lancetable.format.paths import TRANSACTIONS_DIR, join, parse_manifest_name, parse_transaction_name
 from lancetable.format.transaction import Restore, Transaction, UnknownOperation
 from lancetable.table import clock, refs
+from lancetable.table.manifests import read_listed
 from lancetable.table.version import TableVersion, open_location
 
 logger = logging.getLogger(__name__)
@@ -96,8 +97,7 @@ def run_cleanup(
         if location is not None:
             kept.add(open_location(version, location))
     restores = _restores_of(version, plan) if manifests else set()
-    for location in version.handler.history(version.store, version.base, after=plan.read_version):
-        kept.add(open_location(version, location))
+    read_listed(lambda: _add_newer(kept, version, plan.read_version))
     if restores - kept.paths:
         logger.warning(
             "cleanup of %s: a removed version is being restored, so no files were removed; run it again", version.uri
@@ -154,6 +154,12 @@ def _referenced_since(version: TableVersion, plan: CleanupPlan) -> set[int]:
     versions = set(plan.versions)
     needs, _ = versions_needed_by(version, branches_from(version), versions, (), [])
     return (numbers & versions) | set(needs)
+
+
+def _add_newer(kept: ReferencedFiles, version: TableVersion, than: int) -> None:
+    """Add the files of the versions newer than `than`."""
+    for location in version.handler.history(version.store, version.base, after=than):
+        kept.add(open_location(version, location))
 
 
 def _restores_of(version: TableVersion, plan: CleanupPlan) -> set[str]:

@@ -200,6 +200,30 @@ def test_cleanup_keeps_files_used_through_an_alias_of_the_root(
     assert lancetable.dataset(uri).to_table().num_rows == 4
 
 
+def test_cleanup_during_another_cleanup_removes_the_rest(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other cleanup removes a manifest that this one has listed but not read."""
+    table.clean_when(monkeypatch, cleanup_plan, "branches_from", after=False)
+    table.clean()
+    assert (table.ids(), table.names("data")) == ([3], 1)
+
+
+def test_cleanup_during_a_cleanup_of_newer_versions(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other cleanup removes versions that were committed after this one made its plan."""
+    version = open_version(table.uri)
+    plan = plan_cleanup(version, OLD)
+    for number in (4, 5):
+        lancetable.write_dataset(pa.table({"id": pa.array([number], pa.int64())}), table.uri, mode="overwrite")
+    table.clean_when(monkeypatch, cleanup_run, "open_location", after=False)
+    run_cleanup(version, plan)
+    assert (table.ids(), table.names("data")) == ([5], 1)
+
+
+def test_versions_are_listed_during_a_cleanup(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = lancetable.dataset(table.uri)
+    table.clean_when(monkeypatch, manifests, "map_versions", after=False)
+    assert [each["version"] for each in dataset.versions()] == [2]
+
+
 def test_cleanup_keeps_versions_referenced_after_planning(table: Overwritten) -> None:
     lancetable.write_dataset(pa.table({"id": pa.array([4], pa.int64())}), table.uri, mode="overwrite")
     version = open_version(table.uri)

@@ -1,0 +1,1 @@
+"""Long run of several processes on one table, with kills and request faults; see `__main__`."""
