@@ -26,17 +26,11 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError
 from lancetable.file.fetch import aligned_buffer, bits_between
 from lancetable.file.kernels import fsst, varbin
+from lancetable.file.kernels.bitpacking import BIT_WORDS
 from lancetable.file.kernels.miniblock import join_pieces
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
-WORDS: Final[dict[int, np.dtype[Any]]] = {
-    1: np.dtype("u1"),
-    2: np.dtype("<u2"),
-    4: np.dtype("<u4"),
-    8: np.dtype("<u8"),
-}
-BIT_WORDS: Final = {8 * width: word for width, word in WORDS.items()}
 MAX_INT32: Final = (1 << 31) - 1
 _MAX_EXPANSION: Final = 8  # bytes of the longest symbol, which is one code
 _STRINGS: Final = frozenset({pa.string().id, pa.large_string().id})

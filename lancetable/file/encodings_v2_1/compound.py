@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.block import (
-    BIT_WORDS,
     MAX_INT32,
     Block,
     Coded,
@@ -30,6 +29,7 @@ from lancetable.file.encodings_v2_1.block import (
     type_bits,
 )
 from lancetable.file.kernels import native, varbin
+from lancetable.file.kernels.bitpacking import BIT_WORDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,3 +186,14 @@ def check_utf8(offsets: Offsets, data: npt.NDArray[np.uint8]) -> None:
     first_bytes = used.take(offsets[offsets < end] - start)
     if (first_bytes & np.uint8(0xC0) == 0x80).any():  # 10xxxxxx continues a character
         raise CorruptFileError("a string is not UTF-8")
+
+
+def prefix_end(prefix: str) -> str | None:
+    """Return the smallest string, in UTF-8 order, above all strings that start with `prefix`; None if none exists."""
+    for at in range(len(prefix) - 1, -1, -1):
+        point = ord(prefix[at]) + 1
+        if point == 0xD800:
+            point = 0xE000  # skip the surrogates, which UTF-8 cannot encode
+        if point <= 0x10FFFF:
+            return prefix[:at] + chr(point)
+    return None
