@@ -227,16 +227,8 @@ def _few_strings(rng: np.random.Generator, n: int, null_fraction: float) -> pa.A
 def _binaries(
     rng: np.random.Generator, data_type: pa.DataType, n: int, null_fraction: float, mean_size: int = 8
 ) -> pa.Array:
-    mask = _mask(rng, n, null_fraction)
-    sizes = rng.integers(0, 2 * mean_size, n, endpoint=True)
-    sizes[mask] = 0
-    ends = np.concatenate([[0], np.cumsum(sizes)])
-    buffers = [pa.py_buffer(ends.astype(_offset_type(data_type)).tobytes()), pa.py_buffer(rng.bytes(int(ends[-1])))]
-    return pa.Array.from_buffers(data_type, n, [_validity(mask), *buffers])
-
-
-def _offset_type(data_type: pa.DataType) -> str:
-    return "<i8" if pa.types.is_large_binary(data_type) or pa.types.is_large_list(data_type) else "<i4"
+    values = [rng.bytes(size) for size in rng.integers(0, 2 * mean_size, n, endpoint=True)]
+    return pa.array(values, data_type, mask=_mask(rng, n, null_fraction))
 
 
 def _items(rng: np.random.Generator, child: pa.Field, n: int, null_fraction: float) -> pa.Array:
@@ -249,10 +241,11 @@ def _lists(
     mask = _mask(rng, n, null_fraction)
     lengths = rng.integers(0, max_length, n, endpoint=True)
     lengths[mask] = 0
-    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(_offset_type(data_type))
-    items = _items(rng, data_type.value_field, int(ends[-1]), null_fraction)
-    list_class = pa.LargeListArray if pa.types.is_large_list(data_type) else pa.ListArray
-    return list_class.from_arrays(pa.array(ends), items, type=data_type, mask=pa.array(mask) if mask.any() else None)
+    items = _items(rng, data_type.value_field, int(lengths.sum()), null_fraction)
+    is_large = pa.types.is_large_list(data_type)
+    ends = pa.array(np.append(0, np.cumsum(lengths)), pa.int64() if is_large else pa.int32())
+    list_class = pa.LargeListArray if is_large else pa.ListArray
+    return list_class.from_arrays(ends, items, type=data_type, mask=pa.array(mask) if mask.any() else None)
 
 
 def _dictionary(rng: np.random.Generator, data_type: pa.DataType, n: int, null_fraction: float) -> pa.Array:
