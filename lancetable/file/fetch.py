@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.file import pool
+from lancetable.file.kernels.bitpacking import WORDS
 from lancetable.store.base import ByteRange, ObjectStore, short_read
 
 T = TypeVar("T")
@@ -235,9 +236,6 @@ def join(buffers: Sequence[memoryview]) -> memoryview:
     return buffers[0] if len(buffers) == 1 else memoryview(b"".join(buffers))
 
 
-_WORDS: Final = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
-
-
 def fetch_slots(start: int, width: int, slots: Slots, gap: int) -> ReadPlan[Any]:
     """Read the selected values of a contiguous array of `width`-byte values into one contiguous buffer.
 
@@ -274,7 +272,7 @@ def fetch_slots(start: int, width: int, slots: Slots, gap: int) -> ReadPlan[Any]
 
 
 def _select(data: memoryview, width: int, slots: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    word: Any = _WORDS.get(width) or np.dtype((np.void, width))
+    word: Any = WORDS.get(width) or np.dtype((np.void, width))
     values: npt.NDArray[Any] = np.frombuffer(data, word)
     return values.take(slots)
 

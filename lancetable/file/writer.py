@@ -34,8 +34,6 @@ from lancetable.proto import file2_pb2, file_pb2
 from lancetable.store.base import ByteRange, ObjectWriter
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Buffer, Self
 
 _MAX_ALIGNMENT: Final = 1 << 20
@@ -90,9 +88,7 @@ class DataFileWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:

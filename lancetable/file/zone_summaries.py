@@ -394,14 +394,11 @@ def _string_above(prefix: bytes) -> bytes | None:
         string = prefix.decode("utf-8")
     except UnicodeDecodeError:
         return None
-    for end in range(len(string), 0, -1):
-        code = ord(string[end - 1]) + 1
-        if 0xD800 <= code <= 0xDFFF:  # surrogates
-            code = 0xE000
-        if code <= 0x10FFFF:
-            bound = (string[: end - 1] + chr(code)).encode("utf-8")
-            if len(bound) <= MAX_BOUND_BYTES:
-                return bound
+    while (bound := varbin.prefix_end(string)) is not None:
+        encoded = bound.encode("utf-8")
+        if len(encoded) <= MAX_BOUND_BYTES:
+            return encoded
+        string = bound[:-1]
     return None
 
 

@@ -158,17 +158,6 @@ class DeletionFile(ProtoMessage):
         """Return the file name below `_deletions`."""
         return deletion_name(fragment_id, self.read_version, self.id, self.kind.suffix)
 
-    @classmethod
-    def from_proto(cls, message: table_pb2.DeletionFile) -> DeletionFile:
-        """Convert from protobuf. Raises CorruptFileError if the kind of file is unknown."""
-        return cls(
-            _parse_kind(message.file_type),
-            message.read_version,
-            message.id,
-            message.num_deleted_rows or None,
-            message.base_id if message.HasField("base_id") else None,
-        )
-
     def to_json(self) -> dict[str, Any]:
         """Return a dict for JSON, with the keys of pylance in the order of pylance."""
         return {

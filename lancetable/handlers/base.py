@@ -20,7 +20,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Protocol
 
 from lancetable.errors import CorruptFileError, LanceError, NotFoundError, StoreError
 from lancetable.format.paths import (
@@ -36,7 +35,7 @@ from lancetable.format.paths import (
 )
 from lancetable.store.base import Durability, ObjectMeta, ObjectStore, OnExisting, PutOutcome
 
-__all__ = ["BaseHandler", "CommitHandler", "ManifestLocation", "Publication", "outcome_by_content", "write_hint"]
+__all__ = ["CommitHandler", "ManifestLocation", "Publication", "outcome_by_content", "write_hint"]
 
 _MAX_PROBES = 64  # beyond this many versions, a listing is cheaper than single look-ups
 _FIRST_PAGE = 8
@@ -58,80 +57,42 @@ class ManifestLocation:
     naming: ManifestNamingScheme
 
 
-class CommitHandler(Protocol):
-    """Look-up of versions, and exactly-once publication of new versions."""
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A manifest to publish. The attributes are the parameters of `CommitHandler.commit`."""
 
-    def latest(self, store: ObjectStore, base: str) -> ManifestLocation | None:
-        """Look up the newest version of a table.
+    store: ObjectStore
+    base: str
+    version: int
+    naming: ManifestNamingScheme
+    data: bytes
+    on_existing: OnExisting | None = None
 
-        Parameters
-        ----------
-        store, base
-            Object store and path of the table.
+    @property
+    def path(self) -> str:
+        """Path of the manifest."""
+        return manifest_path(self.base, self.version, self.naming)
 
-        Returns
-        -------
-        ManifestLocation or None
-            None if the table does not exist.
+    def finish(self, outcome: PutOutcome) -> PutOutcome:
+        """Return the outcome after reading the manifest back if it is unknown. A won version gets the hint."""
+        if outcome is PutOutcome.UNKNOWN:
+            outcome = outcome_by_content(self.store, self.base, self.path, self.data)
+        if outcome is PutOutcome.WON:
+            write_hint(self.store, self.base, self.version)
+        return outcome
 
-        Raises
-        ------
-        CorruptFileError
-            If both naming schemes are used.
-        StoreError
-            If the store fails.
-        """
 
-    def locate(
-        self, store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme | None = None
-    ) -> ManifestLocation | None:
-        """Look up one version, which may be detached.
+class CommitHandler(ABC):
+    """Look-up of versions, and exactly-once publication of new versions.
 
-        Parameters
-        ----------
-        store, base
-            Object store and path of the table.
-        version
-            Number of the version.
-        naming
-            Naming scheme of the table. Both schemes are tried by default.
+    The look-up is that of handlers whose manifests are visible once the object exists.
+    """
 
-        Returns
-        -------
-        ManifestLocation or None
-            None if the version does not exist.
-        """
+    __slots__ = ()
 
-    def candidates(
-        self, store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme | None = None
-    ) -> list[ManifestLocation]:
-        """Return the possible locations of a version, the most likely first, without checking that they exist.
-
-        For callers that read the manifest immediately: on remote stores, this saves the round trip of a look-up.
-
-        Parameters
-        ----------
-        store, base
-            Object store and path of the table.
-        version
-            Number of the version.
-        naming
-            Naming scheme of another version of the table, which is tried first.
-        """
-
-    def history(self, store: ObjectStore, base: str, after: int = 0) -> list[ManifestLocation]:
-        """Return all versions greater than `after` in ascending order, without detached and cleaned-up versions.
-
-        Raises
-        ------
-        CorruptFileError
-            If both naming schemes are used.
-        StoreError
-            If the store fails.
-        """
-
-    def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
-        """Return the versions after `than`, like `history`. Cheap if there are none."""
+    @abstractmethod
+    def publish(self, publication: Publication) -> PutOutcome:
+        """Publish a manifest after all files below the table's path were synced. See `commit`."""
 
     def commit(
         self,
@@ -167,61 +128,29 @@ class CommitHandler(Protocol):
         LanceError
             If nothing was published.
         """
-
-    def forget(self, store: ObjectStore, base: str) -> None:
-        """Remove records of a table outside the object store, before its objects are removed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """A manifest to publish. The attributes are the parameters of `CommitHandler.commit`."""
-
-    store: ObjectStore
-    base: str
-    version: int
-    naming: ManifestNamingScheme
-    data: bytes
-    on_existing: OnExisting | None = None
-
-    @property
-    def path(self) -> str:
-        """Path of the manifest."""
-        return manifest_path(self.base, self.version, self.naming)
-
-    def finish(self, outcome: PutOutcome) -> PutOutcome:
-        """Return the outcome after reading the manifest back if it is unknown. A won version gets the hint."""
-        if outcome is PutOutcome.UNKNOWN:
-            outcome = outcome_by_content(self.store, self.base, self.path, self.data)
-        if outcome is PutOutcome.WON:
-            write_hint(self.store, self.base, self.version)
-        return outcome
-
-
-class BaseHandler(ABC):
-    """Look-up of versions for handlers whose manifests are visible once the object exists."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def publish(self, publication: Publication) -> PutOutcome:
-        """Publish a manifest after all files below the table's path were synced. See CommitHandler.commit."""
-
-    def commit(
-        self,
-        store: ObjectStore,
-        base: str,
-        version: int,
-        naming: ManifestNamingScheme,
-        data: bytes,
-        *,
-        on_existing: OnExisting | None = None,
-    ) -> PutOutcome:
-        """See CommitHandler."""
         store.sync(base)  # a manifest must never be durable before the files it refers to
         return self.publish(Publication(store, base, version, naming, data, on_existing))
 
     def latest(self, store: ObjectStore, base: str) -> ManifestLocation | None:
-        """See CommitHandler."""
+        """Look up the newest version of a table.
+
+        Parameters
+        ----------
+        store, base
+            Object store and path of the table.
+
+        Returns
+        -------
+        ManifestLocation or None
+            None if the table does not exist.
+
+        Raises
+        ------
+        CorruptFileError
+            If both naming schemes are used.
+        StoreError
+            If the store fails.
+        """
         if store.capabilities.local and _hints_enabled():
             found = _latest_by_hint(store, base)
             if found is not None:
@@ -233,7 +162,22 @@ class BaseHandler(ABC):
     def locate(
         self, store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme | None = None
     ) -> ManifestLocation | None:
-        """See CommitHandler."""
+        """Look up one version, which may be detached.
+
+        Parameters
+        ----------
+        store, base
+            Object store and path of the table.
+        version
+            Number of the version.
+        naming
+            Naming scheme of the table. Both schemes are tried by default.
+
+        Returns
+        -------
+        ManifestLocation or None
+            None if the version does not exist.
+        """
         if not 1 <= version <= MAX_VERSION:
             return None
         if naming is None and is_detached(version):
@@ -247,7 +191,19 @@ class BaseHandler(ABC):
     def candidates(
         self, store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme | None = None
     ) -> list[ManifestLocation]:
-        """See CommitHandler."""
+        """Return the possible locations of a version, the most likely first, without checking that they exist.
+
+        For callers that read the manifest immediately: on remote stores, this saves the round trip of a look-up.
+
+        Parameters
+        ----------
+        store, base
+            Object store and path of the table.
+        version
+            Number of the version.
+        naming
+            Naming scheme of another version of the table, which is tried first.
+        """
         if store.capabilities.local:
             found = self.locate(store, base, version)
             return [] if found is None else [found]
@@ -260,14 +216,22 @@ class BaseHandler(ABC):
         return [ManifestLocation(version, manifest_path(base, version, scheme), None, scheme) for scheme in namings]
 
     def history(self, store: ObjectStore, base: str, after: int = 0) -> list[ManifestLocation]:
-        """See CommitHandler."""
+        """Return all versions greater than `after` in ascending order, without detached and cleaned-up versions.
+
+        Raises
+        ------
+        CorruptFileError
+            If both naming schemes are used.
+        StoreError
+            If the store fails.
+        """
         if after > 0 and store.capabilities.ordered_list:
             return self._fill_gaps(store, base, _list_after(store, base, after, None), after)
         found = _parse_names(base, store.list_names(join(base, VERSIONS_DIR)), after)
         return found if store.capabilities.ordered_list else self._fill_gaps(store, base, found, after)
 
     def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
-        """See CommitHandler."""
+        """Return the versions after `than`, like `history`. Cheap if there are none."""
         if store.capabilities.local and _hints_enabled() and not is_detached(than.version):
             hint = _read_hint(store, base)
             if hint is not None:

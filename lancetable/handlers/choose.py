@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError
-from lancetable.handlers.base import BaseHandler, CommitHandler, Publication
+from lancetable.handlers.base import CommitHandler, Publication
 from lancetable.handlers.conditional_put import ConditionalPutHandler, ProbingHandler
 from lancetable.handlers.external import ExternalHandler, ExternalManifestStore
 from lancetable.handlers.locked import CommitLock, LockedHandler
@@ -78,7 +78,7 @@ def _external_store(uri: str, storage_options: Mapping[str, Any] | None) -> Exte
     return SqliteManifestStore(path if path.startswith("/") else f"/{path}")
 
 
-class ReadOnlyHandler(BaseHandler):
+class ReadOnlyHandler(CommitHandler):
     """Handler for stores without a safe way to commit. It finds versions and raises on commit."""
 
     __slots__ = ("_uri",)

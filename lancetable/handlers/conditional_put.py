@@ -13,14 +13,14 @@ from uuid import uuid4
 
 from lancetable.errors import LanceError, StoreError, UnsupportedFeatureError
 from lancetable.format.paths import VERSIONS_DIR, join
-from lancetable.handlers.base import BaseHandler, Publication
+from lancetable.handlers.base import CommitHandler, Publication
 from lancetable.store.base import ObjectStore, PutOutcome
 
 _probed: dict[str, bool] = {}
 _lock = threading.Lock()
 
 
-class ConditionalPutHandler(BaseHandler):
+class ConditionalPutHandler(CommitHandler):
     """Handler that commits by `put_if_absent`."""
 
     __slots__ = ()
@@ -29,7 +29,7 @@ class ConditionalPutHandler(BaseHandler):
         return "ConditionalPutHandler()"
 
     def publish(self, publication: Publication) -> PutOutcome:
-        """See BaseHandler."""
+        """See CommitHandler."""
         store, path = publication.store, publication.path
         return publication.finish(store.put_if_absent(path, publication.data, on_existing=publication.on_existing))
 
@@ -42,14 +42,14 @@ class ProbingHandler(ConditionalPutHandler):
 
     __slots__ = ("_fallback",)
 
-    def __init__(self, fallback: BaseHandler | None = None) -> None:
+    def __init__(self, fallback: CommitHandler | None = None) -> None:
         self._fallback = fallback
 
     def __repr__(self) -> str:
         return f"ProbingHandler({self._fallback!r})"
 
     def publish(self, publication: Publication) -> PutOutcome:
-        """See BaseHandler. Raises UnsupportedFeatureError if the server overwrites and there is no fallback."""
+        """See CommitHandler. Raises UnsupportedFeatureError if the server overwrites and there is no fallback."""
         store, base = publication.store, publication.base
         if self._fallback is not None and not supports_conditional_put(store, base):
             return self._fallback.publish(publication)

@@ -33,7 +33,7 @@ from lancetable.format.paths import (
     manifest_path,
     parse_manifest_name,
 )
-from lancetable.handlers.base import BaseHandler, ManifestLocation, Publication, outcome_by_content
+from lancetable.handlers.base import CommitHandler, ManifestLocation, Publication, outcome_by_content
 from lancetable.store.base import ObjectStore, PutOutcome
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class ExternalManifestStore(Protocol):
         """Remove the row of a version unless its path has changed. Raises StoreError."""
 
 
-class ExternalHandler(BaseHandler):
+class ExternalHandler(CommitHandler):
     """Handler that commits through an external manifest store."""
 
     __slots__ = ("_incomplete", "_sleep", "external")
@@ -203,7 +203,7 @@ class ExternalHandler(BaseHandler):
     # ---- committing -------------------------------------------------------------------------------------------
 
     def publish(self, publication: Publication) -> PutOutcome:
-        """See BaseHandler."""
+        """See CommitHandler."""
         store, base, version, data = publication.store, publication.base, publication.version, publication.data
         final = publication.path
         if is_detached(version):  # a random number without competing writers; a row would look like the newest version

@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from lancetable.errors import CommitConflictError, CommitStateUnknownError, LanceError, StoreError
-from lancetable.handlers.base import BaseHandler, Publication
+from lancetable.handlers.base import CommitHandler, Publication
 from lancetable.store.base import PutOutcome
 
 CommitLock = Callable[[int], AbstractContextManager[Any]]
 
 
-class LockedHandler(BaseHandler):
+class LockedHandler(CommitHandler):
     """Handler that commits inside `with lock(version)`.
 
     A CommitConflictError raised by the lock is passed on. Other exceptions of the lock are raised as StoreError.
@@ -30,7 +30,7 @@ class LockedHandler(BaseHandler):
         return "LockedHandler()"
 
     def publish(self, publication: Publication) -> PutOutcome:
-        """See BaseHandler."""
+        """See CommitHandler."""
         store, path, version = publication.store, publication.path, publication.version
         outcome: PutOutcome | None = None
         try:

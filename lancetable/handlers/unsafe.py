@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 
 from lancetable.errors import StoreError
-from lancetable.handlers.base import BaseHandler, Publication
+from lancetable.handlers.base import CommitHandler, Publication
 from lancetable.store.base import PutOutcome
 
 _warned = False
 
 
-class UnsafeHandler(BaseHandler):
+class UnsafeHandler(CommitHandler):
     """Handler that checks whether the version exists and then writes it. Warns once per process."""
 
     __slots__ = ()
@@ -20,7 +20,7 @@ class UnsafeHandler(BaseHandler):
         return "UnsafeHandler()"
 
     def publish(self, publication: Publication) -> PutOutcome:
-        """See BaseHandler."""
+        """See CommitHandler."""
         global _warned
         if not _warned:
             _warned = True

@@ -134,7 +134,6 @@ class RowIdIndex:
     lows: U64Array  # (p,) least id of each piece
     highs: U64Array  # (p,)
     fragments: tuple[_Fragment, ...]  # first one entry for all fragments without deletions, then those with deletions
-    num_physical_rows: int
     path: str | None = None
 
     @classmethod
@@ -150,7 +149,6 @@ class RowIdIndex:
         runs: list[tuple[int, int, int, int]] = []
         segments: list[tuple[int, int, int, Segment]] = []
         parts: list[_Fragment] = [_Fragment(0, None)]  # for all that have no deletions
-        num_rows = 0
         for fragment_id, sequence, deletions in fragments:
             base, position, index = first(fragment_id), 0, 0
             if deletions is not None:
@@ -163,7 +161,6 @@ class RowIdIndex:
                 elif size:
                     segments.append((index, base, position, segment))
                 position += size
-            num_rows += position
         table = np.array(runs, np.uint64).reshape(-1, 4)
         table = table[np.lexsort((-table[:, 1].astype(np.int64), table[:, 0]))]
         # Runs must be disjoint. The range of rows that were moved overlaps the range of their old fragment.
@@ -184,7 +181,6 @@ class RowIdIndex:
             np.array([piece.low for piece in pieces], np.uint64),
             np.array([piece.high for piece in pieces], np.uint64),
             tuple(parts),
-            num_rows,
             path,
         )
 
@@ -233,16 +229,6 @@ class RowIdIndex:
         ends = np.searchsorted(ascending, self.highs, side="right")
         for number in np.flatnonzero(begins < ends).tolist():
             yield number, int(begins[number]), int(ends[number])
-
-    def get(self, row_id: int) -> int | None:
-        """Return the address of one row; None if no live row has this id."""
-        addresses, found = self.find(np.array([row_id], np.uint64))
-        return int(addresses[0]) if found[0] else None
-
-    def __len__(self) -> int:
-        """Return the number of live rows; loads the deletion vectors of all fragments."""
-        vectors = [fragment.deleted() for fragment in self.fragments]
-        return self.num_physical_rows - sum([len(vector) for vector in vectors if vector is not None])
 
     @property
     def nbytes(self) -> int:

@@ -137,14 +137,6 @@ class RowIdSequence:
                 kept.append(segments_module.build(segment.values()[part]))
         return RowIdSequence(_merge_ranges(kept))
 
-    def select(self, offsets: npt.NDArray[Any]) -> RowIdSequence:
-        """Return the ids of the rows at these offsets, in the order of the offsets."""
-        return RowIdSequence.from_values(self.values()[np.asarray(offsets).astype(np.int64)])
-
-    def extend(self, other: RowIdSequence) -> RowIdSequence:
-        """Return these ids followed by those of `other`; adjacent ranges are merged."""
-        return RowIdSequence(_merge_ranges([*self.segments, *other.segments]))
-
     @classmethod
     def concat(cls, sequences: Iterable[RowIdSequence]) -> RowIdSequence:
         """Concatenate sequences; adjacent ranges are merged."""

@@ -148,10 +148,6 @@ class RowVersionSequence:
         values[np.asarray(offsets).astype(np.int64)] = version
         return RowVersionSequence.from_values(values)
 
-    def select(self, offsets: npt.NDArray[Any]) -> RowVersionSequence:
-        """Return the versions of the rows at these offsets, in the order of the offsets."""
-        return RowVersionSequence.from_values(self.values()[np.asarray(offsets).astype(np.int64)])
-
     def extend(self, other: RowVersionSequence) -> RowVersionSequence:
         """Return these versions followed by those of `other`."""
         return RowVersionSequence(_merge_runs((*self.runs, *other.runs)))

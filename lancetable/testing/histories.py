@@ -1,4 +1,4 @@
-"""Model of a table with all versions and branches in plain Python, for random tests of the whole API."""
+"""Model of a table with its versions and branches in plain Python, for tests with random changes."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ class Line:
 
     @property
     def latest(self) -> int:
-        """The newest version."""
-        return max(self.versions)
+        """The newest version; 0 if there is none."""
+        return max(self.versions, default=0)
 
     @property
     def current(self) -> State:

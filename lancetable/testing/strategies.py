@@ -1,7 +1,6 @@
 """Test data: arrays of every type that can be stored, and hypothesis strategies for schemas, fragments and operations.
 
-`TYPE_CASES` contains each type once. A case generates arrays with a NumPy generator, also for tests without hypothesis.
-`DRAWN` counts the cases that the strategies drew, so that a test can check that each one was drawn:
+`TYPE_CASES` contains each type once. A case generates arrays with a NumPy generator, also for tests without hypothesis:
 
     array = TYPE_CASES["list<int32>"](np.random.default_rng(0), 100, 0.3)
 """
@@ -9,7 +8,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -26,22 +24,15 @@ from lancetable.format.paths import new_data_file_name
 from lancetable.format.schema import Schema
 
 __all__ = [
-    "DRAWN",
     "NULL_FRACTIONS",
     "TYPE_CASES",
     "TypeCase",
-    "arrays",
-    "batches",
-    "columns",
     "data_files",
     "deletion_files",
     "fragments",
     "operations",
     "random_values",
-    "row_slices",
     "schemas",
-    "sorted_offsets",
-    "tables",
     "transactions",
 ]
 
@@ -49,8 +40,6 @@ Builder: TypeAlias = Callable[[np.random.Generator, int, float], pa.Array]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 NULL_FRACTIONS: Final = (0.0, 0.3, 1.0)
-
-DRAWN: Counter[str] = Counter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,16 +227,8 @@ def _few_strings(rng: np.random.Generator, n: int, null_fraction: float) -> pa.A
 def _binaries(
     rng: np.random.Generator, data_type: pa.DataType, n: int, null_fraction: float, mean_size: int = 8
 ) -> pa.Array:
-    mask = _mask(rng, n, null_fraction)
-    sizes = rng.integers(0, 2 * mean_size, n, endpoint=True)
-    sizes[mask] = 0
-    ends = np.concatenate([[0], np.cumsum(sizes)])
-    buffers = [pa.py_buffer(ends.astype(_offset_type(data_type)).tobytes()), pa.py_buffer(rng.bytes(int(ends[-1])))]
-    return pa.Array.from_buffers(data_type, n, [_validity(mask), *buffers])
-
-
-def _offset_type(data_type: pa.DataType) -> str:
-    return "<i8" if pa.types.is_large_binary(data_type) or pa.types.is_large_list(data_type) else "<i4"
+    values = [rng.bytes(size) for size in rng.integers(0, 2 * mean_size, n, endpoint=True)]
+    return pa.array(values, data_type, mask=_mask(rng, n, null_fraction))
 
 
 def _items(rng: np.random.Generator, child: pa.Field, n: int, null_fraction: float) -> pa.Array:
@@ -260,10 +241,11 @@ def _lists(
     mask = _mask(rng, n, null_fraction)
     lengths = rng.integers(0, max_length, n, endpoint=True)
     lengths[mask] = 0
-    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(_offset_type(data_type))
-    items = _items(rng, data_type.value_field, int(ends[-1]), null_fraction)
-    list_class = pa.LargeListArray if pa.types.is_large_list(data_type) else pa.ListArray
-    return list_class.from_arrays(pa.array(ends), items, type=data_type, mask=pa.array(mask) if mask.any() else None)
+    items = _items(rng, data_type.value_field, int(lengths.sum()), null_fraction)
+    is_large = pa.types.is_large_list(data_type)
+    ends = pa.array(np.append(0, np.cumsum(lengths)), pa.int64() if is_large else pa.int32())
+    list_class = pa.LargeListArray if is_large else pa.ListArray
+    return list_class.from_arrays(ends, items, type=data_type, mask=pa.array(mask) if mask.any() else None)
 
 
 def _dictionary(rng: np.random.Generator, data_type: pa.DataType, n: int, null_fraction: float) -> pa.Array:
@@ -375,82 +357,16 @@ TYPE_CASES: Final[Mapping[str, TypeCase]] = {
 
 # ------------------------------------------------------------------------------------------- strategies: Arrow data
 
-_SIZES: Final = st.one_of(st.sampled_from([0, 1, 2, 7, 8, 9, 64, 100]), st.integers(0, 300))
-
-
-def _type_names(names: Sequence[str] | None) -> st.SearchStrategy[str]:
-    return st.sampled_from(sorted(TYPE_CASES) if names is None else list(names))
-
 
 @st.composite
-def columns(
-    draw: st.DrawFn,
-    names: Sequence[str] | None = None,
-    sizes: st.SearchStrategy[int] = _SIZES,
-    column_name: str = "c",
-) -> tuple[pa.Field, pa.Array]:
-    """Draw a field and an array of it. `names` are keys of TYPE_CASES, all by default."""
-    case = TYPE_CASES[draw(_type_names(names))]
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    DRAWN[case.name] += 1
-    return case.field(column_name), case(rng, draw(sizes), draw(st.sampled_from(NULL_FRACTIONS)))
-
-
-def arrays(names: Sequence[str] | None = None, sizes: st.SearchStrategy[int] = _SIZES) -> st.SearchStrategy[pa.Array]:
-    """Return a strategy for arrays of the named cases, all by default."""
-    return columns(names, sizes).map(lambda column: column[1])
-
-
-@st.composite
-def tables(
-    draw: st.DrawFn,
-    names: Sequence[str] | None = None,
-    sizes: st.SearchStrategy[int] = _SIZES,
-    max_columns: int = 4,
-) -> pa.Table:
-    """Draw tables with the columns c0, c1 ... of one up to `max_columns`."""
-    size = st.just(draw(sizes))
-    count = draw(st.integers(1, max_columns))
-    drawn = [draw(columns(names, size, f"c{index}")) for index in range(count)]
-    return pa.table([array for _, array in drawn], schema=pa.schema([field for field, _ in drawn]))
-
-
-def batches(
-    names: Sequence[str] | None = None, sizes: st.SearchStrategy[int] = _SIZES, max_columns: int = 4
-) -> st.SearchStrategy[pa.RecordBatch]:
-    """Return a strategy like `tables` for record batches."""
-    return tables(names, sizes, max_columns).map(
-        lambda table: pa.RecordBatch.from_arrays(
-            [column.combine_chunks() for column in table.columns], schema=table.schema
-        )
-    )
-
-
-@st.composite
-def schemas(draw: st.DrawFn, names: Sequence[str] | None = None, max_columns: int = 5) -> pa.Schema:
+def schemas(draw: st.DrawFn, max_columns: int = 5) -> pa.Schema:
     """Draw Arrow schemas of one to `max_columns` columns, some not nullable, some with metadata."""
     fields = []
     for index in range(draw(st.integers(1, max_columns))):
-        case = TYPE_CASES[draw(_type_names(names))]
-        DRAWN[case.name] += 1
+        case = TYPE_CASES[draw(st.sampled_from(sorted(TYPE_CASES)))]
         metadata = {**case.metadata, **draw(st.dictionaries(_NAMES, st.text(max_size=5), max_size=1))}
         fields.append(case.field(f"c{index}").with_nullable(draw(st.booleans())).with_metadata(metadata or None))
     return pa.schema(fields, metadata=draw(st.dictionaries(_NAMES, st.text(max_size=5), max_size=2)) or None)
-
-
-@st.composite
-def row_slices(draw: st.DrawFn, num_rows: int) -> range:
-    """Draw a contiguous, possibly empty range of `num_rows` rows."""
-    start = draw(st.integers(0, num_rows))
-    return range(start, draw(st.integers(start, num_rows)))
-
-
-@st.composite
-def sorted_offsets(draw: st.DrawFn, num_rows: int) -> npt.NDArray[np.int64]:
-    """Draw distinct ascending row offsets below `num_rows`, possibly none."""
-    if not num_rows:
-        return np.zeros(0, np.int64)
-    return np.array(sorted(draw(st.sets(st.integers(0, num_rows - 1)))), np.int64)
 
 
 # ---------------------------------------------------------------------------------------- strategies: format values
@@ -474,24 +390,24 @@ def data_files(draw: st.DrawFn) -> DataFile:
     return DataFile(new_data_file_name(), tuple(ids), tuple(range(len(ids))), 2, 0, size_bytes, base_id)
 
 
-def deletion_files(max_rows: int = 10) -> st.SearchStrategy[DeletionFile]:
-    """Return a strategy for deletion files of at most `max_rows` rows, some with an unknown count."""
+def deletion_files() -> st.SearchStrategy[DeletionFile]:
+    """Return a strategy for deletion files of at most 10 rows, some with an unknown count."""
     return st.builds(
         DeletionFile,
         kind=st.sampled_from(DeletionKind),
         read_version=_U64,
         id=_U64,
-        num_deleted_rows=_optional(st.integers(1, max_rows)),
+        num_deleted_rows=_optional(st.integers(1, 10)),
         base_id=_optional(st.sampled_from([0, 1])),
     )
 
 
 @st.composite
-def fragments(draw: st.DrawFn, ids: st.SearchStrategy[int] = _U32) -> Fragment:
+def fragments(draw: st.DrawFn) -> Fragment:
     """Draw fragments. Their row id sequences are arbitrary bytes, which code under test must not interpret."""
     physical_rows = draw(st.integers(10, 2**32))
     return Fragment(
-        draw(ids),
+        draw(_U32),
         tuple(draw(st.lists(data_files(), max_size=3))),
         physical_rows,
         draw(_optional(deletion_files())),
@@ -499,12 +415,9 @@ def fragments(draw: st.DrawFn, ids: st.SearchStrategy[int] = _U32) -> Fragment:
     )
 
 
-@st.composite
-def operations(draw: st.DrawFn, kind: str | None = None) -> tx.Operation:
-    """Draw an operation of any kind, or of the kind with this name in the protobuf oneof."""
-    chosen = draw(st.sampled_from(sorted(tx.OPERATIONS))) if kind is None else kind
-    operation: tx.Operation = draw(_OPERATIONS[chosen])
-    return operation
+def operations(kind: str | None = None) -> st.SearchStrategy[tx.Operation]:
+    """Return a strategy for operations of any kind, or of the kind with this name in the protobuf oneof."""
+    return st.one_of(*_OPERATIONS.values()) if kind is None else _OPERATIONS[kind]
 
 
 def transactions() -> st.SearchStrategy[tx.Transaction]:

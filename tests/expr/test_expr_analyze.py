@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lancetable.expr import ZoneValues, columns_of, conjuncts, evaluate, parse_predicate, prune_mask
-from lancetable.expr.analyze.pruning import like_prefix, prefix_end
+from lancetable.expr.analyze.pruning import like_prefix
+from lancetable.file.kernels.varbin import prefix_end
 
 SCHEMA = pa.schema(
     [

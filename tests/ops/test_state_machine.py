@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from lancetable.ops.write.write import WriteOptions
 from lancetable.table.data_files import WriteLimits
 from lancetable.table.manifests import history
 from lancetable.table.version import TableVersion, checkout, latest, open_version
-from lancetable.testing.model import ModelTable, Row
+from lancetable.testing.histories import Line, State, Values
 
 COLUMNS = {"id": pa.int64(), "s": pa.string(), "v": pa.int32(), "l": pa.list_(pa.float32())}
 SCHEMAS = (("id", "s"), ("id", "v", "s"), ("v", "id", "l"))
@@ -38,7 +39,7 @@ ROWS = st.lists(st.fixed_dictionaries(VALUES), max_size=8)
 OURS = st.booleans()
 
 
-def table_of(columns: Sequence[str], rows: Sequence[Row]) -> pa.Table:
+def table_of(columns: Sequence[str], rows: Sequence[Values]) -> pa.Table:
     return pa.table({name: pa.array([row[name] for row in rows], COLUMNS[name]) for name in columns})
 
 
@@ -47,24 +48,42 @@ def read(version: TableVersion) -> list[dict[str, Any]]:
     return found
 
 
+def rows_of(state: State | None) -> list[Values]:
+    assert state is not None
+    return [row.values for row in state.rows]
+
+
 class TableMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.directory = tempfile.mkdtemp(prefix="lancetable-machine-")
         self.uri = str(Path(self.directory) / "t.lance")
-        self.model = ModelTable()
+        self.model = Line()
+        self.uids = itertools.count()
+        self.tags: dict[str, int] = {}
+        # The newest version that replaced all contents. Operations that were prepared before it conflict with it.
+        self.replaced_at = 0
 
     def teardown(self) -> None:
         shutil.rmtree(self.directory)
 
+    def add(self, state: State | None, *, replaces: bool = False) -> None:
+        version = self.model.latest + 1
+        self.model.versions[version] = state
+        if replaces:
+            self.replaced_at = version
+
+    def with_rows(self, state: State, table: pa.Table) -> State:
+        return state.inserted(table.to_pylist(), self.model.latest + 1, self.uids)
+
     @initialize(ours=OURS, columns=st.sampled_from(SCHEMAS), rows=ROWS, v2=OURS)
-    def create(self, ours: bool, columns: tuple[str, ...], rows: list[Row], v2: bool) -> None:
+    def create(self, ours: bool, columns: tuple[str, ...], rows: list[Values], v2: bool) -> None:
         table = table_of(columns, rows)
         if ours:
             write.create(self.uri, table.schema, iter(table.to_batches()), WriteOptions(v2_manifest_paths=v2))
         else:
             lance.write_dataset(table, self.uri, data_storage_version="2.0", enable_v2_manifest_paths=v2)
-        self.model.overwrite(columns, table.to_pylist())
+        self.add(self.with_rows(State(tuple(table.schema), ()), table), replaces=True)
         # Handles that stay open through everything that follows.
         self.handle = open_version(self.uri)
         self.old_handle = self.handle
@@ -74,8 +93,8 @@ class TableMachine(RuleBasedStateMachine):
         return self.handle
 
     @rule(ours=OURS, rows=ROWS, drop=OURS, per_file=st.integers(1, 5))
-    def append(self, ours: bool, rows: list[Row], drop: bool, per_file: int) -> None:
-        columns = self.model.current.columns
+    def append(self, ours: bool, rows: list[Values], drop: bool, per_file: int) -> None:
+        columns = self.model.current.names
         given = [name for name in columns if not (drop and name == "s")]
         table = table_of(given, rows)
         if ours:
@@ -83,33 +102,34 @@ class TableMachine(RuleBasedStateMachine):
             self.handle = write.append(self.newest(), table.schema, iter(table.to_batches()), options)
         else:
             lance.write_dataset(table, self.uri, mode="append", max_rows_per_file=per_file)
-        self.model.append(table.to_pylist())
+        self.add(self.with_rows(self.model.current, table))
 
     @rule(rows=ROWS)
-    def append_through_an_old_handle(self, rows: list[Row]) -> None:
-        columns = self.model.versions[self.old_handle.version].columns
-        table = table_of(columns, rows)
-        fits = self.model.replaced_at <= self.old_handle.version
+    def append_through_an_old_handle(self, rows: list[Values]) -> None:
+        state = self.model.versions[self.old_handle.version]
+        assert state is not None
+        table = table_of(state.names, rows)
+        fits = self.replaced_at <= self.old_handle.version
         try:
             write.append(self.old_handle, table.schema, iter(table.to_batches()))
         except CommitConflictError:
             assert not fits
         else:
             assert fits
-            self.model.append(table.to_pylist())
+            self.add(self.with_rows(self.model.current, table))
 
     @rule()
     def keep_a_handle(self) -> None:
         self.old_handle = self.newest()
 
     @rule(ours=OURS, columns=st.sampled_from(SCHEMAS), rows=ROWS)
-    def overwrite(self, ours: bool, columns: tuple[str, ...], rows: list[Row]) -> None:
+    def overwrite(self, ours: bool, columns: tuple[str, ...], rows: list[Values]) -> None:
         table = table_of(columns, rows)
         if ours:
             self.handle = write.overwrite(self.newest(), table.schema, iter(table.to_batches()))
         else:
             lance.write_dataset(table, self.uri, mode="overwrite")
-        self.model.overwrite(columns, table.to_pylist())
+        self.add(self.with_rows(State(tuple(table.schema), ()), table), replaces=True)
 
     @rule(ours=OURS, bound=st.integers(-6, 21), below=OURS)
     def delete(self, ours: bool, bound: int, below: bool) -> None:
@@ -118,7 +138,10 @@ class TableMachine(RuleBasedStateMachine):
             self.handle, number = delete(self.newest(), predicate)
         else:
             number = lance.dataset(self.uri).delete(predicate)["num_deleted_rows"]
-        assert number == self.model.delete(lambda row: row["id"] < bound if below else row["id"] == bound)
+        current = self.model.current
+        kept = [row for row in current.rows if not (row.values["id"] < bound if below else row.values["id"] == bound)]
+        assert number == len(current.rows) - len(kept)
+        self.add(current.with_rows(kept))
 
     @rule(ours=OURS, data=st.data())
     def restore(self, ours: bool, data: st.DataObject) -> None:
@@ -127,36 +150,36 @@ class TableMachine(RuleBasedStateMachine):
             self.handle = tag_ops.restore(checkout(self.newest(), version))
         else:
             lance.dataset(self.uri, version=version).restore()
-        self.model.restore(version)
+        self.add(self.model.versions[version], replaces=True)
 
     @rule(ours=OURS, name=st.sampled_from("abc"), data=st.data())
     def tag(self, ours: bool, name: str, data: st.DataObject) -> None:
         version = data.draw(st.sampled_from(sorted(self.model.versions)), label="version")
-        known = name in self.model.tags
+        known = name in self.tags
         if ours:
             (tag_ops.update_tag if known else tag_ops.create_tag)(self.newest(), name, version)
         else:
             tags = lance.dataset(self.uri).tags
             (tags.update if known else tags.create)(name, version)
-        self.model.tags[name] = version
+        self.tags[name] = version
 
-    @precondition(lambda self: self.model.tags)
+    @precondition(lambda self: self.tags)
     @rule(ours=OURS, data=st.data())
     def delete_tag(self, ours: bool, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(sorted(self.model.tags)), label="tag")
+        name = data.draw(st.sampled_from(sorted(self.tags)), label="tag")
         if ours:
             tag_ops.delete_tag(self.newest(), name)
         else:
             lance.dataset(self.uri).tags.delete(name)
-        del self.model.tags[name]
+        del self.tags[name]
 
     @rule(data=st.data())
     def old_versions_never_change(self, data: st.DataObject) -> None:
         version = data.draw(st.sampled_from(sorted(self.model.versions)), label="version")
-        expected = list(self.model.versions[version].rows)
+        expected = rows_of(self.model.versions[version])
         assert read(checkout(self.newest(), version)) == expected
         assert lance.dataset(self.uri, version=version).to_table().to_pylist() == expected
-        for name, tagged in self.model.tags.items():
+        for name, tagged in self.tags.items():
             assert open_version(self.uri, name).version == tagged
 
     @invariant()
@@ -166,12 +189,12 @@ class TableMachine(RuleBasedStateMachine):
         expected = self.model.current
         ours, theirs = self.newest(), lance.dataset(self.uri)
         assert ours.version == theirs.version == self.model.latest
-        assert tuple(ours.schema.names) == tuple(theirs.schema.names) == expected.columns
-        assert read(ours) == list(expected.rows)
-        assert theirs.to_table().to_pylist() == list(expected.rows)
+        assert ours.schema.names == theirs.schema.names == expected.names
+        assert read(ours) == rows_of(expected)
+        assert theirs.to_table().to_pylist() == rows_of(expected)
         assert ours.manifest.fragments.num_rows() == theirs.count_rows() == len(expected.rows)
-        assert {name: tag.version for name, tag in tag_ops.list_tags(ours).items()} == self.model.tags
-        assert {name: tag["version"] for name, tag in theirs.tags.list().items()} == self.model.tags
+        assert {name: tag.version for name, tag in tag_ops.list_tags(ours).items()} == self.tags
+        assert {name: tag["version"] for name, tag in theirs.tags.list().items()} == self.tags
         assert [each.version for each in history(ours)] == sorted(self.model.versions)
         theirs.validate()
 

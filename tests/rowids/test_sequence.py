@@ -157,10 +157,8 @@ def test_mask(case, data):
 
 
 @given(sequences(), sequences())
-def test_extend_and_concat(first, second):
-    expected = first[1] + second[1]
-    assert first[0].extend(second[0]).values().tolist() == expected
-    assert RowIdSequence.concat([first[0], second[0]]).values().tolist() == expected
+def test_concat(first, second):
+    assert RowIdSequence.concat([first[0], second[0]]).values().tolist() == first[1] + second[1]
 
 
 @given(sequences(), st.data())
@@ -176,18 +174,11 @@ def test_rechunk(case, data):
         sequence.rechunk([*sizes, 1])
 
 
-@given(sequences(), st.data())
-def test_select(case, data):
-    sequence, ids = case
-    offsets = data.draw(st.lists(st.sampled_from(range(len(ids))))) if ids else []
-    assert sequence.select(np.array(offsets, np.int64)).values().tolist() == [ids[offset] for offset in offsets]
-
-
 def test_touching_ranges_become_one():
-    joined = RowIdSequence.from_range(20, 50).extend(RowIdSequence.from_range(50, 100))
+    joined = RowIdSequence.concat([RowIdSequence.from_range(20, 50), RowIdSequence.from_range(50, 100)])
     assert joined.segments == (Range(20, 100),)
     assert joined.as_range == Range(20, 100)
-    apart = RowIdSequence.from_range(20, 50).extend(RowIdSequence.from_range(0, 20))
+    apart = RowIdSequence.concat([RowIdSequence.from_range(20, 50), RowIdSequence.from_range(0, 20)])
     assert apart.segments == (Range(20, 50), Range(0, 20))
     assert apart.as_range is None
     assert RowIdSequence().as_range == Range(0, 0)

@@ -28,14 +28,13 @@ def test_round_trips(versions):
 
 
 @given(VERSIONS, st.data())
-def test_slice_mask_select(versions, data):
+def test_slice_and_mask(versions, data):
     start = data.draw(st.integers(0, len(versions)))
     end = data.draw(st.integers(start, len(versions) + 2))
     assert of(versions).slice(start, end) == of(versions[start:end])
     offsets = sorted(data.draw(st.sets(st.sampled_from(range(len(versions)))))) if versions else []
     live = [each for offset, each in enumerate(versions) if offset not in offsets]
     assert of(versions).mask(np.array(offsets, np.uint32)) == of(live)
-    assert of(versions).select(np.array(offsets, np.int64)) == of([versions[offset] for offset in offsets])
     changed = [9 if offset in offsets else each for offset, each in enumerate(versions)]
     assert of(versions).with_version(np.array(offsets, np.int64), 9) == of(changed)
 

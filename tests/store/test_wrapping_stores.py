@@ -11,7 +11,7 @@ from lancetable.store import ByteRange, PutOutcome
 from lancetable.store.local import LocalStore
 from lancetable.store.memory import MemoryStore
 from lancetable.testing.conformance import Place, StoreSuite
-from lancetable.testing.stores import CountingStore, FaultyStore, MirrorStore
+from lancetable.testing.stores import CountingStore, FaultyStore
 
 
 class TestCounting(StoreSuite):
@@ -30,26 +30,6 @@ class TestFaultlessFaulty(StoreSuite):
 
     def test_pickled_store_reads_the_same_objects(self) -> None:
         pytest.skip("injected faults are not shared between processes")
-
-
-class TestMirror(StoreSuite):
-    """Local and memory stores that must give equal results in all tests of the suite."""
-
-    @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
-        return MirrorStore((LocalStore(fsync=False), str(tmp_path)), (MemoryStore.private(), "m")), "place"
-
-    def test_pickled_store_reads_the_same_objects(self) -> None:
-        pytest.skip("a mirror cannot be pickled")
-
-    def test_exactly_one_thread_wins_each_key(self) -> None:
-        pytest.skip("two stores may have two winners")
-
-    def test_missing_object_raises_not_found(self) -> None:
-        pytest.skip("the error has the path inside of each store")
-
-    def test_range_past_the_end_reports_the_available_bytes(self) -> None:
-        pytest.skip("the error has the path inside of each store")
 
 
 def test_counting_store_counts_calls_bytes_and_ranges() -> None:
@@ -97,16 +77,3 @@ def test_faulty_store_injects_faults() -> None:
             store.read_all("y")
     store.heal()
     assert store.read_all("y") == b"1"
-
-
-def test_mirror_store_detects_differences() -> None:
-    one, two = MemoryStore.private(), MemoryStore.private()
-    mirror = MirrorStore((one, "a"), (two, "b"))
-    mirror.put("x", b"1")
-    assert mirror.read_all("x") == b"1"
-    two.put("b/x", b"2")
-    with pytest.raises(AssertionError):
-        mirror.read_all("x")
-    two.delete(["b/x"])
-    with pytest.raises(AssertionError):
-        mirror.size("x")

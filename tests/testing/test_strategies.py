@@ -3,12 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lancetable.format.schema import Schema
-from lancetable.testing import strategies
-from lancetable.testing.strategies import DRAWN, NULL_FRACTIONS, TYPE_CASES
+from lancetable.testing.strategies import NULL_FRACTIONS, TYPE_CASES
 
 # Leaf types in the type table of the format. Each must occur in some case, at any depth.
 LEAVES = {
@@ -79,30 +76,3 @@ def test_edge_values_occur():
     assert lists.values.null_count > 0
     assert "" in TYPE_CASES["string"](rng, 500).to_pylist()
     assert TYPE_CASES["int64"](rng, 500).to_numpy().min() == -(2**63)
-
-
-def test_every_case_is_drawn():
-    DRAWN.clear()
-
-    @settings(max_examples=40 * len(TYPE_CASES), database=None, derandomize=True)
-    @given(strategies.columns(sizes=st.just(1)))
-    def draw(column):
-        assert len(column[1]) == 1
-
-    draw()
-    assert set(DRAWN) == set(TYPE_CASES)
-
-
-@given(strategies.tables(), strategies.batches(max_columns=2))
-def test_drawn_tables_and_batches_are_valid(table, batch):
-    table.validate(full=True)
-    batch.validate(full=True)
-
-
-@given(
-    st.integers(0, 20).flatmap(lambda n: st.tuples(st.just(n), strategies.row_slices(n), strategies.sorted_offsets(n)))
-)
-def test_drawn_rows_and_offsets_are_in_range(case):
-    size, rows, offsets = case
-    assert 0 <= rows.start <= rows.stop <= size
-    assert offsets.tolist() == sorted(set(offsets.tolist())) and all(0 <= offset < size for offset in offsets)

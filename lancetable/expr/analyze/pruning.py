@@ -15,6 +15,7 @@ from lancetable.expr.arrow_types import unwrapped_type
 from lancetable.expr.evaluate.operators import NEGATED
 from lancetable.expr.syntax import ast
 from lancetable.expr.syntax.ast import Expr
+from lancetable.file.kernels.varbin import prefix_end
 
 _KERNELS = {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
 
@@ -34,17 +35,6 @@ def like_prefix(pattern: str) -> str:
     prefix = re.match(r"(?:[^%_\\]|\\.|\\$)*", pattern, re.DOTALL)
     assert prefix is not None
     return re.sub(r"\\(.)", r"\1", prefix[0], flags=re.DOTALL)
-
-
-def prefix_end(prefix: str) -> str | None:
-    """Return the smallest string, in UTF-8 order, above all strings that start with `prefix`; None if none exists."""
-    for at in range(len(prefix) - 1, -1, -1):
-        point = ord(prefix[at]) + 1
-        if point == 0xD800:
-            point = 0xE000  # skip the surrogates, which UTF-8 cannot encode
-        if point <= 0x10FFFF:
-            return prefix[:at] + chr(point)
-    return None
 
 
 def _prefix_of(expr: ast.Like | ast.Call) -> str | None:

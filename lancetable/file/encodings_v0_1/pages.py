@@ -18,6 +18,7 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError
 from lancetable.file.fetch import MAPPED, ReadPlan, cluster, join
 from lancetable.file.kernels import varbin
+from lancetable.file.kernels.bitpacking import take_bits
 from lancetable.file.legacy_container import LegacyMetadata, PageRow
 from lancetable.store.base import ByteRange
 
@@ -149,9 +150,7 @@ def fetch_bits(pages: Pages, spans: Spans, gap: int) -> ReadPlan[Any]:
     shifts = (np.cumsum(sizes) - sizes) * 8 + first_bits - (np.cumsum(spans.counts) - spans.counts)
     bit_index = np.repeat(shifts, spans.counts)
     bit_index += np.arange(spans.total)
-    octets = np.frombuffer(data, np.uint8)
-    bits = (octets[bit_index >> 3] >> (bit_index & 7).astype(np.uint8)) & np.uint8(1)
-    return np.packbits(bits, bitorder="little")
+    return take_bits(np.frombuffer(data, np.uint8), bit_index)
 
 
 def offsets_of_runs(

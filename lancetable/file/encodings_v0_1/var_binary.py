@@ -49,7 +49,7 @@ def binary_array(
 
     Raises CorruptFileError if a string is not UTF-8.
     """
-    if pa.types.is_string(data_type) or pa.types.is_large_string(data_type):
+    if varbin.is_string(data_type):
         varbin.check_utf8(offsets, values)
     validity = None
     if nullable and len(offsets) > 1:
@@ -69,8 +69,7 @@ def page_parts(array: pa.Array, position: int) -> tuple[Any, bytes, int]:
     if dtype is None:
         return plain_bytes(array), b"", position
     if array.null_count:
-        is_string = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
-        array = array.fill_null(pa.scalar("" if is_string else b"", array.type))
+        array = array.fill_null(pa.scalar("" if varbin.is_string(array.type) else b"", array.type))
     if len(array) == 0:
         return b"", np.array([position], "<i8").tobytes(), position
     offsets, content = varbin.offsets_of(array).astype("<i8"), array.buffers()[2]

@@ -8,7 +8,7 @@ cached per process.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
@@ -22,6 +22,7 @@ from lancetable.file.container import BufferRef, ColumnPages, Page
 from lancetable.file.custom import PageEncoding, custom_page, on_change, read_custom
 from lancetable.file.fetch import ReadPlan, Rows, Slots, gather, positions
 from lancetable.file.page_rows import page_cuts, split_rows
+from lancetable.format.messages import ProtoMessage, register
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
 if TYPE_CHECKING:
@@ -68,43 +69,31 @@ class ArrayEncoding(Protocol):
         """Build the message of this oneof case."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedMessage:
+class ParsedMessage(ProtoMessage):
     """Base of the dataclasses whose name and fields are those of a message of the format."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        cls.message_class = getattr(pb, cls.__name__, None)
+        super().__init_subclass__()
 
     @classmethod
     def from_proto(cls, message: Any) -> Self:
         """Parse a message. Raises as `from_message`."""
-        return cls(*(_parse_field(message, field.name) for field in fields(cls)))
-
-    def to_proto(self) -> Any:
-        """Build the message."""
-        values = {field.name: _build_field(getattr(self, field.name)) for field in fields(self)}
-        return getattr(pb, type(self).__name__)(**values)
-
-
-def _parse_field(message: Any, name: str) -> Any:
-    value = getattr(message, name)
-    if isinstance(value, pb.Buffer):
-        if not message.HasField(name):
-            raise CorruptFileError(f"a {type(message).__name__} encoding lacks its buffer")
-        return BufferRef(value.buffer_index, value.buffer_type)
-    if isinstance(value, pb.ArrayEncoding):
-        return from_message(value)
-    return value if isinstance(value, int | bytes) else tuple(map(from_message, value))
-
-
-def _build_field(value: Any) -> Any:
-    if isinstance(value, BufferRef):
-        return buffer_message(value)
-    if isinstance(value, tuple):
-        return list(map(to_message, value))
-    return value if isinstance(value, int | bytes) else to_message(value)
+        for field in message.DESCRIPTOR.fields:
+            if field.message_type is pb.Buffer.DESCRIPTOR and not message.HasField(field.name):
+                raise CorruptFileError(f"a {cls.__name__} encoding lacks its buffer")
+        return super().from_proto(message)
 
 
 def buffer_message(ref: BufferRef) -> pb.Buffer:
     """Build the message of a buffer reference."""
     return pb.Buffer(buffer_index=ref.number, buffer_type=pb.Buffer.BufferType.Name(ref.kind))
+
+
+def _buffer_ref(message: pb.Buffer) -> BufferRef:
+    return BufferRef(message.buffer_index, message.buffer_type)
 
 
 ENCODINGS: dict[str, type[ArrayEncoding]] = {}
@@ -128,6 +117,10 @@ def from_message(message: pb.ArrayEncoding) -> ArrayEncoding:
 def to_message(encoding: ArrayEncoding) -> pb.ArrayEncoding:
     """Build the message of an encoding."""
     return pb.ArrayEncoding(**{encoding.oneof_case: encoding.to_proto()})
+
+
+register(pb.Buffer.DESCRIPTOR, _buffer_ref, buffer_message)
+register(pb.ArrayEncoding.DESCRIPTOR, from_message, to_message)
 
 
 def encoding_of(page: Page) -> ArrayEncoding:

@@ -26,8 +26,6 @@ from lancetable.file.fetch import MAPPED, ReadPlan, Slots, cluster, gap_within, 
 from lancetable.file.kernels import general, varbin
 from lancetable.store.base import ByteRange
 
-_STRINGS: Final = frozenset({pa.string().id, pa.large_string().id})
-_MAX_INT32: Final = (1 << 31) - 1
 _MAX_INT64: Final = (1 << 63) - 1
 _BLOCK_ROWS: Final = 32 * 1024  # ends of one write: 256 KiB, more than the writer buffers
 
@@ -101,8 +99,8 @@ class Binary(ParsedMessage):
             data = whole
         validity = None if valid is None else varbin.pack_validity(valid)
         total = int((ends - starts).sum())
-        if dtype.itemsize == 4 and total > _MAX_INT32:
-            raise page.corrupt("the values are too long for their type", f"at most {_MAX_INT32} bytes", total)
+        if dtype.itemsize == 4 and total > varbin.MAX_INT32:
+            raise page.corrupt("the values are too long for their type", f"at most {varbin.MAX_INT32} bytes", total)
         offsets, selected = select_spans(starts, ends, data, dtype)
         return Decoded(len(rows), (offsets, selected), validity)
 
@@ -254,7 +252,7 @@ def select_spans(
 def check_strings(decoded: Decoded, data_type: pa.DataType) -> None:
     """Raise CorruptFileError if a string is not valid UTF-8. Nulls and binaries are not checked."""
     data = decoded.buffers[1]
-    if data_type.id not in _STRINGS or data is None or not data.size:
+    if not varbin.is_string(data_type) or data is None or not data.size:
         return
     offsets = np.frombuffer(decoded.buffers[0], varbin.offset_dtype(data_type), decoded.length + 1)
     try:

@@ -10,7 +10,7 @@ BitpackedForNonNeg.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +22,8 @@ from lancetable.file.encodings_v2_0.base import ParsedMessage
 from lancetable.file.encodings_v2_0.flat import value_width
 from lancetable.file.fetch import ReadPlan, Slots, positions
 from lancetable.file.kernels import bitpacking
+from lancetable.file.kernels.bitpacking import BIT_WORDS
 from lancetable.store.base import ByteRange
-
-_DTYPES: Final[dict[int, np.dtype[Any]]] = {
-    8: np.dtype("u1"),
-    16: np.dtype("<u2"),
-    32: np.dtype("<u4"),
-    64: np.dtype("<u8"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +38,7 @@ class _Packed(ParsedMessage):
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
         bits, width = self.uncompressed_bits_per_value, self.compressed_bits_per_value
-        dtype = _DTYPES.get(bits)
+        dtype = BIT_WORDS.get(bits)
         if dtype is None or bits != value_width(data_type):
             raise page.corrupt(f"wrong value width for {data_type}", f"{value_width(data_type)} bits", bits)
         if width > bits:

@@ -273,7 +273,7 @@ class ListReader(PagedReader):
         offsets = np.zeros(len(starts) + 1, np.int64)
         np.cumsum(ends - starts, out=offsets[1:])
         total = int(offsets[-1])
-        if self._dtype.itemsize == 4 and total > np.iinfo(np.int32).max:
+        if self._dtype.itemsize == 4 and total > varbin.MAX_INT32:
             raise page.corrupt("too many items for 32-bit lists", found=total)
         item_rows: Rows
         if total == int(ends[-1] - starts[0]):
@@ -306,7 +306,7 @@ class ByteListReader(ListReader):
     def _to_binary(self, lists: pa.Array) -> pa.Array:
         validity, ends = lists.buffers()[:2]
         data = lists.values.to_numpy()
-        if pa.types.is_string(self._binary_type) or pa.types.is_large_string(self._binary_type):
+        if varbin.is_string(self._binary_type):
             varbin.check_utf8(np.frombuffer(ends, varbin.offset_dtype(self._binary_type), len(lists) + 1), data)
         buffers = [validity, ends, pa.py_buffer(np.ascontiguousarray(data))]
         return pa.Array.from_buffers(self._binary_type, len(lists), buffers, -1 if validity is not None else 0)

@@ -30,7 +30,6 @@ from lancetable.store.base import ByteRange
 _UNKNOWN: Final = -1
 _NOT_PLAIN: Final = -2
 _MAX_WORD: Final = 64  # common writers align buffers to 64 bytes
-_MAX_INT32: Final = (1 << 31) - 1
 _MAX_ADJUSTMENT: Final = 1 << 63
 
 
@@ -100,7 +99,7 @@ class Scattered:
             stops = np.where(valid, stops, starts)
         dtype = self._dtype
         assert dtype is not None
-        if (stops[:-1] > starts[1:]).any() or (dtype.itemsize == 4 and int((stops - starts).sum()) > _MAX_INT32):
+        if (stops[:-1] > starts[1:]).any() or (dtype.itemsize == 4 and int((stops - starts).sum()) > varbin.MAX_INT32):
             return None
         base = int(starts[0])
         (data,) = yield (ByteRange(base, int(stops[-1])),)

@@ -26,6 +26,7 @@ from lancetable.file.encodings_v2_1.compound import Ready
 from lancetable.file.fetch import ReadPlan, Rows
 from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.levels import LEVEL, Levels
+from lancetable.format.messages import ProtoMessage, register
 from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
@@ -75,14 +76,24 @@ class DecodedRows(NamedTuple):
     num_rows: int
 
 
-class ParsedMessage:
-    """Base of the dataclasses that represent a case of a oneof; their fields are those of the message of that case.
+_MESSAGES: Final[dict[str, Any]] = {
+    "variable_packed_struct.fields": pb.VariablePackedStruct.FieldEncoding,
+} | {
+    field.name: getattr(pb, cast("Any", field.message_type).name)
+    for message in (pb.CompressiveEncoding, pb.PageLayout)
+    for field in message.DESCRIPTOR.fields
+}
 
-    A field with the default None may be absent in the message.
-    """
+
+class ParsedMessage(ProtoMessage):
+    """Base of the dataclasses that represent a case of a oneof; their fields are those of the message of that case."""
 
     __slots__ = ()
     oneof_case: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        cls.message_class = _MESSAGES.get(getattr(cls, "oneof_case", ""))
+        super().__init_subclass__()
 
     @classmethod
     def from_proto(cls, message: Any) -> Self:
@@ -93,30 +104,12 @@ class ParsedMessage:
         if any(isinstance(value, pb.BufferCompression) for _, value in message.ListFields()):
             feature = f"compression inside encoding {cls.oneof_case}"
             raise UnsupportedFeatureError(f"{feature} is not supported", feature=feature)
-        parsed = cls(**{field.name: _parse_field(message, field) for field in dataclasses.fields(cast("Any", cls))})
+        parsed = super().from_proto(message)
         parsed.check()
         return parsed
 
     def check(self) -> None:
         """Raise CorruptFileError if parameters are out of range or do not fit together."""
-
-    def to_proto(self) -> Any:
-        """Return the message of this case."""
-        names = [field.name for field in dataclasses.fields(cast("Any", self))]
-        return _MESSAGES[self.oneof_case](**{name: _build_field(getattr(self, name)) for name in names})
-
-
-def _parse_field(message: Any, field: dataclasses.Field[Any]) -> Any:
-    value = getattr(message, field.name)
-    if field.default is None and not message.HasField(field.name):
-        return None
-    if isinstance(value, pb.CompressiveEncoding | pb.PageLayout):
-        return from_message(value)
-    return value if isinstance(value, int | bytes) else tuple(value)
-
-
-def _build_field(value: Any) -> Any:
-    return to_message(value) if isinstance(value, Compressive | PageLayout) else value
 
 
 class Compressive(ParsedMessage):
@@ -198,15 +191,6 @@ COMPRESSIVE: dict[str, type[Compressive]] = {}
 LAYOUTS: dict[str, type[PageLayout]] = {}
 """Page layouts by name in the oneof. Filled by registry.py; other packages may add entries."""
 
-_MESSAGES: Final[dict[str, Any]] = {
-    "variable_packed_struct.fields": pb.VariablePackedStruct.FieldEncoding,
-} | {
-    field.name: getattr(pb, cast("Any", field.message_type).name)
-    for message in (pb.CompressiveEncoding, pb.PageLayout)
-    for field in message.DESCRIPTOR.fields
-}
-
-
 _ONEOFS: Final[dict[type[Any], tuple[str, str, dict[str, type[Any]]]]] = {
     pb.CompressiveEncoding: ("compression", "encoding", COMPRESSIVE),
     pb.PageLayout: ("layout", "page layout", LAYOUTS),
@@ -231,6 +215,10 @@ def to_message(value: Compressive | PageLayout) -> Any:
     """Return the message of an encoding or layout."""
     message = pb.PageLayout if isinstance(value, PageLayout) else pb.CompressiveEncoding
     return message(**{value.oneof_case: value.to_proto()})
+
+
+for _oneof in _ONEOFS:
+    register(_oneof.DESCRIPTOR, from_message, to_message)
 
 
 @lru_cache(maxsize=256)

@@ -26,20 +26,12 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError
 from lancetable.file.fetch import aligned_buffer, bits_between
 from lancetable.file.kernels import fsst, varbin
+from lancetable.file.kernels.bitpacking import BIT_WORDS, take_bits
 from lancetable.file.kernels.miniblock import join_pieces
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
-WORDS: Final[dict[int, np.dtype[Any]]] = {
-    1: np.dtype("u1"),
-    2: np.dtype("<u2"),
-    4: np.dtype("<u4"),
-    8: np.dtype("<u8"),
-}
-BIT_WORDS: Final = {8 * width: word for width, word in WORDS.items()}
-MAX_INT32: Final = (1 << 31) - 1
 _MAX_EXPANSION: Final = 8  # bytes of the longest symbol, which is one code
-_STRINGS: Final = frozenset({pa.string().id, pa.large_string().id})
 
 
 class Block(Protocol):
@@ -148,10 +140,7 @@ class FixedWidth:
         elif bits % 8 == 0:
             taken = self.rows().take(indices, axis=0).reshape(-1)
         elif bits == 1:
-            octets = np.frombuffer(self.data, np.uint8)
-            taken = np.packbits(
-                (octets[indices >> 3] >> (indices & 7).astype(np.uint8)) & np.uint8(1), bitorder="little"
-            )
+            taken = take_bits(np.frombuffer(self.data, np.uint8), indices)
         else:
             unpacked = np.unpackbits(np.frombuffer(self.data, np.uint8), count=self.length * bits, bitorder="little")
             taken = np.packbits(unpacked.reshape(self.length, bits)[indices], bitorder="little")
@@ -217,11 +206,13 @@ class VariableWidth:
         offsets, data = self.offsets, self.data
         base, end = int(offsets[0]), int(offsets[-1])
         if width != offsets.dtype.itemsize or base:
-            if width == 4 and end - base > MAX_INT32:
-                raise CorruptFileError("values are too long for their type", expected=MAX_INT32, found=end - base)
+            if width == 4 and end - base > varbin.MAX_INT32:
+                raise CorruptFileError(
+                    "values are too long for their type", expected=varbin.MAX_INT32, found=end - base
+                )
             offsets = (offsets - base).astype(np.int32 if width == 4 else np.int64)
             data = memoryview(data)[base:end]
-        if data_type.id in _STRINGS:
+        if varbin.is_string(data_type):
             varbin.check_utf8(offsets, np.frombuffer(data, np.uint8))
         buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
         return pa.Array.from_buffers(data_type, self.length, buffers)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.file.encodings_v2_1 import stats
-from lancetable.file.encodings_v2_1.block import BIT_WORDS, FixedWidth
+from lancetable.file.encodings_v2_1.block import FixedWidth
 from lancetable.file.encodings_v2_1.choose_chunks import chunk_fixed
 from lancetable.file.encodings_v2_1.choose_dictionary import fixed_dictionary
 from lancetable.file.encodings_v2_1.choose_layout import MAX_VALUES, TARGET_BYTES, LeafRows, chunk_layout
@@ -19,6 +19,7 @@ from lancetable.file.encodings_v2_1.encoding_options import NO_OPTIONS
 from lancetable.file.encodings_v2_1.layouts.constant import encode_constant
 from lancetable.file.encodings_v2_1.layouts.fullzip import encode_fullzip_fixed
 from lancetable.file.kernels import native
+from lancetable.file.kernels.bitpacking import BIT_WORDS
 
 _PLAIN_BITS: Final = frozenset({1, 8, 16, 32, 64, 128})
 

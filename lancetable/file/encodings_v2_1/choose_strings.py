@@ -26,6 +26,7 @@ from lancetable.file.encodings_v2_1.compressive.variable import encode_variable,
 from lancetable.file.encodings_v2_1.encoding_options import zstd_level
 from lancetable.file.encodings_v2_1.layouts.constant import encode_constant
 from lancetable.file.encodings_v2_1.layouts.fullzip import encode_fullzip_variable
+from lancetable.file.kernels import varbin
 
 _ZIP_COMPRESSED_BYTES: Final = 32 << 10  # longer values are compressed with zstd
 _MIN_FSST_BYTES: Final = 32 << 10
@@ -98,5 +99,4 @@ def _tries_fsst(spec: LeafSpec, data_type: pa.DataType, content: int, longest: i
         return False
     if spec.options.compression:
         return spec.options.compression == "fsst"
-    is_string = pa.types.is_string(data_type) or pa.types.is_large_string(data_type)
-    return is_string and _MIN_FSST_LENGTH <= longest <= _ZIP_COMPRESSED_BYTES
+    return varbin.is_string(data_type) and _MIN_FSST_LENGTH <= longest <= _ZIP_COMPRESSED_BYTES

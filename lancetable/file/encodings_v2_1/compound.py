@@ -18,8 +18,6 @@ import pyarrow.compute as pc
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.block import (
-    BIT_WORDS,
-    MAX_INT32,
     Block,
     Coded,
     FixedWidth,
@@ -30,6 +28,7 @@ from lancetable.file.encodings_v2_1.block import (
     type_bits,
 )
 from lancetable.file.kernels import native, varbin
+from lancetable.file.kernels.bitpacking import BIT_WORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ class Indices:
         indices = pa.Array.from_buffers(index_type, self.length, [validity, pa.py_buffer(numbers)])
         if pa.types.is_dictionary(data_type):
             return pa.DictionaryArray.from_arrays(indices, self.items, ordered=data_type.ordered, safe=False)
-        self._check_size(numbers, min(limit, MAX_INT32) if offset_bytes(data_type) == 4 else limit)
+        self._check_size(numbers, min(limit, varbin.MAX_INT32) if offset_bytes(data_type) == 4 else limit)
         if native is not None and is_variable(data_type) and self.items.type == data_type and not self.items.null_count:
             offsets_and_data = varbin.take_items(self.items, numbers, validity)
             return pa.Array.from_buffers(data_type, self.length, [validity, *offsets_and_data])
@@ -180,7 +179,7 @@ class Repeated:
         if isinstance(value, VariableWidth):
             value.to_array(data_type, None, limit)  # checks the type, and once that the value is UTF-8
             size, width = len(value.data), offset_bytes(data_type)
-            _check_limit((size + width) * self.length, limit if width == 8 else min(limit, MAX_INT32))
+            _check_limit((size + width) * self.length, limit if width == 8 else min(limit, varbin.MAX_INT32))
             offsets = np.arange(self.length + 1, dtype=f"i{width}") * size
             buffers = [
                 validity,

@@ -29,7 +29,6 @@ from lancetable.file import pool
 from lancetable.file.column_interfaces import ColumnReader, Cursor, RunPlan
 from lancetable.file.container import ColumnPages, FileMetadata, Page
 from lancetable.file.encodings_v2_1.base import DecodedRows, ReadContext
-from lancetable.file.encodings_v2_1.block import MAX_INT32
 from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
 from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
 from lancetable.file.encodings_v2_1.layouts.miniblock import LoadedChunks, MiniBlock
@@ -397,8 +396,8 @@ def _assemble(node: _Node, spines: Sequence[Spine], count: int, depth: int = 0) 
         assert offsets is not None
         num_items = int(offsets[-1])
         if not pa.types.is_large_list(data_type):
-            if num_items > MAX_INT32:
-                raise CorruptFileError("too many items for 32-bit lists", expected=MAX_INT32, found=num_items)
+            if num_items > varbin.MAX_INT32:
+                raise CorruptFileError("too many items for 32-bit lists", expected=varbin.MAX_INT32, found=num_items)
             offsets = offsets.astype(np.int32)
         buffers.append(pa.py_buffer(offsets))
     children = [_assemble(child, spines, num_items, depth + 1) for child in node.children]

@@ -28,6 +28,16 @@ _ROW_ORDER: Final = (0, 4, 2, 6, 1, 5, 3, 7)
 
 UInt = npt.NDArray[Any]  # uint8, uint16, uint32 or uint64
 
+WORDS: Final[dict[int, np.dtype[Any]]] = {size: np.dtype(f"<u{size}") for size in (1, 2, 4, 8)}
+"""Unsigned integers by their size in bytes."""
+BIT_WORDS: Final = {8 * size: word for size, word in WORDS.items()}
+"""Unsigned integers by their size in bits."""
+
+
+def take_bits(octets: npt.NDArray[np.uint8], indices: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+    """Return a bitmap of the selected bits of a bitmap; the lowest bit of a byte is the first."""
+    return np.packbits(octets[indices >> 3] >> (indices & 7).astype(np.uint8) & 1, bitorder="little")
+
 
 def required_width(values: UInt) -> int:
     """Return the bits of the largest of (n,) unsigned values; 0 if all are zero or there are none."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.kernels import miniblock, native, rle
+from lancetable.file.kernels.bitpacking import take_bits
 from lancetable.file.kernels.levels import LEVEL, Levels
 
 Bytes = npt.NDArray[np.uint8]
@@ -78,8 +79,7 @@ def fixed(pieces: Pieces, width: int) -> Bytes:
 def bits(pieces: Pieces) -> Bytes:
     """Select values of one bit, the lowest of a byte first; return a bitmap. Raises the errors of `fixed`."""
     pieces.check((pieces.counts + 7) // 8)
-    octets = pieces.data[pieces.starts + pieces.places // 8]
-    return np.packbits(octets >> (pieces.places % 8).astype(np.uint8) & 1, bitorder="little")
+    return take_bits(pieces.data, 8 * pieces.starts + pieces.places)
 
 
 def inline(pieces: Pieces, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

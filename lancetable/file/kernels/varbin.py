@@ -19,7 +19,9 @@ from lancetable.errors import CorruptFileError
 from lancetable.file.kernels import native
 from lancetable.file.kernels.bitpacking import aligned
 
+MAX_INT32: Final = (1 << 31) - 1
 _BLOCK_ROWS: Final = 16 * 1024
+_STRINGS: Final = frozenset({pa.string().id, pa.large_string().id})
 
 Offsets = npt.NDArray[Any]  # int32 or int64
 
@@ -34,6 +36,11 @@ _OFFSET_DTYPES: Final[dict[int, np.dtype[Any]]] = {
 def offset_dtype(data_type: pa.DataType) -> np.dtype[Any] | None:
     """Return the type of the offsets of a string or binary type, None for other types."""
     return _OFFSET_DTYPES.get(data_type.id)
+
+
+def is_string(data_type: pa.DataType) -> bool:
+    """Return True for strings and large strings."""
+    return data_type.id in _STRINGS
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[Any]:
@@ -186,3 +193,14 @@ def check_utf8(offsets: Offsets, data: npt.NDArray[np.uint8]) -> None:
     first_bytes = used.take(offsets[offsets < end] - start)
     if (first_bytes & np.uint8(0xC0) == 0x80).any():  # 10xxxxxx continues a character
         raise CorruptFileError("a string is not UTF-8")
+
+
+def prefix_end(prefix: str) -> str | None:
+    """Return the smallest string, in UTF-8 order, above all strings that start with `prefix`; None if none exists."""
+    for at in range(len(prefix) - 1, -1, -1):
+        point = ord(prefix[at]) + 1
+        if point == 0xD800:
+            point = 0xE000  # skip the surrogates, which UTF-8 cannot encode
+        if point <= 0x10FFFF:
+            return prefix[:at] + chr(point)
+    return None

@@ -15,7 +15,6 @@ import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from types import TracebackType
 from typing import Final
 
 import numpy as np
@@ -60,9 +59,7 @@ class PartitionedRows:
     def __enter__(self) -> PartitionedRows:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(OSError):  # incomplete files are discarded anyway
             self._open.close()
         if self._directory is not None:

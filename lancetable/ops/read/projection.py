@@ -22,6 +22,7 @@ from lancetable.expr import VIRTUAL_COLUMNS, Expr, columns_of, evaluate, parse_e
 from lancetable.expr.syntax.ast import Column
 from lancetable.expr.typing.column_names import not_found
 from lancetable.file.blobs.descriptor import described, with_bytes
+from lancetable.file.column_interfaces import contains_dictionary
 from lancetable.file.extension import user_array
 from lancetable.format.field_paths import format_path, parse_path
 from lancetable.format.schema import Field, Schema
@@ -289,13 +290,6 @@ def concat_columns(parts: Sequence[ColumnLike], max_copied_bytes: int = _MAX_COP
     if not chunks or contains_dictionary(parts[0].type) or _exceeds(chunks, max_copied_bytes):
         return pa.chunked_array(chunks, type=parts[0].type)
     return pa.concat_arrays(chunks)
-
-
-def contains_dictionary(kind: pa.DataType) -> bool:
-    """Return True if a type is or contains a dictionary type."""
-    if pa.types.is_dictionary(kind):
-        return True
-    return any(contains_dictionary(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _exceeds(chunks: Sequence[pa.Array], max_bytes: int) -> bool:

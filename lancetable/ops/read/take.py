@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, OutOfRangeError
+from lancetable.file.column_interfaces import contains_dictionary
 from lancetable.file.fetch import as_range
 from lancetable.format.fragment import Fragment
 from lancetable.format.row_address import split
@@ -31,7 +32,6 @@ from lancetable.ops.read.projection import (
     Projection,
     assemble,
     concat_columns,
-    contains_dictionary,
     project,
 )
 from lancetable.table.fragments import Selection, dead_rows, read_selections, select, virtual_column

@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -31,7 +31,7 @@ from lancetable.handlers.external import ManifestRow
 from lancetable.handlers.row_stores import MemoryManifestStore
 from lancetable.ops.maintain import compact
 from lancetable.store import memory
-from lancetable.store.base import ByteRange, Capabilities, ObjectMeta, ObjectStore, OnExisting, PutOutcome
+from lancetable.store.base import Capabilities, ObjectMeta, OnExisting, PutOutcome
 from lancetable.store.memory import MemoryStore
 from lancetable.table import clock
 from lancetable.testing.executor import InlineExecutor
@@ -221,15 +221,15 @@ class SimulatedStore(WrappingStore):
             local=False,
         )
 
-    def _call(self, method: str, path: str, ranges: Sequence[ByteRange], act: Callable[[Any, str], T]) -> T:
+    def _call(self, method: str, path: str, arguments: tuple[Any, ...], act: Callable[[], Any]) -> Any:
         task = self.world.scheduler.current()
         return self.world.call(method, path, lambda: self._execute(method, path, act, task))
 
-    def _execute(self, method: str, path: str, act: Callable[[Any, str], T], task: Task | None) -> T:
+    def _execute(self, method: str, path: str, act: Callable[[], Any], task: Task | None) -> Any:
         """Execute the call, set the virtual time of what it wrote, and report a published manifest."""
-        result = act(self.inner, path)
+        result = act()
         if method in ("put", "writer.close") or result is PutOutcome.WON:
-            objects = cast("MemoryStore", self.inner)._space.objects
+            objects = self.inner._space.objects
             if path in objects:
                 moment = datetime.fromtimestamp(self.world.scheduler.now_ns / 1e9, timezone.utc)
                 objects[path] = (objects[path][0], moment)
@@ -240,13 +240,13 @@ class SimulatedStore(WrappingStore):
     def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
         """See ObjectStore. If `shows_rival` is set, a create that loses reads the existing object."""
 
-        def create(store: ObjectStore, at: str) -> PutOutcome:
-            outcome = store.put_if_absent(at, data)
+        def create() -> PutOutcome:
+            outcome: PutOutcome = self.inner.put_if_absent(path, data)
             if outcome is PutOutcome.LOST and self.shows_rival and on_existing is not None:
-                on_existing(bytes(store.read_all(at)))
+                on_existing(bytes(self.inner.read_all(path)))
             return outcome
 
-        return self._call("put_if_absent", path, (), create)
+        return cast("PutOutcome", self._call("put_if_absent", path, (data,), create))
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete objects and report removed manifests. See ObjectStore."""
@@ -261,7 +261,7 @@ class SimulatedStore(WrappingStore):
     ) -> list[ObjectMeta]:
         """Return the names, or with the fault `stale_list` those of one of the last listings. See ObjectStore."""
 
-        def now() -> list[ObjectMeta]:
+        def now() -> Any:
             if self.world.faults.stale_list:
                 self._listings.setdefault(prefix, []).append(self.inner.list_names(prefix, detail=True))
                 del self._listings[prefix][:-3]
@@ -275,12 +275,6 @@ class SimulatedStore(WrappingStore):
             return [meta for meta in listing if meta.name > (start_after or "")][:limit]
 
         return self.world.call("list_names", prefix, now, stale)
-
-    def age(self, path: str, seconds: float) -> None:
-        """Move the modification time of an object into the past."""
-        objects = cast("MemoryStore", self.inner)._space.objects
-        data, modified = objects[path]
-        objects[path] = (data, datetime.fromtimestamp(modified.timestamp() - seconds, timezone.utc))
 
 
 class SimulatedRows:

@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, misplaced
-from lancetable.file.encodings_v2_1.block import BIT_WORDS, Block, FixedWidth
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, even_counts
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, check_flat
 from lancetable.file.kernels import bitpacking, gather, miniblock
-from lancetable.file.kernels.bitpacking import BLOCK_VALUES
+from lancetable.file.kernels.bitpacking import BIT_WORDS, BLOCK_VALUES
 from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import Runs, interleave, padding, runs_of
 

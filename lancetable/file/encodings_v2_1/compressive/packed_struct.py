@@ -32,7 +32,6 @@ from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.variable import Variable
 from lancetable.file.kernels import fullzip
 from lancetable.file.kernels.interleave import Runs, interleave, runs_of, total_sizes
-from lancetable.proto import encodings_v2_1_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +134,6 @@ class VariablePackedStruct(Compressive):
         if (at != ends).any():
             raise CorruptFileError("packed structs are longer than their children")
         return Struct(children, values.length)
-
-    @classmethod
-    def from_proto(cls, message: pb.VariablePackedStruct) -> VariablePackedStruct:
-        return cls(tuple(PackedField.from_proto(field) for field in message.fields))
-
-    def to_proto(self) -> pb.VariablePackedStruct:
-        return pb.VariablePackedStruct(fields=[field.to_proto() for field in self.fields])
 
 
 def _check_room(child_ends: Ints, ends: Ints) -> None:

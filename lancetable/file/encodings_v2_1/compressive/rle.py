@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints
-from lancetable.file.encodings_v2_1.block import BIT_WORDS, Block, FixedWidth
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, even_counts
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, check_flat
 from lancetable.file.kernels import gather, miniblock, rle
+from lancetable.file.kernels.bitpacking import BIT_WORDS
 from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import Runs, runs_of
 

@@ -25,8 +25,6 @@ from lancetable.file.kernels import gather, miniblock, varbin
 from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import Runs, padding, runs_of
 
-_MAX_INT32 = (1 << 31) - 1
-
 
 @dataclass(frozen=True, slots=True)
 class Variable(Compressive):
@@ -59,7 +57,7 @@ class Variable(Compressive):
         offsets = data[2 * word.itemsize : start].view(word)
         if int(offsets[0]) != 0 or int(offsets[-1]) > len(data) - start or (offsets[1:] < offsets[:-1]).any():
             raise CorruptFileError("offsets decrease or exceed their buffer", expected=f"at most {len(data) - start}")
-        signed = np.int32 if int(offsets[-1]) <= _MAX_INT32 else np.int64
+        signed = np.int32 if int(offsets[-1]) <= varbin.MAX_INT32 else np.int64
         return VariableWidth(offsets.astype(signed), data[start:])
 
     def decode_values(self, values: Block, limit: int) -> Block:
