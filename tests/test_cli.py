@@ -214,3 +214,8 @@ def test_progress_bar_is_shown_only_on_a_terminal(ds: lance.LanceDataset) -> Non
     assert json.loads(done.stdout)["fragments_removed"] == 2 and "compact: 100%" in shown
     command[3:] = ["cleanup", ds.uri, "--run", "--json"]
     assert subprocess.run(command, capture_output=True, check=True, timeout=60).stderr == b""
+
+
+def test_fsck_of_a_clean_table_prints_no_empty_table(ds: lance.LanceDataset) -> None:
+    found, _, _ = run("fsck", ds.uri).partition("Not checked:")
+    assert found.split()[:2] == ["versions", "2"] and "kind" not in found
