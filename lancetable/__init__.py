@@ -120,6 +120,7 @@ __all__ = [
 ]
 
 _MISSING = scope.missing_names(scope.MODULE)
+_MISSING_MODULES = scope.missing_names(scope.MODULES)
 
 
 def __getattr__(name: str) -> Any:
@@ -128,8 +129,10 @@ def __getattr__(name: str) -> Any:
     Raises
     ------
     AttributeError
-        If pylance has no such name either.
+        If pylance has no such name either, or for a module that is out of scope.
     """
+    if name in _MISSING_MODULES:
+        raise AttributeError(str(scope.missing_module(f"lancetable.{name}")))
     if name in _MISSING:
         return scope.stub(f"lancetable.{name}", _MISSING[name])
     raise AttributeError(f"module 'lancetable' has no attribute {name!r}")

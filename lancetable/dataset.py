@@ -1420,6 +1420,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If a version to remove is tagged, or the rate limit is less than 1.
         OutOfRangeError
             If `delete_concurrency` is less than 1.
+        StoreError
+            If none of the files could be removed.
 
         Examples
         --------

@@ -122,17 +122,15 @@ def list_transactions(dataset: LanceDataset, /, max_transactions: int = 10) -> l
     return [render(transaction) for transaction in stored if transaction is not None]
 
 
-def show_versions() -> str:
-    """Print and return the versions of lancetable, Python and related packages, the kernels in use, and the extras."""
+def show_versions() -> None:
+    """Print the versions of lancetable, Python and related packages, the kernels in use, and the extras."""
     lines = [f"python       {sys.version.split()[0]} ({platform.system()} {platform.machine()})"]
     lines.extend(f"{name:<12} {installed_version(name)}" for name in PACKAGES)
     lines.append(f"{'kernels':<12} {kernel_report()}")
     for extra, packages in EXTRAS.items():
         absent = [name for name in packages if installed_version(name) == NOT_INSTALLED]
         lines.append(f"{'extra ' + extra:<14} {'missing ' + ', '.join(absent) if absent else 'installed'}")
-    report = "\n".join(lines)
-    print(report)  # noqa: T201  # this function prints on purpose
-    return report
+    print(*lines, sep="\n")  # noqa: T201  # this function prints on purpose
 
 
 def installed_version(package: str) -> str:

@@ -176,6 +176,10 @@ class UnsupportedFeatureError(LanceError, NotImplementedError, OSError, ValueErr
 
 
 class StoreError(LanceError, OSError):
-    """A failure of the storage; the cause is chained."""
+    """A failure of the storage; the cause is chained. `errno` is the number of the system's error, if there was one."""
 
     path: str | None = None
+
+    def __init__(self, message: str = "", errno: int | None = None, **facts: Any) -> None:
+        super().__init__(message, errno=errno, **facts)  # in __dict__, which is pickled
+        self.errno = errno

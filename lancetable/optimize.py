@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from lancetable import scope
 from lancetable.arguments import check_integer
 from lancetable.errors import InvalidInputError
 from lancetable.format.version import FileVersion
@@ -294,6 +295,7 @@ class MigrationMetrics:
     bytes_written: int
 
 
+@scope.fill_gaps(scope.OPTIMIZER)
 class DatasetOptimizer:
     """Maintenance operations of a table, available as `LanceDataset.optimize`."""
 

@@ -258,6 +258,8 @@ class ScannerBuilder:
             setter = SETTERS.get(name)
             if setter is None:
                 raise InvalidInputError(f"Unknown option {name}")
+            if setter in UNSUPPORTED:
+                scope.raise_unsupported(UNSUPPORTED[setter], name=f"argument {name}")
             getattr(self, setter)(value)
         return self
 
@@ -451,6 +453,9 @@ SETTERS = {
     "index_segments": "with_index_segments",
     "full_text_query": "full_text_search",
 }
+
+
+UNSUPPORTED = scope.missing_names(scope.SCANNER_BUILDER)
 
 
 def scan_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:

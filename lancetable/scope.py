@@ -48,6 +48,15 @@ MODULE: _Groups = {
     "catalog providers": "FFILanceTableProvider",
     "CPU feature reports": "simd_info",
 }
+MODULES: _Groups = {
+    "data loaders of PyTorch; use LanceDataset.to_batches": "torch",
+    "data loaders of TensorFlow; use LanceDataset.to_batches": "tf",
+    "data sets of Hugging Face; pass their Arrow table to write_dataset": "hf",
+    "secondary indexes": "indices",
+    "vector search": "vector util",
+    "extension arrays for bfloat16, images and tensors": "arrow",
+}
+OPTIMIZER: _Groups = {"secondary indexes": "optimize_indices"}
 _PROPERTIES = frozenset({"storage_options_accessor"})
 
 
@@ -62,10 +71,19 @@ def raise_unsupported(feature: str, *, name: str = "", planned: bool = False) ->
     UnsupportedFeatureError
         Always.
     """
-    verdict = "planned, but not built yet" if planned else "outside the scope of lancetable"
+    raise UnsupportedFeatureError(_message(feature, name, planned=planned), feature=feature.partition(";")[0])
+
+
+def missing_module(name: str) -> ImportError:
+    """Return the error for the import of a module of pylance that is out of scope, given by its full name."""
+    return ImportError(_message(missing_names(MODULES)[name.rpartition(".")[2]], name), name=name)
+
+
+def _message(feature: str, name: str, *, planned: bool = False) -> str:
+    verdict = "planned, but not built yet" if planned else "outside its scope"
     feature, semicolon, remedy = feature.partition(";")
-    subject = f"{name}: {feature}" if name else feature
-    raise UnsupportedFeatureError(f"{subject} is not supported ({verdict}){semicolon}{remedy}", feature=feature)
+    subject = f"{name}: " if name else ""
+    return f"{subject}lancetable does not support {feature} ({verdict}){semicolon}{remedy}"
 
 
 def reject(feature: str, **arguments: object) -> None:

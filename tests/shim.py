@@ -23,8 +23,9 @@ def aliases() -> dict[str, ModuleType]:
     """Return `lance` and `lance.<module>` for every root module of lancetable."""
     package = importlib.import_module("lancetable")
     found = {"lance": package}
+    hidden = {*HIDDEN, *(f"lancetable.{name}" for name in package.scope.missing_names(package.scope.MODULES))}
     for info in pkgutil.iter_modules(package.__path__, "lancetable."):
-        if info.name not in HIDDEN:
+        if info.name not in hidden:
             found["lance" + info.name[len("lancetable") :]] = importlib.import_module(info.name)
     return found
 

@@ -4,6 +4,7 @@ classes.
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import pytest
 import lancetable as lance
 from lancetable import LanceDataset, LanceOperation, errors
 from lancetable.fragment import write_fragments
+from lancetable.testing.os_faults import failing
 
 VE, OE, TE, OF = ValueError, OSError, TypeError, OverflowError
 TABLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "s": ["a", "b", None]})
@@ -216,6 +218,14 @@ def test_errors_are_caught_like_those_of_pylance(
     if isinstance(error, errors.LanceError):
         again = pickle.loads(pickle.dumps(error))
         assert type(again) is type(error) and str(again) == str(error)
+
+
+def test_the_errno_of_a_store_error_is_that_of_the_system(ds: LanceDataset) -> None:
+    with pytest.raises(errors.StoreError) as caught, failing(1, "EACCES", forever=True):
+        lance.dataset(ds.uri)
+    assert caught.value.errno == errno.EACCES
+    assert pickle.loads(pickle.dumps(caught.value)).errno == errno.EACCES
+    assert errors.StoreError("no system").errno is None
 
 
 def test_exception_of_the_input_iterator_is_raised_and_leaves_no_files(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ GAPS = {
     "dataset.ScannerBuilder": scope.SCANNER_BUILDER,
     "dataset.LanceStats": scope.STATS,
     "dataset.MergeInsertBuilder": scope.MERGE_INSERT,
+    "optimize.DatasetOptimizer": scope.OPTIMIZER,
 }
 # (name, parameter): our default and why it differs.
 OTHER_DEFAULTS = {
@@ -135,9 +136,41 @@ def test_gap_tables_name_only_what_is_missing() -> None:
 
 def test_module_stubs_can_be_imported_and_raise() -> None:
     for name in scope.missing_names(scope.MODULE):
-        with pytest.raises(NotImplementedError, match="outside the scope"):
+        with pytest.raises(NotImplementedError, match="outside its scope"):
             getattr(lancetable, name)()
     assert not hasattr(lancetable, "no_such_name")
+
+
+@pytest.mark.parametrize("name", scope.missing_names(scope.MODULES))
+def test_a_module_that_is_out_of_scope_states_so_when_it_is_imported(name: str) -> None:
+    expected = f"^lancetable.{name}: lancetable does not support .* \\(outside its scope\\)"
+    for statement in (
+        f"import lancetable.{name}",
+        f"from lancetable import {name}",
+        f"from lancetable.{name}.data import x",
+    ):
+        with pytest.raises(ImportError, match=expected):
+            exec(statement)
+    with pytest.raises(AttributeError, match=expected):
+        getattr(lancetable, name)
+
+
+def test_features_in_the_plural_read_correctly(tmp_path: Path) -> None:
+    ds = lancetable.write_dataset(pa.table({"a": [1]}), tmp_path / "t")
+    with pytest.raises(NotImplementedError) as caught:
+        ds.create_index("a", "BTREE")
+    expected = "LanceDataset.create_index: lancetable does not support secondary indexes (outside its scope)"
+    assert str(caught.value) == expected
+    with pytest.raises(NotImplementedError, match=r"^DatasetOptimizer\.optimize_indices: lancetable does not support"):
+        ds.optimize.optimize_indices()
+
+
+@pytest.mark.parametrize("name", ["nearest", "full_text_query"])
+@pytest.mark.parametrize("method", ["scanner", "to_table", "to_batches", "count_rows"])
+def test_a_search_argument_is_named_as_the_caller_wrote_it(tmp_path: Path, method: str, name: str) -> None:
+    ds = lancetable.write_dataset(pa.table({"a": [1]}), tmp_path / "t")
+    with pytest.raises(NotImplementedError, match=f"^argument {name}: lancetable does not support"):
+        getattr(ds, method)(**{name: {"column": "a"}})
 
 
 def test_all_lists_names_that_exist() -> None:

@@ -321,7 +321,7 @@ def cleanup(
 ) -> None:
     """Remove old versions and unreferenced files. Prints each file and the reason; --run removes them.
 
-    Tagged versions and versions that branches depend on are kept. Exit code 2 if files could not be removed.
+    Tagged versions and versions that branches depend on are kept. Exit code 2 if some files could not be removed.
     """
     policy: dict[str, Any] = {
         "older_than": None if older_than is None else parse_duration(older_than),
@@ -381,7 +381,8 @@ def fsck(
 def _show_report(report: checks.Report, output: Output) -> None:
     branch = ["branch"] if any(problem.branch for problem in report.problems) else []
     columns = ["kind", *branch, "version", "path", "detail"]
-    output.table([asdict(problem) for problem in report.problems], columns)
+    if report.problems:
+        output.table([asdict(problem) for problem in report.problems], columns)
     output.facts(
         {
             "versions": report.versions,

@@ -94,7 +94,7 @@ class SyncQueue:
             future.result()
         for path, error in list(self._failed.items()):
             if _covers(prefix, path):
-                raise StoreError(f"{path}: not durable, sync failed: {error.strerror}", path=path) from error
+                raise _not_durable(path, error) from error
         # Sync the directories above the prefix too: creating a table adds an entry to its parent directory.
         self.sync_directories(lambda directory: _covers(prefix, directory) or _covers(directory, prefix))
 
@@ -112,7 +112,7 @@ class SyncQueue:
             try:
                 sync_directory(directory)
             except OSError as error:
-                raise StoreError(f"{directory}: not durable, sync failed: {error.strerror}", path=directory) from error
+                raise _not_durable(directory, error) from error
             with self._lock:
                 # Removed only after the sync, and only if the directory did not change during it. A concurrent thread
                 # may sync the directory a second time, which is cheap, but never returns before it is durable.
@@ -166,3 +166,7 @@ def sync_directory(path: str) -> None:
     finally:
         with contextlib.suppress(OSError):  # nothing was written through it
             os.close(descriptor)
+
+
+def _not_durable(path: str, error: OSError) -> StoreError:
+    return StoreError(f"{path}: not durable, sync failed: {error.strerror}", path=path, errno=error.errno)

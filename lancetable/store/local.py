@@ -536,7 +536,7 @@ def _failure(error: OSError | ValueError, path: str, *, writing: bool = False) -
     if isinstance(error, OSError):
         if isinstance(error, _MISSING_ERRORS) and not writing:
             return missing(path)
-        return StoreError(f"{path}: {error.strerror or error}", path=path)
+        return StoreError(f"{path}: {error.strerror or error}", path=path, errno=error.errno)
     return InvalidInputError(f"invalid path {path!r}: {error}", path=path)
 
 

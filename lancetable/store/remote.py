@@ -106,7 +106,8 @@ class RemoteStore(ObjectStore):
             return error
         if isinstance(error, _MISSING_ERRORS):
             return missing(path)
-        return StoreError(f"{self.uri(path)}: {type(error).__name__}: {self._redact(error)}", path=path)
+        message = f"{self.uri(path)}: {type(error).__name__}: {self._redact(error)}"
+        return StoreError(message, path=path, errno=getattr(error, "errno", None))
 
 
 def first_names(metas: Iterable[ObjectMeta], start_after: str | None, limit: int | None) -> list[ObjectMeta]:

@@ -26,7 +26,7 @@ from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.manifest import Manifest
 from lancetable.format.schema import BLOB_KEY, Field
 from lancetable.table.open_files import file_metadata
-from lancetable.table.row_count_index import physical_rows
+from lancetable.table.row_count_index import check_file_rows, physical_rows
 from lancetable.table.version import TableVersion
 
 Column: TypeAlias = "pa.ChunkedArray | pa.Array"
@@ -199,14 +199,7 @@ class FileLayouts:
         parts = []
         for file_number, fields in template.parts:
             metadata = file_metadata(version, files.files[file_number])
-            if metadata.num_rows != expected:
-                raise CorruptFileError(
-                    f"{version.store.uri(metadata.path)}: {metadata.num_rows} rows in the file, "
-                    f"{expected} in the manifest for fragment {fragment.id}",
-                    path=metadata.path,
-                    expected=expected,
-                    found=metadata.num_rows,
-                )
+            check_file_rows(version, fragment, metadata, expected)
             parts.append(Part(metadata.path, metadata, fields, files.columns[file_number]))
         return Layout(fragment, columns, parts, template.sources, template.direct)
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
+from lancetable.file.container import FileMetadata
 from lancetable.format.fragment import Fragment
 from lancetable.table import deletions
 from lancetable.table.open_files import file_metadata
@@ -22,6 +23,8 @@ from lancetable.table.version import TableVersion
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
 DeletedOffsets: TypeAlias = npt.NDArray[np.uint32]
+
+_MAX_UNVERIFIED_ROWS = 1 << 22
 
 
 class RowCountIndex:
@@ -70,11 +73,30 @@ def row_count_index(version: TableVersion) -> RowCountIndex:
 def physical_rows(version: TableVersion, fragment: Fragment) -> int:
     """Return the number of rows of a fragment, including deleted rows.
 
-    Reads the footer of a data file if the manifest does not store the number.
+    Reads the footer of a data file if the manifest does not store the number, or if it stores a large one, so that
+    callers may allocate memory for each row. Raises CorruptFileError if the numbers differ or neither exists.
     """
-    if fragment.physical_rows:
-        return fragment.physical_rows
-    return file_metadata(version, fragment.files[0]).num_rows if fragment.files else 0
+    recorded = fragment.physical_rows
+    if recorded and (recorded <= _MAX_UNVERIFIED_ROWS or not fragment.files):
+        return recorded
+    if not fragment.files:
+        path = version.location.path
+        raise CorruptFileError(f"{path}: fragment {fragment.id} has neither data files nor a number of rows", path=path)
+    metadata = file_metadata(version, fragment.files[0])
+    check_file_rows(version, fragment, metadata, recorded or metadata.num_rows)
+    return metadata.num_rows
+
+
+def check_file_rows(version: TableVersion, fragment: Fragment, metadata: FileMetadata, expected: int) -> None:
+    """Raise CorruptFileError if a data file of a fragment does not have the expected number of rows."""
+    if metadata.num_rows != expected:
+        raise CorruptFileError(
+            f"{version.store.uri(metadata.path)}: {metadata.num_rows} rows in the file, "
+            f"{expected} in the manifest for fragment {fragment.id}",
+            path=metadata.path,
+            expected=expected,
+            found=metadata.num_rows,
+        )
 
 
 def num_live_rows(version: TableVersion, fragment: Fragment) -> int:

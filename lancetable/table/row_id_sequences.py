@@ -22,7 +22,7 @@ from lancetable.format.schema import Field
 from lancetable.rowids import RowIdIndex, RowIdSequence, RowVersionSequence
 from lancetable.rowids.versions import FIRST_VERSION
 from lancetable.table.open_files import file_metadata
-from lancetable.table.row_count_index import deleted_offsets
+from lancetable.table.row_count_index import deleted_offsets, physical_rows
 
 if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment
@@ -64,9 +64,10 @@ def row_id_sequence(version: TableVersion, fragment: Fragment) -> RowIdSequence:
         raise CorruptFileError(
             f"fragment {fragment.id} has no row ids in a table with stable row ids", path=version.location.path
         )
+    num_rows = fragment.physical_rows or physical_rows(version, fragment)
     return version.cache.computed(
         ("row ids", data),
-        lambda: RowIdSequence.from_bytes(data, fragment.physical_rows, version.location.path),
+        lambda: RowIdSequence.from_bytes(data, num_rows, version.location.path),
         lambda _: 2 * len(data) + 256,
     )
 
@@ -90,9 +91,10 @@ def row_versions_at(
     data = _inline_bytes(version, fragment, versions, "row versions")
     if data is None:
         return np.full(len(offsets), FIRST_VERSION, dtype=np.uint64)
+    num_rows = fragment.physical_rows or physical_rows(version, fragment)
     sequence = version.cache.computed(
         ("row versions", data),
-        lambda: RowVersionSequence.from_bytes(data, fragment.physical_rows, version.location.path),
+        lambda: RowVersionSequence.from_bytes(data, num_rows, version.location.path),
         lambda sequence: 120 * len(sequence.runs) + len(data) + 128,
     )
     return sequence.at(offsets)

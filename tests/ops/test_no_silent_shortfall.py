@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -478,10 +480,30 @@ def test_a_file_that_cannot_be_removed_keeps_no_other(
 def test_a_manifest_that_cannot_be_removed_is_logged_with_what_follows(
     overwritten: lancetable.LanceDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hold(monkeypatch, lambda path: path.endswith(".manifest"))
+    overwritten.insert(ROWS)
+    oldest = overwritten.checkout_version(1).table_version.location.path
+    hold(monkeypatch, lambda path: path == oldest)
     done = overwritten.cleanup_old_versions(timedelta(0))
-    assert (done.failed_deletes, done.old_versions, done.data_files_removed, done.bytes_removed) == (1, 0, 0, 0)
+    assert (done.failed_deletes, done.old_versions, done.data_files_removed) == (1, 1, 0)
     assert "so no other files were removed; run it again" in caplog.text
+
+
+def test_a_cleanup_that_can_remove_nothing_raises_with_the_reason_of_the_system(
+    overwritten: lancetable.LanceDataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real = os.unlink
+
+    def refused(path: str, **more: Any) -> None:
+        if str(path).endswith(".manifest"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        real(path, **more)
+
+    monkeypatch.setattr(os, "unlink", refused)
+    before = sorted((tmp_path / "t").rglob("*"))
+    with pytest.raises(StoreError, match=r"manifest: Permission denied") as caught:
+        overwritten.cleanup_old_versions(timedelta(0))
+    assert caught.value.errno == errno.EACCES
+    assert sorted((tmp_path / "t").rglob("*")) == before
 
 
 def test_a_failing_automatic_cleanup_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

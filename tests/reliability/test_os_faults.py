@@ -24,7 +24,7 @@ import pytest
 
 import lancetable
 from lancetable import LanceOperation
-from lancetable.errors import CommitStateUnknownError, LanceError, NotFoundError
+from lancetable.errors import CommitStateUnknownError, LanceError, NotFoundError, StoreError
 from lancetable.testing.os_faults import FAULTS, failing, may_meet
 
 MORE = pa.table({"id": pa.array([10, 11], pa.int64()), "s": ["k", "l"]})
@@ -150,6 +150,8 @@ def run(act: Callable[[str], Any], uri: str, fail_at: int, fault: str, forever: 
         except LanceError as error:
             ran.error = error
             ran.error.__traceback__ = None  # frames hold writers that are closed when they go
+            if isinstance(error, StoreError):
+                assert error.errno or fault == "SHORT", repr(error)
         ran.made, ran.failed = list(calls.made), list(calls.failed)
     assert len(os.listdir("/proc/self/fd")) == descriptors
     assert threading.active_count() == threads
@@ -265,7 +267,7 @@ def test_signals_interrupt_nothing(tmp_path: Path) -> None:
 
 
 NO_ROOM = """
-import os, resource, signal, sys
+import errno, os, resource, signal, sys
 import pyarrow as pa, lancetable
 from lancetable.errors import LanceError
 
@@ -289,7 +291,7 @@ for act in (
         act()
         print("done")
     except LanceError as error:
-        print(type(error).__name__)
+        print(type(error).__name__, errno.errorcode.get(error.errno))
         print(error, file=sys.stderr)
 table.delete("id = 1")  # this file is small enough
 print(table.version)
@@ -305,7 +307,7 @@ def test_a_disk_without_room(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", NO_ROOM, uri]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == ["StoreError"] * 5 + ["2"]
+    assert done.stdout.splitlines() == ["StoreError EFBIG"] * 5 + ["2"]
     assert lancetable.dataset(uri).to_table()["id"].to_pylist() == [0, 2]
     left = sorted(path.name for path in tmp_path.rglob("*") if path.is_file() and "t.lance/" not in str(path))
     assert left == [], left

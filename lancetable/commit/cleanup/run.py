@@ -65,14 +65,14 @@ def run_cleanup(
     Returns
     -------
     CleanupStats
-        Files that cannot be removed are counted, and left to the next cleanup.
+        Files that cannot be removed are counted, and left to the next cleanup, if others were removed.
 
     Raises
     ------
     CorruptFileError
         If a manifest is damaged.
     StoreError
-        If the store fails.
+        If the store fails, or none of the files could be removed.
     """
     stats = CleanupStats()
     limiter = _RateLimiter(deletes_per_second)
@@ -195,21 +195,30 @@ def _remove(
     limiter: _RateLimiter,
     removed: Callable[[Sequence[CleanupCandidateFile]], None],
 ) -> None:
-    """Remove files in batches, count them in `stats`, and log the counts so far."""
+    """Remove files in batches, count them in `stats`, and log the counts so far.
+
+    Raises the first error if no file could be removed.
+    """
+    failure: LanceError | None = None
     for start in range(0, len(files), limiter.batch_size):
         batch = files[start : start + limiter.batch_size]
         limiter.wait(len(batch))
-        removed_files = _remove_batch(version, batch)
+        removed_files, error = _remove_batch(version, batch)
+        failure = failure or error
         for file in removed_files:
             count_file(stats, file)
         stats.failed_deletes += len(batch) - len(removed_files)
         if removed_files:
             removed(removed_files)
     logger.info("cleanup of %s at version %d: %s", version.uri, version.version, stats)
+    if failure is not None and stats.failed_deletes == len(files) and not stats.old_versions:
+        raise failure
 
 
-def _remove_batch(version: TableVersion, files: list[CleanupCandidateFile]) -> list[CleanupCandidateFile]:
-    """Remove files and return those that were removed.
+def _remove_batch(
+    version: TableVersion, files: list[CleanupCandidateFile]
+) -> tuple[list[CleanupCandidateFile], LanceError | None]:
+    """Remove files and return those that were removed, and the first error.
 
     A store stops at the first file that it cannot remove. A batch that fails is therefore split in half until the files
     that cannot be removed are isolated; otherwise one of them would block the rest of its batch in every cleanup.
@@ -236,4 +245,4 @@ def _remove_batch(version: TableVersion, files: list[CleanupCandidateFile]) -> l
             len(files),
             failure,
         )
-    return removed
+    return removed, failure

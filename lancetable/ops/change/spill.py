@@ -129,6 +129,7 @@ class PartitionedRows:
                 f"{where}: spilling rows that exceed the memory budget failed: {error}. Set TMPDIR to a "
                 f"directory with more space, or increase {_BUDGET_VARIABLE}",
                 path=where,
+                errno=error.errno,
             ) from error
 
     def _path(self, part: int) -> str:
