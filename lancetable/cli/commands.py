@@ -18,6 +18,7 @@ from lancetable.dataset import LanceDataset
 from lancetable.ops.maintain.commit_probe import probe as run_probe
 from lancetable.ops.maintain.migrate import rename_manifests
 from lancetable.optimize import Compaction
+from lancetable.store.open import with_untrusted
 
 VERSION_COLUMNS = ("version", "committed", "operation", "rows", "fragments", "data_files", "data_bytes", "tags")
 
@@ -58,9 +59,16 @@ class UriCommand(click.Command):
                 callback=parse_options,
                 help="Storage option as key=value; may be repeated.",
             ),
+            click.Option(["--untrusted"], is_flag=True, help="Refuse paths out of the table; apply strict limits."),
             click.Option(["--json", "output"], is_flag=True, callback=select_output, help="Print JSON."),
         ]
         super().__init__(params=[*common, *params], **kwargs)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Pass --untrusted on as a storage option."""
+        rest = super().parse_args(ctx, args)
+        ctx.params["storage_options"] = with_untrusted(ctx.params["storage_options"], ctx.params.pop("untrusted"))
+        return rest
 
 
 class TableCommand(UriCommand):
