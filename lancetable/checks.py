@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from lancetable.ops.maintain.fsck import check as checks
 from lancetable.ops.maintain.fsck.report import NotChecked, Problem, Report
 from lancetable.progress import ProgressLike, tracked
+from lancetable.store.open import with_untrusted
 
 __all__ = ["NotChecked", "Problem", "Report", "fsck"]
 
@@ -19,6 +20,7 @@ def fsck(
     deep: bool = False,
     storage_options: Mapping[str, str] | None = None,
     progress: ProgressLike = None,
+    untrusted: bool = False,
 ) -> Report:
     """Check a whole table: every version, every file that a version references, and the branches.
 
@@ -39,6 +41,9 @@ def fsck(
     progress
         A callback that receives `Progress` records of data files, rows and bytes, or True for a progress bar. The rows
         of a file count once for each of its columns.
+    untrusted
+        Check a table from a source that you do not trust, see `dataset`. What is refused is a problem of the kind
+        `refused`, which a repair does not change.
 
     Returns
     -------
@@ -59,5 +64,6 @@ def fsck(
     >>> lancetable.fsck("flights.lance", deep=True).is_clean
     True
     """
+    options = with_untrusted(storage_options, untrusted)
     with tracked(progress, "fsck") as tracker:
-        return checks.fsck(uri, repair=repair, deep=deep, storage_options=storage_options, tracker=tracker)
+        return checks.fsck(uri, repair=repair, deep=deep, storage_options=options, tracker=tracker)

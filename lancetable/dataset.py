@@ -68,6 +68,7 @@ from lancetable.schema import LanceSchema, as_text
 from lancetable.session import Session
 from lancetable.sql import SqlQueryBuilder
 from lancetable.store import io_stats
+from lancetable.store.open import with_untrusted
 from lancetable.table import manifests
 from lancetable.table.cache import TableCache
 from lancetable.table.version import TableVersion, checkout, latest, open_location, open_version
@@ -163,6 +164,8 @@ def dataset(
     namespace_client: Any = None,
     table_id: list[str] | None = None,
     base_store_params: dict[str, dict[str, str]] | None = None,
+    *,
+    untrusted: bool = False,
 ) -> LanceDataset:
     """Open a table at its newest version, at a version or tag, or as of a time.
 
@@ -189,6 +192,11 @@ def dataset(
         Accepted for compatibility, without effect.
     namespace_client, table_id, base_store_params
         Not supported; raise UnsupportedFeatureError if given.
+    untrusted
+        Open a table from a source that you do not trust. Paths that lead out of `uri` raise UntrustedPathError: base
+        paths, as in shallow clones and in a branch that is opened without its table, and symbolic links of a local
+        disk. Strict limits apply, see docs/reliability.md. The setting is the storage option `untrusted`, and applies
+        to all versions and branches, to fragments and to pickled copies.
 
     Returns
     -------
@@ -201,6 +209,8 @@ def dataset(
         If the table, version or tag does not exist. All are ValueError and FileNotFoundError.
     CorruptFileError, UnsupportedFeatureError, StoreError
         If the manifest cannot be read, needs a newer reader, or the storage failed.
+    UntrustedPathError, LimitError
+        If the table is refused because it is untrusted.
     InvalidInputError
         If `uri` is missing or `asof` is not a valid time.
 
@@ -224,6 +234,7 @@ def dataset(
         session=session,
         base_store_params=base_store_params,
         asof=None if asof is None or version is not None else parse_asof(asof),
+        untrusted=untrusted,
     )
 
 
@@ -266,6 +277,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         base_store_params: dict[str, dict[str, str]] | None = None,
         *,
         asof: datetime | None = None,
+        untrusted: bool = False,
     ) -> None:
         scope.reject("catalog lookup", namespace_client=namespace_client, table_id=table_id)
         scope.reject("several stores for one table", base_store_params=base_store_params)
@@ -280,7 +292,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             uri_text(uri),
             None if version is None else parse_reference(version),
             asof=asof,
-            storage_options=storage_options,
+            storage_options=with_untrusted(storage_options, untrusted),
             commit_lock=commit_lock,
             cache=cache,
         )

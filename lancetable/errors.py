@@ -18,7 +18,9 @@
     │   └── RetryableCommitConflictError   run the same operation again on the new version
     ├── CommitStateUnknownError        may be committed: check before retrying, delete nothing
     ├── CleanupError                   tagged versions prevent the cleanup
+    ├── UntrustedPathError             a path of a table opened with untrusted=True leads out of its root
     ├── CorruptFileError               the bytes violate the format
+    │   └── LimitError                 content above a limit of reading
     ├── UnsupportedFeatureError        a newer flag, version or encoding, or a feature that is not implemented
     └── StoreError                     the storage failed; the cause is chained
 
@@ -45,6 +47,7 @@ __all__ = [
     "InvalidSchemaError",
     "InvalidSqlError",
     "LanceError",
+    "LimitError",
     "NotFoundError",
     "OutOfRangeError",
     "RefNotFoundError",
@@ -52,6 +55,7 @@ __all__ = [
     "SchemaMismatchError",
     "StoreError",
     "UnsupportedFeatureError",
+    "UntrustedPathError",
     "VersionNotFoundError",
 ]
 
@@ -167,6 +171,22 @@ class CorruptFileError(LanceError, OSError, ValueError):
     offset: int | None = None
     expected: object = None
     found: object = None
+
+
+class LimitError(CorruptFileError):
+    """Content that exceeds the limit of reading named `limit`, such as "page_bytes"; see docs/reliability.md."""
+
+    limit: str | None = None
+
+
+class UntrustedPathError(LanceError, PermissionError, ValueError):
+    """A path that leads out of the root of a table opened with `untrusted=True`.
+
+    `place` is the manifest, link or request that names it.
+    """
+
+    path: str | None = None
+    place: str | None = None
 
 
 class UnsupportedFeatureError(LanceError, NotImplementedError, OSError, ValueError):

@@ -20,6 +20,7 @@ from lancetable.fragment import LanceFragment
 from lancetable.ops.maintain.commit_probe import probe as run_probe
 from lancetable.ops.maintain.migrate import plan_migration, rename_manifests
 from lancetable.optimize import Compaction
+from lancetable.store.open import with_untrusted
 from lancetable.table import manifests
 from lancetable.table.version import uri_of_branch
 
@@ -73,9 +74,16 @@ class UriCommand(click.Command):
             click.Option(
                 ["--option", "-o", "storage_options"], multiple=True, callback=parse_options, help=OPTION_HELP
             ),
+            click.Option(["--untrusted"], is_flag=True, help="Refuse paths out of the table; apply strict limits."),
             click.Option(["--json", "output"], is_flag=True, callback=select_output, help="Print JSON."),
         ]
         super().__init__(params=[*common, *params], **kwargs)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Pass --untrusted on as a storage option."""
+        rest = super().parse_args(ctx, args)
+        ctx.params["storage_options"] = with_untrusted(ctx.params["storage_options"], ctx.params.pop("untrusted"))
+        return rest
 
 
 class TableCommand(UriCommand):

@@ -40,7 +40,7 @@ def describe_compression(uri: str, storage_options: Mapping[str, str] | None = N
     `ratio` is file bytes divided by Arrow bytes, or None if there are none. `encodings` maps each encoding to its
     number of pages. Raises NotFoundError, CorruptFileError, UnsupportedFeatureError, InvalidInputError.
     """
-    store, file_path = open_store(uri, storage_options)
+    store, file_path = open_store(uri, storage_options, is_file=True)
     metadata = open_data_file(store, file_path, size=size_of(store, file_path, uri))
     ids, columns = number_columns(metadata.schema, metadata.version)
     column_of_field = dict(zip(ids, columns))

@@ -136,7 +136,7 @@ def describe_file(uri: str, storage_options: Mapping[str, str] | None = None) ->
 
     Raises NotFoundError, CorruptFileError, UnsupportedFeatureError, InvalidInputError.
     """
-    store, path = open_store(uri, storage_options)
+    store, path = open_store(uri, storage_options, is_file=True)
     size_bytes = size_of(store, path, uri)
     metadata = open_data_file(store, path, size=size_bytes)
     paths = {

@@ -53,7 +53,7 @@ from lancetable.format.schema import Field, Schema
 from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.proto import encodings_v2_0_pb2, encodings_v2_1_pb2
 from lancetable.store.base import ObjectStore
-from lancetable.store.open import open_store
+from lancetable.store.open import open_store, with_untrusted
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -222,11 +222,16 @@ class LanceFileReader:
         Names of the columns to read, dotted for nested fields. All columns by default.
     namespace_client, table_id
         Not supported; must be None.
+    untrusted
+        Read a file from a source that you do not trust: refuse a symbolic link that leads out of the directory of the
+        file, and apply the strict limits in docs/reliability.md.
 
     Raises
     ------
     NotFoundError
         If the file does not exist.
+    UntrustedPathError, LimitError
+        If the file is refused because it is untrusted.
     ColumnNotFoundError
         If a column does not exist.
     InvalidInputError
@@ -257,10 +262,12 @@ class LanceFileReader:
         *,
         namespace_client: Any = None,
         table_id: Any = None,
+        untrusted: bool = False,
         _inner_reader: tuple[ObjectStore, str] | None = None,
     ) -> None:
         _refuse_namespace(namespace_client, table_id)
-        self._store, self._path = _inner_reader or open_store(path, storage_options)
+        options = with_untrusted(storage_options, untrusted)
+        self._store, self._path = _inner_reader or open_store(path, options, is_file=True)
         self._meta = open_data_file(self._store, self._path)
         schema = self._meta.schema
         self._columns = column_map(schema, self._meta.version)

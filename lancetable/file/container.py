@@ -28,6 +28,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from lancetable.errors import CorruptFileError, InvalidInputError, LanceError, UnsupportedFeatureError
+from lancetable.file.limits import ReadLimits
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import FileVersion
 from lancetable.lazy import lazy_property
@@ -42,20 +43,6 @@ STATISTICS_KEY: Final = "lancetable:statistics"
 _FOOTER: Final = struct.Struct("<QQQIIHH4s")
 LEGACY_FOOTER: Final = struct.Struct("<QHH4s")  # position of the metadata, version, magic
 _ENTRY: Final = struct.Struct("<QQ")
-_MAX_ROWS: Final = 1 << 62  # the sum of two row counts fits into 63 bits
-
-
-@dataclass(frozen=True, slots=True)
-class ReadLimits:
-    """Limits on the resources that reading an untrusted file may use.
-
-    `page_bytes` bounds the memory of one decoded page. It does not apply to pages returned as slices of the file.
-    """
-
-    page_bytes: int = 2 << 30
-
-
-DEFAULT_LIMITS: Final = ReadLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +109,8 @@ class Page:
     def check_memory(self, size_bytes: int) -> None:
         """Raise CorruptFileError if decoding the page needs more memory than the limit allows."""
         if size_bytes > self.limits.page_bytes:
-            raise self.corrupt(
-                "the decoded page needs too much memory", f"at most {self.limits.page_bytes} bytes", size_bytes
-            )
+            what = f"the decoded page needs too much memory, {size_bytes} bytes"
+            self.raise_located(CorruptFileError(what, limit="page_bytes", found=size_bytes))
 
     def corrupt(self, what: str, expected: object = None, found: object = None) -> CorruptFileError:
         """Return a CorruptFileError for this page; the caller raises it."""
@@ -143,6 +129,8 @@ class Page:
             raise error
         if isinstance(error, UnsupportedFeatureError):
             raise self.unsupported(str(error.feature)) from error
+        if error.__dict__.get("limit") is not None:
+            raise self.limits.exceeded("page_bytes", f"{self.path}: {self._place}: {error}", self.path) from error
         raise self.corrupt(str(error)) from error
 
     @property
@@ -166,6 +154,7 @@ class ColumnPages:
         self.file = file
         self.index = index
         self.buffers = file.checked_ranges(message.buffer_offsets, message.buffer_sizes)
+        file.limits.check("metadata_entries", len(message.pages), file.path, f"pages of column {index}")
         self._message = message
         self._messages = [(number, page) for number, page in enumerate(message.pages) if page.length]
         encodings = [message.encoding, *(page.encoding for _, page in self._messages)]
@@ -177,8 +166,7 @@ class ColumnPages:
         # The first row of each page, then num_rows.
         self.start_list = list(accumulate((page.length for _, page in self._messages), initial=0))
         self.num_rows = self.start_list[-1]
-        if self.num_rows > _MAX_ROWS:
-            raise file.corrupt(f"column {index} has an impossible number of rows", found=self.num_rows)
+        file.limits.check("file_rows", self.num_rows, file.path, f"rows in column {index}")
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -289,12 +277,15 @@ class FileMetadata:
 
     @property
     def statistics_index(self) -> int | None:
-        """Number of the global buffer that stores the statistics, or None if the file has none."""
+        """Number of the global buffer that stores the statistics, or None if the file has none of a permitted size."""
         value = self._descriptor.schema.metadata.get(STATISTICS_KEY)
         if value is None or not value.isdigit() or len(value) > 9:
             return None
         index = int(value)
-        return index if 1 <= index < len(self.global_buffers) else None
+        if not 1 <= index < len(self.global_buffers):
+            return None
+        start, end = self.global_buffers[index]
+        return index if end - start <= self.limits.metadata_bytes else None
 
     def column(self, index: int) -> ColumnPages:
         """Return the pages of one column.
@@ -496,8 +487,8 @@ def parse_metadata(
     buffers = _parse_table(tail, footer.buffer_table_position, footer.num_global_buffers)
     message = file_pb2.FileDescriptor()
     parse_message(message, bytes(descriptor), tail.path, buffers[0].start)
-    if message.length > _MAX_ROWS:
-        raise tail.corrupt("impossible number of rows", found=message.length)
+    limits.check("metadata_entries", len(message.schema.fields), tail.path, "fields")
+    limits.check("file_rows", message.length, tail.path, "rows")
     # Copy the bytes: a slice would keep the whole file mapped as long as the FileMetadata is cached.
     metadata = bytes(tail.between(metadata_start, table_start))
     return FileMetadata(tail.path, tail.size_bytes, footer, tuple(buffers), columns, message, metadata, limits, content)

@@ -32,10 +32,10 @@ from lancetable.file.container import (
     FileMetadata,
     FileTail,
     Footer,
-    ReadLimits,
     corrupt_file,
     parse_message,
 )
+from lancetable.file.limits import ReadLimits
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
 from lancetable.lazy import lazy_property

@@ -23,12 +23,10 @@ from lancetable.errors import OutOfRangeError, SchemaMismatchError, UnsupportedF
 from lancetable.file import pool
 from lancetable.file.column_interfaces import ColumnReader, Cursor, Family, RunPlan, contains_dictionary
 from lancetable.file.container import (
-    DEFAULT_LIMITS,
     FileMetadata,
     FileTail,
     IndirectEncodings,
     ReaderCache,
-    ReadLimits,
     descriptor_range,
     parse_footer,
     parse_metadata,
@@ -51,6 +49,7 @@ from lancetable.file.fetch import (
     run_each,
 )
 from lancetable.file.legacy_container import metadata_range, parse_legacy
+from lancetable.file.limits import ReadLimits, limits_of
 from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion
 from lancetable.store.base import ObjectStore
@@ -85,7 +84,7 @@ Arrays: TypeAlias = "pa.Array | pa.ChunkedArray"
 
 
 def open_data_file(
-    store: ObjectStore, path: str, *, size: int | None = None, limits: ReadLimits = DEFAULT_LIMITS
+    store: ObjectStore, path: str, *, size: int | None = None, limits: ReadLimits | None = None
 ) -> FileMetadata:
     """Read the metadata of a data file, usually in one or two requests.
 
@@ -98,7 +97,7 @@ def open_data_file(
     size
         Size of the file in bytes. None requests it from the store.
     limits
-        Limits for reading the file.
+        Limits for reading the file; those of the store by default.
 
     Raises
     ------
@@ -111,23 +110,26 @@ def open_data_file(
     """
     if size is None:
         size = store.size(path)
+    limits = limits or limits_of(store)
     content = store.read_all(path, size) if size <= TAIL_BYTES else None
     tail = FileTail(path, size, store.read(path, size - TAIL_BYTES, size) if content is None else content)
     footer = parse_footer(tail)
     family_of(footer.version, path)
     if footer.version.is_legacy:
         while (location := metadata_range(footer, tail)).start < tail.start:
-            tail = _extend_tail(store, tail, location.start)
+            tail = _extend_tail(store, tail, location.start, limits)
         return parse_legacy(tail, footer, limits, content)
     if footer.column_metadata_position < tail.start:
-        tail = _extend_tail(store, tail, footer.column_metadata_position)
+        tail = _extend_tail(store, tail, footer.column_metadata_position, limits)
     start, end = descriptor_range(footer, tail)
+    limits.check("metadata_bytes", end - start, path, "bytes of the schema")
     descriptor = store.read(path, start, end) if start < tail.start else tail.between(start, end)
     return parse_metadata(tail, descriptor, footer, limits, content)
 
 
-def _extend_tail(store: ObjectStore, tail: FileTail, start: int) -> FileTail:
-    """Extend `tail` back to position `start`."""
+def _extend_tail(store: ObjectStore, tail: FileTail, start: int, limits: ReadLimits) -> FileTail:
+    """Extend `tail` back to position `start`. Raises LimitError if it is too long."""
+    limits.check("metadata_bytes", tail.size_bytes - start, tail.path, "bytes of metadata")
     if store.capabilities.local:
         return tail._replace(data=store.read(tail.path, start, tail.size_bytes))
     return tail._replace(data=memoryview(b"".join((store.read(tail.path, start, tail.start), tail.data))))

@@ -59,11 +59,16 @@ class WriterVersion(ProtoMessage):
 class FragmentList(Sequence[Fragment]):
     """The fragments of a manifest, converted on access. The order is that of the manifest, usually by id."""
 
-    __slots__ = ("_cached", "_ids", "_messages", "_order", "_row_counts", "_trust_row_counts")
+    __slots__ = ("_cached", "_ids", "_messages", "_order", "_path", "_row_counts", "_trust_row_counts")
 
-    def __init__(self, messages: Sequence[table_pb2.DataFragment], *, trust_row_counts: bool = True) -> None:
-        """Wrap the messages. If `trust_row_counts` is False, the recorded row counts are ignored as unreliable."""
-        self._messages = messages
+    def __init__(
+        self, messages: Sequence[table_pb2.DataFragment], *, trust_row_counts: bool = True, path: str | None = None
+    ) -> None:
+        """Wrap the messages of the manifest at `path`.
+
+        If `trust_row_counts` is False, the recorded row counts are ignored as unreliable.
+        """
+        self._messages, self._path = messages, path
         self._trust_row_counts = trust_row_counts
         self._cached: dict[int, Fragment] = {}
         self._ids: npt.NDArray[np.uint64] | None = None
@@ -83,7 +88,10 @@ class FragmentList(Sequence[Fragment]):
             return [self[position] for position in range(*index.indices(len(self._messages)))]
         fragment = self._cached.get(index)
         if fragment is None:
-            fragment = Fragment.from_proto(self._messages[index])
+            try:
+                fragment = Fragment.from_proto(self._messages[index])
+            except CorruptFileError as error:
+                raise CorruptFileError(f"{self._path}: {error}", **{**error.__dict__, "path": self._path}) from error
             if not self._trust_row_counts:
                 fragment = _without_row_counts(fragment)
             if len(self._messages) <= _MAX_CACHED_FRAGMENTS:
@@ -244,7 +252,7 @@ class Manifest:
         if fragments is None:
             # Early writers, which did not record their version, could record wrong row counts.
             trusted = self.message.HasField("writer_version")
-            fragments = self._fragments = FragmentList(self.message.fragments, trust_row_counts=trusted)
+            fragments = self._fragments = FragmentList(self.message.fragments, trust_row_counts=trusted, path=self.path)
         return fragments
 
     @property

@@ -109,9 +109,9 @@ def transaction_name(read_version: int, transaction_uuid: str) -> str:
     return f"{read_version}-{transaction_uuid}.txn"
 
 
-def transaction_path(base: str, name: str) -> str:
-    """Return the path of a transaction file. Raises CorruptFileError if `name` is unsafe; it may be from a manifest."""
-    return join(base, f"{TRANSACTIONS_DIR}/{check_relative(name)}")
+def transaction_path(base: str, name: str, found_in: str | None = None) -> str:
+    """Return the path of a transaction file. Raises CorruptFileError if `name`, from the file `found_in`, is unsafe."""
+    return join(base, f"{TRANSACTIONS_DIR}/{check_relative(name, found_in)}")
 
 
 def parse_transaction_name(name: str) -> tuple[int, str] | None:
@@ -204,8 +204,8 @@ def join(base: str, relative: str) -> str:
     return f"{base}{relative}" if base.endswith("/") else f"{base}/{relative}"
 
 
-def check_relative(path: str) -> str:
-    """Return `path` if it cannot leave the directory that it is joined to.
+def check_relative(path: str, found_in: str | None = None) -> str:
+    """Return `path`, which the file `found_in` has, if it cannot leave the directory that it is joined to.
 
     Escapes such as `%2e` are allowed, because nothing in this library decodes them.
 
@@ -219,7 +219,8 @@ def check_relative(path: str) -> str:
     if problem is None:
         return path
     shown = ascii(path if len(path) <= 100 else path[:100] + "...")
-    raise CorruptFileError(f"unsafe path {shown}: it {problem}", expected="a relative path", found=shown)
+    text = f"{found_in}: unsafe path {shown}: it {problem}" if found_in else f"unsafe path {shown}: it {problem}"
+    raise CorruptFileError(text, path=found_in, expected="a relative path", found=shown)
 
 
 def _find_problem(path: str) -> str | None:

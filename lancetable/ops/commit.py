@@ -21,7 +21,8 @@ from lancetable.format.paths import ManifestNamingScheme
 from lancetable.format.transaction import Overwrite, Restore, Transaction
 from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.handlers.choose import choose_handler
-from lancetable.store.open import open_store
+from lancetable.store.confined import confine
+from lancetable.store.open import open_store, with_untrusted
 from lancetable.table.cache import TableCache
 from lancetable.table.version import Table, TableVersion, checkout, latest
 
@@ -130,12 +131,18 @@ def commit(
 def with_settings(
     version: TableVersion, storage_options: Mapping[str, str] | None = None, commit_lock: Any = None
 ) -> TableVersion:
-    """Return the version with other storage options or another commit lock, if they are given."""
-    options = version.storage_options if storage_options is None else dict(storage_options)
+    """Return the version with other storage options or another commit lock, if they are given.
+
+    An untrusted table remains untrusted.
+    """
+    roots = version.store.capabilities.roots
+    options = version.storage_options if storage_options is None else with_untrusted(storage_options, bool(roots))
     same_store = options == version.storage_options
     if same_store and commit_lock is None:
         return version
     store = version.store if same_store else open_store(version.uri, options)[0]
+    if roots and not same_store:
+        store = confine(store, roots[0])  # also of a branch of the table
     handler = choose_handler(store, version.uri, commit_lock, options)
     return replace(version, store=store, handler=handler, storage_options=options)
 

@@ -30,7 +30,10 @@ class Pin:
     def of(cls, version: TableVersion) -> Pin:
         """Return the pin of an open version."""
         options = tuple(sorted((version.storage_options or {}).items()))
-        return cls(version.uri, version.branch, version.version, options, mark_of(version))
+        # A branch of an untrusted table is opened through the table, to which its files are confined.
+        roots = version.store.capabilities.roots
+        uri = uri_of_branch(version, None) if roots and version.base not in roots else version.uri
+        return cls(uri, version.branch, version.version, options, mark_of(version))
 
     @lru_cache(_OPEN_VERSIONS)  # noqa: B019  # equal pins share an entry, and a pin holds nothing but its values
     def open(self) -> TableVersion:

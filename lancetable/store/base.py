@@ -81,6 +81,7 @@ class Capabilities:
     local: bool  # a look-up costs microseconds, not a round trip
     unproven: bool = False  # the client sends the condition, but the server must be probed for it before a commit
     parallel: bool = False  # requests of several threads overlap, so callers should send small ones in parallel
+    roots: tuple[str, ...] = ()  # other paths are refused, and limits are strict: the table is untrusted
 
 
 class ObjectWriter(Protocol):

@@ -6,6 +6,7 @@
     s3+ddb://b/t?ddbTableName=n           the same, with commits through a DynamoDB table (handlers/choose.py)
     sftp:// hdfs:// ...                   FsspecStore: any other scheme that fsspec supports
     (file system, path)                   FsspecStore of the object, or CloudFsspecStore if it is one of a cloud
+    any of them, untrusted=true           ConfinedStore of that store
 
 Opening sends no request. An address that is read from a table is opened only if its scheme and authority are those of
 the table, because some file systems connect as soon as they are constructed.
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from lancetable.errors import InvalidInputError
+from lancetable.store.confined import confine
 from lancetable.store.local import LocalStore
 from lancetable.store.schemes import CLOUD_OF_SCHEME, EXTERNAL_SUFFIX
 
@@ -66,7 +68,10 @@ class FileSystemUri(str):
 
 
 def open_store(
-    uri: str | os.PathLike[str] | tuple[Any, str], storage_options: Mapping[str, str] | None = None
+    uri: str | os.PathLike[str] | tuple[Any, str],
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    is_file: bool = False,
 ) -> tuple[ObjectStore, str]:
     """Return the store of an address and the path in it, without a slash at the end.
 
@@ -76,7 +81,9 @@ def open_store(
         A path, a URL, or a pair of an fsspec file system and a path in it. A relative path becomes absolute, and `~` is
         replaced by the home directory.
     storage_options
-        Options of the store and of its client.
+        Options of the store and of its client. With `untrusted`, the store is confined to the address.
+    is_file
+        The address is that of a single file; an untrusted store is confined to the directory of the file.
 
     Raises
     ------
@@ -87,6 +94,18 @@ def open_store(
     UnsupportedFeatureError
         If this release does not support the store, or a package that it needs is not installed.
     """
+    store, path = _open(uri, storage_options)
+    if option(storage_options, "untrusted", False):
+        store = confine(store, path.rpartition("/")[0] if is_file else path)
+    return store, path
+
+
+def with_untrusted(storage_options: Mapping[str, Any] | None, untrusted: bool) -> Mapping[str, Any] | None:
+    """Return the options of a table; with `untrusted`, it is opened as untrusted wherever they are passed on to."""
+    return {**(storage_options or {}), "untrusted": "true"} if untrusted else storage_options
+
+
+def _open(uri: Any, storage_options: Mapping[str, str] | None) -> tuple[ObjectStore, str]:
     if isinstance(uri, FileSystemUri):
         return uri.location
     if isinstance(uri, tuple):

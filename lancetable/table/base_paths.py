@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from lancetable.errors import CorruptFileError, InvalidOperationError, UnsupportedFeatureError
 from lancetable.format.manifest import BasePath
 from lancetable.format.paths import DATA_DIR, join
+from lancetable.store.confined import check_inside
 
 if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
@@ -78,15 +79,15 @@ def resolve_targets(
 
 def base_target(store: ObjectStore, base: BasePath) -> WriteTarget:
     """Return the directory of a base path. Raises UnsupportedFeatureError for a base in another store."""
-    root = path_in_store(store, base.path)
+    root = path_in_store(store, base.path, f"base path {base.id}")
     return WriteTarget(join(root, DATA_DIR) if base.is_dataset_root else root, base.id)
 
 
-def path_in_store(store: ObjectStore, address: str) -> str:
-    """Return the path of a base inside `store`.
+def path_in_store(store: ObjectStore, address: str, place: str) -> str:
+    """Return the path of a base inside `store`. `place` describes the base and the manifest that has it.
 
-    Raises UnsupportedFeatureError for another store, whose credentials and guarantees are unknown, and CorruptFileError
-    for an unsafe path.
+    Raises UnsupportedFeatureError for another store, whose credentials and guarantees are unknown, CorruptFileError for
+    an unsafe path, and UntrustedPathError for one outside of an untrusted table.
     """
     root = store.uri("")
     root = root if root.endswith("/") else f"{root}/"
@@ -99,8 +100,10 @@ def path_in_store(store: ObjectStore, address: str) -> str:
         path, known = address[len(root) :], address.startswith(root)
     if not known:
         raise UnsupportedFeatureError(
-            f"base path {address[:100]!a} is in another store than the table", feature="base paths in other stores"
+            f"{place}: {address[:100]!a} is in another store than the table; read it with a library that supports this",
+            feature="base paths in other stores",
         )
     if ".." in path.split("/") or "\0" in path:
-        raise CorruptFileError(f"unsafe base path {address[:100]!a}", expected="a plain path", found=address[:100])
+        raise CorruptFileError(f"{place}: unsafe path {address[:100]!a}", expected="a plain path", found=address[:100])
+    check_inside(store.capabilities.roots, path.rstrip("/"), place)
     return path.rstrip("/")

@@ -20,6 +20,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from lancetable.errors import CorruptFileError, NotFoundError, UnsupportedFeatureError
+from lancetable.file.limits import limits_of
 from lancetable.format.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_MANIFEST_BYTES = 512 * 1024 * 1024
 FOOTER_BYTES = 16
 _TAIL_BYTES = 64 * 1024
 _FOOTER = struct.Struct("<qHH4s")
@@ -78,7 +78,7 @@ def read_manifest(store: ObjectStore, location: ManifestLocation) -> ManifestFil
     """Read and parse a manifest, with a second request if it is larger than the end of the file that is read first.
 
     Feature flags are not checked. Raises CorruptFileError for invalid lengths, offsets and messages and for a version
-    that differs from the file name, UnsupportedFeatureError for a newer container.
+    that differs from the file name, LimitError for a large one, UnsupportedFeatureError for a newer container.
     """
     return _parsed(store, location, *store.read_tail(location.path, location.size_bytes, _TAIL_BYTES))
 
@@ -92,6 +92,7 @@ def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, si
     path = location.path
     if size < FOOTER_BYTES + 4:
         raise _damaged(path, f"{size} bytes are too few for a manifest", 0)
+    limits = limits_of(store)
     position, major, _, magic = _FOOTER.unpack_from(tail, len(tail) - FOOTER_BYTES)
     if magic != _MAGIC:
         found = bytes(magic)
@@ -105,8 +106,8 @@ def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, si
     length = size - FOOTER_BYTES - 4 - position
     if position < 0 or length < 0:
         raise _damaged(path, f"the footer points to byte {position} of {size}", size - FOOTER_BYTES)
-    if length > MAX_MANIFEST_BYTES:
-        raise _damaged(path, f"a manifest of {length} bytes; at most {MAX_MANIFEST_BYTES} are read", position)
+    # Other sections may be as large as the message. Those of an untrusted table are limited, too.
+    limits.check("metadata_bytes", size if store.capabilities.roots else length, path, "bytes")
     tail_start = size - len(tail)
     if position < tail_start:
         head = store.read(path, position, tail_start)
@@ -121,6 +122,8 @@ def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, si
         manifest = Manifest.from_bytes(body, path)
     except CorruptFileError as error:
         raise _damaged(path, "the message does not parse", position + 4) from error
+    limits.check("metadata_entries", len(manifest.message.fragments), path, "fragments")
+    limits.check("metadata_entries", len(manifest.message.fields), path, "fields")
     if manifest.version != location.version:
         what = f"the content is version {manifest.version}, the name is that of version {location.version}"
         raise _damaged(path, what, position + 4, location.version, manifest.version)

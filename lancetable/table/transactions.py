@@ -41,7 +41,7 @@ def read(store: ObjectStore, base: str, file: ManifestFile) -> Transaction | Non
         name = file.manifest.transaction_file
         if not name:
             return None
-        path = transaction_path(base, name)
+        path = transaction_path(base, name, path)
         try:
             data = store.read_all(path)
         except NotFoundError:

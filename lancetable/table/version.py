@@ -17,6 +17,7 @@ from lancetable.errors import (
     CorruptFileError,
     DatasetNotFoundError,
     InvalidInputError,
+    LimitError,
     NotFoundError,
     OutOfRangeError,
     UnsupportedFeatureError,
@@ -34,6 +35,7 @@ from lancetable.format.paths import (
     join,
 )
 from lancetable.handlers.choose import choose_handler
+from lancetable.store.confined import check_inside
 from lancetable.store.open import FileSystemUri, open_store
 from lancetable.table import clock, refs
 from lancetable.table.base_paths import path_in_store
@@ -91,7 +93,7 @@ class Table:
 
     def explained(self, location: ManifestLocation, error: CorruptFileError) -> CorruptFileError:
         """Return the error of a damaged newest manifest with the newest version that can be read and the remedies."""
-        if "newest_readable" in error.__dict__:
+        if "newest_readable" in error.__dict__ or isinstance(error, LimitError):
             return error
         try:
             readable = self._readable_before(location)
@@ -160,15 +162,23 @@ class TableVersion(Table):
 
     @property
     def main_base(self) -> str:
-        """Return the root directory of the main branch, which contains the refs."""
-        return self.base if self.branch is None else self.base.removesuffix(f"/{TREE_DIR}/{self.branch}")
+        """Return the root directory of the main branch, which contains the refs.
+
+        Raises UntrustedPathError if it is outside of an untrusted table, as when only a branch was opened.
+        """
+        if self.branch is None:
+            return self.base
+        main = self.base.removesuffix(f"/{TREE_DIR}/{self.branch}")
+        check_inside(self.store.capabilities.roots, main, f"{self.location.path}: the parent of branch {self.branch!a}")
+        return main
 
     def data_file_path(self, file: DataFile) -> str:
         """Return the path of a data file, its base path resolved.
 
-        Raises CorruptFileError for an unknown base, UnsupportedFeatureError for a base in another store.
+        Raises CorruptFileError for an unknown base, UnsupportedFeatureError for a base in another store, and
+        UntrustedPathError for one outside of an untrusted table.
         """
-        return self._file_path(file.base_id, DATA_DIR, check_relative(file.path))
+        return self._file_path(file.base_id, DATA_DIR, check_relative(file.path, self.location.path))
 
     def data_file_root(self, file: DataFile) -> str:
         """Return the root of the table that wrote a data file, or its base path; errors as for `data_file_path`."""
@@ -178,10 +188,10 @@ class TableVersion(Table):
         """Return the path of a deletion file; errors as for `data_file_path`."""
         return self._file_path(file.base_id, DELETIONS_DIR, file.name(fragment_id))
 
-    def base_file_path(self, base_id: int, path: str) -> str:
-        """Return the path of an object below a base path; errors as for `data_file_path`."""
+    def base_file_path(self, base_id: int, path: str, found_in: str | None = None) -> str:
+        """Return the path of an object below a base path; `found_in` has it. Errors as for `data_file_path`."""
         root, _ = self._foreign_base(base_id)
-        return join(root, check_relative(path))
+        return join(root, check_relative(path, found_in or self.location.path))
 
     def is_base_at(self, base_id: int, base: str) -> bool:
         """Return True if a base path is the root `base`, of a table or branch in the same store."""
@@ -202,7 +212,8 @@ class TableVersion(Table):
                 expected=sorted(self.manifest.base_paths),
                 found=base_id,
             )
-        return path_in_store(self.store, base_path.path), base_path.is_dataset_root
+        place = f"{self.location.path}: base path {base_id}"
+        return path_in_store(self.store, base_path.path, place), base_path.is_dataset_root
 
     def __reduce__(self) -> tuple[Any, ...]:
         file = ManifestFile(self.manifest, self.location, b"")

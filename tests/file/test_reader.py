@@ -15,8 +15,9 @@ import pytest
 from lancetable.errors import CorruptFileError, InvalidInputError, OutOfRangeError, UnsupportedFeatureError
 from lancetable.file import pool
 from lancetable.file.column_numbers import column_map, column_of, number_columns
-from lancetable.file.container import FileMetadata, ReadLimits
+from lancetable.file.container import FileMetadata
 from lancetable.file.encodings_v2_0.base import encoding_of
+from lancetable.file.limits import ReadLimits
 from lancetable.file.reader import Cursors, open_data_file, read_columns
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Schema

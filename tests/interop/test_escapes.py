@@ -1,16 +1,21 @@
 """Hostile paths in the files of a table never lead to I/O outside its root.
 
-A child process, in which an audit hook of the interpreter records every file and socket that is opened, asks a table
-all it can; this file is its program, too:
+A child process, in which an audit hook of the interpreter records every file and socket that is opened, and every file
+that is looked up, asks a table all it can; this file is its program, too:
 
-    test_escapes.py DIRECTORY   ->   one line of JSON for each case: its name, what happened, what was touched outside
+    test_escapes.py DIRECTORY [untrusted]   ->   one line of JSON for each case: its name, what happened, what was
+                                                 touched outside
+
+With `untrusted`, base paths and symbolic links may not lead to other directories either.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import warnings
@@ -19,11 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import lancetable
 from lancetable.errors import LanceError
 from lancetable.proto import table_pb2
-from lancetable.table.manifests import pack, read_manifest
+from lancetable.table.manifests import read_manifest
 from lancetable.table.version import open_version
 
 # `outside` is a directory beside the table with files that a path could name.
@@ -104,6 +110,7 @@ OTHER_AUTHORITIES = [
 ]
 
 Change = Callable[[table_pb2.Manifest, str], None]
+SECTIONS: list[bytes] = []  # the index section of the next manifest
 
 
 def data_path(message: table_pb2.Manifest, path: str) -> None:
@@ -135,6 +142,13 @@ def transaction_file(message: table_pb2.Manifest, path: str) -> None:
     message.transaction_file = path
 
 
+def index_file(message: table_pb2.Manifest, path: str) -> None:
+    index = table_pb2.IndexMetadata(name="i", fields=[0])
+    index.uuid.uuid = bytes(16)
+    index.files.add(path=path, size_bytes=3)
+    SECTIONS.append(table_pb2.IndexSection(indices=[index]).SerializeToString())
+
+
 def branch(message: table_pb2.Manifest, path: str) -> None:
     message.branch = path
 
@@ -146,12 +160,15 @@ def base_path(message: table_pb2.Manifest, path: str) -> None:
         fragment.deletion_file.base_id = 1
 
 
+LINKS = ["data", "_deletions", "_versions", "_transactions", "_refs", "_refs/tags/t.json", "tree", "new", "data/new"]
+
 IN_MANIFEST: dict[str, tuple[Change, list[str]]] = {
     "data file": (data_path, PATHS),
     "data file below a base": (data_path_below_a_base, PATHS),
     "row ids": (row_ids, PATHS),
     "row versions": (created_at, PATHS),
     "transaction": (transaction_file, PATHS),
+    "index": (index_file, PATHS),
     "branch": (branch, PATHS),
     # Another directory is what base paths are for; another store must be opened by the user, not by a file.
     "base path": (base_path, OTHER_AUTHORITIES),
@@ -182,6 +199,11 @@ QUESTIONS: list[Callable[[Any], Any]] = [
     lambda ds: ds.tags.create("new", 1),
     lambda ds: ds.tags.delete("t"),
 ]
+MAINTENANCE: list[Callable[[Any], Any]] = [
+    lambda ds: lancetable.fsck(ds.uri, untrusted=UNTRUSTED),
+    lambda ds: ds.explain_cleanup_old_versions(),
+]
+UNTRUSTED = sys.argv[2:] == ["untrusted"]
 
 
 # ---------------------------------------------------------------------------------------------------------------- child
@@ -200,16 +222,24 @@ def with_manifest(uri: Path, change: Change, path: str) -> None:
     message.CopyFrom(read_manifest(version.store, version.location).manifest.message)
     change(message, path)
     message.ClearField("transaction_section")
-    data = pack(message, b"", None)
+    section = b""
+    if SECTIONS:
+        message.index_section, index = 0, SECTIONS.pop()
+        section = struct.pack("<I", len(index)) + index
+    body = message.SerializeToString()
     place = Path(version.location.path)
     place.unlink()
-    place.write_bytes(data)
+    # `pack` would add an inline transaction.
+    footer = struct.pack("<qHH4s", len(section), 0, 2, b"LANC")
+    place.write_bytes(section + struct.pack("<I", len(body)) + body + footer)
 
 
 def cases(directory: Path) -> Iterator[tuple[str, Path]]:
     """Yield a description and the URI of tables with one malicious path each."""
     outside = str(directory / "outside")
     for kind, (change, paths) in IN_MANIFEST.items():
+        if kind == "base path" and UNTRUSTED:
+            paths = [*paths, *PATHS, outside, str(directory), f"file://{outside}"]
         for number, path in enumerate(paths):
             uri = directory / "tables" / "t"
             shutil.rmtree(uri, ignore_errors=True)
@@ -230,6 +260,21 @@ def cases(directory: Path) -> Iterator[tuple[str, Path]]:
         yield f"tag {number} {path[:40]!r}", uri
 
 
+def links(directory: Path) -> Iterator[tuple[str, Path]]:
+    """Yield a description and the URI of tables with a link to a valid directory or file outside."""
+    for name in LINKS:
+        for relative in (False, True):
+            uri = directory / "tables" / "t"
+            shutil.rmtree(uri, ignore_errors=True)
+            shutil.copytree(directory / "whole", uri)
+            inside, target = uri / name, directory / "outside" / "whole" / name
+            if inside.is_dir():
+                shutil.rmtree(inside)
+            inside.unlink(missing_ok=True)
+            inside.symlink_to(os.path.relpath(target, inside.parent) if relative else target)
+            yield f"link {name} {relative}", uri
+
+
 def run(directory: Path) -> None:
     warnings.simplefilter("ignore")
     touched: list[str] = []
@@ -240,7 +285,7 @@ def run(directory: Path) -> None:
             return
         if event == "open" or event.startswith(("os.", "shutil.", "pathlib.", "glob.")):
             touched.extend(
-                os.path.normpath(os.path.join(os.getcwd(), os.fsdecode(each)))
+                os.path.realpath(os.path.join(os.getcwd(), os.fsdecode(each)))
                 for each in arguments
                 if isinstance(each, (str, bytes, os.PathLike))
             )
@@ -250,22 +295,31 @@ def run(directory: Path) -> None:
     make_table(directory / "whole")
     (directory / "outside").mkdir()
     (directory / "outside" / "secret.lance").write_bytes(b"secret")
+    shutil.copytree(directory / "whole", directory / "outside" / "whole")
+    stat = os.stat
+
+    def watched_stat(path: Any, *arguments: Any, **named: Any) -> os.stat_result:
+        if watching and isinstance(path, str):
+            touched.append(os.path.realpath(path))
+        return stat(path, *arguments, **named)
+
     # Everything that is imported late is imported before anything is watched.
-    for question in QUESTIONS:
+    for question in QUESTIONS + MAINTENANCE:
         shutil.rmtree(directory / "tables" / "t", ignore_errors=True)
         shutil.copytree(directory / "whole", directory / "tables" / "t")
         question(lancetable.dataset(directory / "tables" / "t"))
     sys.addaudithook(watch)
-    for name, uri in cases(directory):
+    os.stat = watched_stat  # type: ignore[assignment]  # it is not audited
+    for name, uri in itertools.chain(cases(directory), links(directory) if UNTRUSTED else ()):
         touched.clear()
         outcomes: set[str] = set()
         watching = True
         try:
-            for question in QUESTIONS:
+            for question in QUESTIONS + MAINTENANCE * name.startswith(("index", "base", "link")):
                 outcomes.add(outcome(question, uri))
         finally:
             watching = False
-        allowed = (str(uri), sys.prefix, sys.base_prefix, os.path.dirname(lancetable.__file__))
+        allowed = (os.path.realpath(uri), sys.prefix, sys.base_prefix, os.path.dirname(lancetable.__file__))
         outside = sorted({path for path in touched if not path.startswith(allowed) and path not in IGNORED})
         foreign = sorted(each for each in outcomes if each.startswith("foreign"))
         print(json.dumps([name, foreign, outside, sorted(outcomes)]), flush=True)
@@ -277,7 +331,7 @@ IGNORED = {os.path.normpath(os.path.join(os.getcwd(), mode)) for mode in ("r", "
 
 def outcome(question: Callable[[Any], Any], uri: Path) -> str:
     try:
-        question(lancetable.dataset(uri))
+        question(lancetable.dataset(uri, untrusted=UNTRUSTED))
     except LanceError as error:
         return type(error).__name__
     except Exception as error:
@@ -285,12 +339,13 @@ def outcome(question: Callable[[Any], Any], uri: Path) -> str:
     return "answer"
 
 
-def test_paths_outside_of_the_table_are_rejected(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["trusted", "untrusted"])
+def test_paths_outside_of_the_table_are_rejected(tmp_path: Path, mode: str) -> None:
     done = subprocess.run(
-        [sys.executable, __file__, str(tmp_path)],
+        [sys.executable, __file__, str(tmp_path), mode],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
         env={**os.environ, "LANCETABLE_FSYNC": "0"},
     )
@@ -299,7 +354,10 @@ def test_paths_outside_of_the_table_are_rejected(tmp_path: Path) -> None:
     assert len(lines) >= 420
     assert not [line for line in lines if line[2]], [line[:3] for line in lines if line[2]][:5]
     assert not [line for line in lines if line[1]], [line[:2] for line in lines if line[1]][:5]
-    for kind in ("data file", "base path"):
+    assert len([line for line in lines if line[0].startswith("link ")]) == (
+        2 * len(LINKS) if mode == "untrusted" else 0
+    )
+    for kind in ("data file", "base path", *(["link"] if mode == "untrusted" else [])):
         refused = [line for line in lines if line[0].startswith(f"{kind} ")]
         assert refused and all(len(line[3]) > 1 for line in refused), "every one of them must be refused by some reads"
 

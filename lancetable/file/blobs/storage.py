@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.errors import UnsupportedFeatureError
 from lancetable.file.blobs.descriptor import BlobKind, blob_file_path, replace_blobs
-from lancetable.file.container import DEFAULT_LIMITS, corrupt_file
+from lancetable.file.container import corrupt_file
+from lancetable.file.limits import limits_of
 from lancetable.format.paths import check_relative, join
 from lancetable.format.schema import Field
 from lancetable.store.base import ByteRange
@@ -115,14 +116,14 @@ def locate_blobs(version: TableVersion, data_file: BlobDataFile | None, descript
 def _object_path(version: TableVersion, data_file: BlobDataFile, kind: int, base_id: int, uri: str) -> str:
     """Return the path of the object of a managed or external blob."""
     if kind == BlobKind.MANAGED:
-        return join(data_file.root, check_relative(uri))
+        return join(data_file.root, check_relative(uri, data_file.path))
     if kind == BlobKind.MANAGED_BASE or base_id:
-        return version.base_file_path(base_id, uri)
+        return version.base_file_path(base_id, uri, data_file.path)
     for base in version.manifest.base_paths.values():
         root = base.path.rstrip("/") + "/"
         for prefix in (root, f"file://{root}"):
             if uri.startswith(prefix):
-                return version.base_file_path(base.id, check_relative(uri[len(prefix) :]))
+                return version.base_file_path(base.id, uri[len(prefix) :], data_file.path)
     raise UnsupportedFeatureError(
         f"{data_file.path}: the external blob {uri[:200]!r} is below no base path of the table; add its directory as a "
         "base path",
@@ -227,7 +228,7 @@ def blob_bytes(
 
 def _payloads(store: ObjectStore, locations: BlobLocations) -> pa.Array:
     is_filled = locations.valid & (locations.sizes > 0)
-    _check_shared(locations, is_filled)
+    _check_shared(store, locations, is_filled)
     buffers = [data for data in read_located(store, locations) if data is not None and len(data)]
     offsets = np.zeros(len(locations) + 1, np.int64)
     np.cumsum(np.where(is_filled, locations.sizes, 0), out=offsets[1:])
@@ -236,17 +237,12 @@ def _payloads(store: ObjectStore, locations: BlobLocations) -> pa.Array:
     return pa.Array.from_buffers(pa.large_binary(), len(locations), [validity, pa.py_buffer(offsets), data])
 
 
-def _check_shared(locations: BlobLocations, is_filled: npt.NDArray[np.bool_]) -> None:
+def _check_shared(store: ObjectStore, locations: BlobLocations, is_filled: npt.NDArray[np.bool_]) -> None:
     """Raise CorruptFileError for many rows that share bytes: a small file could then fill any amount of memory."""
-    total = sum(locations.sizes[is_filled].tolist())
-    if total <= DEFAULT_LIMITS.page_bytes:
+    total, limits = sum(locations.sizes[is_filled].tolist()), limits_of(store)
+    if total <= limits.page_bytes:
         return
     keys = np.stack([locations.files[is_filled], locations.positions[is_filled]], axis=1)
     _, first = np.unique(keys, axis=0, return_index=True)
-    if total - sum(locations.sizes[is_filled][first].tolist()) > DEFAULT_LIMITS.page_bytes:
-        raise CorruptFileError(
-            f"{locations.paths[0]}: blobs that share bytes need {total} bytes of memory",
-            path=locations.paths[0],
-            expected=f"at most {DEFAULT_LIMITS.page_bytes}",
-            found=total,
-        )
+    shared = total - sum(locations.sizes[is_filled][first].tolist())
+    limits.check("page_bytes", shared, locations.paths[0], "bytes that blobs share")

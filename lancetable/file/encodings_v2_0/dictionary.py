@@ -134,6 +134,7 @@ def _check_size(page: Page, numbers: npt.NDArray[Any], items: _Items) -> None:
     if int(lengths.max()) * len(numbers) <= limit:
         return
     total = int(np.bincount(numbers, minlength=len(lengths)) @ lengths)
+    page.check_memory(total)
     if total > limit:
         raise page.corrupt("the expanded strings are too large", f"at most {limit} bytes", total)
 

@@ -242,8 +242,6 @@ class Coded:
         """Decompress all values. Raises CorruptFileError if they may need more than `limit` bytes."""
         offsets = self.codes.offsets
         if int(offsets[-1]) - int(offsets[0]) > limit // _MAX_EXPANSION:
-            raise CorruptFileError(
-                "strings may expand to too many bytes", expected=f"at most {limit // _MAX_EXPANSION} bytes"
-            )
+            raise CorruptFileError("strings may expand to too many bytes", limit="page_bytes")
         data, value_offsets = fsst.decompress(np.frombuffer(self.codes.data, np.uint8), offsets, self.table)
         return VariableWidth(value_offsets, data)

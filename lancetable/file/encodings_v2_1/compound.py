@@ -146,7 +146,7 @@ class Indices:
             return
         total = int(np.bincount(numbers.astype(np.int64), minlength=len(lengths)) @ lengths)
         if total > limit:
-            raise CorruptFileError("strings expand to too many bytes", expected=f"at most {limit} bytes", found=total)
+            raise CorruptFileError("strings expand to too many bytes", limit="page_bytes", found=total)
 
 
 def with_dictionary(indices: Block, items: pa.Array | None) -> Block:
@@ -200,7 +200,7 @@ class Repeated:
 
 def _check_limit(size: int, limit: int) -> None:
     if size > limit:
-        raise CorruptFileError("values need too much memory", expected=f"at most {limit} bytes", found=size)
+        raise CorruptFileError("values need too much memory", limit="page_bytes", found=size)
 
 
 @dataclass(frozen=True, slots=True)

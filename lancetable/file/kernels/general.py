@@ -129,7 +129,7 @@ def _check_size(scheme: str, size: int, max_bytes: int, compressed_bytes: int | 
     """Raise CorruptFileError, before memory is allocated, for a size above a limit or the maximum expansion."""
     if size > max_bytes:
         raise CorruptFileError(
-            f"{scheme} buffer declares {size} bytes, the limit is {max_bytes}", expected=max_bytes, found=size
+            f"{scheme} buffer declares {size} bytes", limit="page_bytes", expected=max_bytes, found=size
         )
     if compressed_bytes is not None and size > (limit := max(_MIN_RATIO_BYTES, compressed_bytes * _MAX_RATIO[scheme])):
         raise CorruptFileError(

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
 from lancetable.store.clouds.options import CloudOptions, capabilities_of, check_option
+from lancetable.store.forwarding import ForwardingStore
 from lancetable.store.per_process import PerProcess
 from lancetable.store.schemes import CLOUD_OF_SCHEME, not_installed
 
@@ -41,16 +42,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_record_fork)
 
 
-def _forward(name: str) -> Callable[..., Any]:
-    def call(self: CloudStore, *arguments: Any, **named: Any) -> Any:
-        return getattr(self._backend.get(), name)(*arguments, **named)
-
-    call.__name__ = name
-    call.__doc__ = f"See ObjectStore.{name}."
-    return call
-
-
-class CloudStore:
+class CloudStore(ForwardingStore):
     """One bucket or container. Paths are keys in it."""
 
     def __init__(self, scheme: str, bucket: str, options: CloudOptions) -> None:
@@ -83,20 +75,9 @@ class CloudStore:
         """Return the server and the address. See ObjectStore."""
         return f"{self._server} {self.uri(path)}"
 
-    # Methods of the client of the calling process. A bound method may be kept across a fork.
-    read = _forward("read")
-    read_many = _forward("read_many")
-    read_all = _forward("read_all")
-    read_tail = _forward("read_tail")
-    put = _forward("put")
-    put_if_absent = _forward("put_if_absent")
-    open_writer = _forward("open_writer")
-    list_names = _forward("list_names")
-    list_recursive = _forward("list_recursive")
-    size = _forward("size")
-    find = _forward("find")
-    delete = _forward("delete")
-    delete_prefix = _forward("delete_prefix")
+    def _request(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Call a method of the client of the calling process."""
+        return getattr(self._backend.get(), method)(*arguments, **named)
 
     def sync(self, prefix: str = "") -> None:
         """Return at once: writes are durable when they return."""

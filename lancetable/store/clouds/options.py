@@ -37,8 +37,8 @@ def _words(string: str) -> frozenset[str]:
 # Options of this library, and options of pylance that other modules read or that have no effect here.
 OWN_OPTIONS = _words(
     """
-    fsync mmap unsafe_single_writer client probe manifest_store dynamodb_endpoint download_retry_count expires_at_millis
-    refresh_offset_millis lance_io_threads
+    fsync mmap unsafe_single_writer untrusted client probe manifest_store dynamodb_endpoint download_retry_count
+    expires_at_millis refresh_offset_millis lance_io_threads
     """
 )
 _SECRET_WORDS = ("key", "secret", "token", "password", "passwd", "sas", "connection_string", "credential", "auth")

@@ -10,7 +10,7 @@ import pytest
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.column_numbers import column_map
-from lancetable.file.container import ReadLimits
+from lancetable.file.limits import ReadLimits
 from lancetable.file.reader import open_data_file, read_columns
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion

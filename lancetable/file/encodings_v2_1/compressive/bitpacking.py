@@ -66,7 +66,7 @@ class OutOfLineBitpacking(Compressive):
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
         dtype = BIT_WORDS[self.uncompressed_bits_per_value]
         if int(counts.sum()) * dtype.itemsize > limit:
-            raise CorruptFileError("packed values expand to too many bytes", expected=f"at most {limit} bytes")
+            raise CorruptFileError("packed values expand to too many bytes", limit="page_bytes")
         values = miniblock.unpack_out_of_line(*chunks, counts, self.values.bits_per_value, dtype)
         return FixedWidth.of_numbers(values)
 

@@ -62,7 +62,7 @@ class FixedSizeList(Compressive):
 
     def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
         if self._num_items() * int(counts.sum()) > 8 * limit:
-            raise CorruptFileError("fixed-size lists have too many items", expected=f"at most {8 * limit}")
+            raise CorruptFileError("fixed-size lists have too many items", limit="page_bytes")
         remaining = list(buffers)
         validity = []
         for level in self.nested:

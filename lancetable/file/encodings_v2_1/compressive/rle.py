@@ -47,7 +47,7 @@ class Rle(Compressive):
             raise CorruptFileError("run values and run lengths differ in number")
         # A byte of lengths expands to at most 255 values, independent of the counts.
         if int(runs.sum()) * 255 * dtype.itemsize > limit and int(counts.sum()) * dtype.itemsize > limit:
-            raise CorruptFileError("runs expand to too many bytes", expected=f"at most {limit} bytes")
+            raise CorruptFileError("runs expand to too many bytes", limit="page_bytes")
         expanded = miniblock.run_lengths(
             miniblock.join_pieces(*values).view(dtype), miniblock.join_pieces(*lengths), runs, counts
         )

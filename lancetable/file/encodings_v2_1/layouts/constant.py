@@ -103,7 +103,7 @@ class ConstantPage(PageLayout):
             if encoding is None or has_value:
                 encoding, count = Flat(8 * LEVEL.itemsize), -(-len(data) // LEVEL.itemsize)
             elif count * 2 > limit:
-                raise CorruptFileError("number of levels out of range", expected=f"at most {limit // 2}", found=count)
+                raise CorruptFileError("number of levels out of range", limit="page_bytes", found=count)
             parsed.append(decode_levels(encoding, whole(data), np.array([count], np.int64), limit) if count else None)
         repetition, definition = parsed
         if repetition is not None and not layers.num_lists:

@@ -12,6 +12,8 @@
                        parts of a manifest contradict each other
     naming             two naming schemes in one table                       -
     access             the store fails                                       -
+    refused            untrusted: a path outside of the table, or content    -
+                       above a limit of reading
     tag, branch        the version that it refers to is missing              -
     orphan             no version references it, and it is a week old        removed
     hint               it refers to a missing version                        written again
@@ -38,6 +40,7 @@ from lancetable.errors import (
     LanceError,
     NotFoundError,
     UnsupportedFeatureError,
+    UntrustedPathError,
 )
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.paths import (
@@ -148,7 +151,11 @@ class _Check:
                 "older version remains. Copy an intact manifest into _versions, from a backup or from _quarantine",
             )
             return report
-        branches = self._check_refs(opened)
+        branches: list[str] = []
+        try:
+            self._check_refs(opened, branches)
+        except UntrustedPathError as error:
+            self._add(finding_of("branch", opened.base, error))
         self._check_unreferenced(opened, report.newest)
         for name in branches if opened.branch is None else ():
             self._branch = name
@@ -192,14 +199,13 @@ class _Check:
         Returns the newest version that can be opened, the newest number, and the number of the newest intact version.
         """
         try:
-            locations = self.handler.history(self.store, base)
-        except CorruptFileError as error:
+            locations, latest = self.handler.history(self.store, base), self.handler.latest(self.store, base)
+        except (CorruptFileError, UntrustedPathError) as error:
             self._add(finding_of("naming", join(base, VERSIONS_DIR), error))
             return None, None, None
         if not locations:
             raise DatasetNotFoundError(f"Dataset at path {uri} was not found", path=uri)
         newest = locations[-1].version
-        latest = self.handler.latest(self.store, base)
         if latest is not None and latest.version > newest and self.store.find(latest.path) is None:
             detail = (
                 f"the external manifest store has a row for version {latest.version}, but its manifest is missing; put "
@@ -316,15 +322,13 @@ class _Check:
 
     # --- tags, branches, unreferenced files ---------------------------------------------------------------------------
 
-    def _check_refs(self, version: TableVersion) -> list[str]:
-        """Check tags and branches; return the names of the branches."""
-        branches: list[str] = []
+    def _check_refs(self, version: TableVersion, branches: list[str]) -> None:
+        """Check tags and branches; add the names of the branches to `branches`."""
         for name in self._ref_names(join(version.main_base, TAGS_DIR)):
             self._add_all(findings_of("tag", name, partial(_check_tag, version, name)))
         for name in self._ref_names(join(version.main_base, BRANCHES_DIR)):
             name = name.replace("%2F", "/")
             self._add_all(findings_of("branch", name, partial(_check_branch_ref, version, name, branches)))
-        return branches
 
     def _ref_names(self, prefix: str) -> list[str]:
         names = (meta.name for meta in self.store.list_names(prefix))

@@ -23,7 +23,7 @@ from lancetable.file.encodings_v0_1.dictionary import items_range, values_range
 from lancetable.file.kernels import varbin
 from lancetable.format import flags
 from lancetable.format.index import IndexFile, IndexMetadata, index_messages, uuid_text
-from lancetable.format.paths import INDICES_DIR, join, parse_transaction_name, transaction_path
+from lancetable.format.paths import INDICES_DIR, check_relative, join, parse_transaction_name, transaction_path
 from lancetable.format.transaction import Transaction, UnknownOperation
 from lancetable.ops.maintain.fsck.report import Finding, finding_of, findings_of
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
@@ -146,7 +146,7 @@ def _check_transaction(version: TableVersion, data: bytes) -> Iterator[Finding]:
     """Check that the inline transaction parses and equals that of the transaction file."""
     path, name = version.location.path, version.manifest.transaction_file
     inline = version.file.transaction_section(version.store)
-    file_path = None if name is None else transaction_path(version.base, name)
+    file_path = None if name is None else transaction_path(version.base, name, path)
     stored = None
     if file_path is not None:
         try:
@@ -275,12 +275,12 @@ def _check_index(version: TableVersion, message: table_pb2.IndexMetadata) -> Ite
         return
     folder = join(version.base, f"{INDICES_DIR}/{uuid_text(index.uuid.bytes)}")
     for file in index.files:
-        file_path = f"{folder}/{file.path}"
-        yield from findings_of("index", file_path, partial(_check_index_file, version, file_path, file, name), name)
+        yield from findings_of("index", folder, partial(_check_index_file, version, folder, file, name), name)
     yield Finding("index", folder, f"the content of {name}", is_damage=False)
 
 
-def _check_index_file(version: TableVersion, path: str, file: IndexFile, name: str) -> Iterator[Finding]:
+def _check_index_file(version: TableVersion, folder: str, file: IndexFile, name: str) -> Iterator[Finding]:
+    path = join(folder, check_relative(file.path, version.location.path))
     size_bytes = version.store.find(path)
     if size_bytes is None:
         yield Finding("index", path, f"{name}: the file is missing")

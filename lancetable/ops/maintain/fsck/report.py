@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lancetable.errors import LanceError, NotFoundError, StoreError, UnsupportedFeatureError
+from lancetable.errors import LanceError, LimitError, StoreError, UnsupportedFeatureError, UntrustedPathError
 
 UNREADABLE = frozenset(("data file", "deletion file", "fragment", "ids", "schema"))
 """Kinds of problems that make rows of a version unreadable, or possibly unreadable."""
 
-DEFECTS = UNREADABLE | {"access", "manifest", "nulls", "statistics"}
+DEFECTS = UNREADABLE | {"access", "manifest", "nulls", "refused", "statistics"}
 """Kinds of problems that make a version defective: reads raise an error or may return wrong rows."""
 
 
@@ -27,13 +27,16 @@ class Finding(NamedTuple):
 def finding_of(kind: str, path: str, error: Exception, where: str = "") -> Finding:
     """Return the finding for an exception of a reader.
 
-    A feature that this release does not support is not damage. An error of the store is a problem of access.
+    A feature that this release does not support is not damage. An error of the store is a problem of access. What an
+    untrusted table is not allowed to do is refused, which a repair does not change.
     """
     text = str(error) if isinstance(error, LanceError) else f"{type(error).__name__}: {error}"
     detail = f"{where}: {text}" if where else text
     if isinstance(error, UnsupportedFeatureError):
         return Finding("unsupported", path, detail, is_damage=False)
-    if isinstance(error, StoreError) and not isinstance(error, NotFoundError):
+    if isinstance(error, (LimitError, UntrustedPathError)):
+        return Finding("refused", path, detail)
+    if isinstance(error, StoreError):
         return Finding("access", path, detail)
     return Finding(kind, path, detail)
 

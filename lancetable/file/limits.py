@@ -1,0 +1,56 @@
+"""Limits on the resources that reading may use. They are strict for tables opened with `untrusted=True`.
+
+    limit              of all tables   untrusted
+    metadata_bytes     512 MiB         16 MiB      message of a manifest (untrusted: the whole file); data file from its
+                                                   column metadata on; its schema, and its statistics
+    metadata_entries   -               100,000     fragments of a manifest, fields of a schema, pages of a column
+    file_rows          2^62            100,000,000 rows of a data file
+    page_bytes         2 GiB           512 MiB     decoded bytes of a page, or of the rows of several pages that a take
+                                                   decodes at once; values that are slices of the file do not count
+    object_bytes       -               64 MiB      any other object that is read whole (store/confined.py)
+
+In all tables, types nest at most 64 levels (format/schema.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from lancetable.errors import CorruptFileError, LimitError
+from lancetable.store.confined import REMEDY
+
+if TYPE_CHECKING:
+    from lancetable.store.base import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """Limits of reading; see the module. `remedy` is the end of error messages."""
+
+    metadata_bytes: int = 512 << 20
+    metadata_entries: int = 1 << 62
+    file_rows: int = 1 << 62  # the sum of two row counts fits into 63 bits
+    page_bytes: int = 2 << 30
+    remedy: str = ""
+
+    def check(self, limit: str, found: int, path: str, what: str) -> None:
+        """Raise CorruptFileError if the number `found` of `what` exceeds the limit of this name; see `exceeded`."""
+        if found > getattr(self, limit):
+            raise self.exceeded(limit, f"{path}: {found} {what}", path, found)
+
+    def exceeded(self, limit: str, text: str, path: str, found: object = None) -> CorruptFileError:
+        """Return the error for content above a limit: LimitError if it might be valid without untrusted."""
+        most = getattr(self, limit)
+        text = f"{text}: above the limit {limit} of {most}{self.remedy}"
+        kind = LimitError if self.remedy else CorruptFileError
+        return kind(text, limit=limit, path=path, expected=f"at most {most}", found=found)
+
+
+DEFAULT_LIMITS: Final = ReadLimits()
+UNTRUSTED_LIMITS: Final = ReadLimits(16 << 20, 100_000, 100_000_000, 512 << 20, f"; {REMEDY}")
+
+
+def limits_of(store: ObjectStore) -> ReadLimits:
+    """Return the limits for objects of a store."""
+    return UNTRUSTED_LIMITS if store.capabilities.roots else DEFAULT_LIMITS
