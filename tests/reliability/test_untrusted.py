@@ -355,6 +355,7 @@ def in_child(function: Callable[[], Any]) -> Any:
         return pool.apply(function)
 
 
+@pytest.mark.filterwarnings("ignore:lance is not fork-safe")  # another test may have imported it
 def test_the_setting_is_part_of_every_handle_and_copy(table: lancetable.LanceDataset, tmp_path: Path) -> None:
     opened = untrusted(table)
     outside_of(table, "data")

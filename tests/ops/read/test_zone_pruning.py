@@ -155,7 +155,7 @@ def test_few_matches_read_little_of_the_other_columns(sorted_table: TableVersion
     table, all_bytes = counted(sorted_table, columns=[late], filter=predicate)
     assert table.num_rows == 10
     # At most ten chunks, plus the metadata that locates them.
-    assert all_bytes - filter_bytes < max(0.05 * column_bytes(sorted_table, late), 10 * 1.25 * (16 << 10))
+    assert all_bytes - filter_bytes < max(0.05 * column_bytes(sorted_table, late), 10 * 1.25 * (32 << 10))
 
 
 def test_a_filter_beyond_the_largest_value_reads_no_data(sorted_table: TableVersion) -> None:
