@@ -88,7 +88,10 @@ STATES: dict[str, tuple[Callable[[Flow], None], str, list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(
+    "state",
+    [s if s in ("removed", "restored", "overwritten") else pytest.param(s, marks=pytest.mark.slow) for s in STATES],
+)
 def test_a_table_that_lost_batches_is_refused_until_it_is_accepted(flow: Flow, state: str) -> None:
     change, message, left = STATES[state]
     change(flow)
@@ -129,7 +132,9 @@ def test_a_table_ahead_of_its_checkpoint_is_refused_until_it_is_accepted(flow: F
     assert flow.ids() == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("change", [removed, replaced, overwritten, restored])
+@pytest.mark.parametrize(
+    "change", [removed, overwritten, *(pytest.param(change, marks=pytest.mark.slow) for change in (replaced, restored))]
+)
 def test_a_table_that_changes_during_a_run_is_refused(flow: Flow, change: Callable[[Flow], None]) -> None:
     flow.land(3)
     flow.land(4)

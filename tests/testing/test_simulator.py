@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from planted import PLANTED
 
-SEEDS = 500
+SEEDS = 250
 
 
 @pytest.fixture(autouse=True)

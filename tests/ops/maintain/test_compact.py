@@ -230,7 +230,9 @@ def test_changed_columns_and_blobs_are_kept(tmp_path: Path) -> None:
     ds.drop_columns(["gone"])
     ds.add_columns({"more": "a + 1"})
     ds.optimize.compact_files()
-    assert [file.fields for file in ds.get_fragments()[0].metadata.files] == [[0, 2, 5]]  # a blob field of 2.2 reserves ids
+    assert [file.fields for file in ds.get_fragments()[0].metadata.files] == [
+        [0, 2, 5]
+    ]  # a blob field of 2.2 reserves ids
     for library in (lance, lancetable):
         found = library.dataset(tmp_path / "t")
         assert found.to_table(columns=["a", "more"]).to_pydict() == {"a": [0, 1, 2], "more": [1, 2, 3]}
