@@ -1,12 +1,13 @@
 """The one thing pyproject.toml cannot say: compiled modules that may be missing.
 
 Where there is no C compiler or no Cython, the installation succeeds without them and the NumPy forms of the kernels
-run; `lancetable.show_versions()` says which.
+run; `lancetable.show_versions()` says which. Flags in the environment variables CFLAGS and LDFLAGS follow those below.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 
 from setuptools import setup
 from setuptools.extension import Extension
@@ -23,7 +24,7 @@ def extensions() -> list[Extension]:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    flags = [] if os.name == "nt" else ["-O3", "-fno-strict-aliasing"]
+    flags = [] if os.name == "nt" else ["-O3", "-fno-strict-aliasing", *shlex.split(os.environ.get("CFLAGS", ""))]
     modules: list[Extension] = cythonize(
         [Extension(name, [name.replace(".", "/") + ".pyx"], extra_compile_args=flags) for name in MODULES]
     )

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from lancetable.expr.arrow_types import array_of_numbers, count_of, decimal_of_count, family_of, int_limits, numbers_of
 from lancetable.expr.evaluate.casts import cast_values
 from lancetable.file.kernels import native_search
+from lancetable.file.kernels.varbin import offsets_of
 
 Values = Any
 """A pa.Array, pa.ChunkedArray or pa.Scalar."""
@@ -261,7 +262,7 @@ def _search_compiled(values: pa.Array, substring: str, ignore_case: bool) -> pa.
     needle = substring.lower() if ignore_case else substring
     if ignore_case and not needle.isascii():
         return None
-    offsets = np.frombuffer(values.buffers()[1] or bytes(4), np.int32, len(values) + 1, values.offset * 4)
+    offsets = offsets_of(values)
     data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
     encoded = needle.encode()
     fold = bytes([0x20 * (ignore_case and chr(byte).isalpha()) for byte in encoded])

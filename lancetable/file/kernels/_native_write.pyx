@@ -176,9 +176,9 @@ cdef int extremes_of(
     for text.row in range(start, end):
         if not valid.has(text.row):
             continue
-        text.length = <int64_t>offsets[text.row + 1] - offsets[text.row]
-        if not inside(offsets[text.row], text.length, size):
+        if not 0 <= offsets[text.row] <= offsets[text.row + 1] <= size:
             return OUTSIDE
+        text.length = offsets[text.row + 1] - offsets[text.row]
         text.at = data + offsets[text.row]
         text.key = key_of(data, offsets[text.row], text.length, size)
         if least.row < 0:
@@ -301,9 +301,9 @@ cdef int index_of(
         indices[row] = 0
         if not valid.has(row):
             continue
-        item.start, item.length = offsets[row], <int64_t>offsets[row + 1] - offsets[row]
-        if not inside(item.start, item.length, size):
+        if not 0 <= offsets[row] <= offsets[row + 1] <= size:
             return OUTSIDE
+        item.start, item.length = offsets[row], offsets[row + 1] - offsets[row]
         item.hash = hash_of(data + item.start, item.length)
         slot = slot_of(table, data, &item)
         if slot[0] < 0:

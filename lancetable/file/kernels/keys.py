@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.file.kernels import native_keys as native
+from lancetable.file.kernels.bitpacking import aligned
 from lancetable.file.kernels.varbin import gather
 
 Rows: TypeAlias = npt.NDArray[np.int64]
@@ -38,7 +39,7 @@ _MAX_NATIVE_ROWS: Final = 1 << 29  # the slots of a hash table are 32-bit rows, 
 def hash_values(ends: Ends, data: npt.NDArray[np.uint8]) -> Numbers:
     """Hash values of bytes, which are between (n + 1,) `ends`. Raises ValueError for ends outside the data."""
     if native is not None:
-        hashes = native.hash_values(ends, data, _BYTES_FACTOR, _LENGTH_FACTOR)
+        hashes = native.hash_values(aligned(ends), data, _BYTES_FACTOR, _LENGTH_FACTOR)
         if hashes is None:
             raise ValueError("ends do not match the data")
         return hashes
@@ -72,7 +73,7 @@ def equal_values(
     if not len(rows):
         return True
     if native is not None and ends.dtype == other_ends.dtype:
-        return bool(native.equal_values(ends, data, rows, other_ends, other_data, other_rows))
+        return bool(native.equal_values(aligned(ends), data, rows, aligned(other_ends), other_data, other_rows))
     offsets, values = gather(ends[rows].astype(np.int64), ends[rows + 1].astype(np.int64), data)
     other_offsets, others = gather(
         other_ends[other_rows].astype(np.int64), other_ends[other_rows + 1].astype(np.int64), other_data
@@ -126,7 +127,7 @@ class _DirectTable(KeyTable):
         self._low = low % 2**64  # unsigned distances are correct for signed values as well
         self._slots = np.full(slots, -1, np.int32)
         self.own = np.full(num_rows, -1, np.int64)
-        native.build_near(np.ascontiguousarray(_unsigned(values)), rows, self._low, self._slots, self.own)
+        native.build_near(_unsigned(values), rows, self._low, self._slots, self.own)
 
     def matches(self, values: npt.NDArray[Any]) -> Matches:
         return native.find_near(_unsigned(values), self._low, self._slots)
@@ -162,5 +163,5 @@ class _SortedTable(KeyTable):
 
 
 def _unsigned(values: npt.NDArray[Any]) -> Numbers:
-    """Convert integers to unsigned 64-bit numbers that are equal if the integers are."""
-    return values.view(np.uint64) if values.dtype.itemsize == 8 else values.astype(np.uint64)
+    """Convert integers to contiguous unsigned 64-bit numbers that are equal if the integers are."""
+    return aligned(values).view(np.uint64) if values.dtype.itemsize == 8 else values.astype(np.uint64)

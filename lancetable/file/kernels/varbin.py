@@ -44,14 +44,14 @@ def is_string(data_type: pa.DataType) -> bool:
 
 
 def offsets_of(array: pa.Array) -> npt.NDArray[Any]:
-    """Return the offsets, of shape (n + 1,), of a string, binary or list array without a copy."""
+    """Return the offsets, of shape (n + 1,), of a string, binary or list array; copied only if they are unaligned."""
     types = pa.types
     wide = types.is_large_string(array.type) or types.is_large_binary(array.type) or types.is_large_list(array.type)
     dtype = np.dtype("<i8" if wide else "<i4")
     buffer = array.buffers()[1]
     if len(array) == 0 or buffer is None or buffer.size == 0:
         return np.zeros(len(array) + 1, dtype)
-    return np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize)
+    return aligned(np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize))
 
 
 def offsets_from_ends(
@@ -150,7 +150,7 @@ def take(
     if rows.dtype.kind == "i":
         rows = rows.astype(np.int64, copy=False)
     if native is not None:
-        return native.take(offsets, data, aligned(rows), validity)
+        return native.take(aligned(offsets), data, aligned(rows), validity)
     valid = np.ones(len(rows), np.bool_)
     if validity is not None:
         valid = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little", count=len(rows)).view(np.bool_)

@@ -168,5 +168,6 @@ def collect(message: Message, places: list[tuple[Message, str]]) -> None:
 
 
 if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + LIMIT_BYTES, used + LIMIT_BYTES))
     print(json.dumps(trials(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))

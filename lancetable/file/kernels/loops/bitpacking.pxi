@@ -192,6 +192,8 @@ cdef int unpack_out_of_line_of(
     word_t* out, int64_t room,
 ) noexcept nogil:
     cdef int64_t i, at, count, full, tail, rest
+    if not 0 <= width <= 8 * <int>sizeof(word_t):
+        return WIDTH
     for i in range(chunks):
         at, count = starts[i], counts[i]
         if not inside(at, sizes[i], data.size) or count < 0 or count > room:
@@ -217,8 +219,6 @@ cdef int unpack_out_of_line_of(
 def unpack_out_of_line(data, starts, sizes, counts, int width, word_t[::1] out):
     cdef Pieces chunks = Pieces(data, starts, sizes, counts)
     cdef int code
-    if not 0 <= width <= 8 * <int>sizeof(word_t):
-        check(WIDTH)
     with nogil:
         code = unpack_out_of_line_of(
             chunks.data, chunks.starts, chunks.sizes, chunks.counts, chunks.rows, width, &out[0], out.shape[0]

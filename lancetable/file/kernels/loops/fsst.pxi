@@ -52,13 +52,11 @@ cdef extern from *:
         }
     }
 
-    /* The code of the longest symbol at `at`, its length << 8, and LITERAL: `left` bytes may be matched; eight can be
-       read up to `safe`, fewer up to `end` of the data. */
-    LTF_INLINE uint32_t ltf_match(
-        const ltf_matcher *m, const uint8_t *at, int64_t left, const uint8_t *safe, const uint8_t *end
-    ) {
+    /* The code of the longest symbol at `at`, its length << 8, and LITERAL: `left` bytes may be matched, and those up to
+       the `end` of the data may be read. */
+    LTF_INLINE uint32_t ltf_match(const ltf_matcher *m, const uint8_t *at, int64_t left, const uint8_t *end) {
         uint64_t word = 0;
-        if (lt_likely(at <= safe)) word = lt_load64(at);
+        if (lt_likely(end - at >= 8)) word = lt_load64(at);
         else memcpy(&word, at, (size_t)(end - at));
         const ltf_slot *slot = &m->slots[ltf_hash(word)];
         uint32_t found = m->pairs[word & 0xFFFF];
@@ -87,7 +85,7 @@ cdef extern from *:
 
     #define LTF_STEP(S)                                                                                                \
         {                                                                                                              \
-            uint32_t found = ltf_match(m, S.at, S.end - S.at, safe, stop);                                             \
+            uint32_t found = ltf_match(m, S.at, S.end - S.at, stop);                                                   \
             S.out[0] = (uint8_t)found;                                                                                 \
             S.out[1] = *S.at;                                                                                          \
             S.out += 1 + (found >> 12);                                                                                \
@@ -99,7 +97,7 @@ cdef extern from *:
         const ltf_matcher *m, const uint8_t *data, int64_t size, const int64_t *offsets, int64_t values, uint8_t *out,
         int64_t *ends
     ) {
-        const uint8_t *stop = data + size, *safe = stop - 8;
+        const uint8_t *stop = data + size;
         int64_t content = offsets[values] - offsets[0], row = 0;
         ltf_stream s[LTF_STREAMS];
         uint8_t *cursor = out;
@@ -235,7 +233,7 @@ cdef extern from *:
 
     #define LTF_COUNT(S)                                                                                               \
         {                                                                                                              \
-            uint32_t found = ltf_match(&t->matcher, S.at, S.end - S.at, safe, stop), length = (found >> 8) & 0xF;      \
+            uint32_t found = ltf_match(&t->matcher, S.at, S.end - S.at, stop), length = (found >> 8) & 0xF;            \
             int token = found & LTF_LITERAL ? 256 + *S.at : (int)(found & 0xFF);                                       \
             t->counts[token]++;                                                                                        \
             if (joins && S.before >= 0) {                                                                                       \
@@ -253,7 +251,7 @@ cdef extern from *:
         ltf_training *t, const uint8_t *data, int64_t size, const int64_t *starts, const int64_t *ends, int64_t pieces,
         int64_t step, int joins
     ) {
-        const uint8_t *stop = data + size, *safe = stop - 8;
+        const uint8_t *stop = data + size;
         ltf_reader s[LTF_STREAMS];
         int64_t next = 0;
         #define LTF_TAKE(S)                                                                                            \
@@ -557,7 +555,7 @@ def train(data, starts, ends):
     cdef const int64_t* a = <int64_t*>first.at
     cdef const int64_t* b = <int64_t*>last.at
     for i in range(pieces):
-        if not inside(a[i], b[i] - a[i], source.size):
+        if not 0 <= a[i] <= b[i] <= source.size:
             check(OUTSIDE)
     global spare
     cdef ltf_training* training = spare

@@ -1,16 +1,16 @@
 """Compiled form of fullzip.py: walks through entries."""
 
 cdef int walk_of(
-    Bytes data, const int64_t* starts, const int64_t* ends, int64_t rows, int control, uint64_t mask, uint64_t top,
+    Bytes data, const int64_t* starts, const int64_t* ends, int64_t rows, int control, int bits_def, uint64_t top,
     int64_t value_bytes, int length_bytes, uint32_t* words, int64_t* positions, int64_t* sizes, int64_t* first,
     int64_t room,
 ) noexcept nogil:
     """Walk through the entries of all rows; entries beyond `room` are only counted."""
     cdef int64_t i, at, end, size, entries = 0
-    cdef uint64_t word, length
+    cdef uint64_t word, length, mask = (<uint64_t>1 << bits_def) - 1
     for i in range(rows):
         at, end = starts[i], ends[i]
-        if not inside(at, end - at, data.size):
+        if not 0 <= at <= end <= data.size:
             return OUTSIDE
         first[i] = entries
         while at < end:
@@ -47,7 +47,6 @@ def walk(data, starts, ends, int control, int bits_def, int top, int64_t value_b
     cdef Bytes source = Bytes(data), begin = Bytes(starts)
     cdef int64_t rows = begin.size // 8, entries
     cdef Bytes end = column(ends, rows, 8)
-    cdef uint64_t mask = (<uint64_t>1 << bits_def) - 1
     cdef int code
     if control not in (0, 1, 2, 4) or length_bytes not in (0, 4, 8) or not 0 <= bits_def <= 32:
         raise ValueError("control words have 0, 1, 2 or 4 bytes, lengths 0, 4 or 8")
@@ -58,8 +57,8 @@ def walk(data, starts, ends, int control, int bits_def, int top, int64_t value_b
     cdef int64_t* f = <int64_t*>target.at
     with nogil:
         code = walk_of(
-            source, <int64_t*>begin.at, <int64_t*>end.at, rows, control, mask, top, value_bytes, length_bytes,
-            NULL, NULL, NULL, f, 0,
+            source, <int64_t*>begin.at, <int64_t*>end.at, rows, control, bits_def, top, value_bytes,
+            length_bytes, NULL, NULL, NULL, f, 0,
         )
     check(code)
     entries = f[rows]
@@ -69,8 +68,8 @@ def walk(data, starts, ends, int control, int bits_def, int top, int64_t value_b
     cdef Bytes a = Bytes(words, True), b = Bytes(positions, True), c = Bytes(sizes, True)
     with nogil:
         code = walk_of(
-            source, <int64_t*>begin.at, <int64_t*>end.at, rows, control, mask, top, value_bytes, length_bytes,
-            <uint32_t*>a.at, <int64_t*>b.at, <int64_t*>c.at, f, entries,
+            source, <int64_t*>begin.at, <int64_t*>end.at, rows, control, bits_def, top, value_bytes,
+            length_bytes, <uint32_t*>a.at, <int64_t*>b.at, <int64_t*>c.at, f, entries,
         )
     check(code)
     return words, positions, sizes, first

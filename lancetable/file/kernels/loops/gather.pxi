@@ -174,7 +174,7 @@ def gather_runs(data, starts, sizes, counts, places, value_starts, value_sizes, 
                 previous_piece, run, covered = pieces.starts[i], 0, 0
             previous_place = place
             while True:  # `covered` values are in the runs before `run`
-                if run == pieces.sizes[i]:
+                if run >= pieces.sizes[i]:
                     code = SHORT_RUNS
                 elif pieces.at[pieces.starts[i] + run] == 0:
                     code = ZERO_RUN

@@ -26,8 +26,9 @@ def interleave(streams):
         with nogil:
             for k in range(count):
                 code = code or check_offsets(offsets_of[k], runs, limits[k])
-                total += offsets_of[k][runs] - offsets_of[k][0]
         check(code)
+        for k in range(count):
+            total += offsets_of[k][runs] - offsets_of[k][0]
         out = new_bytes(total)
         buffer = Bytes(out, True)
         with nogil:

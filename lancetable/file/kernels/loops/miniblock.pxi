@@ -64,19 +64,19 @@ cdef int variable_of(
         before = lt_load32(stored) if sizeof(offset_t) == 4 else <int64_t>lt_load64(stored)
         if before < head:
             return FIRST_OFFSET
-        firsts[i] = start + before
-        base -= before
+        firsts[i], base = before, base - before
         for k in range(count):
             stored += sizeof(offset_t)
             end = lt_load32(stored) if sizeof(offset_t) == 4 else <int64_t>lt_load64(stored)
             if end < before:
                 return DECREASE
-            offsets[k] = <offset_t>(base + end)
+            offsets[k] = <offset_t>(<uint64_t>base + <uint64_t>end)
             before = end
         if before > chunks.sizes[i]:
             return OUTSIDE
         base += before
-        lengths[i] = before + start - firsts[i]
+        lengths[i] = before - firsts[i]
+        firsts[i] += start
         offsets += count
         if sizeof(offset_t) == 4 and base > 0x7FFFFFFF:
             return TOO_LONG

@@ -122,7 +122,7 @@ cdef int emit(
     """Append the entries `start` to `end` of a chunk; `place` values are visible before them."""
     cdef int64_t i, at = found.count, visible = end - start
     cdef bint bad = False
-    cdef Span* last
+    cdef Span* span
     if grow(found, end - start, definition != NULL):
         return -1
     for i in range(start, end):
@@ -135,11 +135,11 @@ cdef int emit(
         visible = count_at_most(definition, start, end, top)
     found.count = at + end - start
     if visible:
-        last = found.span + found.spans - 1
-        if found.spans and last.owner == chunk and last.place + last.length == place:
-            last.length += visible
+        span = found.span + found.spans
+        if found.spans and (span - 1).owner == chunk and (span - 1).place + (span - 1).length == place:
+            (span - 1).length += visible
         else:
-            last[1].owner, last[1].place, last[1].length = chunk, place, visible
+            span.owner, span.place, span.length = chunk, place, visible
             found.spans += 1
     return LEVEL if bad else OK
 
