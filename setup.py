@@ -24,7 +24,8 @@ def extensions() -> list[Extension]:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    flags = [] if os.name == "nt" else ["-O3", "-fno-strict-aliasing", *shlex.split(os.environ.get("CFLAGS", ""))]
+    flags = [] if os.name == "nt" else ["-O3", "-g0", "-fno-strict-aliasing"]
+    flags += shlex.split(os.environ.get("CFLAGS", ""))
     modules: list[Extension] = cythonize(
         [Extension(name, [name.replace(".", "/") + ".pyx"], extra_compile_args=flags) for name in MODULES]
     )
@@ -33,4 +34,4 @@ def extensions() -> list[Extension]:
     return modules
 
 
-setup(ext_modules=extensions())
+setup(ext_modules=extensions(), options={"build_ext": {"parallel": os.cpu_count()}})

@@ -55,6 +55,52 @@ PY
   install gcc libc6-dev python3-dev
 }
 
+# make_sanitized_copy: a temporary copy of the checkout, COPY, whose compiled modules have AddressSanitizer and
+# UndefinedBehaviorSanitizer, and SANITIZED, the variables with which they run. Uses VENV_PYTHON, which needs Cython. The modules
+# are built in build/sanitized, so that no other run loads them. Reports are files in COPY/reports. Returns 1 without gcc.
+make_sanitized_copy() {
+  local library path preload= module options
+  ensure_compiler && command -v gcc >/dev/null || { say "no gcc and no way to install it (Debian: apt-get install gcc python3-dev)"; return 1; }
+  for library in libasan.so libubsan.so libstdc++.so.6; do # Arrow throws C++ exceptions, which AddressSanitizer intercepts
+    path=$(gcc -print-file-name="$library")
+    [ "$path" != "$library" ] || { say "gcc has no $library (Debian: apt-get install libgcc-12-dev)"; return 1; }
+    preload+=${preload:+:}$path
+  done
+  say "building the compiled modules with sanitizers"
+  # Python's own flags define signed overflow; -fstrict-overflow makes it an error again.
+  CC=gcc LDFLAGS="-fsanitize=address,undefined" \
+    CFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all -fstrict-overflow" \
+    "$VENV_PYTHON" setup.py --quiet build_ext --parallel "$(nproc)" --build-lib build/sanitized/lib --build-temp build/sanitized/temp || return 1
+  COPY=$(mktemp -d)
+  trap 'rm -rf "$COPY"' EXIT
+  cp -R lancetable tests integration scripts protos pyproject.toml setup.py MANIFEST.in README.md "$COPY"
+  find "$COPY" -name '*.so' -delete
+  cp -R build/sanitized/lib/. "$COPY"
+  for module in $(cd "$COPY" && find lancetable -name '*.pyx'); do
+    compgen -G "$COPY/${module%.pyx}.*.so" >/dev/null || { say "$module was not built"; return 1; }
+  done
+  mkdir "$COPY/reports"
+  options="log_path=$COPY/reports/report:abort_on_error=0"
+  # With the allocators of the C library, an access outside of a bytes object or an Arrow buffer is seen.
+  SANITIZED=(
+    PYTHONPATH="$COPY" PYTHONMALLOC=malloc ARROW_DEFAULT_MEMORY_POOL=system LD_PRELOAD="$preload"
+    ASAN_OPTIONS="$options:detect_leaks=0:allocator_may_return_null=1:handle_segv=2"
+    UBSAN_OPTIONS="$options:print_stacktrace=1"
+  )
+}
+
+# print_reports: the reports of a run in COPY, on standard error. Returns 1 if there are any.
+print_reports() {
+  local report count=0
+  for report in "$COPY"/reports/*; do
+    [ -e "$report" ] || continue
+    cat "$report" >&2
+    count=$((count + 1))
+  done
+  say "$count reports of the sanitizers"
+  [ "$count" = 0 ]
+}
+
 # ensure_java: a runtime for Spark; installs Debian's where that is possible. Returns 1 where there is none.
 ensure_java() {
   local version

@@ -39,7 +39,13 @@ class WrappingStore:
         self.inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the wrapped store that is no request."""
+        """Return an attribute of the wrapped store that is no request.
+
+        Raises
+        ------
+        AttributeError
+            The name is private.
+        """
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.inner, name)
