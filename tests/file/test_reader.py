@@ -300,25 +300,25 @@ def test_corpus_files_are_read(corpus: Path) -> None:
 def test_cursors_return_the_same_rows_as_read_columns(name: str, version: FileVersion) -> None:
     """Ranges in ascending and random order, within and across pages, from memory and from an unmapped store."""
     rng = np.random.default_rng(5)
-    table = TYPE_CASES[name].table(rng, 5000, 0.2)
+    table = TYPE_CASES[name].table(rng, 2500, 0.2)
     for store in (MemoryStore.private(), Remote()):
         try:
-            meta = written(store, table, data_cache_bytes=8000, version=version)
+            meta = written(store, table, data_cache_bytes=4000, version=version)
         except UnsupportedFeatureError:
             assert (name, version) == ("struct packed", FileVersion.V2_1)  # it has a fixed-size list
             return
         columns = column_map(meta.schema, meta.version)
         expected = read(store, meta)[0]
         cursors = Cursors()
-        in_order = [range(start, min(start + 700, 5000)) for start in range(0, 5000, 700)]
-        bounds = np.sort(rng.integers(0, 5000, (6, 2)), axis=1)
-        for rows in [*in_order, *(range(start, end + 1) for start, end in bounds.tolist()), range(0), range(5000)]:
+        in_order = [range(start, min(start + 350, 2500)) for start in range(0, 2500, 350)]
+        bounds = np.sort(rng.integers(0, 2500, (6, 2)), axis=1)
+        for rows in [*in_order, *(range(start, end + 1) for start, end in bounds.tolist()), range(0), range(2500)]:
             (found,) = cursors.read_columns(store, "f", meta, meta.schema.fields, columns, rows)
             found.validate(full=True)
             assert found.type == expected.type
             assert texts(found) == texts(expected.slice(rows.start, len(rows))), rows
         with pytest.raises(OutOfRangeError):
-            cursors.read_columns(store, "f", meta, meta.schema.fields, columns, range(4990, 5001))
+            cursors.read_columns(store, "f", meta, meta.schema.fields, columns, range(2490, 2501))
 
 
 def test_cursors_are_cached_by_field_for_few_files() -> None:

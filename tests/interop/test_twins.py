@@ -625,7 +625,7 @@ def same(one: dict[str, Any], other: dict[str, Any], exact: bool, told: Any) -> 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
 @pytest.mark.parametrize("storage", ["2.0", "2.1", "2.2"])
 def test_both_libraries_come_to_the_same_table(storage: str, stable: bool, tmp_path: Path) -> None:
-    for seed in range(3 * SCALE):
+    for seed in range(2 * SCALE):
         root = tmp_path / str(seed)
         root.mkdir()
         twins = Twins(root, seed, storage, stable)

@@ -81,7 +81,7 @@ def seeds() -> list[int]:
         first, _, last = chosen.partition("-")
         return list(range(int(first), int(last or first) + 1))
     first = 0 if SCALE == 1 else int(time.strftime("%Y%m%d")) * 1000
-    return list(range(first, first + min(300, 3 if SCALE == 1 else 15 * SCALE)))
+    return list(range(first, first + min(300, 2 if SCALE == 1 else 15 * SCALE)))
 
 
 class Scenario:

@@ -238,7 +238,7 @@ NUMBERS = "id bigint, n int, f float, d date, s struct<a:int,b:string>, l array<
         ("m", "1.50", None),
     ],
 )
-@pytest.mark.parametrize("ansi", ["true", "false"])
+@pytest.mark.parametrize("ansi", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_values_that_a_cast_would_change_are_refused(
     spark: Any, tmp_path: Path, column: str, value: str, message: str | None, ansi: str
 ) -> None:
