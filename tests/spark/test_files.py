@@ -227,7 +227,7 @@ def test_headers_with_empty_and_repeated_names_are_read(spark: Any, tmp_path: Pa
     assert rows(tmp_path) == [{"id": 1, "v": 10}, {"id": 2, "v": 20}]
 
 
-@pytest.mark.parametrize("kind", ["csv", "json"])
+@pytest.mark.parametrize("kind", ["csv", pytest.param("json", marks=pytest.mark.slow)])
 def test_empty_files_do_not_stop_a_pipeline(spark: Any, tmp_path: Path, landing: Path, kind: str) -> None:
     (landing / f"a.{kind}").write_text("")
     options = CSV if kind == "csv" else {}
