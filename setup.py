@@ -1,7 +1,8 @@
 """The one thing pyproject.toml cannot say: compiled modules that may be missing.
 
 Where there is no C compiler or no Cython, the installation succeeds without them and the NumPy forms of the kernels
-run; `lancetable.show_versions()` says which. Flags in the environment variables CFLAGS and LDFLAGS follow those below.
+run; `lancetable.show_versions()` says which. The compiler, but not the linker, gets the flags in the environment
+variable LANCETABLE_CFLAGS.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def extensions() -> list[Extension]:
     except ImportError:
         return []
     flags = [] if os.name == "nt" else ["-O3", "-g0", "-fno-strict-aliasing"]
-    flags += shlex.split(os.environ.get("CFLAGS", ""))
+    flags += shlex.split(os.environ.get("LANCETABLE_CFLAGS", ""))
     modules: list[Extension] = cythonize(
         [Extension(name, [name.replace(".", "/") + ".pyx"], extra_compile_args=flags) for name in MODULES]
     )

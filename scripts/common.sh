@@ -55,21 +55,23 @@ PY
   install gcc libc6-dev python3-dev
 }
 
-# make_sanitized_copy: a temporary copy of the checkout, COPY, whose compiled modules have AddressSanitizer and
+# make_sanitized_copy [RUNTIME]: a temporary copy of the checkout, COPY, whose compiled modules have AddressSanitizer and
 # UndefinedBehaviorSanitizer, and SANITIZED, the variables with which they run. Uses VENV_PYTHON, which needs Cython. The modules
-# are built in build/sanitized, so that no other run loads them. Reports are files in COPY/reports. Returns 1 without gcc.
+# are built in build/sanitized, so that no other run loads them. RUNTIME is a library with both runtimes; by default gcc's. Reports are files in COPY/reports.
+# Returns 1 without gcc.
 make_sanitized_copy() {
-  local library path preload= module options
+  local library path preload=${1:-} module options
   ensure_compiler && command -v gcc >/dev/null || { say "no gcc and no way to install it (Debian: apt-get install gcc python3-dev)"; return 1; }
-  for library in libasan.so libubsan.so libstdc++.so.6; do # Arrow throws C++ exceptions, which AddressSanitizer intercepts
+  # Arrow throws C++ exceptions, which AddressSanitizer intercepts.
+  for library in $([ -n "$preload" ] || echo libasan.so libubsan.so) libstdc++.so.6; do
     path=$(gcc -print-file-name="$library")
     [ "$path" != "$library" ] || { say "gcc has no $library (Debian: apt-get install libgcc-12-dev)"; return 1; }
     preload+=${preload:+:}$path
   done
   say "building the compiled modules with sanitizers"
-  # Python's own flags define signed overflow; -fstrict-overflow makes it an error again.
-  CC=gcc LDFLAGS="-fsanitize=address,undefined" \
-    CFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all -fstrict-overflow" \
+  # Python's own flags define signed overflow; -fstrict-overflow makes it an error again. The runtime is not linked, but
+  # loaded before everything else.
+  CC=gcc LANCETABLE_CFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all -fstrict-overflow" \
     "$VENV_PYTHON" setup.py --quiet build_ext --parallel "$(nproc)" --build-lib build/sanitized/lib --build-temp build/sanitized/temp || return 1
   COPY=$(mktemp -d)
   trap 'rm -rf "$COPY"' EXIT
