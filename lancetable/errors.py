@@ -31,7 +31,10 @@ so that every error can be pickled. A wrong Python type raises a plain `TypeErro
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "AlreadyExistsError",
@@ -171,6 +174,16 @@ class CorruptFileError(LanceError, OSError, ValueError):
     offset: int | None = None
     expected: object = None
     found: object = None
+
+    @classmethod
+    def at(
+        cls, path: str | None, what: str, expected: object = None, found: object = None, offset: int | None = None
+    ) -> Self:
+        """Return the error for a file, with a message of path, problem, expected and found value."""
+        facts = [f"{word} {fact}" for word, fact in (("expected", expected), ("found", found)) if fact is not None]
+        message = f"{path}: {what}" if path else what
+        message += f" ({', '.join(facts)})" if facts else ""
+        return cls(message, path=path, offset=offset, expected=expected, found=found)
 
 
 class LimitError(CorruptFileError):

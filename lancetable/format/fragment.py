@@ -103,16 +103,11 @@ class DataFile(ProtoMessage):
         column_indices = tuple(message.column_indices)
         major, minor = message.file_major_version, message.file_minor_version
         if len(column_indices) != len(fields) and (column_indices or major >= 2):
-            raise CorruptFileError(
-                f"data file {path}: {len(fields)} fields but {len(column_indices)} column indices",
-                path=path,
-                expected=len(fields),
-                found=len(column_indices),
-            )
+            raise CorruptFileError.at(path, "wrong number of column indices", len(fields), len(column_indices))
         if fields and min(fields) < LAST_UPDATED_AT_FIELD:
-            raise CorruptFileError(f"data file {path}: unknown field id {min(fields)}", path=path, found=min(fields))
+            raise CorruptFileError.at(path, f"unknown field id {min(fields)}")
         if column_indices and min(column_indices) < -1:
-            raise CorruptFileError(f"data file {path}: negative column index", path=path, found=min(column_indices))
+            raise CorruptFileError.at(path, "negative column index", found=min(column_indices))
         return cls(
             path,
             fields,
@@ -284,21 +279,13 @@ class Fragment(ProtoMessage):
 def _check_counts(fragment_id: int, physical_rows: int, deletion_file: DeletionFile | None) -> None:
     """Raise CorruptFileError if an id or a count is out of range. `physical_rows` is 0 if unknown."""
     if fragment_id > MAX_FRAGMENT_ID:
-        raise CorruptFileError(
-            f"fragment id {fragment_id} does not fit 32 bits", expected=MAX_FRAGMENT_ID, found=fragment_id
-        )
+        raise CorruptFileError.at(None, "a fragment id does not fit 32 bits", f"at most {MAX_FRAGMENT_ID}", fragment_id)
     if physical_rows > MAX_ROWS:
-        raise CorruptFileError(
-            f"fragment {fragment_id} has {physical_rows} rows, but row offsets have 32 bits",
-            expected=MAX_ROWS,
-            found=physical_rows,
-        )
+        what = f"fragment {fragment_id} has too many rows for row offsets of 32 bits"
+        raise CorruptFileError.at(None, what, f"at most {MAX_ROWS}", physical_rows)
     if deletion_file is not None and physical_rows and (deletion_file.num_deleted_rows or 0) > physical_rows:
-        raise CorruptFileError(
-            f"fragment {fragment_id} has {physical_rows} rows, but {deletion_file.num_deleted_rows} deleted rows",
-            expected=physical_rows,
-            found=deletion_file.num_deleted_rows,
-        )
+        what = f"fragment {fragment_id} has more deleted rows than rows"
+        raise CorruptFileError.at(None, what, f"at most {physical_rows}", deletion_file.num_deleted_rows)
 
 
 def _lineage(message: table_pb2.DataFragment, oneof: Any) -> bytes | LineagePlace | None:

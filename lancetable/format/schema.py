@@ -506,23 +506,14 @@ def _check_children(field: Field, path: str | None) -> None:
     except CorruptFileError as error:
         raise CorruptFileError(f"column {field.name!r}: {error}", path=path, found=error.found) from None
     if expected is not None and len(field.children) != expected:
-        raise CorruptFileError(
-            f"column {field.name!r} of type {field.logical_type} needs {expected} child fields, "
-            f"got {len(field.children)}",
-            path=path,
-            expected=expected,
-            found=len(field.children),
-        )
+        what = f"column {field.name!r} of type {field.logical_type} has a wrong number of child fields"
+        raise CorruptFileError.at(path, what, expected, len(field.children))
     if expected != 1 or field.logical_type in ("list", "large_list"):
         return
     (child,) = field.children
     if child.logical_type != "struct" or (field.logical_type == "map" and len(child.children) != 2):
-        raise CorruptFileError(
-            f"column {field.name!r} of type {field.logical_type} cannot hold {child.logical_type}",
-            path=path,
-            expected="struct",
-            found=child.logical_type,
-        )
+        what = f"column {field.name!r} of type {field.logical_type} cannot hold {child.logical_type}"
+        raise CorruptFileError.at(path, what)
 
 
 def _corrupt_tree(

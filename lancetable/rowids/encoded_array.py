@@ -31,9 +31,7 @@ def decode(message: rowids_pb2.EncodedU64Array, path: str | None = None) -> U64A
     dtype = _DTYPES[oneof_case]
     data = message.u64_array.values if oneof_case == "u64_array" else getattr(message, oneof_case).offsets
     if len(data) % dtype.itemsize:
-        raise CorruptFileError(
-            f"{len(data)} bytes are not a multiple of the value size {dtype.itemsize}", path=path, found=len(data)
-        )
+        raise CorruptFileError.at(path, "wrong number of bytes", f"a multiple of {dtype.itemsize}", len(data))
     values: U64Array = np.frombuffer(data, dtype).astype(np.uint64)
     if oneof_case == "u64_array" or not len(values):
         return values

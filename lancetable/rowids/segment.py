@@ -304,12 +304,7 @@ def _check_ascending(values: U64Array, path: str | None) -> None:
 
 def _check_bitmap(slots: int, bitmap: bytes, path: str | None) -> bytes:
     if len(bitmap) != (slots + 7) // 8:
-        raise CorruptFileError(
-            f"expected a bitmap of {(slots + 7) // 8} bytes for {slots} values, got {len(bitmap)}",
-            path=path,
-            expected=(slots + 7) // 8,
-            found=len(bitmap),
-        )
+        raise CorruptFileError.at(path, f"wrong size of a bitmap of {slots} values", (slots + 7) // 8, len(bitmap))
     spare = -slots % 8
     if spare and bitmap[-1] >> (8 - spare):
         # Clear the unused bits at the end, because the number of values is the number of set bits.

@@ -206,12 +206,8 @@ class TableVersion(Table):
     def _foreign_base(self, base_id: int) -> tuple[str, bool]:
         base_path = self.manifest.base_paths.get(base_id)
         if base_path is None:
-            raise CorruptFileError(
-                f"{self.location.path}: a file has base path {base_id}, which is not listed in the manifest",
-                path=self.location.path,
-                expected=sorted(self.manifest.base_paths),
-                found=base_id,
-            )
+            what = f"a file has base path {base_id}, which is not listed in the manifest"
+            raise CorruptFileError.at(self.location.path, what, sorted(self.manifest.base_paths), base_id)
         place = f"{self.location.path}: base path {base_id}"
         return path_in_store(self.store, base_path.path, place), base_path.is_dataset_root
 

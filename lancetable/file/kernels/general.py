@@ -132,11 +132,8 @@ def _check_size(scheme: str, size: int, max_bytes: int, compressed_bytes: int | 
             f"{scheme} buffer declares {size} bytes", limit="page_bytes", expected=max_bytes, found=size
         )
     if compressed_bytes is not None and size > (limit := max(_MIN_RATIO_BYTES, compressed_bytes * _MAX_RATIO[scheme])):
-        raise CorruptFileError(
-            f"{scheme} buffer of {compressed_bytes} bytes declares {size} bytes",
-            expected=f"at most {limit}",
-            found=size,
-        )
+        what = f"{scheme} buffer of {compressed_bytes} bytes declares too many bytes"
+        raise CorruptFileError.at(None, what, f"at most {limit}", size)
 
 
 def _decompress_zstd(view: memoryview, max_bytes: int) -> pa.Buffer:

@@ -57,11 +57,8 @@ class PackedStruct(Wrapper):
 
     def check(self) -> None:
         if any(bits % 8 for bits in self.bits_per_value):
-            raise CorruptFileError(
-                "children of a packed struct are not whole bytes",
-                expected="multiples of 8 bits",
-                found=self.bits_per_value,
-            )
+            what = "children of a packed struct are not whole bytes"
+            raise CorruptFileError.at(None, what, "multiples of 8 bits", self.bits_per_value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +74,8 @@ class PackedField(ParsedMessage):
     def check(self) -> None:
         if self.bits_per_value is not None:
             if self.bits_per_value % 8 or not 0 < self.bits_per_value < 1 << 34:
-                raise CorruptFileError(
-                    "child of a packed struct has an unsupported width",
-                    expected="a multiple of 8 bits",
-                    found=self.bits_per_value,
-                )
+                what = "child of a packed struct has an unsupported width"
+                raise CorruptFileError.at(None, what, "a multiple of 8 bits", self.bits_per_value)
         elif self.bits_per_length not in (8, 16, 32, 64):
             raise CorruptFileError(
                 "lengths have an unsupported width", expected="8, 16, 32 or 64", found=self.bits_per_length
