@@ -141,7 +141,10 @@ WITH_HOLES, WITH_BITMAP = rowids_pb2.U64Segment.RangeWithHoles, rowids_pb2.U64Se
         (_segment(range_with_bitmap=WITH_BITMAP(start=0, end=2**63, bitmap=b"\1")), "size of a bitmap"),
         (_segment(sorted_array=_array(3, 2)), "ascending"),
         (_segment(array=rowids_pb2.EncodedU64Array()), "known form"),
-        (_segment(array=rowids_pb2.EncodedU64Array(u16_array={"base": 1, "offsets": b"abc"})), "a multiple of 2, found 3"),
+        (
+            _segment(array=rowids_pb2.EncodedU64Array(u16_array={"base": 1, "offsets": b"abc"})),
+            "a multiple of 2, found 3",
+        ),
         (_segment(array=rowids_pb2.EncodedU64Array(u16_array={"base": 2**64 - 1, "offsets": b"\1\0"})), "64 bits"),
     ],
 )

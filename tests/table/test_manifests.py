@@ -133,7 +133,7 @@ def test_other_container_versions_are_rejected() -> None:
 
 
 def test_a_version_that_differs_from_the_file_name_is_rejected() -> None:
-    with pytest.raises(CorruptFileError, match="version 8"):
+    with pytest.raises(CorruptFileError, match="found 8"):
         read(pack(manifest(version=8), b"TX", None))
 
 

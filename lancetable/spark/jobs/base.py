@@ -21,6 +21,7 @@ from lancetable.format.fragment import Fragment
 from lancetable.ops.change.rewritten_rows import Prepared, discard_prepared
 from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.read.splits import Split, even_task_rows, plan_splits
+from lancetable.proto import table_pb2
 from lancetable.spark import options as limits
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, mark_of, pinned
@@ -135,9 +136,9 @@ class RowsJob(TableJob):
 def update_to_json(operation: tx.Update) -> Json:
     """Return an uncommitted Update as JSON: {"updated", "removed", "new", "fields"}."""
     return {
-        "updated": [fragment.to_json() for fragment in operation.updated_fragments],
+        "updated": [fragment_to_string(fragment) for fragment in operation.updated_fragments],
         "removed": list(operation.removed_fragment_ids),
-        "new": [fragment.to_json() for fragment in operation.new_fragments],
+        "new": [fragment_to_string(fragment) for fragment in operation.new_fragments],
         "fields": list(operation.fields_for_preserving_frag_bitmap),
     }
 
@@ -148,11 +149,11 @@ def update_from_results(results: Sequence[Json]) -> tx.Update:
     def all_of(name: str) -> Iterable[Any]:
         return (value for result in results for value in result[name])
 
-    updated = map(Fragment.from_json, all_of("updated"))
+    updated = map(fragment_from_string, all_of("updated"))
     return tx.Update(
         removed_fragment_ids=tuple(sorted(all_of("removed"))),
         updated_fragments=tuple(sorted(updated, key=lambda fragment: fragment.id)),
-        new_fragments=tuple(map(Fragment.from_json, all_of("new"))),
+        new_fragments=tuple(map(fragment_from_string, all_of("new"))),
         fields_for_preserving_frag_bitmap=tuple(sorted(set(all_of("fields")))),
     )
 
@@ -181,6 +182,16 @@ def schema_from_string(encoded: str) -> pa.Schema:
 def schema_to_string(schema: pa.Schema) -> str:
     """Return a schema as a string, for `schema_from_string`."""
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def fragment_from_string(encoded: str) -> Fragment:
+    """Return a fragment from a string that `fragment_to_string` made."""
+    return Fragment.from_proto(table_pb2.DataFragment.FromString(base64.b64decode(encoded)))
+
+
+def fragment_to_string(fragment: Fragment) -> str:
+    """Return a fragment as a string, for `fragment_from_string`."""
+    return base64.b64encode(fragment.to_proto().SerializeToString()).decode()
 
 
 def slices_of_task(task: Json) -> tuple[Split, ...]:
