@@ -25,16 +25,13 @@
     └── StoreError                     the storage failed; the cause is chained
 
 Every class also has the built-in bases that an `except` clause written for pylance expects (`ValueError`, `OSError`,
-`NotImplementedError`). The message is the only positional argument. Facts are keyword arguments and become attributes,
+`NotImplementedError`). The message is the first argument. Facts are keyword arguments and become attributes,
 so that every error can be pickled. A wrong Python type raises a plain `TypeError`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from typing import Any
 
 __all__ = [
     "AlreadyExistsError",
@@ -167,7 +164,7 @@ class CleanupError(LanceError, OSError):
 class CorruptFileError(LanceError, OSError, ValueError):
     """Bytes that violate the format.
 
-    `path` and `offset` are their location; `expected` and `found` describe the mismatch.
+    `path` and `offset` are their location; `expected` and `found` describe the mismatch. The message has them all.
     """
 
     path: str | None = None
@@ -175,15 +172,15 @@ class CorruptFileError(LanceError, OSError, ValueError):
     expected: object = None
     found: object = None
 
-    @classmethod
-    def at(
-        cls, path: str | None, what: str, expected: object = None, found: object = None, offset: int | None = None
-    ) -> Self:
-        """Return the error for a file, with a message of path, problem, expected and found value."""
-        facts = [f"{word} {fact}" for word, fact in (("expected", expected), ("found", found)) if fact is not None]
-        message = f"{path}: {what}" if path else what
-        message += f" ({', '.join(facts)})" if facts else ""
-        return cls(message, path=path, offset=offset, expected=expected, found=found)
+    def __init__(
+        self, problem: str = "", expected: object = None, found: object = None, path: str | None = None, **facts: Any
+    ) -> None:
+        parts = [
+            f"{word} {str(fact)[:200]}" for word, fact in (("expected", expected), ("found", found)) if fact is not None
+        ]
+        message = f"{path}: {problem}" if path else problem
+        message += f" ({', '.join(parts)})" if parts else ""
+        super().__init__(message, path=path, expected=expected, found=found, **facts)
 
 
 class LimitError(CorruptFileError):

@@ -109,8 +109,8 @@ class Page:
     def check_memory(self, size_bytes: int) -> None:
         """Raise CorruptFileError if decoding the page needs more memory than the limit allows."""
         if size_bytes > self.limits.page_bytes:
-            what = f"the decoded page needs too much memory, {size_bytes} bytes"
-            self.raise_located(CorruptFileError(what, limit="page_bytes", found=size_bytes))
+            what = "the decoded page needs too much memory"
+            self.raise_located(CorruptFileError(what, found=size_bytes, limit="page_bytes"))
 
     def corrupt(self, what: str, expected: object = None, found: object = None) -> CorruptFileError:
         """Return a CorruptFileError for this page; the caller raises it."""
@@ -130,7 +130,7 @@ class Page:
         if isinstance(error, UnsupportedFeatureError):
             raise self.unsupported(str(error.feature)) from error
         if error.__dict__.get("limit") is not None:
-            raise self.limits.exceeded("page_bytes", f"{self.path}: {self._place}: {error}", self.path) from error
+            raise self.limits.exceeded("page_bytes", f"{self._place}: {error}", self.path) from error
         raise self.corrupt(str(error)) from error
 
     @property
@@ -364,7 +364,7 @@ class FileMetadata:
         self, what: str, expected: object = None, found: object = None, offset: int | None = None
     ) -> CorruptFileError:
         """Return a CorruptFileError for this file; the caller raises it."""
-        return CorruptFileError.at(self.path, what, expected, found, offset)
+        return CorruptFileError(what, expected, found, path=self.path, offset=offset)
 
 
 def _range_of(message: file2_pb2.DeferredEncoding) -> ByteRange:
@@ -394,7 +394,7 @@ class FileTail(NamedTuple):
         self, what: str, expected: object = None, found: object = None, offset: int | None = None
     ) -> CorruptFileError:
         """Return a CorruptFileError for the file; the caller raises it."""
-        return CorruptFileError.at(self.path, what, expected, found, offset)
+        return CorruptFileError(what, expected, found, path=self.path, offset=offset)
 
 
 def parse_footer(tail: FileTail) -> Footer:

@@ -150,7 +150,7 @@ def read_custom(encoding: PageEncoding, page: Page, data_type: pa.DataType) -> R
         raise CorruptFileError(f"{type(encoding).__name__} cannot decode a page: {error}") from error
     if len(array) != page.length or not array.type.equals(data_type):
         what = f"{type(encoding).__name__} decoded a page to an array of wrong length or type"
-        raise CorruptFileError.at(None, what, f"{page.length} of {data_type}", f"{len(array)} of {array.type}")
+        raise CorruptFileError(what, f"{page.length} of {data_type}", f"{len(array)} of {array.type}")
     return array
 
 

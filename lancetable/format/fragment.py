@@ -42,7 +42,7 @@ class DeletionKind(Enum):
 
 def _parse_kind(number: int) -> DeletionKind:
     if number not in (0, 1):
-        raise CorruptFileError(f"unknown kind of deletion file: {number}", expected="0 or 1", found=number)
+        raise CorruptFileError("unknown kind of deletion file", "0 or 1", number)
     return DeletionKind.BITMAP if number else DeletionKind.ARROW_ARRAY
 
 
@@ -103,11 +103,11 @@ class DataFile(ProtoMessage):
         column_indices = tuple(message.column_indices)
         major, minor = message.file_major_version, message.file_minor_version
         if len(column_indices) != len(fields) and (column_indices or major >= 2):
-            raise CorruptFileError.at(path, "wrong number of column indices", len(fields), len(column_indices))
+            raise CorruptFileError("wrong number of column indices", len(fields), len(column_indices), path=path)
         if fields and min(fields) < LAST_UPDATED_AT_FIELD:
-            raise CorruptFileError.at(path, f"unknown field id {min(fields)}")
+            raise CorruptFileError(f"unknown field id {min(fields)}", path=path)
         if column_indices and min(column_indices) < -1:
-            raise CorruptFileError.at(path, "negative column index", found=min(column_indices))
+            raise CorruptFileError("negative column index", found=min(column_indices), path=path)
         return cls(
             path,
             fields,
@@ -147,7 +147,7 @@ class DeletionFile(ProtoMessage):
         label = _json_str(value, "file_type")
         kinds = {kind.label: kind.value for kind in DeletionKind}
         if label not in kinds:
-            raise CorruptFileError(f"unknown kind of deletion file: {label[:20]!r}", expected=list(kinds), found=label)
+            raise CorruptFileError("unknown kind of deletion file", list(kinds), label[:20])
         return cls.from_proto(_json_message(table_pb2.DeletionFile, {**value, "file_type": kinds[label]}))
 
 
@@ -219,13 +219,13 @@ class Fragment(ProtoMessage):
 def _check_counts(fragment_id: int, physical_rows: int, deletion_file: DeletionFile | None) -> None:
     """Raise CorruptFileError if an id or a count is out of range. `physical_rows` is 0 if unknown."""
     if fragment_id > MAX_FRAGMENT_ID:
-        raise CorruptFileError.at(None, "a fragment id does not fit 32 bits", f"at most {MAX_FRAGMENT_ID}", fragment_id)
+        raise CorruptFileError("a fragment id does not fit 32 bits", f"at most {MAX_FRAGMENT_ID}", fragment_id)
     if physical_rows > MAX_ROWS:
         what = f"fragment {fragment_id} has too many rows for row offsets of 32 bits"
-        raise CorruptFileError.at(None, what, f"at most {MAX_ROWS}", physical_rows)
+        raise CorruptFileError(what, f"at most {MAX_ROWS}", physical_rows)
     if deletion_file is not None and physical_rows and (deletion_file.num_deleted_rows or 0) > physical_rows:
         what = f"fragment {fragment_id} has more deleted rows than rows"
-        raise CorruptFileError.at(None, what, f"at most {physical_rows}", deletion_file.num_deleted_rows)
+        raise CorruptFileError(what, f"at most {physical_rows}", deletion_file.num_deleted_rows)
 
 
 def _lineage(message: table_pb2.DataFragment, oneof: Any) -> bytes | LineagePlace | None:
@@ -263,5 +263,5 @@ def _json_message(message_class: Any, value: Mapping[str, Any]) -> Any:
 def _json_str(value: Any, key: str) -> str:
     string = value.get(key) if isinstance(value, Mapping) else None
     if not isinstance(string, str):
-        raise CorruptFileError(f"expected a string for {key} in the JSON", expected=key, found=type(string).__name__)
+        raise CorruptFileError(f"{key} in the JSON is not a string", found=type(string).__name__)
     return string

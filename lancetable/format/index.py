@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def parse_uuid(message: table_pb2.UUID) -> uuid_module.UUID:
     """Convert a uuid from protobuf. Raises CorruptFileError unless it has 16 bytes."""
     if len(message.uuid) != 16:
-        raise CorruptFileError.at(None, "wrong number of bytes in a uuid", 16, len(message.uuid))
+        raise CorruptFileError("wrong number of bytes in a uuid", 16, len(message.uuid))
     return uuid_module.UUID(bytes=message.uuid)
 
 

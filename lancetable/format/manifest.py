@@ -90,7 +90,7 @@ class FragmentList(Sequence[Fragment]):
             try:
                 fragment = Fragment.from_proto(self._messages[index])
             except CorruptFileError as error:
-                raise CorruptFileError(f"{self._path}: {error}", **{**error.__dict__, "path": self._path}) from error
+                raise CorruptFileError(str(error), path=self._path) from error
             if not self._trust_row_counts:
                 fragment = _without_row_counts(fragment)
             if len(self._messages) <= _MAX_CACHED_FRAGMENTS:
@@ -118,7 +118,7 @@ class FragmentList(Sequence[Fragment]):
                 sorted_ids = ids[self._order]
                 duplicates = sorted_ids[1:][sorted_ids[1:] == sorted_ids[:-1]]
                 if len(duplicates):
-                    raise CorruptFileError(f"fragment id {duplicates[0]} occurs twice", found=int(duplicates[0]))
+                    raise CorruptFileError(f"fragment id {duplicates[0]} occurs twice")
             self._ids = ids
         return ids
 
@@ -182,7 +182,7 @@ def _row_counts(counts: list[int]) -> npt.NDArray[np.int64]:
     """Return the counts as an array. Raises CorruptFileError if one exceeds the range of row offsets."""
     if max(counts, default=0) > MAX_ROWS:
         what = "a fragment has too many rows for row offsets of 32 bits"
-        raise CorruptFileError.at(None, what, f"at most {MAX_ROWS}", max(counts))
+        raise CorruptFileError(what, f"at most {MAX_ROWS}", max(counts))
     return np.array(counts, np.int64)
 
 
@@ -233,7 +233,7 @@ class Manifest:
     def _check_names(self, siblings: Sequence[Field], parent: str) -> None:
         if len({field.name for field in siblings}) < len(siblings):
             name = Counter(field.name for field in siblings).most_common(1)[0][0]
-            raise CorruptFileError(f"{parent} has two fields named {name!r}", path=self.path, found=name)
+            raise CorruptFileError(f"{parent} has two fields named {name!r}", path=self.path)
         for field in siblings:
             if field.children:
                 self._check_names(field.children, f"field {field.name!r}")
@@ -269,7 +269,7 @@ class Manifest:
             return _EPOCH + timedelta(microseconds=self.timestamp_ns // 1000)
         except OverflowError:
             seconds = self.message.timestamp.seconds
-            raise CorruptFileError.at(self.path, f"commit time {seconds} s is not a valid date") from None
+            raise CorruptFileError(f"commit time {seconds} s is not a valid date", path=self.path) from None
 
     @property
     def reader_flags(self) -> int:

@@ -40,7 +40,7 @@ def parse_message(kind: type[M], data: bytes | memoryview, path: str | None = No
     try:
         return kind.FromString(bytes(data))
     except DecodeError as error:
-        raise CorruptFileError.at(path, f"malformed {kind.__name__} message", offset=offset) from error
+        raise CorruptFileError(f"malformed {kind.__name__} message", path=path, offset=offset) from error
 
 
 class ProtoMessage:

@@ -184,7 +184,7 @@ class UpdateMode(Enum):
 
 def _parse_update_mode(number: int) -> UpdateMode:
     if number not in (0, 1):
-        raise CorruptFileError(f"unknown update mode {number}", found=number)
+        raise CorruptFileError(f"unknown update mode {number}")
     return UpdateMode(number)
 
 

@@ -449,7 +449,7 @@ def _numbered(directory: str, names: list[ObjectMeta]) -> list[tuple[int, Object
             counts[version[1]] += 1
     if all(counts.values()):
         what = "multiple manifest naming schemes, so the newest version is unknown; migrate the table to one scheme"
-        raise CorruptFileError.at(directory, what, "names of one scheme", "V1 and V2 names")
+        raise CorruptFileError(what, "names of one scheme", "V1 and V2 names", path=directory)
     parsed.sort(key=_VERSION_OF)
     return parsed
 

@@ -370,7 +370,7 @@ class ExternalHandler(CommitHandler):
         if not fits or parsed is None or parsed[0] != row.version or suffix[:1] not in ("", "-") or suffix == "-":
             what = f"invalid path in the external manifest store for version {row.version}; correct or remove the row"
             valid = manifest_path(base, row.version, ManifestNamingScheme.V2)
-            raise CorruptFileError.at(directory, what, valid, ascii(row.path[:200]))
+            raise CorruptFileError(what, valid, ascii(row.path[:200]), path=directory)
         return directory + name + separator, parsed[1]
 
 

@@ -155,10 +155,10 @@ def check_length(found: int, num_rows: int | None, path: str | None) -> None:
     It must be `num_rows`, or at most 2**32 if `num_rows` is None.
     """
     if num_rows is not None and found != num_rows:
-        raise CorruptFileError.at(path, "wrong length of a sequence", num_rows, found)
+        raise CorruptFileError("wrong length of a sequence", num_rows, found, path=path)
     if found > MAX_ROWS:
-        raise CorruptFileError.at(
-            path, "a sequence is too long for row offsets of 32 bits", f"at most {MAX_ROWS}", found
+        raise CorruptFileError(
+            "a sequence is too long for row offsets of 32 bits", f"at most {MAX_ROWS}", found, path=path
         )
 
 

@@ -399,12 +399,12 @@ def check_range(path: str, start: int, end: int) -> None:
         If it is not; the error has the path.
     """
     if not 0 <= start <= end:
-        raise CorruptFileError.at(path, "invalid byte range", "0 <= start <= end", f"{start}..{end}", start)
+        raise CorruptFileError("invalid byte range", "0 <= start <= end", f"{start}..{end}", path=path, offset=start)
 
 
 def short_read(path: str, start: int, end: int, found: int) -> CorruptFileError:
     """Return the error for a range of which only `found` bytes exist."""
-    return CorruptFileError.at(path, f"wrong number of bytes at offset {start}", end - start, found, start)
+    return CorruptFileError(f"wrong number of bytes at offset {start}", end - start, found, path=path, offset=start)
 
 
 def check_size(path: str, expected: int | None, found: int) -> None:
@@ -416,7 +416,7 @@ def check_size(path: str, expected: int | None, found: int) -> None:
         If the object has another size.
     """
     if expected is not None and expected != found:
-        raise CorruptFileError.at(path, "wrong size of an object", expected, found, 0)
+        raise CorruptFileError("wrong size of an object", expected, found, path=path, offset=0)
 
 
 def missing(path: str) -> NotFoundError:

@@ -74,8 +74,8 @@ class ConfinedStore(ForwardingStore):
         """Return the whole object. Raises LimitError if it is too large. See ObjectStore."""
         found = self._request("size", path) if size is None else size
         if found > MAX_OBJECT_BYTES:
-            text = f"{path}: {found} bytes are above the limit object_bytes of {MAX_OBJECT_BYTES}; {REMEDY}"
-            raise LimitError(text, limit="object_bytes", path=path, expected=f"at most {MAX_OBJECT_BYTES}", found=found)
+            problem = f"too many bytes: above the limit object_bytes; {REMEDY}"
+            raise LimitError(problem, f"at most {MAX_OBJECT_BYTES}", found, path=path, limit="object_bytes")
         return cast("memoryview", self._request("read_all", path, size))
 
     def delete(self, paths: Iterable[str]) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-_READS: Final = ("read", "read_many", "read_all", "read_tail", "list_names", "list_recursive", "size", "find")
-_REQUESTS: Final = (*_READS, "modified_ns", "put", "put_if_absent", "open_writer", "delete", "delete_prefix")
+_LOOK_UPS: Final = ("read", "read_many", "read_all", "read_tail", "list_names", "list_recursive", "size", "find")
+_WRITES: Final = ("put", "put_if_absent", "open_writer", "sync", "delete", "delete_prefix")
+REQUESTS: Final = frozenset((*_LOOK_UPS, "modified_ns", *_WRITES))
 
 
 class ForwardingStore:
@@ -16,6 +17,6 @@ class ForwardingStore:
     """
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _REQUESTS:
+        if name not in REQUESTS:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return partial(self._request, name)

@@ -127,26 +127,26 @@ def _load(store: ObjectStore, path: str, file: DeletionFile, physical_rows: int 
     if file.num_deleted_rows is not None:
         if file.num_deleted_rows > limit:
             what = "more deleted rows than rows in the fragment"
-            raise CorruptFileError.at(path, what, f"at most {limit}", file.num_deleted_rows)
+            raise CorruptFileError(what, f"at most {limit}", file.num_deleted_rows, path=path)
         limit = file.num_deleted_rows
     if file.kind is DeletionKind.ARROW_ARRAY:
         values = parse_arrow(data, path, max_count=limit)
         offsets = np.sort(values)
         if np.any(offsets[1:] == offsets[:-1]):
-            raise CorruptFileError.at(path, "a row offset occurs twice")
+            raise CorruptFileError("a row offset occurs twice", path=path)
     else:
         offsets = parse_roaring(data, path, max_count=limit)
     _check_count(path, file, len(offsets))
     if physical_rows is not None and len(offsets) and offsets[-1] >= physical_rows:
         what = "row offset past the end of the fragment"
-        raise CorruptFileError.at(path, what, f"below {physical_rows}", int(offsets[-1]))
+        raise CorruptFileError(what, f"below {physical_rows}", int(offsets[-1]), path=path)
     return DeletionVector._of_sorted(offsets)
 
 
 def _check_count(path: str, file: DeletionFile, count: int) -> None:
     if file.num_deleted_rows not in (None, count):
         what = "another number of deleted rows than in the manifest"
-        raise CorruptFileError.at(path, what, file.num_deleted_rows, count)
+        raise CorruptFileError(what, file.num_deleted_rows, count, path=path)
 
 
 def write(

@@ -244,4 +244,4 @@ def identity_of(store: ObjectStore, location: ManifestLocation) -> int | None:
 
 
 def _damaged(path: str, what: str, offset: int, expected: object = None, found: object = None) -> CorruptFileError:
-    return CorruptFileError.at(path, f"damaged manifest: {what}", expected, found, offset)
+    return CorruptFileError(f"damaged manifest: {what}", expected, found, path=path, offset=offset)

@@ -44,7 +44,7 @@ class RowCountIndex:
         if (counts < 0).any():
             position = int(np.flatnonzero(counts < 0)[0])
             what = f"fragment {self.fragments[position].id} has more deleted rows than rows"
-            raise CorruptFileError.at(version.location.path, what, int(physical[position]), int(deleted[position]))
+            raise CorruptFileError(what, int(physical[position]), int(deleted[position]), path=version.location.path)
         self.starts: Offsets = np.zeros(len(counts) + 1, dtype=np.int64)
         np.cumsum(counts, out=self.starts[1:])
 
@@ -76,7 +76,7 @@ def physical_rows(version: TableVersion, fragment: Fragment) -> int:
         return recorded
     if not fragment.files:
         path = version.location.path
-        raise CorruptFileError.at(path, f"fragment {fragment.id} has neither data files nor a number of rows")
+        raise CorruptFileError(f"fragment {fragment.id} has neither data files nor a number of rows", path=path)
     metadata = file_metadata(version, fragment.files[0])
     check_file_rows(version, fragment, metadata, recorded or metadata.num_rows)
     return metadata.num_rows
@@ -86,7 +86,7 @@ def check_file_rows(version: TableVersion, fragment: Fragment, metadata: FileMet
     """Raise CorruptFileError if a data file of a fragment does not have the expected number of rows."""
     if metadata.num_rows != expected:
         what = f"wrong number of rows for fragment {fragment.id}"
-        raise CorruptFileError.at(metadata.path, what, expected, metadata.num_rows)
+        raise CorruptFileError(what, expected, metadata.num_rows, path=metadata.path)
 
 
 def num_live_rows(version: TableVersion, fragment: Fragment) -> int:

@@ -93,7 +93,7 @@ def locate_blobs(version: TableVersion, data_file: BlobDataFile | None, descript
     if len(in_blob_file):
         ids, indices = np.unique(blob_id[in_blob_file], return_inverse=True)
         if ids[0] == 0:
-            raise CorruptFileError.at(data_file.path, "invalid id of a blob file", "at least 1", 0)
+            raise CorruptFileError("invalid id of a blob file", "at least 1", 0, path=data_file.path)
         paths += [blob_file_path(data_file.path, int(number)) for number in ids.tolist()]
         files[in_blob_file] = 1 + indices
     # Without a size, an external blob is the whole object.
@@ -147,7 +147,7 @@ def _numbers(descriptions: pa.Array, name: str, valid: npt.NDArray[np.bool_], da
         numbers = np.where(valid, numbers, 0)
         if int(numbers.max()) > _MAX_POSITION:
             what, found = f"invalid {name} of a blob", int(numbers.max())
-            raise CorruptFileError.at(data_file.path, what, f"at most {_MAX_POSITION}", found)
+            raise CorruptFileError(what, f"at most {_MAX_POSITION}", found, path=data_file.path)
     return numbers.astype(np.int64)
 
 
@@ -157,7 +157,7 @@ def _check_inline(data_file: BlobDataFile, positions: Ints, sizes: Ints, rows: n
     end = int((positions[rows] + sizes[rows]).max())
     if end > data_file.size_bytes:
         what = "a blob ends past the end of the file"
-        raise CorruptFileError.at(data_file.path, what, f"at most {data_file.size_bytes}", end)
+        raise CorruptFileError(what, f"at most {data_file.size_bytes}", end, path=data_file.path)
 
 
 def join_locations(parts: Sequence[tuple[Ints, BlobLocations]], count: int) -> BlobLocations:

@@ -61,7 +61,7 @@ def items_range(data_type: pa.DataType, offset: int, length: int, limit: int, na
     width = 8 * (length + 1) if varbin.offset_dtype(data_type) is not None else length * (data_type.bit_width // 8)
     if offset < 0 or length < 0 or offset + width > limit:
         what = f"column {name!r}: the items of the dictionary exceed the file"
-        raise CorruptFileError.at(None, what, f"at most {limit}", offset)
+        raise CorruptFileError(what, f"at most {limit}", offset)
     return ByteRange(offset, offset + width)
 
 
@@ -74,7 +74,7 @@ def values_range(data: Any, limit: int, name: str) -> ByteRange:
     first, last = int(positions[0]), int(positions[-1])
     if first < 0 or last > limit or (positions[1:] < positions[:-1]).any():
         what = f"column {name!r}: the items of the dictionary have invalid positions"
-        raise CorruptFileError.at(None, what, f"0 to {limit}", f"{first} to {last}")
+        raise CorruptFileError(what, f"0 to {limit}", f"{first} to {last}")
     return ByteRange(first, last)
 
 

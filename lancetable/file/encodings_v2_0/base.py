@@ -164,7 +164,7 @@ def unpack_any(data: bytes, kind: type[M]) -> M:
     _, slash, name = wrapper.type_url.rpartition("/")
     if not slash or name != kind.DESCRIPTOR.full_name:
         what = "wrong kind of encoding message"
-        raise CorruptFileError.at(None, what, kind.DESCRIPTOR.full_name, wrapper.type_url[:100])
+        raise CorruptFileError(what, kind.DESCRIPTOR.full_name, wrapper.type_url[:100])
     return parse_message(kind, wrapper.value)
 
 

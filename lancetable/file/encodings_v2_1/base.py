@@ -276,5 +276,5 @@ def decode_levels(encoding: Compressive, chunks: Chunks, counts: Ints, limit: in
     """Decode the levels of all chunks into one array. Raises CorruptFileError unless they have 16 bits."""
     block = encoding.decode_blocks(chunks, counts, limit)
     if not isinstance(block, FixedWidth) or block.bits != 16:
-        raise CorruptFileError("levels have the wrong width", expected="16 bits")
+        raise CorruptFileError("levels have the wrong width", "16 bits")
     return np.frombuffer(block.data, LEVEL, block.length)

@@ -184,10 +184,10 @@ def written_before(
         if size_bytes is None:
             return None
         if made_ns is not None and time.time_ns() - made_ns > _MAX_AGE_NS:
-            raise CorruptFileError.at(path, "so old that a cleanup may remove it at any time")
+            raise CorruptFileError("so old that a cleanup may remove it at any time", path=path)
         metadata = open_data_file(version.store, path, size=size_bytes)
         if metadata.version is not target or metadata.num_rows != physical_rows(version, fragment):
-            raise CorruptFileError.at(path, f"does not contain the rows of fragment {fragment.id}")
+            raise CorruptFileError(f"does not contain the rows of fragment {fragment.id}", path=path)
     except NotFoundError:
         return None
     except LanceError as error:
@@ -255,6 +255,6 @@ def rename_manifests_at(store: ObjectStore, base: str, handler: CommitHandler, *
         )
         data = bytes(store.read_all(old))
         if store.put_if_absent(new, data) is not PutOutcome.WON and bytes(store.read_all(new)) != data:
-            raise CorruptFileError.at(new, f"version {version} has a different manifest at {old}")
+            raise CorruptFileError(f"version {version} has a different manifest at {old}", path=new)
         store.delete([old])
     return len(versions)

@@ -31,7 +31,7 @@ def validate_fragment(version: TableVersion, fragment: Fragment) -> None:
         rows = num_rows if rows is None else rows
         if num_rows != rows:
             what = f"wrong number of rows for fragment {fragment.id}"
-            raise CorruptFileError.at(version.data_file_path(file), what, rows, num_rows)
+            raise CorruptFileError(what, rows, num_rows, path=version.data_file_path(file))
     if fragment.deletion_file is not None:
         validate_deletions(version, fragment, rows or 0)
 
@@ -44,12 +44,12 @@ def validate_data_file(version: TableVersion, file: DataFile) -> int:
     path = version.data_file_path(file)
     size_bytes = version.store.size(path)
     if file.size_bytes is not None and size_bytes != file.size_bytes:
-        raise CorruptFileError.at(path, "wrong size in bytes", file.size_bytes, size_bytes)
+        raise CorruptFileError("wrong size in bytes", file.size_bytes, size_bytes, path=path)
     metadata = file_metadata(version, file)
     highest = max(file.column_indices, default=-1)
     if highest >= metadata.num_columns:
         what = "the manifest refers to a missing column"
-        raise CorruptFileError.at(path, what, f"below {metadata.num_columns}", highest)
+        raise CorruptFileError(what, f"below {metadata.num_columns}", highest, path=path)
     return metadata.num_rows
 
 
@@ -63,4 +63,4 @@ def validate_deletions(version: TableVersion, fragment: Fragment, num_rows: int)
     last = int(vector.offsets()[-1]) if vector else -1
     if last >= num_rows:
         path = version.deletion_file_path(fragment.id, fragment.deletion_file)
-        raise CorruptFileError.at(path, "a row past the end is deleted", f"below {num_rows}", last)
+        raise CorruptFileError("a row past the end is deleted", f"below {num_rows}", last, path=path)

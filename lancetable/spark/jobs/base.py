@@ -21,7 +21,6 @@ from lancetable.format.fragment import Fragment
 from lancetable.ops.change.rewritten_rows import Prepared, discard_prepared
 from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.read.splits import Split, even_task_rows, plan_splits
-from lancetable.proto import table_pb2
 from lancetable.spark import options as limits
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, mark_of, pinned
@@ -186,7 +185,7 @@ def schema_to_string(schema: pa.Schema) -> str:
 
 def fragment_from_string(encoded: str) -> Fragment:
     """Return a fragment from a string that `fragment_to_string` made."""
-    return Fragment.from_proto(table_pb2.DataFragment.FromString(base64.b64decode(encoded)))
+    return Fragment.from_proto(Fragment.message_class.FromString(base64.b64decode(encoded)))
 
 
 def fragment_to_string(fragment: Fragment) -> str:
