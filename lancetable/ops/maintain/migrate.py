@@ -195,7 +195,7 @@ def written_before(
         version.store.delete([path])
         return None
     ids, columns = number_columns(schema, target)
-    return data_file(name, tuple(ids), tuple(columns), target, size_bytes)
+    return DataFile(name, tuple(ids), tuple(columns), *target.manifest_pair, size_bytes)
 
 
 def _write(
@@ -207,15 +207,7 @@ def _write(
         for batch in fragment_batches(version, fragment, fields, keep_deleted=True):
             writer.write(batch)
         written = writer.close()
-    return data_file(name, written.fields, written.column_indices, target, written.size_bytes)
-
-
-def data_file(
-    name: str, ids: tuple[int, ...], columns: tuple[int, ...], target: FileVersion, size_bytes: int
-) -> DataFile:
-    """Return the metadata of a data file."""
-    major, minor = target.manifest_pair
-    return DataFile(name, ids, columns, major, minor, size_bytes)
+    return written.data_file(name, target)
 
 
 def _without_position(field: Field) -> Field:

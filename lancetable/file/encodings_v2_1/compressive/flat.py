@@ -84,9 +84,9 @@ def join_bits(chunks: Chunks, counts: Ints, bits: int) -> FixedWidth:
 # ------------------------------------------------------------------------------------------------------------- encode
 
 
-def encode_flat(block: FixedWidth, limits: ChunkLimits, per_chunk: int | None = None) -> Chunked:
+def encode_flat(block: FixedWidth, limits: ChunkLimits) -> Chunked:
     """Encode values without compression."""
-    counts = even_counts(block.length, per_chunk or flat_count(block.bits, limits))
+    counts = even_counts(block.length, flat_count(block.bits, limits))
     return Chunked(Flat(block.bits), counts, [[flat_runs(block, counts)]])
 
 
