@@ -25,8 +25,8 @@
     └── StoreError                     the storage failed; the cause is chained
 
 Every class also has the built-in bases that an `except` clause written for pylance expects (`ValueError`, `OSError`,
-`NotImplementedError`). The message is the first argument. Facts are keyword arguments and become attributes,
-so that every error can be pickled. A wrong Python type raises a plain `TypeError`.
+`NotImplementedError`). The message is the first argument. Facts are keyword arguments and become attributes, so that
+every error can be pickled. A wrong Python type raises a plain `TypeError`.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ class CleanupError(LanceError, OSError):
 class CorruptFileError(LanceError, OSError, ValueError):
     """Bytes that violate the format.
 
-    `path` and `offset` are their location; `expected` and `found` describe the mismatch. The message has them all.
+    `path` and `offset` are their location; `expected` and `found` describe the mismatch. The message consists of path,
+    problem, expected and found value.
     """
 
     path: str | None = None

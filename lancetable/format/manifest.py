@@ -90,7 +90,8 @@ class FragmentList(Sequence[Fragment]):
             try:
                 fragment = Fragment.from_proto(self._messages[index])
             except CorruptFileError as error:
-                raise CorruptFileError(str(error), path=self._path) from error
+                error.args, error.path = (f"{self._path}: {error}",), self._path
+                raise
             if not self._trust_row_counts:
                 fragment = _without_row_counts(fragment)
             if len(self._messages) <= _MAX_CACHED_FRAGMENTS:
