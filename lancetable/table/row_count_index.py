@@ -44,7 +44,9 @@ class RowCountIndex:
         if (counts < 0).any():
             position = int(np.flatnonzero(counts < 0)[0])
             what = f"fragment {self.fragments[position].id} has more deleted rows than rows"
-            raise CorruptFileError(what, int(physical[position]), int(deleted[position]), path=version.location.path)
+            raise CorruptFileError(
+                what, f"at most {physical[position]}", int(deleted[position]), path=version.location.path
+            )
         self.starts: Offsets = np.zeros(len(counts) + 1, dtype=np.int64)
         np.cumsum(counts, out=self.starts[1:])
 

@@ -163,8 +163,7 @@ def unpack_any(data: bytes, kind: type[M]) -> M:
     wrapper = parse_message(AnyMessage, data)
     _, slash, name = wrapper.type_url.rpartition("/")
     if not slash or name != kind.DESCRIPTOR.full_name:
-        what = "wrong kind of encoding message"
-        raise CorruptFileError(what, kind.DESCRIPTOR.full_name, wrapper.type_url[:100])
+        raise CorruptFileError("wrong kind of encoding message", kind.DESCRIPTOR.full_name, wrapper.type_url[:100])
     return parse_message(kind, wrapper.value)
 
 

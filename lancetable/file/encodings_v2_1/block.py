@@ -203,7 +203,7 @@ class VariableWidth:
         base, end = int(offsets[0]), int(offsets[-1])
         if width != offsets.dtype.itemsize or base:
             if width == 4 and end - base > varbin.MAX_INT32:
-                raise CorruptFileError("values are too long for their type", varbin.MAX_INT32, end - base)
+                raise CorruptFileError("values are too long for their type", f"at most {varbin.MAX_INT32}", end - base)
             offsets = (offsets - base).astype(np.int32 if width == 4 else np.int64)
             data = memoryview(data)[base:end]
         if varbin.is_string(data_type):

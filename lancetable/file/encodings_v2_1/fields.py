@@ -397,7 +397,7 @@ def _assemble(node: _Node, spines: Sequence[Spine], count: int, depth: int = 0) 
         num_items = int(offsets[-1])
         if not pa.types.is_large_list(data_type):
             if num_items > varbin.MAX_INT32:
-                raise CorruptFileError("too many items for 32-bit lists", varbin.MAX_INT32, num_items)
+                raise CorruptFileError("too many items for 32-bit lists", f"at most {varbin.MAX_INT32}", num_items)
             offsets = offsets.astype(np.int32)
         buffers.append(pa.py_buffer(offsets))
     children = [_assemble(child, spines, num_items, depth + 1) for child in node.children]

@@ -108,7 +108,7 @@ def check_levels(
         entries = len(repetition)
         top = layers.num_lists
         if levels.highest(repetition) > top:
-            raise CorruptFileError("repetition level out of range", top, levels.highest(repetition))
+            raise CorruptFileError("repetition level out of range", f"at most {top}", levels.highest(repetition))
         if num_rows is not None:
             if entries and int(repetition[0]) != top:
                 raise CorruptFileError("the first entry does not start a row", top, int(repetition[0]))
@@ -116,7 +116,7 @@ def check_levels(
     if definition is not None:
         highest = levels.highest(definition)
         if highest > layers.num_levels:
-            raise CorruptFileError("definition level out of range", layers.num_levels, highest)
+            raise CorruptFileError("definition level out of range", f"at most {layers.num_levels}", highest)
         if highest > layers.max_visible:
             entries = int(np.count_nonzero(definition <= layers.max_visible))
     if entries != num_values:

@@ -128,7 +128,7 @@ def _codec(name: str, level: int | None = None) -> pa.Codec:
 def _check_size(scheme: str, size: int, max_bytes: int, compressed_bytes: int | None = None) -> None:
     """Raise CorruptFileError, before memory is allocated, for a size above a limit or the maximum expansion."""
     if size > max_bytes:
-        raise CorruptFileError(f"{scheme} buffer declares too many bytes", max_bytes, size, limit="page_bytes")
+        raise CorruptFileError(f"{scheme} buffer declares too many bytes", found=size, limit="page_bytes")
     if compressed_bytes is not None and size > (limit := max(_MIN_RATIO_BYTES, compressed_bytes * _MAX_RATIO[scheme])):
         what = f"{scheme} buffer of {compressed_bytes} bytes declares too many bytes"
         raise CorruptFileError(what, f"at most {limit}", size)
@@ -160,7 +160,7 @@ def _zstd_content_size(frame: memoryview) -> int | None:
     width = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
     start = 5 + (not single_segment) + (0, 1, 2, 4)[descriptor & 3]
     if len(frame) < start + width:
-        raise CorruptFileError("zstd frame header is truncated", start + width, len(frame))
+        raise CorruptFileError("zstd frame header is truncated", f"at least {start + width}", len(frame))
     if width == 0:
         exponent, mantissa = frame[5] >> 3, frame[5] & 7
         window = (1 << (10 + exponent)) * (8 + mantissa) // 8
@@ -191,7 +191,7 @@ def _stream_zstd(frame: memoryview, max_bytes: int) -> pa.Buffer:
 
 def _decompress_lz4(view: memoryview, max_bytes: int) -> pa.Buffer:
     if len(view) <= _LZ4_PREFIX.size:
-        raise CorruptFileError("lz4 buffer is truncated", _LZ4_PREFIX.size + 1, len(view))
+        raise CorruptFileError("lz4 buffer is truncated", f"at least {_LZ4_PREFIX.size + 1}", len(view))
     (size,) = _LZ4_PREFIX.unpack_from(view)
     block = view[_LZ4_PREFIX.size :]
     _check_size("lz4", size, max_bytes, len(block))

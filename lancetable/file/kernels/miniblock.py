@@ -143,10 +143,10 @@ def variable(data: Bytes, starts: Ints, sizes: Ints, counts: Ints, offset_bytes:
     for start, size, count in zip(starts.tolist(), sizes.tolist(), counts.tolist()):
         table_bytes = (count + 1) * offset_bytes
         if size < table_bytes:
-            raise CorruptFileError("offset points into the offsets", table_bytes, size)
+            raise CorruptFileError("offset points into the offsets", f"at least {table_bytes}", size)
         stored = data[start : start + table_bytes].view(f"<u{offset_bytes}")
         if stored[0] < table_bytes:
-            raise CorruptFileError("offset points into the offsets", table_bytes, int(stored[0]))
+            raise CorruptFileError("offset points into the offsets", f"at least {table_bytes}", int(stored[0]))
         if (stored[1:] < stored[:-1]).any():
             raise CorruptFileError("value ends before it starts")
         if stored[-1] > size:

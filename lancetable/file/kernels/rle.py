@@ -21,7 +21,7 @@ def expand(values: npt.NDArray[Any], lengths: npt.NDArray[np.uint8], count: int)
     if len(values) != len(lengths):
         raise CorruptFileError("run values and run lengths differ in number", len(values), len(lengths))
     if len(lengths) and int(lengths.min()) == 0:
-        raise CorruptFileError("run of length zero", 1, 0)
+        raise CorruptFileError("run of length zero", "at least 1", 0)
     total = int(lengths.sum(dtype=np.int64))
     if total < count:
         raise CorruptFileError("runs end before the last value", count, total)

@@ -103,7 +103,7 @@ def offsets_from_ends(
 def check_total_bytes(total_bytes: int, dtype: np.dtype[Any]) -> None:
     """Raise CorruptFileError if offsets of type `dtype` cannot represent a total size."""
     if total_bytes > np.iinfo(dtype).max:
-        raise CorruptFileError("values are too long for their type", np.iinfo(dtype).max, total_bytes)
+        raise CorruptFileError("values are too long for their type", f"at most {np.iinfo(dtype).max}", total_bytes)
 
 
 def offsets_to_ends(offsets: Offsets, valid: npt.NDArray[np.bool_] | None) -> tuple[npt.NDArray[np.uint64], int]:

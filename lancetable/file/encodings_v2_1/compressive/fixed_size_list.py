@@ -91,7 +91,9 @@ class FixedSizeList(Compressive):
             if level.has_validity:
                 num_bytes = (count + 7) // 8
                 if rows.shape[1] < num_bytes:
-                    raise CorruptFileError("value is too short for its validity", num_bytes, rows.shape[1])
+                    raise CorruptFileError(
+                        "value is too short for its validity", f"at least {num_bytes}", rows.shape[1]
+                    )
                 validity[-1] = _bitmap_of(np.ascontiguousarray(rows[:, :num_bytes]), count)
                 rows = rows[:, num_bytes:]
         if rows.shape[1] * 8 != bits:

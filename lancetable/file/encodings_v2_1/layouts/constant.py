@@ -124,8 +124,7 @@ def _stored_value(data: memoryview, data_type: pa.DataType) -> Block:
     wanted = 2 if width else 1
     start = 4 + 4 * wanted
     if count != wanted or len(data) < start:
-        problem = f"value has the wrong number of buffers for {data_type}"
-        raise CorruptFileError(problem, wanted, count)
+        raise CorruptFileError(f"value has the wrong number of buffers for {data_type}", wanted, count)
     sizes = np.frombuffer(data[4:start], "<u4").tolist()
     if start + sum(sizes) != len(data):
         raise CorruptFileError("value does not fill its buffer", len(data), start + sum(sizes))

@@ -51,11 +51,10 @@ class FullZip(PageLayout):
     def check(self) -> None:
         level_bits = max(self.bits_rep, self.bits_def)
         if level_bits > _MAX_LEVEL_BITS:
-            raise CorruptFileError("levels have too many bits", _MAX_LEVEL_BITS, level_bits)
+            raise CorruptFileError("levels have too many bits", f"at most {_MAX_LEVEL_BITS}", level_bits)
         if self.bits_per_value is not None:
             if self.bits_per_value % 8:
-                expected = "a multiple of 8 bits"
-                raise CorruptFileError("values are not whole bytes", expected, self.bits_per_value)
+                raise CorruptFileError("values are not whole bytes", "a multiple of 8 bits", self.bits_per_value)
         elif self.bits_per_offset not in (32, 64):
             raise CorruptFileError("lengths have an unsupported width", "32 or 64 bits", self.bits_per_offset)
 
@@ -115,8 +114,7 @@ class FullZip(PageLayout):
         width, rest = divmod(end - start, page.length + 1)
         word = WORDS.get(width)
         if rest or word is None:
-            expected = f"1, 2, 4 or 8 times {page.length + 1}"
-            raise CorruptFileError("row index has the wrong size", expected, end - start)
+            raise CorruptFileError("row index has the wrong size", f"1, 2, 4 or 8 times {page.length + 1}", end - start)
         if isinstance(rows, range):
             data = yield from fetch_slots(start, width, range(rows.start, rows.stop + 1), gap)
             bounds = np.frombuffer(data, word, len(rows) + 1)

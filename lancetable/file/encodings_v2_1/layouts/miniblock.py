@@ -116,8 +116,7 @@ class MiniBlock(PageLayout):
         if (depth := self.repetition_index_depth) > 1:
             raise CorruptFileError("unknown depth of the repetition index", "0 or 1", depth)
         if self.dictionary is not None and (count := self.num_dictionary_items) > _MAX_ITEMS:
-            expected = f"at most {_MAX_ITEMS}"
-            raise CorruptFileError("number of dictionary items out of range", expected, count)
+            raise CorruptFileError("number of dictionary items out of range", f"at most {_MAX_ITEMS}", count)
 
     def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
         layers = layers_of(self.layers)
