@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.block import (
@@ -137,12 +136,7 @@ class Indices:
 
     def _check_size(self, numbers: npt.NDArray[Any], limit: int) -> None:
         """Raise CorruptFileError if the values would expand to more than `limit` bytes."""
-        if self.items.nbytes * len(numbers) <= limit or not is_variable(self.items.type):
-            return
-        lengths = np.asarray(pc.binary_length(self.items).fill_null(0))
-        if int(lengths.max(initial=0)) * len(numbers) <= limit:
-            return
-        total = int(np.bincount(numbers.astype(np.int64), minlength=len(lengths)) @ lengths)
+        total = varbin.taken_bytes(self.items, numbers, limit) if is_variable(self.items.type) else 0
         if total > limit:
             raise CorruptFileError("strings expand to too many bytes", found=total, limit="page_bytes")
 

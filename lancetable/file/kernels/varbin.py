@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.kernels import native
@@ -170,6 +171,15 @@ def take_items(items: pa.Array, numbers: npt.NDArray[Any], validity: pa.Buffer |
     data = np.frombuffer(content, np.uint8) if content is not None and content.size else np.empty(0, np.uint8)
     new_offsets, chosen = take(offsets_of(items), data, numbers, validity)
     return pa.py_buffer(new_offsets), pa.py_buffer(chosen)
+
+
+def taken_bytes(items: pa.Array, numbers: npt.NDArray[Any], limit: int) -> int:
+    """Return the size of the strings or bytes at indices; a cheap upper bound if that does not exceed `limit`."""
+    if items.nbytes * len(numbers) <= limit:
+        return items.nbytes * len(numbers)
+    lengths = np.asarray(pc.binary_length(items).fill_null(0))
+    longest = int(lengths.max(initial=0)) * len(numbers)
+    return longest if longest <= limit else int(np.bincount(numbers.astype(np.int64), minlength=len(lengths)) @ lengths)
 
 
 def is_ascii(data: npt.NDArray[np.uint8]) -> bool:
