@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lancetable.errors import StoreError
 from lancetable.store.base import ByteRange, ObjectWriter, PutOutcome
-from lancetable.store.forwarding import REQUESTS, ForwardingStore
+from lancetable.store.forwarding import ForwardingStore
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -31,10 +31,12 @@ class WrappingStore(ForwardingStore):
         self.inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        """Return a function for a request, and other attributes of the wrapped store."""
-        return super().__getattr__(name) if name in REQUESTS or name.startswith("_") else getattr(self.inner, name)
+        """Return an attribute of the wrapped store that is no request."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.inner, name)
 
-    def _request(self, method: str, path: str = "", *arguments: Any, **options: Any) -> Any:
+    def _request(self, method: str, path: str, *arguments: Any, **options: Any) -> Any:
         return self._call(method, path, arguments, lambda: getattr(self.inner, method)(path, *arguments, **options))
 
     def open_writer(self, path: str) -> ObjectWriter:
