@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -279,7 +279,8 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         TypeError
             If `offsets` are not integers.
         """
-        numbers = take.integers(offsets, "offsets", unsigned=True)
+        listed: Any = list(offsets) if isinstance(offsets, (Iterator, Set)) else offsets
+        numbers = take.integers(listed, "offsets", unsigned=True)
         remaining = delete.delete_offsets(self._version, self._fragment, numbers)
         return None if remaining is None else FragmentMetadata.from_format(remaining)
 

@@ -11,7 +11,7 @@ version, so a take of one row costs little more than its reads.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -332,14 +332,12 @@ def _projection(version: TableVersion, columns: Columns, blobs_as_bytes: bool = 
     )
 
 
-def integers(values: Any, name: str, *, unsigned: bool = False) -> npt.NDArray[Any]:
+def integers(values: Indices, name: str, *, unsigned: bool = False) -> npt.NDArray[Any]:
     """Return a 1-d array of int64 (or uint64). Raises TypeError for other types, OutOfRangeError for large values."""
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         if values.null_count:
             raise TypeError(f"{name} must not hold nulls")
         values = values.to_numpy() if isinstance(values, pa.ChunkedArray) else values.to_numpy(zero_copy_only=False)
-    elif isinstance(values, (Iterator, Set)):
-        values = list(values)
     try:
         array = np.asarray(values)
     except OverflowError:
