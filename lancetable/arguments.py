@@ -10,8 +10,6 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -178,32 +176,6 @@ def transaction_properties_of(properties: Mapping[str, str] | None, message: str
     if message is not None:
         result[COMMIT_MESSAGE_KEY] = message
     return result
-
-
-def row_numbers(values: Any, name: str) -> npt.NDArray[Any]:
-    """Return positions, ids or addresses as a one-dimensional integer array (int64, or uint64 for large values).
-
-    Raises TypeError unless they are integers, OutOfRangeError for a negative number.
-    """
-    if isinstance(values, (pa.Array, pa.ChunkedArray)):
-        if values.null_count:
-            raise TypeError(f"{name} must not contain nulls")
-        numbers: npt.NDArray[Any] = np.asarray(values)
-    elif isinstance(values, (str, bytes)):
-        raise TypeError(f"{name} must be integers, got a string")
-    else:
-        numbers = np.asarray(values if isinstance(values, (list, tuple, range, np.ndarray)) else list(values))
-    if numbers.ndim != 1:
-        raise TypeError(f"{name} must be a flat list of integers")
-    if not len(numbers):
-        return np.empty(0, np.int64)
-    if numbers.dtype.kind == "O" and all(isinstance(value, int) and not isinstance(value, bool) for value in numbers):
-        raise OutOfRangeError(f"{name} must be from 0 to 2^64 - 1")
-    if numbers.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integers, got {numbers.dtype}")
-    if numbers.dtype.kind == "i" and numbers.min() < 0:
-        raise OutOfRangeError(f"{name} must not be negative, got {int(numbers.min())}")
-    return numbers
 
 
 def checked_mapping(values: Any) -> dict[str, Any]:

@@ -25,8 +25,8 @@
     └── StoreError                     the storage failed; the cause is chained
 
 Every class also has the built-in bases that an `except` clause written for pylance expects (`ValueError`, `OSError`,
-`NotImplementedError`). The message is the only positional argument. Facts are keyword arguments and become attributes,
-so that every error can be pickled. A wrong Python type raises a plain `TypeError`.
+`NotImplementedError`). The message is the first argument. Facts are keyword arguments and become attributes, so that
+every error can be pickled. A wrong Python type raises a plain `TypeError`.
 """
 
 from __future__ import annotations
@@ -164,13 +164,24 @@ class CleanupError(LanceError, OSError):
 class CorruptFileError(LanceError, OSError, ValueError):
     """Bytes that violate the format.
 
-    `path` and `offset` are their location; `expected` and `found` describe the mismatch.
+    `path` and `offset` are their location; `expected` and `found` describe the mismatch. The message consists of path,
+    problem, expected and found value.
     """
 
     path: str | None = None
     offset: int | None = None
     expected: object = None
     found: object = None
+
+    def __init__(
+        self, problem: str = "", expected: object = None, found: object = None, path: str | None = None, **facts: Any
+    ) -> None:
+        parts = [
+            f"{word} {str(fact)[:200]}" for word, fact in (("expected", expected), ("found", found)) if fact is not None
+        ]
+        message = f"{path}: {problem}" if path else problem
+        message += f" ({', '.join(parts)})" if parts else ""
+        super().__init__(message, path=path, expected=expected, found=found, **facts)
 
 
 class LimitError(CorruptFileError):

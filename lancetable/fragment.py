@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow.dataset as pads
 import pyroaring
 
 from lancetable import udf
-from lancetable.arguments import DEFAULT_MAX_BYTES_PER_FILE, check_count, check_filter, row_numbers
+from lancetable.arguments import DEFAULT_MAX_BYTES_PER_FILE, check_count, check_filter
 from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.format.fragment import Fragment
 from lancetable.fragment_metadata import (
@@ -279,7 +279,9 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         TypeError
             If `offsets` are not integers.
         """
-        remaining = delete.delete_offsets(self._version, self._fragment, row_numbers(offsets, "offsets"))
+        listed: Any = list(offsets) if isinstance(offsets, (Iterator, Set)) else offsets
+        numbers = take.integers(listed, "offsets", unsigned=True)
+        remaining = delete.delete_offsets(self._version, self._fragment, numbers)
         return None if remaining is None else FragmentMetadata.from_format(remaining)
 
     def merge_columns(

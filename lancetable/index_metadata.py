@@ -157,7 +157,7 @@ def describe_indices(version: TableVersion) -> list[IndexDescription]:
         segments = [entry for entry in entries if entry.name == name]
         fields, (type_url, settings) = segments[0].fields, segments[0].index_details or ("", b"")
         if not schema.by_id.keys() >= {*fields}:
-            raise CorruptFileError(f"{path}: index {name!r} is on fields {fields}, which do not exist", path=path)
+            raise CorruptFileError(f"index {name!r} is on fields {fields}, which do not exist", path=path)
         index_type, details = describe_settings(type_url, settings, name)
         covered = {number for segment in segments for number in segment.fragment_ids}
         rows = sum(num_live_rows(version, each) for each in version.manifest.fragments if each.id in covered)

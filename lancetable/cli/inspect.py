@@ -8,19 +8,18 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-from google.protobuf import any_pb2, json_format
-from google.protobuf.message import DecodeError, Message
+from google.protobuf import json_format
 
 from lancetable.dataset import LanceDataset
-from lancetable.errors import CorruptFileError, NotFoundError
+from lancetable.errors import NotFoundError
 from lancetable.file.column_numbers import number_columns
 from lancetable.file.container import ColumnPages, FileMetadata
+from lancetable.file.encoding_messages import parse_encoding
 from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.file.reader import open_data_file
 from lancetable.format.fragment import Fragment
 from lancetable.format.paths import DATA_DIR, join
 from lancetable.format.schema import Schema
-from lancetable.proto import encodings_v2_0_pb2, encodings_v2_1_pb2
 from lancetable.schema import as_text
 from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
@@ -30,11 +29,6 @@ MANIFEST_FIELDS = (
     *("data_format", "reader_flags", "writer_flags", "max_fragment_id", "max_field_id", "next_row_id"),
     *("transaction_file", "transaction_section", "index_section"),
 )
-ENCODINGS: Mapping[str, type[Message]] = {
-    "lance.encodings.ArrayEncoding": encodings_v2_0_pb2.ArrayEncoding,
-    "lance.encodings.ColumnEncoding": encodings_v2_0_pb2.ColumnEncoding,
-    "lance.encodings21.PageLayout": encodings_v2_1_pb2.PageLayout,
-}
 
 
 def describe_manifest(dataset: LanceDataset) -> dict[str, Any]:
@@ -214,19 +208,6 @@ def encoding_tree(data: bytes, path: str) -> Any:
     if isinstance(message, bytes):
         return {"type": type_url.rpartition("/")[2], "size_bytes": len(message)}
     return json_format.MessageToDict(message, preserving_proto_field_name=True)
-
-
-def parse_encoding(data: bytes, path: str) -> tuple[str, Message | bytes]:
-    """Return the type URL of a serialized encoding and its message, or the bytes of an unknown type.
-
-    Raises CorruptFileError.
-    """
-    try:
-        message = any_pb2.Any.FromString(data)
-        kind = ENCODINGS.get(message.type_url.rpartition("/")[2])
-        return message.type_url, message.value if kind is None else kind.FromString(message.value)
-    except DecodeError as error:
-        raise CorruptFileError(f"{path}: an encoding is not valid protobuf", path=path) from error
 
 
 def to_plain(value: Any) -> Any:

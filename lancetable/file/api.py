@@ -24,11 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from google.protobuf import text_format
-from google.protobuf.any_pb2 import Any as AnyMessage
-from google.protobuf.message import DecodeError, Message
 
 from lancetable.errors import (
     ColumnNotFoundError,
+    CorruptFileError,
     InvalidInputError,
     InvalidOperationError,
     NotFoundError,
@@ -45,13 +44,13 @@ from lancetable.file.blobs.prepared import (
 )
 from lancetable.file.column_numbers import column_map
 from lancetable.file.container import ALIGNMENT, ColumnPages, Page
+from lancetable.file.encoding_messages import parse_encoding
 from lancetable.file.extension import storage_array, user_array
 from lancetable.file.fetch import Rows
 from lancetable.file.reader import open_data_file, read_columns, refuse_nulls
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import STABLE_VERSION, FileVersion
-from lancetable.proto import encodings_v2_0_pb2, encodings_v2_1_pb2
 from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store, with_untrusted
 
@@ -74,10 +73,6 @@ __all__ = [
 ]
 
 _READ_ROWS = 64 * 1024  # rows that `to_batches` reads at a time, rounded to whole batches
-_PAGE_MESSAGES: Mapping[str, type[Message]] = {
-    "lance.encodings.ArrayEncoding": encodings_v2_0_pb2.ArrayEncoding,
-    "lance.encodings21.PageLayout": encodings_v2_1_pb2.PageLayout,
-}
 
 
 def stable_version() -> str:
@@ -491,15 +486,11 @@ def _column_metadata(column: ColumnPages) -> LanceColumnMetadata:
 
 def _encoding_text(page: Page) -> str:
     """Return the encoding message of a page in text format; for a custom encoding, its type url and size."""
-    wrapper = AnyMessage()
     try:
-        wrapper.ParseFromString(page.encoding)
-        kind = _PAGE_MESSAGES.get(wrapper.type_url.rpartition("/")[2])
-        if kind is None:
-            return f"{wrapper.type_url} ({len(wrapper.value)} bytes)"
-        return text_format.MessageToString(kind.FromString(wrapper.value))
-    except DecodeError as error:
-        raise page.corrupt("cannot parse the encoding message") from error
+        type_url, message = parse_encoding(page.encoding)
+    except CorruptFileError as error:
+        page.raise_located(error)
+    return f"{type_url} ({len(message)} bytes)" if isinstance(message, bytes) else text_format.MessageToString(message)
 
 
 class LanceFileWriter:

@@ -25,10 +25,10 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.message import DecodeError
 
 from lancetable.errors import CorruptFileError, InvalidInputError, LanceError, UnsupportedFeatureError
 from lancetable.file.limits import ReadLimits
+from lancetable.format.messages import parse_message
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import FileVersion
 from lancetable.lazy import lazy_property
@@ -109,8 +109,8 @@ class Page:
     def check_memory(self, size_bytes: int) -> None:
         """Raise CorruptFileError if decoding the page needs more memory than the limit allows."""
         if size_bytes > self.limits.page_bytes:
-            what = f"the decoded page needs too much memory, {size_bytes} bytes"
-            self.raise_located(CorruptFileError(what, limit="page_bytes", found=size_bytes))
+            what = "the decoded page needs too much memory"
+            self.raise_located(CorruptFileError(what, found=size_bytes, limit="page_bytes"))
 
     def corrupt(self, what: str, expected: object = None, found: object = None) -> CorruptFileError:
         """Return a CorruptFileError for this page; the caller raises it."""
@@ -130,7 +130,7 @@ class Page:
         if isinstance(error, UnsupportedFeatureError):
             raise self.unsupported(str(error.feature)) from error
         if error.__dict__.get("limit") is not None:
-            raise self.limits.exceeded("page_bytes", f"{self.path}: {self._place}: {error}", self.path) from error
+            raise self.limits.exceeded("page_bytes", f"{self._place}: {error}", self.path) from error
         raise self.corrupt(str(error)) from error
 
     @property
@@ -299,8 +299,8 @@ class FileMetadata:
                 raise self.corrupt("column index out of range", f"less than {self.num_columns}", index)
             start, end = self._column_ranges[index]
             base = self.footer.column_metadata_position
-            message = file2_pb2.ColumnMetadata()
-            parse_message(message, self._tail[start - base : end - base], self.path, start)
+            data = self._tail[start - base : end - base]
+            message = parse_message(file2_pb2.ColumnMetadata, data, self.path, start)
             column = self._columns[index] = ColumnPages(self, index, message)
         return column
 
@@ -364,19 +364,11 @@ class FileMetadata:
         self, what: str, expected: object = None, found: object = None, offset: int | None = None
     ) -> CorruptFileError:
         """Return a CorruptFileError for this file; the caller raises it."""
-        return corrupt_file(self.path, what, expected, found, offset)
+        return CorruptFileError(what, expected, found, path=self.path, offset=offset)
 
 
 def _range_of(message: file2_pb2.DeferredEncoding) -> ByteRange:
     return ByteRange(message.buffer_location, message.buffer_location + message.buffer_length)
-
-
-def corrupt_file(
-    path: str, what: str, expected: object = None, found: object = None, offset: int | None = None
-) -> CorruptFileError:
-    """Return a CorruptFileError for the file at `path`; the caller raises it."""
-    facts = f" (expected {expected}, found {found})" if expected is not None or found is not None else ""
-    return CorruptFileError(f"{path}: {what}{facts}", path=path, offset=offset, expected=expected, found=found)
 
 
 # ------------------------------------------------------------------------------------------------------------- parse
@@ -402,7 +394,7 @@ class FileTail(NamedTuple):
         self, what: str, expected: object = None, found: object = None, offset: int | None = None
     ) -> CorruptFileError:
         """Return a CorruptFileError for the file; the caller raises it."""
-        return corrupt_file(self.path, what, expected, found, offset)
+        return CorruptFileError(what, expected, found, path=self.path, offset=offset)
 
 
 def parse_footer(tail: FileTail) -> Footer:
@@ -485,8 +477,7 @@ def parse_metadata(
         if start < metadata_start or end > table_start:
             raise tail.corrupt("column metadata exceeds its region", f"{metadata_start} to {table_start}", start)
     buffers = _parse_table(tail, footer.buffer_table_position, footer.num_global_buffers)
-    message = file_pb2.FileDescriptor()
-    parse_message(message, bytes(descriptor), tail.path, buffers[0].start)
+    message = parse_message(file_pb2.FileDescriptor, descriptor, tail.path, buffers[0].start)
     limits.check("metadata_entries", len(message.schema.fields), tail.path, "fields")
     limits.check("file_rows", message.length, tail.path, "rows")
     # Copy the bytes: a slice would keep the whole file mapped as long as the FileMetadata is cached.
@@ -502,14 +493,6 @@ def _parse_table(tail: FileTail, position: int, count: int) -> list[ByteRange]:
         if end > tail.size_bytes:
             raise tail.corrupt("a table entry ends beyond the file", f"at most {tail.size_bytes}", end, position)
     return ranges
-
-
-def parse_message(message: Any, data: bytes, path: str, offset: int) -> None:
-    """Parse serialized bytes into `message`. Raises CorruptFileError with path and offset if they are invalid."""
-    try:
-        message.ParseFromString(data)
-    except DecodeError as error:
-        raise corrupt_file(path, f"cannot parse a {type(message).__name__} message", offset=offset) from error
 
 
 # ------------------------------------------------------------------------------------------------------------- build

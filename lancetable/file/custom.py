@@ -149,11 +149,8 @@ def read_custom(encoding: PageEncoding, page: Page, data_type: pa.DataType) -> R
     except (ValueError, TypeError, LookupError, ArithmeticError, pa.ArrowException) as error:
         raise CorruptFileError(f"{type(encoding).__name__} cannot decode a page: {error}") from error
     if len(array) != page.length or not array.type.equals(data_type):
-        raise CorruptFileError(
-            f"{type(encoding).__name__} decoded a page to an array of wrong length or type",
-            expected=f"{page.length} of {data_type}",
-            found=f"{len(array)} of {array.type}",
-        )
+        what = f"{type(encoding).__name__} decoded a page to an array of wrong length or type"
+        raise CorruptFileError(what, f"{page.length} of {data_type}", f"{len(array)} of {array.type}")
     return array
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lancetable.errors import UnsupportedFeatureError
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.container import (
     LEGACY_FOOTER,
     MAGIC,
@@ -32,10 +32,9 @@ from lancetable.file.container import (
     FileMetadata,
     FileTail,
     Footer,
-    corrupt_file,
-    parse_message,
 )
 from lancetable.file.limits import ReadLimits
+from lancetable.format.messages import parse_message
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
 from lancetable.lazy import lazy_property
@@ -126,10 +125,8 @@ class LegacyMetadata(FileMetadata):
         first, end = self._kept
         if not first <= start < end:
             raise self.corrupt("unexpected position of the embedded manifest", f"{first} to {end}", start)
-        message = table_pb2.Manifest()
         data = _parse_frame(memoryview(self._indirect[self._kept]), start - first, self.path)
-        parse_message(message, data, self.path, start)
-        return message
+        return parse_message(table_pb2.Manifest, data, self.path, start)
 
     def column(self, index: int) -> ColumnPages:
         """Raise UnsupportedFeatureError because a 0.1 file does not have columns."""
@@ -296,9 +293,7 @@ def _parse_metadata(footer: Footer, tail: FileTail) -> file_pb2.Metadata:
     end = position + _U32.size + len(data)
     if end != tail.size_bytes - LEGACY_FOOTER.size:
         raise tail.corrupt("the metadata does not end at the footer", tail.size_bytes - LEGACY_FOOTER.size, end)
-    message = file_pb2.Metadata()
-    parse_message(message, data, tail.path, position)
-    return message
+    return parse_message(file_pb2.Metadata, data, tail.path, position)
 
 
 def _parse_frame(data: memoryview, offset: int, path: str) -> bytes:
@@ -306,7 +301,7 @@ def _parse_frame(data: memoryview, offset: int, path: str) -> bytes:
     start = offset + _U32.size
     end = start + _U32.unpack_from(data, offset)[0] if start <= len(data) else start
     if end > len(data):
-        raise corrupt_file(path, "a message ends beyond the end", f"at most {len(data)}", end)
+        raise CorruptFileError("a message ends beyond the end", f"at most {len(data)}", end, path=path)
     return bytes(data[start:end])
 
 

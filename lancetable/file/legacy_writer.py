@@ -55,8 +55,6 @@ class LegacyFileWriter(DataFileWriter):
     dictionaries
         Values of the dictionary fields of the table by field id. The writer appends new values to this dict, so that
         it covers all files written with it.
-    library
-        Name and version of the writer to store in the file.
 
     Raises
     ------
@@ -75,7 +73,6 @@ class LegacyFileWriter(DataFileWriter):
         statistics: bool = True,
         keep_arrays: bool = False,
         dictionaries: dict[int, pa.Array] | None = None,
-        library: tuple[str, str] = ("lancetable", ""),
     ) -> None:
         if isinstance(group_rows, int) and group_rows < 1:
             raise InvalidInputError(f"max_rows_per_group must be at least 1, got {group_rows}")
@@ -85,7 +82,6 @@ class LegacyFileWriter(DataFileWriter):
         default = group_rows if isinstance(group_rows, int) else DEFAULT_GROUP_ROWS
         self._group_sizes = itertools.chain(sizes, itertools.repeat(default))
         self._group_rows = next(self._group_sizes)
-        self._library = library
         self.dictionaries = {} if dictionaries is None else dictionaries
         self._queue: list[list[pa.Array]] = []  # rows that do not fill a group yet
         self._queue_rows = 0
@@ -264,6 +260,6 @@ class LegacyFileWriter(DataFileWriter):
             dictionary.offset, dictionary.length = self._write_values(self.dictionaries[field_id])
         for key, value in self._schema.metadata.items():
             manifest.schema_metadata[key] = value
-        manifest.writer_version.library, manifest.writer_version.version = self._library
+        manifest.writer_version.library = "lancetable"
         manifest.data_format.file_format, manifest.data_format.version = "lance", "0.1"
         return manifest

@@ -37,14 +37,13 @@ class ReadLimits:
     def check(self, limit: str, found: int, path: str, what: str) -> None:
         """Raise CorruptFileError if the number `found` of `what` exceeds the limit of this name; see `exceeded`."""
         if found > getattr(self, limit):
-            raise self.exceeded(limit, f"{path}: {found} {what}", path, found)
+            raise self.exceeded(limit, f"too many {what}", path, found)
 
-    def exceeded(self, limit: str, text: str, path: str, found: object = None) -> CorruptFileError:
+    def exceeded(self, limit: str, what: str, path: str, found: object = None) -> CorruptFileError:
         """Return the error for content above a limit: LimitError if it might be valid without untrusted."""
-        most = getattr(self, limit)
-        text = f"{text}: above the limit {limit} of {most}{self.remedy}"
         kind = LimitError if self.remedy else CorruptFileError
-        return kind(text, limit=limit, path=path, expected=f"at most {most}", found=found)
+        problem = f"{what}: above the limit {limit}{self.remedy}"
+        return kind(problem, f"at most {getattr(self, limit)}", found, path=path, limit=limit)
 
 
 DEFAULT_LIMITS: Final = ReadLimits()

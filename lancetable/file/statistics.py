@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -180,9 +180,7 @@ class StatisticsBuilder:
         self._num_rows += rows
 
 
-def parse_statistics(
-    data: Buffer, schema: Schema, num_rows: int, field_ids: Collection[int] | None = None
-) -> FileStatistics | None:
+def parse_statistics(data: Buffer, schema: Schema, num_rows: int) -> FileStatistics | None:
     """Parse zone maps. The bytes are untrusted and fully validated.
 
     Parameters
@@ -193,8 +191,6 @@ def parse_statistics(
         Schema of the data file; columns of other fields are skipped.
     num_rows
         Number of rows of the data file.
-    field_ids
-        Ids of the fields to parse. All fields by default.
 
     Returns
     -------
@@ -204,9 +200,7 @@ def parse_statistics(
     """
     try:
         batch = _read_ipc(memoryview(data).cast("B"))
-        if batch is None:
-            return None
-        return _from_batch(batch, schema, num_rows, field_ids)
+        return None if batch is None else _from_batch(batch, schema, num_rows)
     except _PARSE_ERRORS as error:
         warnings.warn(f"malformed statistics of a data file are ignored: {error}", StatisticsWarning, stacklevel=2)
         return None
@@ -333,9 +327,7 @@ def _flatbuffer_reference(data: memoryview, table: int, slot: int) -> int | None
 # ------------------------------------------------------------------------------------------------------------- checking
 
 
-def _from_batch(
-    batch: pa.RecordBatch, schema: Schema, num_rows: int, field_ids: Collection[int] | None
-) -> FileStatistics:
+def _from_batch(batch: pa.RecordBatch, schema: Schema, num_rows: int) -> FileStatistics:
     if batch.num_columns == 0 or batch.schema.names[0] != "num_rows" or batch.column(0).type != pa.int64():
         raise ValueError("the first column is not num_rows")
     zone_rows = _counts(batch.column(0), "num_rows")
@@ -345,7 +337,7 @@ def _from_batch(
     columns: dict[int, ZoneStats] = {}
     for name, array in zip(batch.schema.names[1:], batch.columns[1:]):
         field = schema.by_id.get(int(name)) if name.isdecimal() else None
-        if field is None or (field_ids is not None and field.id not in field_ids):
+        if field is None:
             continue
         if field.id in columns:
             raise ValueError(f"duplicate column for field {field.id}")

@@ -28,6 +28,7 @@ from lancetable.file.custom import check_fields
 from lancetable.file.extension import storage_array
 from lancetable.file.reader import FAMILIES
 from lancetable.file.statistics import DEFAULT_ZONE_ROWS, MIN_FILE_BYTES, StatisticsBuilder
+from lancetable.format.fragment import DataFile
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
 from lancetable.proto import file2_pb2, file_pb2
@@ -57,6 +58,10 @@ class WrittenFile:
     num_rows: int
     fields: tuple[int, ...]
     column_indices: tuple[int, ...]
+
+    def data_file(self, name: str, version: FileVersion, base_id: int | None = None) -> DataFile:
+        """Return the metadata of the file under a name in the data directory."""
+        return DataFile(name, self.fields, self.column_indices, *version.manifest_pair, self.size_bytes, base_id)
 
 
 class DataFileWriter:

@@ -151,18 +151,11 @@ def compute(
 def _check_pairs(reader_flags: int, writer_flags: int, where: str) -> None:
     one_sided = (reader_flags ^ writer_flags) & PAIRED
     if one_sided:
-        raise CorruptFileError(
-            f"{where}: {describe(one_sided)[0]} is set in only one of the two feature words",
-            path=where,
-            expected="both or none",
-            found=(reader_flags, writer_flags),
-        )
+        what = f"{describe(one_sided)[0]} is set in only one of the two feature words"
+        raise CorruptFileError(what, "both or none", (reader_flags, writer_flags), path=where)
     if reader_flags & NO_FIELD_ID_REUSE:
-        raise CorruptFileError(
-            f"{where}: {describe(NO_FIELD_ID_REUSE)[0]} is set in the reader word; it is valid only in the writer word",
-            path=where,
-            found=reader_flags,
-        )
+        what = f"{describe(NO_FIELD_ID_REUSE)[0]} is set in the reader word; it is valid only in the writer word"
+        raise CorruptFileError(what, found=reader_flags, path=where)
 
 
 def _refusal(verb: str, unknown: int, where: str) -> UnsupportedFeatureError:

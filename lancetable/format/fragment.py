@@ -42,7 +42,7 @@ class DeletionKind(Enum):
 
 def _parse_kind(number: int) -> DeletionKind:
     if number not in (0, 1):
-        raise CorruptFileError(f"unknown kind of deletion file: {number}", expected="0 or 1", found=number)
+        raise CorruptFileError("unknown kind of deletion file", "0 or 1", number)
     return DeletionKind.BITMAP if number else DeletionKind.ARROW_ARRAY
 
 
@@ -103,16 +103,11 @@ class DataFile(ProtoMessage):
         column_indices = tuple(message.column_indices)
         major, minor = message.file_major_version, message.file_minor_version
         if len(column_indices) != len(fields) and (column_indices or major >= 2):
-            raise CorruptFileError(
-                f"data file {path}: {len(fields)} fields but {len(column_indices)} column indices",
-                path=path,
-                expected=len(fields),
-                found=len(column_indices),
-            )
+            raise CorruptFileError("wrong number of column indices", len(fields), len(column_indices), path=path)
         if fields and min(fields) < LAST_UPDATED_AT_FIELD:
-            raise CorruptFileError(f"data file {path}: unknown field id {min(fields)}", path=path, found=min(fields))
+            raise CorruptFileError(f"unknown field id {min(fields)}", path=path)
         if column_indices and min(column_indices) < -1:
-            raise CorruptFileError(f"data file {path}: negative column index", path=path, found=min(column_indices))
+            raise CorruptFileError("negative column index", found=min(column_indices), path=path)
         return cls(
             path,
             fields,
@@ -123,21 +118,9 @@ class DataFile(ProtoMessage):
             message.base_id if message.HasField("base_id") else None,
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a dict for JSON, with the keys of pylance in the order of pylance."""
-        return {
-            "fields": list(self.fields),
-            "column_indices": list(self.column_indices),
-            "file_major_version": self.major,
-            "file_minor_version": self.minor,
-            "file_size_bytes": self.size_bytes,
-            "base_id": self.base_id,
-            "path": self.path,
-        }
-
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> DataFile:
-        """Parse the result of `to_json`. Raises CorruptFileError for missing keys or values of the wrong type."""
+        """Parse a dict with pylance's keys. Raises CorruptFileError for missing keys or values of the wrong type."""
         _json_str(value, "path")
         return cls.from_proto(_json_message(table_pb2.DataFile, value))
 
@@ -158,23 +141,13 @@ class DeletionFile(ProtoMessage):
         """Return the file name below `_deletions`."""
         return deletion_name(fragment_id, self.read_version, self.id, self.kind.suffix)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a dict for JSON, with the keys of pylance in the order of pylance."""
-        return {
-            "read_version": self.read_version,
-            "id": self.id,
-            "file_type": self.kind.label,
-            "num_deleted_rows": self.num_deleted_rows,
-            "base_id": self.base_id,
-        }
-
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> DeletionFile:
-        """Parse the result of `to_json`. Raises CorruptFileError for missing keys or values of the wrong type."""
+        """Parse a dict with pylance's keys. Raises CorruptFileError for missing keys or values of the wrong type."""
         label = _json_str(value, "file_type")
         kinds = {kind.label: kind.value for kind in DeletionKind}
         if label not in kinds:
-            raise CorruptFileError(f"unknown kind of deletion file: {label[:20]!r}", expected=list(kinds), found=label)
+            raise CorruptFileError("unknown kind of deletion file", list(kinds), label[:20])
         return cls.from_proto(_json_message(table_pb2.DeletionFile, {**value, "file_type": kinds[label]}))
 
 
@@ -242,63 +215,17 @@ class Fragment(ProtoMessage):
         _set_lineage(message, "last_updated_at_versions", self.last_updated_at)
         return message
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a dict for JSON, with the keys of pylance in the order of pylance; bytes become lists of integers."""
-        return {
-            "id": self.id,
-            "files": [file.to_json() for file in self.files],
-            "overlays": [list(overlay) for overlay in self.overlays],
-            "physical_rows": self.physical_rows,
-            "deletion_file": None if self.deletion_file is None else self.deletion_file.to_json(),
-            "row_id_meta": _lineage_to_json(self.row_ids, "Inline"),
-            "created_at_version_meta": _lineage_to_json(self.created_at, "inline"),
-            "last_updated_at_version_meta": _lineage_to_json(self.last_updated_at, "inline"),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Fragment:
-        """Parse the result of `to_json`; the keys id and files are required.
-
-        Raises CorruptFileError for missing keys, values of the wrong type and paths that leave the data directory.
-        """
-        counts = {key: value.get(key) for key in ("id", "physical_rows")}
-        message = _json_message(table_pb2.DataFragment, counts)
-        files = value.get("files")
-        if not isinstance(files, list) or value.get("id") is None:
-            raise CorruptFileError("fragment JSON lacks id or files", expected="id and files", found=sorted(value))
-        deletion_json = value.get("deletion_file")
-        deletion_file = None if deletion_json is None else DeletionFile.from_json(deletion_json)
-        _check_counts(message.id, message.physical_rows, deletion_file)
-        return cls(
-            message.id,
-            tuple(DataFile.from_json(file) for file in files),
-            message.physical_rows or None,
-            deletion_file,
-            _lineage_from_json(value.get("row_id_meta"), "Inline"),
-            _lineage_from_json(value.get("created_at_version_meta"), "inline"),
-            _lineage_from_json(value.get("last_updated_at_version_meta"), "inline"),
-            tuple(_json_bytes(overlay) for overlay in value.get("overlays") or ()),
-        )
-
 
 def _check_counts(fragment_id: int, physical_rows: int, deletion_file: DeletionFile | None) -> None:
     """Raise CorruptFileError if an id or a count is out of range. `physical_rows` is 0 if unknown."""
     if fragment_id > MAX_FRAGMENT_ID:
-        raise CorruptFileError(
-            f"fragment id {fragment_id} does not fit 32 bits", expected=MAX_FRAGMENT_ID, found=fragment_id
-        )
+        raise CorruptFileError("a fragment id does not fit 32 bits", f"at most {MAX_FRAGMENT_ID}", fragment_id)
     if physical_rows > MAX_ROWS:
-        raise CorruptFileError(
-            f"fragment {fragment_id} has {physical_rows} rows, but row offsets have 32 bits",
-            expected=MAX_ROWS,
-            found=physical_rows,
-        )
+        what = f"fragment {fragment_id} has too many rows for row offsets of 32 bits"
+        raise CorruptFileError(what, f"at most {MAX_ROWS}", physical_rows)
     if deletion_file is not None and physical_rows and (deletion_file.num_deleted_rows or 0) > physical_rows:
-        raise CorruptFileError(
-            f"fragment {fragment_id} has {physical_rows} rows, but {deletion_file.num_deleted_rows} deleted rows",
-            expected=physical_rows,
-            found=deletion_file.num_deleted_rows,
-        )
+        what = f"fragment {fragment_id} has more deleted rows than rows"
+        raise CorruptFileError(what, f"at most {physical_rows}", deletion_file.num_deleted_rows)
 
 
 def _lineage(message: table_pb2.DataFragment, oneof: Any) -> bytes | LineagePlace | None:
@@ -325,24 +252,6 @@ def _set_lineage(message: table_pb2.DataFragment, name: str, value: bytes | Line
         )
 
 
-def _lineage_to_json(value: bytes | LineagePlace | None, key: str) -> dict[str, Any] | None:
-    if value is None:
-        return None
-    return {key: list(value)} if isinstance(value, bytes) else {value.value: None}
-
-
-def _lineage_from_json(value: Any, key: str) -> bytes | LineagePlace | None:
-    if value is None:
-        return None
-    if isinstance(value, dict):
-        if key in value:
-            return _json_bytes(value[key])
-        for place in LineagePlace:
-            if place.value in value:
-                return place
-    raise CorruptFileError(f"malformed sequence in fragment JSON: {str(value)[:50]}", expected=key)
-
-
 def _json_message(message_class: Any, value: Mapping[str, Any]) -> Any:
     """Return a message with the values of a dict whose keys are names of fields; other keys are ignored."""
     try:
@@ -354,12 +263,5 @@ def _json_message(message_class: Any, value: Mapping[str, Any]) -> Any:
 def _json_str(value: Any, key: str) -> str:
     string = value.get(key) if isinstance(value, Mapping) else None
     if not isinstance(string, str):
-        raise CorruptFileError(f"expected a string for {key} in the JSON", expected=key, found=type(string).__name__)
+        raise CorruptFileError(f"{key} in the JSON is not a string", found=type(string).__name__)
     return string
-
-
-def _json_bytes(value: Any) -> bytes:
-    try:
-        return bytes(value)
-    except (TypeError, ValueError) as error:
-        raise CorruptFileError(f"expected a list of bytes in the JSON: {error}") from error

@@ -6,10 +6,8 @@ import uuid as uuid_module
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from google.protobuf.message import DecodeError
-
 from lancetable.errors import CorruptFileError
-from lancetable.format.messages import ProtoMessage, field_values, register, stored_fields
+from lancetable.format.messages import ProtoMessage, field_values, parse_message, register, stored_fields
 from lancetable.proto import table_pb2
 
 if TYPE_CHECKING:
@@ -19,9 +17,7 @@ if TYPE_CHECKING:
 def parse_uuid(message: table_pb2.UUID) -> uuid_module.UUID:
     """Convert a uuid from protobuf. Raises CorruptFileError unless it has 16 bytes."""
     if len(message.uuid) != 16:
-        raise CorruptFileError(
-            f"expected a uuid of 16 bytes, got {len(message.uuid)}", expected=16, found=len(message.uuid)
-        )
+        raise CorruptFileError("wrong number of bytes in a uuid", 16, len(message.uuid))
     return uuid_module.UUID(bytes=message.uuid)
 
 
@@ -97,10 +93,7 @@ def index_messages(section: bytes | memoryview | None, path: str | None = None) 
     """
     if section is None:
         return []
-    try:
-        return list(table_pb2.IndexSection.FromString(bytes(section)).indices)
-    except DecodeError as error:
-        raise CorruptFileError(f"malformed index section: {path or 'unknown path'}", path=path) from error
+    return list(parse_message(table_pb2.IndexSection, section, path).indices)
 
 
 def uuid_text(data: bytes) -> str:

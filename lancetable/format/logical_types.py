@@ -237,7 +237,7 @@ def _fixed_size(logical_type: str, size: str, *, minimum: int) -> int:
 
 
 def _corrupt(logical_type: str, complaint: str) -> CorruptFileError:
-    return CorruptFileError(f"logical type {logical_type[:100]!r} {complaint}", found=logical_type[:100])
+    return CorruptFileError(f"logical type {logical_type[:100]!r} {complaint}")
 
 
 # ------------------------------------------------------------------------------------------------------- to strings

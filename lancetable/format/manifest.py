@@ -15,12 +15,11 @@ from typing import Any, ClassVar, Final, overload
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.message import DecodeError
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.flags import STABLE_ROW_IDS, V2_FORMAT
 from lancetable.format.fragment import MAX_ROWS, Fragment
-from lancetable.format.messages import ProtoMessage
+from lancetable.format.messages import ProtoMessage, parse_message
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.proto import table_pb2
@@ -91,7 +90,8 @@ class FragmentList(Sequence[Fragment]):
             try:
                 fragment = Fragment.from_proto(self._messages[index])
             except CorruptFileError as error:
-                raise CorruptFileError(f"{self._path}: {error}", **{**error.__dict__, "path": self._path}) from error
+                error.args, error.path = (f"{self._path}: {error}",), self._path
+                raise
             if not self._trust_row_counts:
                 fragment = _without_row_counts(fragment)
             if len(self._messages) <= _MAX_CACHED_FRAGMENTS:
@@ -119,7 +119,7 @@ class FragmentList(Sequence[Fragment]):
                 sorted_ids = ids[self._order]
                 duplicates = sorted_ids[1:][sorted_ids[1:] == sorted_ids[:-1]]
                 if len(duplicates):
-                    raise CorruptFileError(f"fragment id {duplicates[0]} occurs twice", found=int(duplicates[0]))
+                    raise CorruptFileError(f"fragment id {duplicates[0]} occurs twice")
             self._ids = ids
         return ids
 
@@ -182,9 +182,8 @@ def _without_row_counts(fragment: Fragment) -> Fragment:
 def _row_counts(counts: list[int]) -> npt.NDArray[np.int64]:
     """Return the counts as an array. Raises CorruptFileError if one exceeds the range of row offsets."""
     if max(counts, default=0) > MAX_ROWS:
-        raise CorruptFileError(
-            f"a fragment has {max(counts)} rows, but row offsets have 32 bits", expected=MAX_ROWS, found=max(counts)
-        )
+        what = "a fragment has too many rows for row offsets of 32 bits"
+        raise CorruptFileError(what, f"at most {MAX_ROWS}", max(counts))
     return np.array(counts, np.int64)
 
 
@@ -205,12 +204,7 @@ class Manifest:
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, path: str | None = None) -> Manifest:
         """Parse a manifest. Raises CorruptFileError, with `path`, if the bytes are not a Manifest message."""
-        message = table_pb2.Manifest()
-        try:
-            message.ParseFromString(data)  # type: ignore[arg-type]  # the stub misses memoryview
-        except DecodeError as error:
-            raise CorruptFileError(f"malformed manifest: {path or 'unknown path'}", path=path) from error
-        return cls(message, path)
+        return cls(parse_message(table_pb2.Manifest, data, path), path)
 
     def to_proto(self) -> table_pb2.Manifest:
         """Return a copy of the message."""
@@ -240,7 +234,7 @@ class Manifest:
     def _check_names(self, siblings: Sequence[Field], parent: str) -> None:
         if len({field.name for field in siblings}) < len(siblings):
             name = Counter(field.name for field in siblings).most_common(1)[0][0]
-            raise CorruptFileError(f"{parent} has two fields named {name!r}", path=self.path, found=name)
+            raise CorruptFileError(f"{parent} has two fields named {name!r}", path=self.path)
         for field in siblings:
             if field.children:
                 self._check_names(field.children, f"field {field.name!r}")
@@ -275,11 +269,8 @@ class Manifest:
         try:
             return _EPOCH + timedelta(microseconds=self.timestamp_ns // 1000)
         except OverflowError:
-            raise CorruptFileError(
-                f"commit time {self.message.timestamp.seconds} s is not a valid date",
-                path=self.path,
-                found=self.timestamp_ns,
-            ) from None
+            seconds = self.message.timestamp.seconds
+            raise CorruptFileError(f"commit time {seconds} s is not a valid date", path=self.path) from None
 
     @property
     def reader_flags(self) -> int:

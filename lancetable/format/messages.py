@@ -14,12 +14,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
+
+from lancetable.errors import CorruptFileError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+M = TypeVar("M", bound=Message)
 
 # Full name of a message or enum -> (function from the protobuf value, function to it).
 _CONVERSIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {}
@@ -28,6 +33,14 @@ _CONVERSIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {}
 def register(descriptor: Any, from_proto: Callable[[Any], Any], to_proto: Callable[[Any], Any]) -> None:
     """Define the conversion of a message or enum wherever it is a field of another message."""
     _CONVERSIONS[descriptor.full_name] = from_proto, to_proto
+
+
+def parse_message(kind: type[M], data: bytes | memoryview, path: str | None = None, offset: int | None = None) -> M:
+    """Parse a serialized message. Raises CorruptFileError, with path and offset, if the bytes are invalid."""
+    try:
+        return kind.FromString(bytes(data))
+    except DecodeError as error:
+        raise CorruptFileError(f"malformed {kind.__name__} message", path=path, offset=offset) from error
 
 
 class ProtoMessage:

@@ -219,8 +219,7 @@ def check_relative(path: str, found_in: str | None = None) -> str:
     if problem is None:
         return path
     shown = ascii(path if len(path) <= 100 else path[:100] + "...")
-    text = f"{found_in}: unsafe path {shown}: it {problem}" if found_in else f"unsafe path {shown}: it {problem}"
-    raise CorruptFileError(text, path=found_in, expected="a relative path", found=shown)
+    raise CorruptFileError(f"unsafe path {shown}: it {problem}", path=found_in)
 
 
 def _find_problem(path: str) -> str | None:

@@ -37,24 +37,21 @@ class _RefFile:
     @classmethod
     def from_json(cls, data: bytes | memoryview, path: str | None = None) -> Self:
         """Parse a file. Raises CorruptFileError, with `path`, if it is malformed."""
-        where = path or "unknown path"
         try:
             items = json.loads(bytes(data))
         except (ValueError, RecursionError) as error:
-            raise CorruptFileError(f"malformed JSON: {where}: {error}", path=path) from error
+            raise CorruptFileError(f"malformed JSON: {error}", path=path) from error
         if not isinstance(items, dict):
-            raise CorruptFileError(f"not a JSON object: {where}", path=path, expected="an object")
+            raise CorruptFileError("not a JSON object", path=path)
         values = {}
         for key, (name, kind, is_required) in cls.keys.items():
             value = items.get(key)
             if value is None and is_required:
-                raise CorruptFileError(f"missing field `{key}`: {where}", path=path, expected=key)
+                raise CorruptFileError(f"missing field `{key}`", path=path)
             has_type = value is None or (isinstance(value, kind) and not isinstance(value, bool))
             if not has_type or (isinstance(value, int) and not 0 <= value <= MAX_U64):
                 raise CorruptFileError(
-                    f"field `{key}` is not of type {kind.__name__} or out of range: {where}",
-                    path=path,
-                    expected=kind.__name__,
+                    f"field `{key}` has a wrong type or is out of range", kind.__name__, value, path=path
                 )
             values[name] = _CONVERSIONS[name](value, path) if name in _CONVERSIONS else value
         return cls(**values)
@@ -113,12 +110,12 @@ def _lineage(identifier: Mapping[str, Any] | None, path: str | None) -> tuple[tu
     try:
         return tuple((int(version), str(step_id)) for version, step_id in steps)
     except (TypeError, ValueError, OverflowError) as error:
-        raise CorruptFileError(f"malformed branch lineage: {path or 'unknown path'}", path=path) from error
+        raise CorruptFileError("malformed branch lineage", path=path) from error
 
 
 def _metadata(metadata: Mapping[str, Any] | None, path: str | None) -> Mapping[str, str]:
     if not all(isinstance(string, str) for string in (metadata or {}).values()):
-        raise CorruptFileError(f"field `metadata` has values that are not strings: {path or 'unknown path'}", path=path)
+        raise CorruptFileError("field `metadata` has values that are not strings", path=path)
     return metadata or {}
 
 

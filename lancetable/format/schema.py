@@ -452,7 +452,7 @@ def _build_tree(messages: Iterable[file_pb2.Field], path: str | None) -> tuple[F
         messages_by_id[field_id] = message
         depth = depths[parent_id] + 1
         if depth > MAX_DEPTH:
-            raise CorruptFileError(f"the schema is nested deeper than {MAX_DEPTH}", path=path, expected=MAX_DEPTH)
+            raise CorruptFileError(f"the schema is nested deeper than {MAX_DEPTH}", path=path)
         if is_simple:
             siblings.append(_parse_field(message))
         else:
@@ -504,25 +504,16 @@ def _check_children(field: Field, path: str | None) -> None:
             f"column {field.name!r}: {error}", feature=error.feature, path=path, column=field.name
         ) from None
     except CorruptFileError as error:
-        raise CorruptFileError(f"column {field.name!r}: {error}", path=path, found=error.found) from None
+        raise CorruptFileError(f"column {field.name!r}: {error}", path=path) from None
     if expected is not None and len(field.children) != expected:
-        raise CorruptFileError(
-            f"column {field.name!r} of type {field.logical_type} needs {expected} child fields, "
-            f"got {len(field.children)}",
-            path=path,
-            expected=expected,
-            found=len(field.children),
-        )
+        what = f"column {field.name!r} of type {field.logical_type} has a wrong number of child fields"
+        raise CorruptFileError(what, expected, len(field.children), path=path)
     if expected != 1 or field.logical_type in ("list", "large_list"):
         return
     (child,) = field.children
     if child.logical_type != "struct" or (field.logical_type == "map" and len(child.children) != 2):
-        raise CorruptFileError(
-            f"column {field.name!r} of type {field.logical_type} cannot hold {child.logical_type}",
-            path=path,
-            expected="struct",
-            found=child.logical_type,
-        )
+        what = f"column {field.name!r} of type {field.logical_type} cannot hold {child.logical_type}"
+        raise CorruptFileError(what, path=path)
 
 
 def _corrupt_tree(
@@ -536,7 +527,7 @@ def _corrupt_tree(
         problem = f"is a child of column {messages_by_id[message.parent_id].name!r}, which cannot have children"
     else:
         problem = f"precedes its parent {message.parent_id}, or that field does not exist"
-    return CorruptFileError(f"column {message.name!r} (id {message.id}) {problem}", path=path, found=message.id)
+    return CorruptFileError(f"column {message.name!r} (id {message.id}) {problem}", path=path)
 
 
 # ------------------------------------------------------------------------------------------------------- from Arrow

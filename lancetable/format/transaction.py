@@ -16,13 +16,11 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, get_args
 
-from google.protobuf.message import DecodeError
-
 from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.index import IndexFile, IndexMetadata
 from lancetable.format.manifest import BasePath
-from lancetable.format.messages import ProtoMessage, field_values, register
+from lancetable.format.messages import ProtoMessage, field_values, parse_message, register
 from lancetable.format.schema import Schema
 from lancetable.proto import transaction_pb2
 
@@ -186,7 +184,7 @@ class UpdateMode(Enum):
 
 def _parse_update_mode(number: int) -> UpdateMode:
     if number not in (0, 1):
-        raise CorruptFileError(f"unknown update mode {number}", found=number)
+        raise CorruptFileError(f"unknown update mode {number}")
     return UpdateMode(number)
 
 
@@ -423,11 +421,7 @@ class Transaction:
 
         Raises CorruptFileError, with `path`, if the bytes are malformed; else as `from_proto`.
         """
-        try:
-            message = transaction_pb2.Transaction.FromString(bytes(data))
-        except DecodeError as error:
-            raise CorruptFileError(f"malformed transaction: {path or 'unknown path'}", path=path) from error
-        return cls.from_proto(message)
+        return cls.from_proto(parse_message(transaction_pb2.Transaction, data, path))
 
     def to_proto(self) -> _Proto:
         """Convert to protobuf."""

@@ -73,9 +73,7 @@ class FileVersion(Enum):
                 feature=f"data file version {number[:20]}",
                 path=path,
             )
-        raise CorruptFileError(
-            f"unknown data format version {number[:20]!r}", path=path, expected="a version number", found=number[:20]
-        )
+        raise CorruptFileError("unknown data format version", "a version number", repr(number[:20]), path=path)
 
     @classmethod
     def from_footer(cls, major: int, minor: int, path: str | None = None) -> FileVersion:
@@ -124,12 +122,7 @@ def _from_pair(table: dict[tuple[int, int], FileVersion], major: int, minor: int
             feature=f"data file version {major}.{minor}",
             path=path,
         )
-    raise CorruptFileError(
-        f"unknown data file version {major}.{minor}: {path or 'unnamed file'}",
-        path=path,
-        expected="a known version pair",
-        found=(major, minor),
-    )
+    raise CorruptFileError(f"unknown data file version {major}.{minor}", "a known version pair", path=path)
 
 
 def _is_newer(number: str) -> bool:

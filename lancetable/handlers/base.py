@@ -448,13 +448,8 @@ def _numbered(directory: str, names: list[ObjectMeta]) -> list[tuple[int, Object
             parsed.append((version[0], meta, version[1]))
             counts[version[1]] += 1
     if all(counts.values()):
-        raise CorruptFileError(
-            f"{directory}: multiple manifest naming schemes in one table, so its newest version is unknown; migrate the"
-            " table to one scheme",
-            path=directory,
-            expected="names of one scheme",
-            found="V1 and V2 names",
-        )
+        what = "multiple manifest naming schemes, so the newest version is unknown; migrate the table to one scheme"
+        raise CorruptFileError(what, "names of one scheme", "V1 and V2 names", path=directory)
     parsed.sort(key=_VERSION_OF)
     return parsed
 

@@ -368,13 +368,9 @@ class ExternalHandler(CommitHandler):
         parsed = parse_manifest_name(name + separator)
         fits = row.path.startswith(directory) and "/" not in row.path[len(directory) :]
         if not fits or parsed is None or parsed[0] != row.version or suffix[:1] not in ("", "-") or suffix == "-":
-            raise CorruptFileError(
-                f"the external manifest store has the invalid path {row.path[:200]!a} for version {row.version};"
-                " correct or remove the row",
-                path=directory,
-                expected=manifest_path(base, row.version, ManifestNamingScheme.V2),
-                found=row.path[:200],
-            )
+            what = f"invalid path in the external manifest store for version {row.version}; correct or remove the row"
+            valid = manifest_path(base, row.version, ManifestNamingScheme.V2)
+            raise CorruptFileError(what, valid, ascii(row.path[:200]), path=directory)
         return directory + name + separator, parsed[1]
 
 

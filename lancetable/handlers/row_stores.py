@@ -90,9 +90,7 @@ class SqliteManifestStore:
         version, path, size = row
         # SQLite stores values of any type in any column, and orders strings after numbers.
         if not (isinstance(version, int) and isinstance(path, str) and (size is None or isinstance(size, int))):
-            raise CorruptFileError(
-                f"{self.path}: the row of version {version!r:.100} is damaged; remove it", path=self.path
-            )
+            raise CorruptFileError(f"the row of version {version!r:.100} is damaged; remove it", path=self.path)
         return ManifestRow(version, path, size)
 
     @contextlib.contextmanager

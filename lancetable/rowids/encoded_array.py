@@ -27,19 +27,17 @@ def decode(message: rowids_pb2.EncodedU64Array, path: str | None = None) -> U64A
     """
     oneof_case = message.WhichOneof("array")
     if oneof_case is None:
-        raise CorruptFileError("an encoded array has no known form", path=path, expected=sorted(_DTYPES))
+        raise CorruptFileError("an encoded array has no known form", sorted(_DTYPES), path=path)
     dtype = _DTYPES[oneof_case]
     data = message.u64_array.values if oneof_case == "u64_array" else getattr(message, oneof_case).offsets
     if len(data) % dtype.itemsize:
-        raise CorruptFileError(
-            f"{len(data)} bytes are not a multiple of the value size {dtype.itemsize}", path=path, found=len(data)
-        )
+        raise CorruptFileError("wrong number of bytes", f"a multiple of {dtype.itemsize}", len(data), path=path)
     values: U64Array = np.frombuffer(data, dtype).astype(np.uint64)
     if oneof_case == "u64_array" or not len(values):
         return values
     base = getattr(message, oneof_case).base
     if base > MAX_U64 - int(values.max()):
-        raise CorruptFileError(f"values with base {base} exceed 64 bits", path=path, expected=MAX_U64, found=base)
+        raise CorruptFileError(f"values with base {base} exceed 64 bits", path=path)
     values += np.uint64(base)
     return values
 

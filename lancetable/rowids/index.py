@@ -283,4 +283,4 @@ def _is_in(deleted: npt.NDArray[np.uint32], offsets: Positions) -> npt.NDArray[n
 
 
 def _duplicate_id(row_id: int, path: str | None) -> CorruptFileError:
-    return CorruptFileError(f"two live rows have row id {row_id}", path=path, found=row_id)
+    return CorruptFileError(f"two live rows have row id {row_id}", path=path)

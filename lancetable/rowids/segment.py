@@ -200,7 +200,7 @@ def from_proto(message: rowids_pb2.U64Segment, path: str | None = None) -> Segme
     """
     oneof_case = message.WhichOneof("segment")
     if oneof_case is None:
-        raise CorruptFileError("a segment has no known form", path=path, expected=sorted(SEGMENTS))
+        raise CorruptFileError("a segment has no known form", sorted(SEGMENTS), path=path)
     stored: Any = getattr(message, oneof_case)
     if oneof_case in (Array.oneof_case, SortedArray.oneof_case):
         values = encoded_array.decode(stored, path)
@@ -210,7 +210,7 @@ def from_proto(message: rowids_pb2.U64Segment, path: str | None = None) -> Segme
         return SortedArray(values)
     start, end = stored.start, stored.end
     if start > end:
-        raise CorruptFileError(f"range {start}..{end} ends before its start", path=path, expected=start, found=end)
+        raise CorruptFileError(f"range {start}..{end} ends before its start", path=path)
     if oneof_case == Range.oneof_case:
         return Range(start, end)
     if oneof_case == RangeWithBitmap.oneof_case:
@@ -218,7 +218,7 @@ def from_proto(message: rowids_pb2.U64Segment, path: str | None = None) -> Segme
     holes = encoded_array.decode(stored.holes, path)
     _check_ascending(holes, path)
     if len(holes) and not start <= int(holes[0]) <= int(holes[-1]) < end:
-        raise CorruptFileError(f"holes outside the range {start}..{end}", path=path, found=int(holes[-1]))
+        raise CorruptFileError(f"holes outside the range {start}..{end}", found=int(holes[-1]), path=path)
     return RangeWithHoles(start, end, holes)
 
 
@@ -304,12 +304,7 @@ def _check_ascending(values: U64Array, path: str | None) -> None:
 
 def _check_bitmap(slots: int, bitmap: bytes, path: str | None) -> bytes:
     if len(bitmap) != (slots + 7) // 8:
-        raise CorruptFileError(
-            f"expected a bitmap of {(slots + 7) // 8} bytes for {slots} values, got {len(bitmap)}",
-            path=path,
-            expected=(slots + 7) // 8,
-            found=len(bitmap),
-        )
+        raise CorruptFileError(f"wrong size of a bitmap of {slots} values", (slots + 7) // 8, len(bitmap), path=path)
     spare = -slots % 8
     if spare and bitmap[-1] >> (8 - spare):
         # Clear the unused bits at the end, because the number of values is the number of set bits.

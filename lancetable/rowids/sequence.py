@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.message import DecodeError
 
 from lancetable.errors import CorruptFileError
+from lancetable.format.messages import parse_message
 from lancetable.format.row_address import U64Array
 from lancetable.proto import rowids_pb2
 from lancetable.rowids import segment as segments_module
@@ -51,10 +51,7 @@ class RowIdSequence:
         data = bytes(data)
         merged = segments_module.many_arrays(data, path)
         if merged is None:
-            try:
-                message = rowids_pb2.RowIdSequence.FromString(data)
-            except DecodeError as error:
-                raise CorruptFileError(f"malformed row id sequence: {path or 'unknown path'}", path=path) from error
+            message = parse_message(rowids_pb2.RowIdSequence, data, path)
             sequence = cls(segments_module.from_protos(message.segments, path))
         else:
             sequence = cls((merged,))
@@ -158,18 +155,10 @@ def check_length(found: int, num_rows: int | None, path: str | None) -> None:
     It must be `num_rows`, or at most 2**32 if `num_rows` is None.
     """
     if num_rows is not None and found != num_rows:
-        raise CorruptFileError(
-            f"expected a sequence of {num_rows} values, got {found}: {path or 'unknown path'}",
-            path=path,
-            expected=num_rows,
-            found=found,
-        )
+        raise CorruptFileError("wrong length of a sequence", num_rows, found, path=path)
     if found > MAX_ROWS:
         raise CorruptFileError(
-            f"a sequence has {found} values, but row offsets have 32 bits: {path or 'unknown path'}",
-            path=path,
-            expected=MAX_ROWS,
-            found=found,
+            "a sequence is too long for row offsets of 32 bits", f"at most {MAX_ROWS}", found, path=path
         )
 
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.message import DecodeError
 
 from lancetable.errors import CorruptFileError
+from lancetable.format.messages import parse_message
 from lancetable.format.row_address import U64Array
 from lancetable.proto import rowids_pb2
 from lancetable.rowids import segment as segments_module
@@ -53,10 +53,7 @@ class RowVersionSequence:
         CorruptFileError
             If the bytes violate the format or the length is not `num_rows`.
         """
-        try:
-            message = rowids_pb2.RowDatasetVersionSequence.FromString(bytes(data))
-        except DecodeError as error:
-            raise CorruptFileError(f"malformed row version sequence: {path or 'unknown path'}", path=path) from error
+        message = parse_message(rowids_pb2.RowDatasetVersionSequence, data, path)
         sequence = cls(
             _merge_runs((segments_module.from_proto(run.span, path).num_values, run.version) for run in message.runs)
         )
@@ -103,11 +100,7 @@ class RowVersionSequence:
         ends = np.cumsum([length for length, _ in self.runs], dtype=np.int64)
         runs = np.searchsorted(ends, offsets, side="right")
         if runs.max() == len(self.runs):
-            raise CorruptFileError(
-                f"offset {offsets.max()} is beyond a sequence of {self.num_rows} row versions",
-                expected=f"less than {self.num_rows}",
-                found=int(offsets.max()),
-            )
+            raise CorruptFileError("offset beyond the row versions", f"below {self.num_rows}", int(offsets.max()))
         return np.array([version for _, version in self.runs], np.uint64)[runs]
 
     @property

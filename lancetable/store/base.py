@@ -399,24 +399,12 @@ def check_range(path: str, start: int, end: int) -> None:
         If it is not; the error has the path.
     """
     if not 0 <= start <= end:
-        raise CorruptFileError(
-            f"{path}: invalid byte range {start}..{end}",
-            path=path,
-            offset=start,
-            expected="0 <= start <= end",
-            found=end,
-        )
+        raise CorruptFileError("invalid byte range", "0 <= start <= end", f"{start}..{end}", path=path, offset=start)
 
 
 def short_read(path: str, start: int, end: int, found: int) -> CorruptFileError:
     """Return the error for a range of which only `found` bytes exist."""
-    return CorruptFileError(
-        f"{path}: expected {end - start} bytes at offset {start}, found {found}",
-        path=path,
-        offset=start,
-        expected=end - start,
-        found=found,
-    )
+    return CorruptFileError(f"wrong number of bytes at offset {start}", end - start, found, path=path, offset=start)
 
 
 def check_size(path: str, expected: int | None, found: int) -> None:
@@ -428,13 +416,7 @@ def check_size(path: str, expected: int | None, found: int) -> None:
         If the object has another size.
     """
     if expected is not None and expected != found:
-        raise CorruptFileError(
-            f"{path}: expected an object of {expected} bytes, found {found}",
-            path=path,
-            offset=0,
-            expected=expected,
-            found=found,
-        )
+        raise CorruptFileError("wrong size of an object", expected, found, path=path, offset=0)
 
 
 def missing(path: str) -> NotFoundError:

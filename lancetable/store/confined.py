@@ -59,7 +59,7 @@ class ConfinedStore(ForwardingStore):
 
     def __init__(self, inner: ObjectStore, roots: tuple[str, ...]) -> None:
         self._inner, self._roots = inner, roots
-        self.scheme, self.uri, self.sync = inner.scheme, inner.uri, inner.sync
+        self.scheme, self.uri = inner.scheme, inner.uri
         self.capabilities = replace(inner.capabilities, roots=roots)
         self.mapped: bool = getattr(inner, "mapped", inner.capabilities.local)
 
@@ -74,9 +74,13 @@ class ConfinedStore(ForwardingStore):
         """Return the whole object. Raises LimitError if it is too large. See ObjectStore."""
         found = self._request("size", path) if size is None else size
         if found > MAX_OBJECT_BYTES:
-            text = f"{path}: {found} bytes are above the limit object_bytes of {MAX_OBJECT_BYTES}; {REMEDY}"
-            raise LimitError(text, limit="object_bytes", path=path, expected=f"at most {MAX_OBJECT_BYTES}", found=found)
+            problem = f"too many bytes: above the limit object_bytes; {REMEDY}"
+            raise LimitError(problem, f"at most {MAX_OBJECT_BYTES}", found, path=path, limit="object_bytes")
         return cast("memoryview", self._request("read_all", path, size))
+
+    def sync(self, prefix: str = "") -> None:
+        """Wait until objects are durable. See ObjectStore."""
+        self._inner.sync(prefix)
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete objects. See ObjectStore."""

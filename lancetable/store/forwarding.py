@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
-_READS: Final = ("read", "read_many", "read_all", "read_tail", "list_names", "list_recursive", "size", "find")
-_REQUESTS: Final = (*_READS, "modified_ns", "put", "put_if_absent", "open_writer", "delete", "delete_prefix")
+
+def _forwarded(name: str) -> Callable[..., Any]:
+    def request(self: ForwardingStore, path: str = "", *arguments: Any, **options: Any) -> Any:
+        return self._request(name, path, *arguments, **options)
+
+    return request
 
 
 class ForwardingStore:
     """Store whose requests, the methods of ObjectStore with paths, call `_request` with the name of the method.
 
-    Other methods are not passed on. A bound method may be kept across a fork.
+    Other methods are not passed on.
     """
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in _REQUESTS:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        return partial(self._request, name)
+    read, read_many, read_all, read_tail = map(_forwarded, ("read", "read_many", "read_all", "read_tail"))
+    list_names, list_recursive = _forwarded("list_names"), _forwarded("list_recursive")
+    size, find, modified_ns = _forwarded("size"), _forwarded("find"), _forwarded("modified_ns")
+    put, put_if_absent, open_writer = _forwarded("put"), _forwarded("put_if_absent"), _forwarded("open_writer")
+    sync, delete, delete_prefix = _forwarded("sync"), _forwarded("delete"), _forwarded("delete_prefix")
+
+    def _request(self, method: str, path: Any, *arguments: Any, **options: Any) -> Any:
+        """Send a request. `path` are the paths for `delete`."""
+        raise NotImplementedError

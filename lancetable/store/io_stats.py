@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from lancetable.store.base import ByteRange, ObjectStore, ObjectWriter
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 @dataclass(slots=True)
@@ -128,15 +130,21 @@ class ScanStore(IOCountingStore):
                 self.stats.read_bytes += size_bytes
 
 
-class CountingWriter:
+class CountingWriter(ObjectWriter):
     """Writer that adds the bytes written to the counts of its store when it is closed."""
 
     def __init__(self, inner: ObjectWriter, store: IOCountingStore) -> None:
         self._inner, self._store = inner, store
         self._counted = False
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    def write(self, data: Buffer) -> None:
+        self._inner.write(data)
+
+    def tell(self) -> int:
+        return self._inner.tell()
+
+    def abort(self) -> None:
+        self._inner.abort()
 
     def close(self) -> None:
         size_bytes = self._inner.tell()
@@ -144,14 +152,3 @@ class CountingWriter:
         if not self._counted:
             self._counted = True
             self._store._count_write(size_bytes)
-
-    def __enter__(self) -> CountingWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._inner.abort()

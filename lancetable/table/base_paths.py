@@ -104,6 +104,6 @@ def path_in_store(store: ObjectStore, address: str, place: str) -> str:
             feature="base paths in other stores",
         )
     if ".." in path.split("/") or "\0" in path:
-        raise CorruptFileError(f"{place}: unsafe path {address[:100]!a}", expected="a plain path", found=address[:100])
+        raise CorruptFileError(f"{place}: unsafe path", "a plain path", ascii(address[:100]))
     check_inside(store.capabilities.roots, path.rstrip("/"), place)
     return path.rstrip("/")

@@ -21,7 +21,7 @@ from lancetable.file.blobs.descriptor import blob_directory, stored_schema
 from lancetable.file.blobs.writer import BlobColumnsWriter, check_blob_nesting
 from lancetable.file.legacy_writer import DEFAULT_GROUP_ROWS, LegacyFileWriter
 from lancetable.file.writer import FileWriter, WrittenFile
-from lancetable.format.fragment import DataFile, Fragment
+from lancetable.format.fragment import Fragment
 from lancetable.format.paths import check_relative, join, new_data_file_name
 from lancetable.format.version import FileVersion
 from lancetable.table.base_paths import WriteTarget, table_target
@@ -264,16 +264,7 @@ class _FragmentWriter:
             self._complete_first()
 
     def _add_fragment(self, file: _OpenFile, written: WrittenFile) -> None:
-        major, minor = self.version.manifest_pair
-        data_file = DataFile(
-            path=file.name,
-            fields=written.fields,
-            column_indices=written.column_indices,
-            major=major,
-            minor=minor,
-            size_bytes=written.size_bytes,
-            base_id=file.target.base_id,
-        )
+        data_file = written.data_file(file.name, self.version, file.target.base_id)
         self.fragments.append(Fragment(id=0, files=(data_file,), physical_rows=written.num_rows))
 
     def abandon(self) -> None:

@@ -50,9 +50,7 @@ Fail = Callable[[str, int], NoReturn]
 
 def _failing(path: str, kind: str) -> Fail:
     def fail(what: str, offset: int) -> NoReturn:
-        raise CorruptFileError(
-            f"{path}: damaged {kind} deletion file: {what} (at byte {offset})", path=path, offset=offset
-        )
+        raise CorruptFileError(f"damaged {kind} deletion file: {what} (at byte {offset})", path=path, offset=offset)
 
     return fail
 

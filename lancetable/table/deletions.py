@@ -126,31 +126,27 @@ def _load(store: ObjectStore, path: str, file: DeletionFile, physical_rows: int 
     limit = _MAX_FRAGMENT_ROWS if physical_rows is None else physical_rows
     if file.num_deleted_rows is not None:
         if file.num_deleted_rows > limit:
-            detail = f"{file.num_deleted_rows} deleted rows in a fragment of {limit}"
-            raise _corrupt(path, detail, f"at most {limit}", file.num_deleted_rows)
+            what = "more deleted rows than rows in the fragment"
+            raise CorruptFileError(what, f"at most {limit}", file.num_deleted_rows, path=path)
         limit = file.num_deleted_rows
     if file.kind is DeletionKind.ARROW_ARRAY:
         values = parse_arrow(data, path, max_count=limit)
         offsets = np.sort(values)
         if np.any(offsets[1:] == offsets[:-1]):
-            raise _corrupt(path, "a row offset occurs twice")
+            raise CorruptFileError("a row offset occurs twice", path=path)
     else:
         offsets = parse_roaring(data, path, max_count=limit)
     _check_count(path, file, len(offsets))
     if physical_rows is not None and len(offsets) and offsets[-1] >= physical_rows:
-        detail = f"row offset {offsets[-1]} in a fragment of {physical_rows} rows"
-        raise _corrupt(path, detail, f"below {physical_rows}", int(offsets[-1]))
+        what = "row offset past the end of the fragment"
+        raise CorruptFileError(what, f"below {physical_rows}", int(offsets[-1]), path=path)
     return DeletionVector._of_sorted(offsets)
 
 
 def _check_count(path: str, file: DeletionFile, count: int) -> None:
     if file.num_deleted_rows not in (None, count):
-        detail = f"the file has {count} deleted rows, the manifest records {file.num_deleted_rows}"
-        raise _corrupt(path, detail, file.num_deleted_rows, count)
-
-
-def _corrupt(path: str, detail: str, expected: object = None, found: object = None) -> CorruptFileError:
-    return CorruptFileError(f"{path}: {detail}", path=path, expected=expected, found=found)
+        what = "another number of deleted rows than in the manifest"
+        raise CorruptFileError(what, file.num_deleted_rows, count, path=path)
 
 
 def write(

@@ -73,12 +73,7 @@ class FieldIndex:
             mapping = dict(used)
             columns = [index for _, index in used if index >= 0]
             if len(mapping) != len(used) or len(set(columns)) != len(columns):
-                raise CorruptFileError(
-                    f"data file {file.path}: a field or a column is listed twice: fields {list(file.fields)}, "
-                    f"columns {list(file.column_indices)}",
-                    path=file.path,
-                    found=used,
-                )
+                raise CorruptFileError("a field or a column is listed twice", found=used, path=file.path)
             self.columns.append(mapping)
             # Two files should not contain the same field; if they do, the newest file is used.
             self.owner.update(dict.fromkeys(mapping, file_number))

@@ -181,11 +181,9 @@ def filter_columns(columns: Sequence[Column], mask: npt.NDArray[np.bool_]) -> li
 # --- reading columns --------------------------------------------------------------------------------------------------
 
 
-def read_selection(
-    version: TableVersion, selection: Selection, columns: Sequence[Field], cursors: Cursors | None = None
-) -> list[Column]:
+def read_selection(version: TableVersion, selection: Selection, columns: Sequence[Field]) -> list[Column]:
     """Read columns of one selection; see `read_selections`."""
-    return read_selections(version, (selection,), columns, cursors)[0]
+    return read_selections(version, (selection,), columns)[0]
 
 
 def read_selections(

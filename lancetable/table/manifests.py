@@ -95,8 +95,7 @@ def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, si
     limits = limits_of(store)
     position, major, _, magic = _FOOTER.unpack_from(tail, len(tail) - FOOTER_BYTES)
     if magic != _MAGIC:
-        found = bytes(magic)
-        raise _damaged(path, f"its last 4 bytes are {found!r}, not {_MAGIC!r}", size - 4, _MAGIC, found)
+        raise _damaged(path, "wrong bytes at the end", size - 4, _MAGIC, bytes(magic))
     if major != _MAJOR:
         raise UnsupportedFeatureError(
             f"{path}: manifest files of version {major} are not supported",
@@ -115,8 +114,7 @@ def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, si
         tail_start = position
     stated = _U32.unpack_from(tail, position - tail_start)[0]
     if stated != length:
-        what = f"the message has a length of {stated} bytes, and {length} bytes precede the footer"
-        raise _damaged(path, what, position, length, stated)
+        raise _damaged(path, "wrong length of the message in bytes", position, length, stated)
     body = bytes(tail[position - tail_start + 4 : len(tail) - FOOTER_BYTES])
     try:
         manifest = Manifest.from_bytes(body, path)
@@ -125,7 +123,7 @@ def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, si
     limits.check("metadata_entries", len(manifest.message.fragments), path, "fragments")
     limits.check("metadata_entries", len(manifest.message.fields), path, "fields")
     if manifest.version != location.version:
-        what = f"the content is version {manifest.version}, the name is that of version {location.version}"
+        what = "the content has another version than the name"
         raise _damaged(path, what, position + 4, location.version, manifest.version)
     if location.size_bytes != size:
         location = replace(location, size_bytes=size)
@@ -246,6 +244,4 @@ def identity_of(store: ObjectStore, location: ManifestLocation) -> int | None:
 
 
 def _damaged(path: str, what: str, offset: int, expected: object = None, found: object = None) -> CorruptFileError:
-    return CorruptFileError(
-        f"{path}: damaged manifest: {what}", path=path, offset=offset, expected=expected, found=found
-    )
+    return CorruptFileError(f"damaged manifest: {what}", expected, found, path=path, offset=offset)

@@ -43,12 +43,9 @@ class RowCountIndex:
             counts[position] = num_live_rows(version, self.fragments[position])
         if (counts < 0).any():
             position = int(np.flatnonzero(counts < 0)[0])
+            what = f"fragment {self.fragments[position].id} has more deleted rows than rows"
             raise CorruptFileError(
-                f"{version.location.path}: fragment {self.fragments[position].id} has {physical[position]} rows, of"
-                f" which {deleted[position]} are deleted",
-                path=version.location.path,
-                expected=int(physical[position]),
-                found=int(deleted[position]),
+                what, f"at most {physical[position]}", int(deleted[position]), path=version.location.path
             )
         self.starts: Offsets = np.zeros(len(counts) + 1, dtype=np.int64)
         np.cumsum(counts, out=self.starts[1:])
@@ -81,7 +78,7 @@ def physical_rows(version: TableVersion, fragment: Fragment) -> int:
         return recorded
     if not fragment.files:
         path = version.location.path
-        raise CorruptFileError(f"{path}: fragment {fragment.id} has neither data files nor a number of rows", path=path)
+        raise CorruptFileError(f"fragment {fragment.id} has neither data files nor a number of rows", path=path)
     metadata = file_metadata(version, fragment.files[0])
     check_file_rows(version, fragment, metadata, recorded or metadata.num_rows)
     return metadata.num_rows
@@ -90,13 +87,8 @@ def physical_rows(version: TableVersion, fragment: Fragment) -> int:
 def check_file_rows(version: TableVersion, fragment: Fragment, metadata: FileMetadata, expected: int) -> None:
     """Raise CorruptFileError if a data file of a fragment does not have the expected number of rows."""
     if metadata.num_rows != expected:
-        raise CorruptFileError(
-            f"{version.store.uri(metadata.path)}: {metadata.num_rows} rows in the file, "
-            f"{expected} in the manifest for fragment {fragment.id}",
-            path=metadata.path,
-            expected=expected,
-            found=metadata.num_rows,
-        )
+        what = f"wrong number of rows for fragment {fragment.id}"
+        raise CorruptFileError(what, expected, metadata.num_rows, path=metadata.path)
 
 
 def num_live_rows(version: TableVersion, fragment: Fragment) -> int:

@@ -61,9 +61,8 @@ def row_id_sequence(version: TableVersion, fragment: Fragment) -> RowIdSequence:
         )
     data = _inline_bytes(version, fragment, fragment.row_ids, "row ids")
     if data is None:
-        raise CorruptFileError(
-            f"fragment {fragment.id} has no row ids in a table with stable row ids", path=version.location.path
-        )
+        what = f"fragment {fragment.id} has no row ids in a table with stable row ids"
+        raise CorruptFileError(what, path=version.location.path)
     num_rows = fragment.physical_rows or physical_rows(version, fragment)
     return version.cache.computed(
         ("row ids", data),
@@ -107,9 +106,8 @@ def _hidden_column(version: TableVersion, fragment: Fragment, field_id: int) -> 
     """
     file = next((file for file in fragment.files if field_id in file.fields), None)
     if file is None:
-        raise CorruptFileError(
-            f"no data file of fragment {fragment.id} has the hidden column {field_id}", path=version.location.path
-        )
+        what = f"no data file of fragment {fragment.id} has the hidden column {field_id}"
+        raise CorruptFileError(what, path=version.location.path)
     path = version.data_file_path(file)
     key = ("hidden column", version.store.uri(path), field_id)
     values: U64Array | None = version.cache.get(key)
@@ -120,13 +118,8 @@ def _hidden_column(version: TableVersion, fragment: Fragment, field_id: int) -> 
     field = Field("hidden", field_id, -1, "uint64", nullable=False)
     array = read_columns(version.store, path, metadata, (field,), column)[0]
     if array.null_count or len(array) != fragment.physical_rows:
-        raise CorruptFileError(
-            f"{version.store.uri(path)}: the hidden column {field_id} has {len(array)} values,"
-            f" {array.null_count} of them null, for {fragment.physical_rows} rows",
-            path=path,
-            expected=fragment.physical_rows,
-            found=len(array),
-        )
+        what = f"wrong number of values in the hidden column {field_id}, of which {array.null_count} are null"
+        raise CorruptFileError(what, fragment.physical_rows, len(array), path=path)
     values = np.asarray(array.to_numpy())
     version.cache.put(key, values, values.nbytes + 128)
     return values

@@ -107,7 +107,9 @@ class Table:
                 f'The newest version that can be read is {readable}: run "lancetable fsck --repair {uri}" to move the '
                 f"damaged manifest aside, or restore it with dataset(uri, version={readable}).restore()"
             )
-        return CorruptFileError(f"{error}. {advice}", **{**error.__dict__, "newest_readable": readable})
+        advised = CorruptFileError(f"{error}. {advice}")
+        advised.__dict__.update(error.__dict__, newest_readable=readable)
+        return advised
 
     def _readable_before(self, location: ManifestLocation) -> int | None:
         """Return the greatest version number below a location that can be opened, of a bounded number of them."""
@@ -206,12 +208,8 @@ class TableVersion(Table):
     def _foreign_base(self, base_id: int) -> tuple[str, bool]:
         base_path = self.manifest.base_paths.get(base_id)
         if base_path is None:
-            raise CorruptFileError(
-                f"{self.location.path}: a file has base path {base_id}, which is not listed in the manifest",
-                path=self.location.path,
-                expected=sorted(self.manifest.base_paths),
-                found=base_id,
-            )
+            what = f"a file has base path {base_id}, which is not listed in the manifest"
+            raise CorruptFileError(what, sorted(self.manifest.base_paths), base_id, path=self.location.path)
         place = f"{self.location.path}: base path {base_id}"
         return path_in_store(self.store, base_path.path, place), base_path.is_dataset_root
 

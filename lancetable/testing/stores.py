@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lancetable.errors import StoreError
 from lancetable.store.base import ByteRange, ObjectWriter, PutOutcome
+from lancetable.store.forwarding import ForwardingStore
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -20,16 +21,7 @@ _READS = ("read", "read_many", "read_all", "read_tail")
 _WRITES = ("put", "put_if_absent", "writer.write")
 
 
-def _request(name: str) -> Callable[..., Any]:
-    """Return a method that passes a request to the wrapped store through `_call`."""
-
-    def request(self: WrappingStore, path: str = "", *arguments: Any, **options: Any) -> Any:
-        return self._call(name, path, arguments, lambda: getattr(self.inner, name)(path, *arguments, **options))
-
-    return request
-
-
-class WrappingStore:
+class WrappingStore(ForwardingStore):
     """Wrapper of a store with the same methods. Every request passes through `_call`, which subclasses override.
 
     Names of requests are those of the methods, and `writer.write` and `writer.close` for a streamed object.
@@ -50,11 +42,8 @@ class WrappingStore:
             raise AttributeError(name)
         return getattr(self.inner, name)
 
-    read, read_many, read_all, read_tail = map(_request, _READS)
-    put, put_if_absent = _request("put"), _request("put_if_absent")
-    sync, delete_prefix = _request("sync"), _request("delete_prefix")
-    list_names, list_recursive = _request("list_names"), _request("list_recursive")
-    size, find, modified_ns = _request("size"), _request("find"), _request("modified_ns")
+    def _request(self, method: str, path: str, *arguments: Any, **options: Any) -> Any:
+        return self._call(method, path, arguments, lambda: getattr(self.inner, method)(path, *arguments, **options))
 
     def open_writer(self, path: str) -> ObjectWriter:
         """Open a writer of a new object. See ObjectStore.open_writer."""

@@ -26,6 +26,7 @@ from lancetable.commit.loop import commit_transaction
 from lancetable.errors import CommitConflictError, RetryableCommitConflictError
 from lancetable.format import transaction as tx
 from lancetable.format.transaction import Transaction
+from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.proto import table_pb2
 from lancetable.table import deletions, transactions
 from lancetable.table.version import TableVersion, checkout, latest, open_version
@@ -124,7 +125,8 @@ def to_pylance(operation: tx.Operation) -> Any:
     kinds = lance.LanceOperation
 
     def fragments(given: Any) -> list[Any]:
-        return [lance.FragmentMetadata.from_json(json.dumps(fragment.to_json())) for fragment in given]
+        described = [FragmentMetadata.from_format(fragment).to_json() for fragment in given]
+        return [lance.FragmentMetadata.from_json(json.dumps(each)) for each in described]
 
     def update_map(update: tx.UpdateMap | None) -> Any:
         return None if update is None else kinds.UpdateMap(dict(update.entries), update.replace)

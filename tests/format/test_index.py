@@ -59,7 +59,7 @@ def test_sections_round_trip():
 def test_broken_sections():
     with pytest.raises(CorruptFileError, match="some/path"):
         parse_indices(b"\xff", "some/path")
-    with pytest.raises(CorruptFileError, match="16 bytes, got 3"):
+    with pytest.raises(CorruptFileError, match="expected 16, found 3"):
         IndexMetadata.from_proto(table_pb2.IndexMetadata(uuid=table_pb2.UUID(uuid=b"abc")))
 
 

@@ -199,7 +199,7 @@ def test_the_length_must_be_that_of_the_fragment():
     data = RowIdSequence.from_range(5, 15).to_bytes()
     assert RowIdSequence.from_bytes(data, 10).num_rows == 10
     for num_rows in (9, 11, 0):
-        with pytest.raises(CorruptFileError, match="got 10"):
+        with pytest.raises(CorruptFileError, match="found 10"):
             RowIdSequence.from_bytes(data, num_rows)
     with pytest.raises(CorruptFileError, match="malformed"):
         RowIdSequence.from_bytes(b"\xff")

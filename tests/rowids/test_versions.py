@@ -86,7 +86,7 @@ def test_broken_sequences():
     with pytest.raises(CorruptFileError, match="malformed"):
         RowVersionSequence.from_bytes(b"\xff")
     data = RowVersionSequence.uniform(5, 1).to_bytes()
-    with pytest.raises(CorruptFileError, match="expected a sequence of 4 values, got 5") as caught:
+    with pytest.raises(CorruptFileError, match="expected 4, found 5") as caught:
         RowVersionSequence.from_bytes(data, 4, "some/path")
     assert caught.value.path == "some/path"
     huge = rowids_pb2.RowDatasetVersionSequence()
@@ -101,5 +101,5 @@ def test_broken_sequences():
 def test_offset_beyond_the_sequence_raises(versions: list[int]) -> None:
     sequence = of(versions)
     assert sequence.at(np.arange(len(versions))).tolist() == versions
-    with pytest.raises(CorruptFileError, match=f"offset {len(versions)} .*{len(versions)} row versions"):
+    with pytest.raises(CorruptFileError, match=f"expected below {len(versions)}, found {len(versions)}"):
         sequence.at(np.array([len(versions)]))

@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.errors import UnsupportedFeatureError
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.blobs.descriptor import BlobKind, blob_file_path, replace_blobs
-from lancetable.file.container import corrupt_file
 from lancetable.file.limits import limits_of
 from lancetable.format.paths import check_relative, join
 from lancetable.format.schema import Field
@@ -94,7 +93,7 @@ def locate_blobs(version: TableVersion, data_file: BlobDataFile | None, descript
     if len(in_blob_file):
         ids, indices = np.unique(blob_id[in_blob_file], return_inverse=True)
         if ids[0] == 0:
-            raise corrupt_file(data_file.path, "invalid id of a blob file", "at least 1", 0)
+            raise CorruptFileError("invalid id of a blob file", "at least 1", 0, path=data_file.path)
         paths += [blob_file_path(data_file.path, int(number)) for number in ids.tolist()]
         files[in_blob_file] = 1 + indices
     # Without a size, an external blob is the whole object.
@@ -147,9 +146,8 @@ def _numbers(descriptions: pa.Array, name: str, valid: npt.NDArray[np.bool_], da
         # The values below a null struct have no meaning.
         numbers = np.where(valid, numbers, 0)
         if int(numbers.max()) > _MAX_POSITION:
-            raise corrupt_file(
-                data_file.path, f"invalid {name} of a blob", f"at most {_MAX_POSITION}", int(numbers.max())
-            )
+            what, found = f"invalid {name} of a blob", int(numbers.max())
+            raise CorruptFileError(what, f"at most {_MAX_POSITION}", found, path=data_file.path)
     return numbers.astype(np.int64)
 
 
@@ -158,9 +156,8 @@ def _check_inline(data_file: BlobDataFile, positions: Ints, sizes: Ints, rows: n
         return
     end = int((positions[rows] + sizes[rows]).max())
     if end > data_file.size_bytes:
-        raise corrupt_file(
-            data_file.path, "a blob ends past the end of the file", f"at most {data_file.size_bytes}", end
-        )
+        what = "a blob ends past the end of the file"
+        raise CorruptFileError(what, f"at most {data_file.size_bytes}", end, path=data_file.path)
 
 
 def join_locations(parts: Sequence[tuple[Ints, BlobLocations]], count: int) -> BlobLocations:

@@ -60,11 +60,8 @@ def items_range(data_type: pa.DataType, offset: int, length: int, limit: int, na
         )
     width = 8 * (length + 1) if varbin.offset_dtype(data_type) is not None else length * (data_type.bit_width // 8)
     if offset < 0 or length < 0 or offset + width > limit:
-        raise CorruptFileError(
-            f"column {name!r}: the items of the dictionary exceed the file (size {limit}, offset {offset})",
-            expected=limit,
-            found=offset,
-        )
+        what = f"column {name!r}: the items of the dictionary exceed the file"
+        raise CorruptFileError(what, f"at most {limit}", offset)
     return ByteRange(offset, offset + width)
 
 
@@ -76,11 +73,8 @@ def values_range(data: Any, limit: int, name: str) -> ByteRange:
     positions = np.frombuffer(data, "<i8")
     first, last = int(positions[0]), int(positions[-1])
     if first < 0 or last > limit or (positions[1:] < positions[:-1]).any():
-        raise CorruptFileError(
-            f"column {name!r}: the items of the dictionary have invalid positions ({first} to {last}, size {limit})",
-            expected=limit,
-            found=last,
-        )
+        what = f"column {name!r}: the items of the dictionary have invalid positions"
+        raise CorruptFileError(what, f"0 to {limit}", f"{first} to {last}")
     return ByteRange(first, last)
 
 
@@ -101,9 +95,7 @@ def dictionary_items(data_type: pa.DataType, offset: int, length: int, limit: in
     if location.end > location.start:
         (values,) = yield (location,)
     if len(values) > np.iinfo(dtype).max:
-        raise CorruptFileError(
-            f"column {name!r}: the items of the dictionary are too long: {len(values)} bytes", found=len(values)
-        )
+        raise CorruptFileError(f"column {name!r}: the items of the dictionary have {len(values)} bytes, too many")
     positions = np.frombuffer(data, "<i8")
     octets = np.frombuffer(bytes(values), np.uint8)
     return binary_array(data_type, (positions - positions[0]).astype(dtype), octets, True)

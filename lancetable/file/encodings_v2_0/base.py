@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pyarrow as pa
 from google.protobuf.any_pb2 import Any as AnyMessage
-from google.protobuf.message import DecodeError
+from google.protobuf.message import Message
 
 from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
 from lancetable.file.column_interfaces import BufferPieces, Decoded
@@ -22,14 +22,11 @@ from lancetable.file.container import BufferRef, ColumnPages, Page
 from lancetable.file.custom import PageEncoding, custom_page, on_change, read_custom
 from lancetable.file.fetch import ReadPlan, Rows, Slots, gather, positions
 from lancetable.file.page_rows import page_cuts, split_rows
-from lancetable.format.messages import ProtoMessage, register
+from lancetable.format.messages import M, ProtoMessage, parse_message, register
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-COLUMN_URL: Final = "/lance.encodings.ColumnEncoding"
-_ARRAY_URL: Final = "/lance.encodings.ArrayEncoding"
 
 
 class ArrayEncoding(Protocol):
@@ -140,9 +137,7 @@ def _parse_page(data: bytes) -> ArrayEncoding:
     custom = custom_page(data)
     if custom is not None:
         return CustomPage(custom)
-    message = pb.ArrayEncoding()
-    unpack_any(data, _ARRAY_URL, message)
-    return from_message(message)
+    return from_message(unpack_any(data, pb.ArrayEncoding))
 
 
 on_change(_parse_page.cache_clear)
@@ -163,31 +158,24 @@ class CustomPage(ParsedMessage):
         return Decoded(len(array), array=array)
 
 
-def unpack_any(data: bytes, url: str, message: Any) -> None:
-    """Parse the content of a serialized Any into `message`.
-
-    Raises CorruptFileError if the type url does not end with `url` or a message is invalid.
-    """
-    wrapper = AnyMessage()
-    try:
-        wrapper.ParseFromString(data)
-        _, slash, name = wrapper.type_url.rpartition("/")
-        if not slash or f"/{name}" != url:
-            shown = wrapper.type_url[:100]
-            raise CorruptFileError(f"expected an encoding message {url}, got {shown!r}", expected=url, found=shown)
-        message.ParseFromString(wrapper.value)
-    except DecodeError as error:
-        raise CorruptFileError("an encoding message does not parse") from error
+def unpack_any(data: bytes, kind: type[M]) -> M:
+    """Parse the content of a serialized Any. Raises CorruptFileError if it has another type or is invalid."""
+    wrapper = parse_message(AnyMessage, data)
+    _, slash, name = wrapper.type_url.rpartition("/")
+    if not slash or name != kind.DESCRIPTOR.full_name:
+        raise CorruptFileError("wrong kind of encoding message", kind.DESCRIPTOR.full_name, wrapper.type_url[:100])
+    return parse_message(kind, wrapper.value)
 
 
-def pack_any(url: str, message: Any) -> bytes:
+def pack_any(message: Message) -> bytes:
     """Serialize a message as an Any."""
-    return AnyMessage(type_url=url, value=message.SerializeToString()).SerializeToString()
+    type_url = f"/{message.DESCRIPTOR.full_name}"
+    return AnyMessage(type_url=type_url, value=message.SerializeToString()).SerializeToString()
 
 
 def pack_page(encoding: ArrayEncoding) -> bytes:
     """Serialize an encoding tree for Page.encoding.direct."""
-    return pack_any(_ARRAY_URL, to_message(encoding))
+    return pack_any(to_message(encoding))
 
 
 def refused(error: LanceError) -> ReadPlan[Any]:

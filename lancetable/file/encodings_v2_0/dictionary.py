@@ -128,12 +128,7 @@ class _Items(NamedTuple):
 def _check_size(page: Page, numbers: npt.NDArray[Any], items: _Items) -> None:
     """Raise CorruptFileError if expanded strings exceed the memory limit or the range of 32-bit offsets."""
     limit = min(page.limits.page_bytes, (1 << 31) - 1)
-    if items.values.nbytes * len(numbers) <= limit:
-        return
-    lengths = np.asarray(pc.binary_length(items.values).fill_null(0))
-    if int(lengths.max()) * len(numbers) <= limit:
-        return
-    total = int(np.bincount(numbers, minlength=len(lengths)) @ lengths)
+    total = varbin.taken_bytes(items.values, numbers, limit)
     page.check_memory(total)
     if total > limit:
         raise page.corrupt("the expanded strings are too large", f"at most {limit} bytes", total)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.column_interfaces import ColumnReader
 from lancetable.file.container import ColumnPages, FileMetadata, Page
-from lancetable.file.encodings_v2_0.base import COLUMN_URL, PagedReader, unpack_any
+from lancetable.file.encodings_v2_0.base import PagedReader, unpack_any
 from lancetable.file.encodings_v2_0.binary import unwrap
 from lancetable.file.encodings_v2_0.bitpacked import Bitpacked, BitpackedForNonNeg
 from lancetable.file.encodings_v2_0.blob import BlobReader
@@ -105,8 +105,7 @@ def _column_kind(pages: ColumnPages) -> str:
 
 @lru_cache(maxsize=64)
 def _parse_column(data: bytes) -> str:
-    message = pb.ColumnEncoding()
-    unpack_any(data, COLUMN_URL, message)
+    message = unpack_any(data, pb.ColumnEncoding)
     kind = message.WhichOneof("column_encoding")
     while kind == "zone_index":  # an index that this reader ignores; the inner encoding is complete
         message = message.zone_index.inner

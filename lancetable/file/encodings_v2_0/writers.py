@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file.column_interfaces import BlobSink, ColumnWriter, EncodedPage, PageOptions, holds_null
-from lancetable.file.encodings_v2_0.base import COLUMN_URL, BufferList, pack_any, pack_page
+from lancetable.file.encodings_v2_0.base import BufferList, pack_any, pack_page
 from lancetable.file.encodings_v2_0.binary import nulls_of
 from lancetable.file.encodings_v2_0.blob import describe_blobs
 from lancetable.file.encodings_v2_0.choose import check_field, encode_page
@@ -30,8 +30,8 @@ from lancetable.file.kernels.varbin import offsets_of
 from lancetable.format.schema import Field, Schema
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
-COLUMN_VALUES: Final = pack_any(COLUMN_URL, pb.ColumnEncoding(values={}))
-_COLUMN_BLOB: Final = pack_any(COLUMN_URL, pb.ColumnEncoding(blob=pb.Blob(inner=pb.ColumnEncoding(values={}))))
+COLUMN_VALUES: Final = pack_any(pb.ColumnEncoding(values={}))
+_COLUMN_BLOB: Final = pack_any(pb.ColumnEncoding(blob=pb.Blob(inner=pb.ColumnEncoding(values={}))))
 _HEADER: Final = pack_page(SimpleStruct())
 ARRAY_OVERHEAD_BYTES: Final = 96
 _RUN_LENGTH: Final = 64

@@ -33,7 +33,6 @@ from lancetable.proto import encodings_v2_1_pb2 as pb
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_LAYOUT_URL: Final = "/lance.encodings21.PageLayout"
 _LAYOUT_PREFIX_2_3: Final = "/lance.encodings23."
 
 Ints = npt.NDArray[np.int64]
@@ -224,7 +223,7 @@ for _oneof in _ONEOFS:
 @lru_cache(maxsize=256)
 def pack_page(layout: PageLayout) -> bytes:
     """Return the bytes of Page.encoding.direct for a layout; cached, because columns of a file often share it."""
-    return pack_any(_LAYOUT_URL, to_message(layout))
+    return pack_any(to_message(layout))
 
 
 def layout_of(page: Page) -> PageLayout:
@@ -240,9 +239,8 @@ def _parse_page(data: bytes) -> PageLayout:
     custom = custom_page(data)
     if custom is not None:
         return CustomLayout(custom)
-    message = pb.PageLayout()
     try:
-        unpack_any(data, _LAYOUT_URL, message)
+        message = unpack_any(data, pb.PageLayout)
     except CorruptFileError as error:
         if str(error.found).startswith(_LAYOUT_PREFIX_2_3):
             raise UnsupportedFeatureError("a page of version 2.3", feature="data file version 2.3") from error
@@ -278,5 +276,5 @@ def decode_levels(encoding: Compressive, chunks: Chunks, counts: Ints, limit: in
     """Decode the levels of all chunks into one array. Raises CorruptFileError unless they have 16 bits."""
     block = encoding.decode_blocks(chunks, counts, limit)
     if not isinstance(block, FixedWidth) or block.bits != 16:
-        raise CorruptFileError("levels have the wrong width", expected="16 bits")
+        raise CorruptFileError("levels have the wrong width", "16 bits")
     return np.frombuffer(block.data, LEVEL, block.length)

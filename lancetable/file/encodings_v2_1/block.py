@@ -154,9 +154,7 @@ class FixedWidth:
         """Return (length,) unsigned integers. Raises CorruptFileError for other widths than 8, 16, 32 and 64 bits."""
         word = BIT_WORDS.get(self.bits)
         if word is None:
-            raise CorruptFileError(
-                "integers have an unsupported width", expected="8, 16, 32 or 64 bits", found=self.bits
-            )
+            raise CorruptFileError("integers have an unsupported width", "8, 16, 32 or 64 bits", self.bits)
         return np.frombuffer(self.data, word, self.length)
 
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
@@ -165,9 +163,7 @@ class FixedWidth:
             flags = np.frombuffer(self.data, np.uint8, self.length)
             return FixedWidth(1, np.packbits(flags, bitorder="little"), self.length)._to_array(data_type, validity)
         if type_bits(data_type) != self.bits:
-            raise CorruptFileError(
-                f"values have the wrong width for {data_type}", expected=type_bits(data_type), found=self.bits
-            )
+            raise CorruptFileError(f"values have the wrong width for {data_type}", type_bits(data_type), self.bits)
         return self._to_array(data_type, validity)
 
     def _to_array(self, data_type: pa.DataType, validity: pa.Buffer | None) -> pa.Array:
@@ -207,9 +203,7 @@ class VariableWidth:
         base, end = int(offsets[0]), int(offsets[-1])
         if width != offsets.dtype.itemsize or base:
             if width == 4 and end - base > varbin.MAX_INT32:
-                raise CorruptFileError(
-                    "values are too long for their type", expected=varbin.MAX_INT32, found=end - base
-                )
+                raise CorruptFileError("values are too long for their type", f"at most {varbin.MAX_INT32}", end - base)
             offsets = (offsets - base).astype(np.int32 if width == 4 else np.int64)
             data = memoryview(data)[base:end]
         if varbin.is_string(data_type):

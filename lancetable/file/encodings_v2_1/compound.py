@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.block import (
@@ -106,7 +105,7 @@ class Indices:
             index_type = data_type.index_type
             if index_type.bit_width != self.numbers.bits:
                 raise CorruptFileError(
-                    "dictionary indices have the wrong width", expected=index_type.bit_width, found=self.numbers.bits
+                    "dictionary indices have the wrong width", index_type.bit_width, self.numbers.bits
                 )
         else:
             index_type = pa.from_numpy_dtype(self.numbers.numbers().dtype)
@@ -132,21 +131,14 @@ class Indices:
             )
         numbers = np.where(valid, numbers, 0).astype(numbers.dtype)
         if int(numbers.max()) >= count and valid.any():
-            raise CorruptFileError(
-                "dictionary index out of range", expected=f"fewer than {count}", found=int(numbers.max())
-            )
+            raise CorruptFileError("dictionary index out of range", f"fewer than {count}", int(numbers.max()))
         return numbers
 
     def _check_size(self, numbers: npt.NDArray[Any], limit: int) -> None:
         """Raise CorruptFileError if the values would expand to more than `limit` bytes."""
-        if self.items.nbytes * len(numbers) <= limit or not is_variable(self.items.type):
-            return
-        lengths = np.asarray(pc.binary_length(self.items).fill_null(0))
-        if int(lengths.max(initial=0)) * len(numbers) <= limit:
-            return
-        total = int(np.bincount(numbers.astype(np.int64), minlength=len(lengths)) @ lengths)
+        total = varbin.taken_bytes(self.items, numbers, limit) if is_variable(self.items.type) else 0
         if total > limit:
-            raise CorruptFileError("strings expand to too many bytes", limit="page_bytes", found=total)
+            raise CorruptFileError("strings expand to too many bytes", found=total, limit="page_bytes")
 
 
 def with_dictionary(indices: Block, items: pa.Array | None) -> Block:
@@ -200,7 +192,7 @@ class Repeated:
 
 def _check_limit(size: int, limit: int) -> None:
     if size > limit:
-        raise CorruptFileError("values need too much memory", limit="page_bytes", found=size)
+        raise CorruptFileError("values need too much memory", found=size, limit="page_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +240,7 @@ class Ready:
 
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
         if validity is not None or not self.array.type.equals(data_type):
-            raise CorruptFileError("values have the wrong type", expected=data_type, found=self.array.type)
+            raise CorruptFileError("values have the wrong type", data_type, self.array.type)
         return self.array
 
 

@@ -397,7 +397,7 @@ def _assemble(node: _Node, spines: Sequence[Spine], count: int, depth: int = 0) 
         num_items = int(offsets[-1])
         if not pa.types.is_large_list(data_type):
             if num_items > varbin.MAX_INT32:
-                raise CorruptFileError("too many items for 32-bit lists", expected=varbin.MAX_INT32, found=num_items)
+                raise CorruptFileError("too many items for 32-bit lists", f"at most {varbin.MAX_INT32}", num_items)
             offsets = offsets.astype(np.int32)
         buffers.append(pa.py_buffer(offsets))
     children = [_assemble(child, spines, num_items, depth + 1) for child in node.children]
@@ -406,4 +406,4 @@ def _assemble(node: _Node, spines: Sequence[Spine], count: int, depth: int = 0) 
 
 def _check_length(values: Sized, count: int) -> None:
     if len(values) != count:
-        raise CorruptFileError("columns of one field have different lengths", expected=count, found=len(values))
+        raise CorruptFileError("columns of one field have different lengths", count, len(values))

@@ -68,9 +68,9 @@ def layers_of(kinds: tuple[int, ...]) -> Layers:
     Raises CorruptFileError for too many or unknown layers, and if the innermost layer is a list.
     """
     if len(kinds) > _MAX_LAYERS:
-        raise CorruptFileError("too many layers", expected=f"at most {_MAX_LAYERS}", found=len(kinds))
+        raise CorruptFileError("too many layers", f"at most {_MAX_LAYERS}", len(kinds))
     if not kinds or any(kind not in _NUM_LEVELS for kind in kinds):
-        raise CorruptFileError("unknown kind of layer", expected="1 to 6", found=kinds)
+        raise CorruptFileError("unknown kind of layer", "1 to 6", kinds)
     if kinds[0] in LISTS:
         raise CorruptFileError("the innermost layer is a list", found=kinds)
     level = 0
@@ -104,27 +104,25 @@ def check_levels(
         entries = rows = len(definition)
     if repetition is not None:
         if definition is not None and len(repetition) != entries:
-            raise CorruptFileError(
-                "repetition and definition levels differ in number", expected=len(repetition), found=entries
-            )
+            raise CorruptFileError("repetition and definition levels differ in number", len(repetition), entries)
         entries = len(repetition)
         top = layers.num_lists
         if levels.highest(repetition) > top:
-            raise CorruptFileError("repetition level out of range", expected=top, found=levels.highest(repetition))
+            raise CorruptFileError("repetition level out of range", f"at most {top}", levels.highest(repetition))
         if num_rows is not None:
             if entries and int(repetition[0]) != top:
-                raise CorruptFileError("the first entry does not start a row", expected=top, found=int(repetition[0]))
+                raise CorruptFileError("the first entry does not start a row", top, int(repetition[0]))
             rows = int(np.count_nonzero(repetition == top))
     if definition is not None:
         highest = levels.highest(definition)
         if highest > layers.num_levels:
-            raise CorruptFileError("definition level out of range", expected=layers.num_levels, found=highest)
+            raise CorruptFileError("definition level out of range", f"at most {layers.num_levels}", highest)
         if highest > layers.max_visible:
             entries = int(np.count_nonzero(definition <= layers.max_visible))
     if entries != num_values:
-        raise CorruptFileError("levels and values differ in number", expected=entries, found=num_values)
+        raise CorruptFileError("levels and values differ in number", entries, num_values)
     if num_rows is not None and rows != num_rows:
-        raise CorruptFileError("page has the wrong number of rows", expected=num_rows, found=rows)
+        raise CorruptFileError("page has the wrong number of rows", num_rows, rows)
 
 
 def select_rows(
@@ -171,7 +169,7 @@ def unravel(decoded: DecodedRows, expected: tuple[int, ...]) -> tuple[pa.Buffer 
     """
     layers = layers_of(decoded.layers)
     if not _fits(layers.kinds, expected):
-        raise CorruptFileError("layers do not match the schema", expected=expected, found=layers.kinds)
+        raise CorruptFileError("layers do not match the schema", expected, layers.kinds)
     repetition, definition = decoded.repetition, decoded.definition
     bitmap: pa.Buffer | None = None
     outer_layers: list[LayerArrays] = []
@@ -234,5 +232,5 @@ def _levels_of_lists(
         num_items = int(ranks[-1]) + 1
         keep = ~visible | (ranks % size == 0)
     if num_items % size:
-        raise CorruptFileError("incomplete fixed-size list", expected=f"a multiple of {size} items", found=num_items)
+        raise CorruptFileError("incomplete fixed-size list", f"a multiple of {size} items", num_items)
     return None if repetition is None else repetition[keep], None if definition is None else definition[keep]

@@ -62,9 +62,7 @@ def unpack_stream(data: npt.NDArray[np.uint8], count: int, width: int, dtype: np
     """
     check_width(width, dtype)
     if len(data) < stream_bytes(first + count, width):
-        raise CorruptFileError(
-            "bit-packed stream is cut short", expected=stream_bytes(first + count, width), found=len(data)
-        )
+        raise CorruptFileError("bit-packed stream is cut short", stream_bytes(first + count, width), len(data))
     if count == 0:
         return np.empty(0, dtype)
     # Eight values occupy whole bytes, so value k of every group of eight starts at the same bit of its byte.
@@ -116,7 +114,7 @@ def unpack_blocks(packed: npt.NDArray[np.uint8], width: int, dtype: np.dtype[Any
         return np.empty(0, dtype)
     if len(packed) % block_bytes(width):
         raise CorruptFileError(
-            "bit-packed data is not whole blocks", expected=f"a multiple of {block_bytes(width)}", found=len(packed)
+            "bit-packed data is not whole blocks", f"a multiple of {block_bytes(width)}", len(packed)
         )
     bits = dtype.itemsize * 8
     blocks = len(packed) // block_bytes(width)
@@ -179,6 +177,4 @@ def aligned(values: UInt) -> UInt:
 def check_width(width: int, dtype: np.dtype[Any]) -> None:
     """Raise CorruptFileError for a width that exceeds the type of the values."""
     if not 0 <= width <= dtype.itemsize * 8:
-        raise CorruptFileError(
-            "packed values are wider than their type", expected=f"at most {dtype.itemsize * 8} bits", found=width
-        )
+        raise CorruptFileError("packed values are wider than their type", f"at most {dtype.itemsize * 8} bits", width)

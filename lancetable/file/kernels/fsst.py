@@ -65,19 +65,17 @@ class SymbolTable:
         """Parse 2,312 bytes. Raises CorruptFileError for another size, magic, or a symbol length outside 1 to 8."""
         view = memoryview(data).cast("B")
         if len(view) != TABLE_BYTES:
-            raise CorruptFileError("FSST symbol table has the wrong size", expected=TABLE_BYTES, found=len(view))
+            raise CorruptFileError("FSST symbol table has the wrong size", TABLE_BYTES, len(view))
         header = int.from_bytes(view[:8], "little")
         if header >> 32 != _MAGIC:
-            raise CorruptFileError(
-                "FSST symbol table has the wrong magic", expected=hex(_MAGIC), found=hex(header >> 32)
-            )
+            raise CorruptFileError("FSST symbol table has the wrong magic", hex(_MAGIC), hex(header >> 32))
         if not header & _ENCODED:
             return cls(np.empty(0, np.uint64), np.empty(0, np.uint8), False)
         count = header & 0xFF
         words = np.frombuffer(view, "<u8", count, 8)
         lengths = np.frombuffer(view, np.uint8, count, 8 + 8 * count)
         if count and (int(lengths.min()) == 0 or int(lengths.max()) > 8):
-            raise CorruptFileError("FSST symbol has an invalid length", expected="1 to 8", found=lengths.tolist())
+            raise CorruptFileError("FSST symbol has an invalid length", "1 to 8", lengths.tolist())
         return cls(words, lengths, True)
 
     def to_bytes(self) -> bytes:
@@ -117,7 +115,7 @@ def decompress(codes: Codes, offsets: Offsets, table: SymbolTable) -> tuple[npt.
         tokens = _CODES(codes[begin:stop].tobytes())
         if not content_of.keys() >= set(tokens):
             message = "FSST value ends inside an escape" if tokens[-1] == _ESCAPE else "FSST code without a symbol"
-            raise CorruptFileError(message, expected=f"codes below {len(table.words)}")
+            raise CorruptFileError(message, f"codes below {len(table.words)}")
         values.append(b"".join([content_of[token] for token in tokens]))
     ends = np.cumsum([0, *map(len, values)])
     check_total_bytes(int(ends[-1]), offsets.dtype)

@@ -90,7 +90,7 @@ def walk(
             sizes.append(size)
             at += max(size, 0)
             if at > end:
-                raise CorruptFileError("entry exceeds the end of its row", expected=f"at most {end}", found=at)
+                raise CorruptFileError("entry exceeds the end of its row", f"at most {end}", at)
         first.append(len(words))
     return (
         np.array(words, np.uint32),

@@ -128,15 +128,10 @@ def _codec(name: str, level: int | None = None) -> pa.Codec:
 def _check_size(scheme: str, size: int, max_bytes: int, compressed_bytes: int | None = None) -> None:
     """Raise CorruptFileError, before memory is allocated, for a size above a limit or the maximum expansion."""
     if size > max_bytes:
-        raise CorruptFileError(
-            f"{scheme} buffer declares {size} bytes", limit="page_bytes", expected=max_bytes, found=size
-        )
+        raise CorruptFileError(f"{scheme} buffer declares too many bytes", found=size, limit="page_bytes")
     if compressed_bytes is not None and size > (limit := max(_MIN_RATIO_BYTES, compressed_bytes * _MAX_RATIO[scheme])):
-        raise CorruptFileError(
-            f"{scheme} buffer of {compressed_bytes} bytes declares {size} bytes",
-            expected=f"at most {limit}",
-            found=size,
-        )
+        what = f"{scheme} buffer of {compressed_bytes} bytes declares too many bytes"
+        raise CorruptFileError(what, f"at most {limit}", size)
 
 
 def _decompress_zstd(view: memoryview, max_bytes: int) -> pa.Buffer:
@@ -159,13 +154,13 @@ def _decompress_zstd(view: memoryview, max_bytes: int) -> pa.Buffer:
 def _zstd_content_size(frame: memoryview) -> int | None:
     """Return the content size in a frame header (RFC 8878, 3.1.1.1); None if the header has none."""
     if len(frame) < 6 or bytes(frame[:4]) != _ZSTD_MAGIC:
-        raise CorruptFileError("zstd buffer does not start with a frame", expected=_ZSTD_MAGIC, found=bytes(frame[:4]))
+        raise CorruptFileError("zstd buffer does not start with a frame", _ZSTD_MAGIC, bytes(frame[:4]))
     descriptor = frame[4]
     single_segment = bool(descriptor & 0x20)
     width = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
     start = 5 + (not single_segment) + (0, 1, 2, 4)[descriptor & 3]
     if len(frame) < start + width:
-        raise CorruptFileError("zstd frame header is truncated", expected=start + width, found=len(frame))
+        raise CorruptFileError("zstd frame header is truncated", f"at least {start + width}", len(frame))
     if width == 0:
         exponent, mantissa = frame[5] >> 3, frame[5] & 7
         window = (1 << (10 + exponent)) * (8 + mantissa) // 8
@@ -196,7 +191,7 @@ def _stream_zstd(frame: memoryview, max_bytes: int) -> pa.Buffer:
 
 def _decompress_lz4(view: memoryview, max_bytes: int) -> pa.Buffer:
     if len(view) <= _LZ4_PREFIX.size:
-        raise CorruptFileError("lz4 buffer is truncated", expected=_LZ4_PREFIX.size + 1, found=len(view))
+        raise CorruptFileError("lz4 buffer is truncated", f"at least {_LZ4_PREFIX.size + 1}", len(view))
     (size,) = _LZ4_PREFIX.unpack_from(view)
     block = view[_LZ4_PREFIX.size :]
     _check_size("lz4", size, max_bytes, len(block))
@@ -213,5 +208,5 @@ def _decompress_lz4(view: memoryview, max_bytes: int) -> pa.Buffer:
             codec.decompress(block, decompressed_size=size - 1)
         except OSError:
             return content
-        raise CorruptFileError(f"lz4 block contains less than the {size} bytes it declares", expected=size)
+        raise CorruptFileError(f"lz4 block contains less than the {size} bytes it declares")
     return content

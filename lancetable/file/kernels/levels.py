@@ -66,7 +66,7 @@ def list_layer(
         If the levels are inconsistent.
     """
     if len(repetition) and repetition[0] == 0:
-        raise CorruptFileError("the first level does not start a list", expected="1 or more", found=0)
+        raise CorruptFileError("the first level does not start a list", "1 or more", 0)
     if native is not None and definition is not None:
         *layer, nulls = native.list_layer(repetition, definition, low, high, slots, null)
         return layer[0], layer[1] if nulls else None, layer[2], layer[3]

@@ -42,7 +42,7 @@ def chunk_headers(
     header = first_value + width * num_buffers
     padded = header + -header % 8
     if len(sizes) and int(sizes.min()) < padded:
-        raise CorruptFileError("buffers do not fill their chunk", expected=f"at least {padded}", found=int(sizes.min()))
+        raise CorruptFileError("buffers do not fill their chunk", f"at least {padded}", int(sizes.min()))
     heads = gather_rows(data, starts, padded)
     num_levels = heads[:, :2].view("<u2")[:, 0].astype(np.int64)
     level_sizes, value_sizes = heads[:, 2:first_value].view("<u2"), heads[:, first_value:header].view(f"<u{width}")
@@ -89,7 +89,7 @@ def unpack_inline(data: Bytes, starts: Ints, sizes: Ints, counts: Ints, dtype: n
     parts = [np.empty(0, dtype)]
     for start, size, count in zip(starts.tolist(), sizes.tolist(), counts.tolist()):
         if count > BLOCK_VALUES:
-            raise CorruptFileError("value is outside its page", expected=f"at most {BLOCK_VALUES} values", found=count)
+            raise CorruptFileError("value is outside its page", f"at most {BLOCK_VALUES} values", count)
         width = int.from_bytes(data[start : start + item], "little")
         if size < item or size != item + bitpacking.block_bytes(width):
             raise CorruptFileError("values do not fill their chunk")
@@ -143,14 +143,14 @@ def variable(data: Bytes, starts: Ints, sizes: Ints, counts: Ints, offset_bytes:
     for start, size, count in zip(starts.tolist(), sizes.tolist(), counts.tolist()):
         table_bytes = (count + 1) * offset_bytes
         if size < table_bytes:
-            raise CorruptFileError("offset points into the offsets", expected=table_bytes, found=size)
+            raise CorruptFileError("offset points into the offsets", f"at least {table_bytes}", size)
         stored = data[start : start + table_bytes].view(f"<u{offset_bytes}")
         if stored[0] < table_bytes:
-            raise CorruptFileError("offset points into the offsets", expected=table_bytes, found=int(stored[0]))
+            raise CorruptFileError("offset points into the offsets", f"at least {table_bytes}", int(stored[0]))
         if (stored[1:] < stored[:-1]).any():
             raise CorruptFileError("value ends before it starts")
         if stored[-1] > size:
-            raise CorruptFileError("value is outside its page", expected=f"at most {size}", found=int(stored[-1]))
+            raise CorruptFileError("value is outside its page", f"at most {size}", int(stored[-1]))
         contents.append(data[start + int(stored[0]) : start + int(stored[-1])])
         lengths.append((stored[1:] - stored[:-1]).astype(np.int64))
     offsets = np.cumsum(np.concatenate(lengths))
@@ -194,5 +194,5 @@ def _total(counts: Ints, most: int) -> int:
     """Return the number of values in all chunks. Raises CorruptFileError if it exceeds what the page can store."""
     total = int(counts.sum())
     if not 0 <= total <= most:
-        raise CorruptFileError("more values than the chunks can store", expected=f"at most {most}", found=total)
+        raise CorruptFileError("more values than the chunks can store", f"at most {most}", total)
     return total

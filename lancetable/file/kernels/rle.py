@@ -19,10 +19,10 @@ def expand(values: npt.NDArray[Any], lengths: npt.NDArray[np.uint8], count: int)
     Raises CorruptFileError for zero lengths and for lengths that do not reach `count`.
     """
     if len(values) != len(lengths):
-        raise CorruptFileError("run values and run lengths differ in number", expected=len(values), found=len(lengths))
+        raise CorruptFileError("run values and run lengths differ in number", len(values), len(lengths))
     if len(lengths) and int(lengths.min()) == 0:
-        raise CorruptFileError("run of length zero", expected=1, found=0)
+        raise CorruptFileError("run of length zero", "at least 1", 0)
     total = int(lengths.sum(dtype=np.int64))
     if total < count:
-        raise CorruptFileError("runs end before the last value", expected=count, found=total)
+        raise CorruptFileError("runs end before the last value", count, total)
     return np.repeat(values, lengths)[:count]

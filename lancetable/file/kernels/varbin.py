@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.kernels import native
@@ -94,7 +95,7 @@ def offsets_from_ends(
             raise CorruptFileError("value ends before it starts")
         end = int(plain[-1])
         if end > limit:
-            raise CorruptFileError("value is outside its page", expected=f"{base} to {limit}", found=end)
+            raise CorruptFileError("value is outside its page", f"{base} to {limit}", end)
         check_total_bytes(end - base, dtype)
         np.subtract(plain, np.uint64(base), out=offsets[start + 1 : start + 1 + len(plain)], casting="unsafe")
     return offsets, valid
@@ -103,7 +104,7 @@ def offsets_from_ends(
 def check_total_bytes(total_bytes: int, dtype: np.dtype[Any]) -> None:
     """Raise CorruptFileError if offsets of type `dtype` cannot represent a total size."""
     if total_bytes > np.iinfo(dtype).max:
-        raise CorruptFileError("values are too long for their type", expected=np.iinfo(dtype).max, found=total_bytes)
+        raise CorruptFileError("values are too long for their type", f"at most {np.iinfo(dtype).max}", total_bytes)
 
 
 def offsets_to_ends(offsets: Offsets, valid: npt.NDArray[np.bool_] | None) -> tuple[npt.NDArray[np.uint64], int]:
@@ -131,7 +132,7 @@ def gather(
     if native is not None:
         return native.gather(starts, ends, data)
     if (starts < 0).any() or (ends < starts).any() or (ends > len(data)).any():
-        raise CorruptFileError("value is outside its page", expected=f"0 to {len(data)}")
+        raise CorruptFileError("value is outside its page", f"0 to {len(data)}")
     values = [data.data[start:end] for start, end in zip(starts.tolist(), ends.tolist())]
     return np.append(0, np.cumsum(ends - starts)), np.frombuffer(b"".join(values), np.uint8)
 
@@ -156,7 +157,7 @@ def take(
         valid = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little", count=len(rows)).view(np.bool_)
     used = rows[valid]
     if (used < 0).any() or (used >= len(offsets) - 1).any():
-        raise CorruptFileError("dictionary index out of range", expected=f"below {len(offsets) - 1}")
+        raise CorruptFileError("dictionary index out of range", f"below {len(offsets) - 1}")
     spans = np.zeros((2, len(rows)), np.int64)
     spans[:, valid] = offsets[:-1][used], offsets[1:][used]
     new_offsets, chosen = gather(spans[0], spans[1], data)
@@ -170,6 +171,15 @@ def take_items(items: pa.Array, numbers: npt.NDArray[Any], validity: pa.Buffer |
     data = np.frombuffer(content, np.uint8) if content is not None and content.size else np.empty(0, np.uint8)
     new_offsets, chosen = take(offsets_of(items), data, numbers, validity)
     return pa.py_buffer(new_offsets), pa.py_buffer(chosen)
+
+
+def taken_bytes(items: pa.Array, numbers: npt.NDArray[Any], limit: int) -> int:
+    """Return the size of the strings or bytes at indices; a cheap upper bound if that does not exceed `limit`."""
+    if items.nbytes * len(numbers) <= limit:
+        return items.nbytes * len(numbers)
+    lengths = np.asarray(pc.binary_length(items).fill_null(0))
+    longest = int(lengths.max(initial=0)) * len(numbers)
+    return longest if longest <= limit else int(np.bincount(numbers.astype(np.int64), minlength=len(lengths)) @ lengths)
 
 
 def is_ascii(data: npt.NDArray[np.uint8]) -> bool:

@@ -10,8 +10,8 @@ A fragment whose rows are all deleted is removed instead of getting a full delet
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from pyarrow import compute as pc
 
@@ -85,7 +85,7 @@ def delete_from_fragment(version: TableVersion, fragment: Fragment, predicate: s
     return _without(version, fragment, DeletionVector.of_ascending(matching_offsets(version, fragment, predicate)))
 
 
-def delete_offsets(version: TableVersion, fragment: Fragment, offsets: npt.NDArray[np.int64]) -> Fragment | None:
+def delete_offsets(version: TableVersion, fragment: Fragment, offsets: npt.NDArray[Any]) -> Fragment | None:
     """Return the fragment without the rows at these physical offsets, in any order; None if no row is left.
 
     Raises OutOfRangeError for an offset past the end; see `delete_from_fragment`.

@@ -192,12 +192,9 @@ def prepare_update(
     return Prepared(Transaction.create(version.version, operation, properties=options.properties), rows)
 
 
-def commit_prepared(version: TableVersion, prepared: Prepared, *, keep_files: bool = False) -> TableVersion:
-    """Commit on top of the newest version, and remove the files of the update if the commit definitely failed.
-
-    With `keep_files` the files are kept even then, because the same commit may be attempted elsewhere or again.
-    """
-    with discarding_on_failure(lambda: None if keep_files else discard_prepared(version, prepared)):
+def commit_prepared(version: TableVersion, prepared: Prepared) -> TableVersion:
+    """Commit on top of the newest version, and remove the files of the update if the commit definitely failed."""
+    with discarding_on_failure(lambda: discard_prepared(version, prepared)):
         return commit_transaction(
             version, prepared.transaction, affected_rows=prepared.deleted, inserts_keys=prepared.inserts_keys
         )

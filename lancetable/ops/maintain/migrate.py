@@ -184,10 +184,10 @@ def written_before(
         if size_bytes is None:
             return None
         if made_ns is not None and time.time_ns() - made_ns > _MAX_AGE_NS:
-            raise CorruptFileError(f"{path}: so old that a cleanup may remove it at any time", path=path)
+            raise CorruptFileError("so old that a cleanup may remove it at any time", path=path)
         metadata = open_data_file(version.store, path, size=size_bytes)
         if metadata.version is not target or metadata.num_rows != physical_rows(version, fragment):
-            raise CorruptFileError(f"{path}: does not contain the rows of fragment {fragment.id}", path=path)
+            raise CorruptFileError(f"does not contain the rows of fragment {fragment.id}", path=path)
     except NotFoundError:
         return None
     except LanceError as error:
@@ -195,7 +195,7 @@ def written_before(
         version.store.delete([path])
         return None
     ids, columns = number_columns(schema, target)
-    return data_file(name, tuple(ids), tuple(columns), target, size_bytes)
+    return DataFile(name, tuple(ids), tuple(columns), *target.manifest_pair, size_bytes)
 
 
 def _write(
@@ -207,15 +207,7 @@ def _write(
         for batch in fragment_batches(version, fragment, fields, keep_deleted=True):
             writer.write(batch)
         written = writer.close()
-    return data_file(name, written.fields, written.column_indices, target, written.size_bytes)
-
-
-def data_file(
-    name: str, ids: tuple[int, ...], columns: tuple[int, ...], target: FileVersion, size_bytes: int
-) -> DataFile:
-    """Return the metadata of a data file."""
-    major, minor = target.manifest_pair
-    return DataFile(name, ids, columns, major, minor, size_bytes)
+    return written.data_file(name, target)
 
 
 def _without_position(field: Field) -> Field:
@@ -255,6 +247,6 @@ def rename_manifests_at(store: ObjectStore, base: str, handler: CommitHandler, *
         )
         data = bytes(store.read_all(old))
         if store.put_if_absent(new, data) is not PutOutcome.WON and bytes(store.read_all(new)) != data:
-            raise CorruptFileError(f"{new}: version {version} has a different manifest at {old}", path=new)
+            raise CorruptFileError(f"version {version} has a different manifest at {old}", path=new)
         store.delete([old])
     return len(versions)

@@ -30,12 +30,8 @@ def validate_fragment(version: TableVersion, fragment: Fragment) -> None:
         num_rows = validate_data_file(version, file)
         rows = num_rows if rows is None else rows
         if num_rows != rows:
-            raise CorruptFileError(
-                f"fragment {fragment.id}: {file.path} has {num_rows} rows, expected {rows}",
-                path=version.data_file_path(file),
-                expected=rows,
-                found=num_rows,
-            )
+            what = f"wrong number of rows for fragment {fragment.id}"
+            raise CorruptFileError(what, rows, num_rows, path=version.data_file_path(file))
     if fragment.deletion_file is not None:
         validate_deletions(version, fragment, rows or 0)
 
@@ -48,21 +44,12 @@ def validate_data_file(version: TableVersion, file: DataFile) -> int:
     path = version.data_file_path(file)
     size_bytes = version.store.size(path)
     if file.size_bytes is not None and size_bytes != file.size_bytes:
-        raise CorruptFileError(
-            f"{path}: {size_bytes} bytes, the manifest has {file.size_bytes}",
-            path=path,
-            expected=file.size_bytes,
-            found=size_bytes,
-        )
+        raise CorruptFileError("wrong size in bytes", file.size_bytes, size_bytes, path=path)
     metadata = file_metadata(version, file)
     highest = max(file.column_indices, default=-1)
     if highest >= metadata.num_columns:
-        raise CorruptFileError(
-            f"{path}: the manifest refers to column {highest}, but the file has only {metadata.num_columns} columns",
-            path=path,
-            expected=metadata.num_columns,
-            found=highest,
-        )
+        what = "the manifest refers to a missing column"
+        raise CorruptFileError(what, f"below {metadata.num_columns}", highest, path=path)
     return metadata.num_rows
 
 
@@ -76,4 +63,4 @@ def validate_deletions(version: TableVersion, fragment: Fragment, num_rows: int)
     last = int(vector.offsets()[-1]) if vector else -1
     if last >= num_rows:
         path = version.deletion_file_path(fragment.id, fragment.deletion_file)
-        raise CorruptFileError(f"{path}: row {last} of {num_rows} is deleted", path=path, expected=num_rows, found=last)
+        raise CorruptFileError("a row past the end is deleted", f"below {num_rows}", last, path=path)

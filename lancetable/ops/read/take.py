@@ -88,7 +88,7 @@ def take_offsets(
         If `indices` are not integers.
     """
     projection = _projection(version, columns, blobs_as_bytes)
-    positions = _integers(indices, "row_indices")
+    positions = integers(indices, "row_indices")
     index = row_count_index(version)
     first, total = 0, index.num_rows
     if fragment is not None:
@@ -98,7 +98,7 @@ def take_offsets(
         first, total = int(index.starts[fragment_position]), index.num_rows_at(fragment_position)
     if not len(positions):
         return projection.schema.empty_table()
-    # `positions` are int64; `_integers` has rejected larger values.
+    # `positions` are int64; `integers` has rejected larger values.
     low, high = (int(positions[0]),) * 2 if len(positions) == 1 else (int(positions.min()), int(positions.max()))
     if low < 0 or high >= total:
         raise OutOfRangeError(
@@ -114,7 +114,7 @@ def take_row_ids(version: TableVersion, row_ids: Indices, columns: Columns = Non
     Without stable row ids an id is an address. Then an id past the end of its fragment, or of a fragment that the
     version does not have, raises OutOfRangeError. Raises ColumnNotFoundError, TypeError.
     """
-    ids = _integers(row_ids, "row_ids", unsigned=True)
+    ids = integers(row_ids, "row_ids", unsigned=True)
     if version.manifest.has_stable_row_ids:
         addresses, found = row_id_index(version).find(ids)
         return fetch_addresses(version, _projection(version, columns), addresses[found])  # all of them are live
@@ -135,7 +135,7 @@ def take_addresses(version: TableVersion, addresses: Indices, columns: Columns =
     of its fragment, ColumnNotFoundError, TypeError.
     """
     projection = _projection(version, columns)
-    requested = _integers(addresses, "row_addresses", unsigned=True)
+    requested = integers(addresses, "row_addresses", unsigned=True)
     return fetch_addresses(version, projection, requested[_live_mask(version, requested)])
 
 
@@ -332,7 +332,7 @@ def _projection(version: TableVersion, columns: Columns, blobs_as_bytes: bool = 
     )
 
 
-def _integers(values: Indices, name: str, *, unsigned: bool = False) -> npt.NDArray[Any]:
+def integers(values: Indices, name: str, *, unsigned: bool = False) -> npt.NDArray[Any]:
     """Return a 1-d array of int64 (or uint64). Raises TypeError for other types, OutOfRangeError for large values."""
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         if values.null_count:

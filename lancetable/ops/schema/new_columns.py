@@ -37,7 +37,7 @@ from lancetable.format.paths import data_path
 from lancetable.format.schema import Schema
 from lancetable.format.transaction import Transaction
 from lancetable.ops.commit import check_writable, discarding_on_failure
-from lancetable.ops.maintain.migrate import data_file, name_of, written_before
+from lancetable.ops.maintain.migrate import name_of, written_before
 from lancetable.ops.read.projection import evaluation_schema
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
@@ -309,8 +309,7 @@ def resumable_fragment(version: TableVersion, fragment: Fragment, new: NewColumn
             # file.
             file = written_before(version, fragment, added, name, target)
             if file is None:
-                written = writer.close()
-                file = data_file(name, written.fields, written.column_indices, target, written.size_bytes)
+                file = writer.close().data_file(name, target)
         finally:
             writer.abort()
         version.store.sync(version.base)

@@ -23,9 +23,8 @@ def adopt_data_file(version: TableVersion, name: str, *, base_id: int | None = N
     file_schema = metadata.schema
     fields = tuple(_matched(field, version.schema.fields, field.name) for field in file_schema.fields)
     ids, columns = number_columns(Schema(fields), metadata.version)
-    major, minor = metadata.version.manifest_pair
-    size = version.store.size(path)
-    file = DataFile(name, tuple(ids), () if metadata.version.is_legacy else tuple(columns), major, minor, size, base_id)
+    indices, size = () if metadata.version.is_legacy else tuple(columns), version.store.size(path)
+    file = DataFile(name, tuple(ids), indices, *metadata.version.manifest_pair, size, base_id)
     return file, metadata.num_rows
 
 

@@ -9,9 +9,14 @@ from typing import Any
 import pyarrow as pa
 
 from lancetable.errors import LanceError
-from lancetable.format.fragment import Fragment
 from lancetable.ops.schema import new_columns
-from lancetable.spark.jobs.base import TableJob, schema_from_string, schema_to_string
+from lancetable.spark.jobs.base import (
+    TableJob,
+    fragment_from_string,
+    fragment_to_string,
+    schema_from_string,
+    schema_to_string,
+)
 from lancetable.spark.runner import Json
 from lancetable.table.version import TableVersion
 from lancetable.udf import as_batch
@@ -63,10 +68,10 @@ class AddColumnsJob(TableJob):
                 batch_size=self.batch_rows,
             )
         done, reused = new_columns.resumable_fragment(version, fragment, added, self.job)
-        return {"fragment": done.to_json(), "reused": reused}
+        return {"fragment": fragment_to_string(done), "reused": reused}
 
     def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
         """Commit the columns, and return how many fragments an earlier run had completed."""
-        fragments = [Fragment.from_json(result["fragment"]) for result in results]
+        fragments = [fragment_from_string(result["fragment"]) for result in results]
         new_columns.commit_fragments(self.base(plan), fragments, schema_from_string(plan["new"]), uuid)
         return {"reused": sum(result["reused"] for result in results)}

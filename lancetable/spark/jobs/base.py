@@ -135,9 +135,9 @@ class RowsJob(TableJob):
 def update_to_json(operation: tx.Update) -> Json:
     """Return an uncommitted Update as JSON: {"updated", "removed", "new", "fields"}."""
     return {
-        "updated": [fragment.to_json() for fragment in operation.updated_fragments],
+        "updated": [fragment_to_string(fragment) for fragment in operation.updated_fragments],
         "removed": list(operation.removed_fragment_ids),
-        "new": [fragment.to_json() for fragment in operation.new_fragments],
+        "new": [fragment_to_string(fragment) for fragment in operation.new_fragments],
         "fields": list(operation.fields_for_preserving_frag_bitmap),
     }
 
@@ -148,11 +148,11 @@ def update_from_results(results: Sequence[Json]) -> tx.Update:
     def all_of(name: str) -> Iterable[Any]:
         return (value for result in results for value in result[name])
 
-    updated = map(Fragment.from_json, all_of("updated"))
+    updated = map(fragment_from_string, all_of("updated"))
     return tx.Update(
         removed_fragment_ids=tuple(sorted(all_of("removed"))),
         updated_fragments=tuple(sorted(updated, key=lambda fragment: fragment.id)),
-        new_fragments=tuple(map(Fragment.from_json, all_of("new"))),
+        new_fragments=tuple(map(fragment_from_string, all_of("new"))),
         fields_for_preserving_frag_bitmap=tuple(sorted(set(all_of("fields")))),
     )
 
@@ -181,6 +181,16 @@ def schema_from_string(encoded: str) -> pa.Schema:
 def schema_to_string(schema: pa.Schema) -> str:
     """Return a schema as a string, for `schema_from_string`."""
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def fragment_from_string(encoded: str) -> Fragment:
+    """Return a fragment from a string that `fragment_to_string` made."""
+    return Fragment.from_proto(Fragment.message_class.FromString(base64.b64decode(encoded)))
+
+
+def fragment_to_string(fragment: Fragment) -> str:
+    """Return a fragment as a string, for `fragment_from_string`."""
+    return base64.b64encode(fragment.to_proto().SerializeToString()).decode()
 
 
 def slices_of_task(task: Json) -> tuple[Split, ...]:

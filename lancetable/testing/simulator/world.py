@@ -175,7 +175,7 @@ class World:
         elif fault == "refused":
             raise StoreError(f"{method} {path}: refused by the simulation", path=path)
         elif fault == "short_read":
-            raise CorruptFileError(f"{method} {path}: cut short by the simulation", path=path)
+            raise CorruptFileError(f"{method}: cut short by the simulation", path=path)
         elif fault == "stale_list" and stale is not None:
             old = stale()
             if old is not None:

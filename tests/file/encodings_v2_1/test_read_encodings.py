@@ -107,8 +107,7 @@ def pages(path: Path) -> list[pb.PageLayout]:
     found = []
     for number in range(meta.num_columns):
         for page in meta.column(number).every_page():
-            message = pb.PageLayout()
-            unpack_any(page.encoding, "/lance.encodings21.PageLayout", message)
+            message = unpack_any(page.encoding, pb.PageLayout)
             assert layout_of(page).to_proto() == getattr(message, str(message.WhichOneof("layout")))
             found.append(message)
     return found

@@ -252,7 +252,7 @@ def test_failing_automatic_cleanup_is_only_logged(
         length = int.from_bytes(data[start : start + 4], "little")
         data[start + 4 : start + 4 + length] = b"\xff" * length
         manifest.write_bytes(data)
-        with pytest.raises(CorruptFileError, match="index section"):
+        with pytest.raises(CorruptFileError, match="malformed IndexSection"):
             ds.cleanup_old_versions(older_than=timedelta(0))
     else:
         monkeypatch.setattr(automatic, "plan_cleanup", lambda *_, **__: 1 / 0)

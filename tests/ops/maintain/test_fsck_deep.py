@@ -301,7 +301,7 @@ CONTRADICTIONS = {
     "another file size": Contradiction(lambda m: setattr(first_file(m), "file_size_bytes", 12), "data file", "bytes"),
     "other rows": Contradiction(lambda m: setattr(m.fragments[0], "physical_rows", 8), "data file", "rows"),
     "a column that is missing": Contradiction(
-        lambda m: first_file(m).column_indices.__setitem__(0, 44), "data file", "refers to column 44"
+        lambda m: first_file(m).column_indices.__setitem__(0, 44), "data file", "found 44"
     ),
     "a field twice": Contradiction(lambda m: setattr(m.fields[1], "id", m.fields[0].id), "schema", "has the id of"),
     "a missing parent": Contradiction(lambda m: setattr(m.fields[1], "parent_id", 55), "schema", "55"),

@@ -37,11 +37,11 @@ def test_valid_table_passes(version: TableVersion) -> None:
 def test_wrong_file_sizes_and_row_counts_raise(version: TableVersion) -> None:
     fragment = first(version)
     (file,) = fragment.files
-    with pytest.raises(CorruptFileError, match="the manifest has 7"):
+    with pytest.raises(CorruptFileError, match="expected 7"):
         validate_fragment(version, replace(fragment, files=(replace(file, size_bytes=7),)))
-    with pytest.raises(CorruptFileError, match="has 3 rows, expected 4"):
+    with pytest.raises(CorruptFileError, match="expected 4, found 3"):
         validate_fragment(version, replace(fragment, physical_rows=4))
-    with pytest.raises(CorruptFileError, match="refers to column 9"):
+    with pytest.raises(CorruptFileError, match=r"missing column .*found 9"):
         validate_fragment(version, replace(fragment, files=(replace(file, column_indices=(0, 9, 1)),)))
     with pytest.raises(NotFoundError):
         validate_fragment(version, replace(fragment, files=(replace(file, path="none.lance"),)))
@@ -54,7 +54,7 @@ def test_wrong_deletion_files_raise(version: TableVersion) -> None:
     with pytest.raises(CorruptFileError, match="2"):
         validate_fragment(version, wrong)
     for rows in (1, None):
-        with pytest.raises(CorruptFileError, match=r"row 1 of 0|row offset 1"):
+        with pytest.raises(CorruptFileError, match="past the end"):
             validate_fragment(version, replace(fragment, files=(), physical_rows=rows))
 
 

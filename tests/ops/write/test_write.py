@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from lancetable.errors import (
 )
 from lancetable.format import transaction as tx
 from lancetable.format.version import FileVersion
+from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.ops.write import write
 from lancetable.ops.write.write import WriteOptions
 from lancetable.store import open as store_open
@@ -406,7 +408,8 @@ def test_write_fragments_for_an_append(path: Path) -> None:
     assert isinstance(transaction.operation, tx.Append)
     assert [fragment.id for fragment in transaction.operation.fragments] == [0]
     assert latest(version) is version
-    data = lance.FragmentMetadata.from_json(__import__("json").dumps(transaction.operation.fragments[0].to_json()))
+    written = FragmentMetadata.from_format(transaction.operation.fragments[0])
+    data = lance.FragmentMetadata.from_json(json.dumps(written.to_json()))
     ds = lance.LanceDataset.commit(str(path), lance.LanceOperation.Append([data]), read_version=1)
     assert ds.to_table()["id"].to_pylist() == [1, 2, 3]
 

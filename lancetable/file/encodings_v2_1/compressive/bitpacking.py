@@ -28,7 +28,7 @@ from lancetable.file.kernels.interleave import Runs, interleave, padding, runs_o
 
 def _check_bits(bits: int) -> None:
     if bits not in BIT_WORDS:
-        raise CorruptFileError("bit-packed values have an unsupported width", expected="8, 16, 32 or 64", found=bits)
+        raise CorruptFileError("bit-packed values have an unsupported width", "8, 16, 32 or 64", bits)
 
 
 @dataclass(frozen=True, slots=True)

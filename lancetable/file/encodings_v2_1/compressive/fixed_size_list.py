@@ -92,12 +92,12 @@ class FixedSizeList(Compressive):
                 num_bytes = (count + 7) // 8
                 if rows.shape[1] < num_bytes:
                     raise CorruptFileError(
-                        "value is too short for its validity", expected=num_bytes, found=rows.shape[1]
+                        "value is too short for its validity", f"at least {num_bytes}", rows.shape[1]
                     )
                 validity[-1] = _bitmap_of(np.ascontiguousarray(rows[:, :num_bytes]), count)
                 rows = rows[:, num_bytes:]
         if rows.shape[1] * 8 != bits:
-            raise CorruptFileError("fixed-size lists have the wrong width", expected=bits, found=rows.shape[1] * 8)
+            raise CorruptFileError("fixed-size lists have the wrong width", bits, rows.shape[1] * 8)
         if isinstance(self.innermost, Constant):
             items = self.innermost.repeat(len(rows) * count)
         else:
@@ -130,7 +130,7 @@ class FixedSizeList(Compressive):
             raise misplaced(self.values, "items of fixed-size lists")
         num_items = self._num_items()
         if not 0 < num_items <= _MAX_ITEMS:
-            raise CorruptFileError("number of items out of range", expected=f"1 to {_MAX_ITEMS}", found=num_items)
+            raise CorruptFileError("number of items out of range", f"1 to {_MAX_ITEMS}", num_items)
 
 
 def _bitmap_of(rows: Bytes, count: int) -> Bytes:

@@ -49,15 +49,13 @@ class Flat(Compressive):
 
     def check(self) -> None:
         if self.bits_per_value > _MAX_BITS:
-            raise CorruptFileError(
-                "width of a value out of range", expected=f"at most {_MAX_BITS} bits", found=self.bits_per_value
-            )
+            raise CorruptFileError("width of a value out of range", f"at most {_MAX_BITS} bits", self.bits_per_value)
 
 
 def check_flat(encoding: Compressive, widths: Collection[int], what: str) -> None:
     """Raise CorruptFileError unless an encoding that another one contains is flat and has one of these widths."""
     if not isinstance(encoding, Flat) or encoding.bits_per_value not in widths:
-        raise CorruptFileError(f"{what} must be flat and of a supported width", expected=f"{list(widths)} bits")
+        raise CorruptFileError(f"{what} must be flat and of a supported width", f"{list(widths)} bits")
 
 
 def join_bits(chunks: Chunks, counts: Ints, bits: int) -> FixedWidth:
@@ -73,9 +71,7 @@ def join_bits(chunks: Chunks, counts: Ints, bits: int) -> FixedWidth:
     total = int(counts.sum())
     widths = counts * bits
     if (sizes != (widths + 7) >> 3).any():
-        raise CorruptFileError(
-            "values do not fill their chunk", expected=((widths + 7) >> 3)[:4].tolist(), found=sizes[:4].tolist()
-        )
+        raise CorruptFileError("values do not fill their chunk", ((widths + 7) >> 3)[:4].tolist(), sizes[:4].tolist())
     joined = miniblock.join_pieces(data, starts, sizes)
     if bits % 8 == 0 or not (widths[:-1] & 7).any():
         return FixedWidth(bits, joined, total)
@@ -88,9 +84,9 @@ def join_bits(chunks: Chunks, counts: Ints, bits: int) -> FixedWidth:
 # ------------------------------------------------------------------------------------------------------------- encode
 
 
-def encode_flat(block: FixedWidth, limits: ChunkLimits, per_chunk: int | None = None) -> Chunked:
+def encode_flat(block: FixedWidth, limits: ChunkLimits) -> Chunked:
     """Encode values without compression."""
-    counts = even_counts(block.length, per_chunk or flat_count(block.bits, limits))
+    counts = even_counts(block.length, flat_count(block.bits, limits))
     return Chunked(Flat(block.bits), counts, [[flat_runs(block, counts)]])
 
 

@@ -45,7 +45,7 @@ class PackedStruct(Wrapper):
 
     def convert(self, block: Block) -> Block:
         if not isinstance(block, FixedWidth) or block.bits != sum(self.bits_per_value):
-            raise CorruptFileError("packed structs have the wrong width", expected=sum(self.bits_per_value))
+            raise CorruptFileError("packed structs have the wrong width", sum(self.bits_per_value))
         rows = block.rows()
         children = []
         at = 0
@@ -57,11 +57,8 @@ class PackedStruct(Wrapper):
 
     def check(self) -> None:
         if any(bits % 8 for bits in self.bits_per_value):
-            raise CorruptFileError(
-                "children of a packed struct are not whole bytes",
-                expected="multiples of 8 bits",
-                found=self.bits_per_value,
-            )
+            what = "children of a packed struct are not whole bytes"
+            raise CorruptFileError(what, "multiples of 8 bits", self.bits_per_value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +74,10 @@ class PackedField(ParsedMessage):
     def check(self) -> None:
         if self.bits_per_value is not None:
             if self.bits_per_value % 8 or not 0 < self.bits_per_value < 1 << 34:
-                raise CorruptFileError(
-                    "child of a packed struct has an unsupported width",
-                    expected="a multiple of 8 bits",
-                    found=self.bits_per_value,
-                )
+                what = "child of a packed struct has an unsupported width"
+                raise CorruptFileError(what, "a multiple of 8 bits", self.bits_per_value)
         elif self.bits_per_length not in (8, 16, 32, 64):
-            raise CorruptFileError(
-                "lengths have an unsupported width", expected="8, 16, 32 or 64", found=self.bits_per_length
-            )
+            raise CorruptFileError("lengths have an unsupported width", "8, 16, 32 or 64", self.bits_per_length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +138,7 @@ def _lengths(data: Any, at: Ints, width: int) -> Ints:
         return np.zeros(0, np.int64)
     words = np.ndarray((len(data) - width + 1,), f"<u{width}", data, 0, (1,))[at]
     if int(words.max()) > len(data):
-        raise CorruptFileError("value is longer than its page", expected=f"at most {len(data)}", found=int(words.max()))
+        raise CorruptFileError("value is longer than its page", f"at most {len(data)}", int(words.max()))
     lengths: Ints = words.astype(np.int64)
     return lengths
 

@@ -63,13 +63,13 @@ class Rle(Compressive):
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
         data, starts, sizes = chunks
         if len(counts) and int(sizes.min()) < 8:
-            raise CorruptFileError("run-length block is truncated", expected="8 bytes or more", found=int(sizes.min()))
+            raise CorruptFileError("run-length block is truncated", "8 bytes or more", int(sizes.min()))
         head = miniblock.gather_rows(data, starts, 8).view("<u8").reshape(-1)
         values = np.minimum(head, np.uint64(1 << 62)).astype(np.int64)
         lengths = sizes - 8 - values
         if len(counts) and int(lengths.min()) < 0:
             expected = f"at most {int(sizes.max()) - 8} bytes"
-            raise CorruptFileError("run values exceed their buffer", expected=expected, found=int(head.max()))
+            raise CorruptFileError("run values exceed their buffer", expected, int(head.max()))
         return self.decode_chunks(
             [Chunks(data, starts + 8, values), Chunks(data, starts + 8 + values, lengths)], counts, limit
         )

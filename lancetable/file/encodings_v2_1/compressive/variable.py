@@ -49,14 +49,14 @@ class Variable(Compressive):
         data = chunks.data[first : first + int(chunks.sizes[0])]
         width = int.from_bytes(data[:4], "little")
         if len(data) < 8 or width not in (32, 64) or (width == 64 and len(data) < 16):
-            raise CorruptFileError("block of variable values without a header", expected="32 or 64", found=width)
+            raise CorruptFileError("block of variable values without a header", "32 or 64", width)
         word = np.dtype(f"<u{width // 8}")
         start = int(data[word.itemsize : 2 * word.itemsize].view(word)[0])
         if start != (count + 3) * word.itemsize or start > len(data):
-            raise CorruptFileError("offsets have the wrong size", expected=(count + 3) * word.itemsize, found=start)
+            raise CorruptFileError("offsets have the wrong size", (count + 3) * word.itemsize, start)
         offsets = data[2 * word.itemsize : start].view(word)
         if int(offsets[0]) != 0 or int(offsets[-1]) > len(data) - start or (offsets[1:] < offsets[:-1]).any():
-            raise CorruptFileError("offsets decrease or exceed their buffer", expected=f"at most {len(data) - start}")
+            raise CorruptFileError("offsets decrease or exceed their buffer", f"at most {len(data) - start}")
         signed = np.int32 if int(offsets[-1]) <= varbin.MAX_INT32 else np.int64
         return VariableWidth(offsets.astype(signed), data[start:])
 

@@ -50,7 +50,7 @@ class Blob(PageLayout):
             raise page.unsupported("lists of blobs")
         inner = yield from self.inner_layout.read(page, context._replace(data_type=DESCRIPTOR), rows, gap)
         if not isinstance(inner.values, Struct) or len(inner.values.children) != 2 or inner.definition is not None:
-            raise CorruptFileError("blob page without descriptors", expected="structs of two 64-bit numbers")
+            raise CorruptFileError("blob page without descriptors", "structs of two 64-bit numbers")
         positions, sizes = [_numbers(child) for child in inner.values.children]
         definition = None
         missing = (sizes == 0) & (positions != 0)
@@ -69,7 +69,7 @@ class Blob(PageLayout):
 
 def _numbers(block: Any) -> npt.NDArray[np.uint64]:
     if not isinstance(block, FixedWidth) or block.bits != 64:
-        raise CorruptFileError("blob page without descriptors", expected="structs of two 64-bit numbers")
+        raise CorruptFileError("blob page without descriptors", "structs of two 64-bit numbers")
     return np.frombuffer(block.data, "<u8", block.length)
 
 

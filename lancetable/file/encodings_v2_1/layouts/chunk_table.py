@@ -66,21 +66,17 @@ def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bo
     """
     word = np.dtype("<u4" if large else "<u2")
     if len(data) == 0 or len(data) % word.itemsize:
-        raise CorruptFileError(
-            "chunk table has the wrong size", expected=f"a multiple of {word.itemsize}", found=len(data)
-        )
+        raise CorruptFileError("chunk table has the wrong size", f"a multiple of {word.itemsize}", len(data))
     words = np.frombuffer(data, word).astype(np.int64)
     starts = offsets_of_sizes(((words >> 4) + 1) << 3)
     size = where.end - where.start
     if int(starts[-1]) != size:
-        raise CorruptFileError("chunks do not fill their buffer", expected=int(starts[-1]), found=size)
+        raise CorruptFileError("chunks do not fill their buffer", int(starts[-1]), size)
     values = np.zeros(len(words) + 1, np.int64)
     np.cumsum(np.left_shift(1, words[:-1] & 15), out=values[1:-1])
     left = num_items - int(values[-2])
     if not 0 <= left <= _MAX_VALUES:
-        raise CorruptFileError(
-            "number of values in the last chunk is out of range", expected=f"0 to {_MAX_VALUES}", found=left
-        )
+        raise CorruptFileError("number of values in the last chunk is out of range", f"0 to {_MAX_VALUES}", left)
     values[-1] = num_items
     starts += where.start
     return ChunkTable(starts[:-1], starts[1:], values)
@@ -92,21 +88,17 @@ def parse_index(data: memoryview, num_chunks: int, num_rows: int) -> RowIndex:
     Raises CorruptFileError if its size or its number of rows is wrong.
     """
     if len(data) != 16 * num_chunks:
-        raise CorruptFileError("repetition index has the wrong size", expected=16 * num_chunks, found=len(data))
+        raise CorruptFileError("repetition index has the wrong size", 16 * num_chunks, len(data))
     pairs = np.frombuffer(data, "<u8").reshape(num_chunks, 2)
     if int(pairs[:, 0].max()) > num_rows:
-        raise CorruptFileError(
-            "repetition index has too many rows", expected=f"at most {num_rows}", found=int(pairs[:, 0].max())
-        )
+        raise CorruptFileError("repetition index has too many rows", f"at most {num_rows}", int(pairs[:, 0].max()))
     continues = pairs[:, 1] != 0
     # The index counts a row in the chunk where it ends; convert that to the chunk where it starts.
     starting = pairs[:, 0].astype(np.int64) + continues
     starting[1:] -= continues[:-1]
     starts = offsets_of_sizes(starting)
     if int(starting.min()) < 0 or int(starts[-1]) != num_rows:
-        raise CorruptFileError(
-            "repetition index has the wrong number of rows", expected=num_rows, found=int(starts[-1])
-        )
+        raise CorruptFileError("repetition index has the wrong number of rows", num_rows, int(starts[-1]))
     return RowIndex(starts, continues)
 
 

@@ -61,13 +61,13 @@ class ConstantPage(PageLayout):
     def check(self) -> None:
         if self.inline_value is not None and len(self.inline_value) > _MAX_INLINE_BYTES:
             expected, found = f"at most {_MAX_INLINE_BYTES} bytes", len(self.inline_value)
-            raise CorruptFileError("inline value is too long", expected=expected, found=found)
+            raise CorruptFileError("inline value is too long", expected, found)
 
     def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
         layers = layers_of(self.layers)
         count = len(page.buffers)
         if count not in ((0, 2) if self.inline_value is not None else (0, 1, 2, 3)):
-            raise CorruptFileError("wrong number of buffers", expected="0 to 3", found=count)
+            raise CorruptFileError("wrong number of buffers", "0 to 3", count)
         has_value = self.has_value(page)
         if has_value and context.version is FileVersion.V2_1:
             raise CorruptFileError("file of version 2.1 stores a constant value, which requires version 2.2")
@@ -103,7 +103,7 @@ class ConstantPage(PageLayout):
             if encoding is None or has_value:
                 encoding, count = Flat(8 * LEVEL.itemsize), -(-len(data) // LEVEL.itemsize)
             elif count * 2 > limit:
-                raise CorruptFileError("number of levels out of range", limit="page_bytes", found=count)
+                raise CorruptFileError("number of levels out of range", found=count, limit="page_bytes")
             parsed.append(decode_levels(encoding, whole(data), np.array([count], np.int64), limit) if count else None)
         repetition, definition = parsed
         if repetition is not None and not layers.num_lists:
@@ -114,7 +114,7 @@ class ConstantPage(PageLayout):
 def _fixed_value(data: bytes | memoryview, data_type: pa.DataType) -> FixedWidth:
     bits = type_bits(data_type)
     if bits is None or (bits + 7) // 8 != len(data):
-        raise CorruptFileError(f"value has the wrong width for {data_type}", expected=bits, found=8 * len(data))
+        raise CorruptFileError(f"value has the wrong width for {data_type}", bits, 8 * len(data))
     return FixedWidth(bits, data, 1)
 
 
@@ -124,18 +124,17 @@ def _stored_value(data: memoryview, data_type: pa.DataType) -> Block:
     wanted = 2 if width else 1
     start = 4 + 4 * wanted
     if count != wanted or len(data) < start:
-        problem = f"value has the wrong number of buffers for {data_type}"
-        raise CorruptFileError(problem, expected=wanted, found=count)
+        raise CorruptFileError(f"value has the wrong number of buffers for {data_type}", wanted, count)
     sizes = np.frombuffer(data[4:start], "<u4").tolist()
     if start + sum(sizes) != len(data):
-        raise CorruptFileError("value does not fill its buffer", expected=len(data), found=start + sum(sizes))
+        raise CorruptFileError("value does not fill its buffer", len(data), start + sum(sizes))
     if not width:
         return _fixed_value(data[start:], data_type)
     if sizes[0] != 2 * width:
-        raise CorruptFileError("offsets of the value have the wrong size", expected=2 * width, found=sizes[0])
+        raise CorruptFileError("offsets of the value have the wrong size", 2 * width, sizes[0])
     offsets = np.frombuffer(data[start : start + 2 * width], np.int32 if width == 4 else np.int64)
     if offsets[0] != 0 or int(offsets[1]) != sizes[1]:
-        raise CorruptFileError("offsets of the value do not match its size", expected=sizes[1], found=offsets.tolist())
+        raise CorruptFileError("offsets of the value do not match its size", sizes[1], offsets.tolist())
     return VariableWidth(offsets, data[start + 2 * width :])
 
 

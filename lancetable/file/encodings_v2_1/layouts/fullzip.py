@@ -51,26 +51,23 @@ class FullZip(PageLayout):
     def check(self) -> None:
         level_bits = max(self.bits_rep, self.bits_def)
         if level_bits > _MAX_LEVEL_BITS:
-            raise CorruptFileError("levels have too many bits", expected=_MAX_LEVEL_BITS, found=level_bits)
+            raise CorruptFileError("levels have too many bits", f"at most {_MAX_LEVEL_BITS}", level_bits)
         if self.bits_per_value is not None:
             if self.bits_per_value % 8:
-                expected = "a multiple of 8 bits"
-                raise CorruptFileError("values are not whole bytes", expected=expected, found=self.bits_per_value)
+                raise CorruptFileError("values are not whole bytes", "a multiple of 8 bits", self.bits_per_value)
         elif self.bits_per_offset not in (32, 64):
-            raise CorruptFileError(
-                "lengths have an unsupported width", expected="32 or 64 bits", found=self.bits_per_offset
-            )
+            raise CorruptFileError("lengths have an unsupported width", "32 or 64 bits", self.bits_per_offset)
 
     def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
         layers = layers_of(self.layers)
         by_index = self.bits_per_value is None or layers.num_lists > 0
         if len(page.buffers) != 1 + by_index:
-            raise CorruptFileError("wrong number of buffers", expected=1 + by_index, found=len(page.buffers))
+            raise CorruptFileError("wrong number of buffers", 1 + by_index, len(page.buffers))
         if not layers.num_lists:
             if self.bits_rep:
                 raise CorruptFileError("page without lists has repetition levels")
             if self.num_items != page.length:
-                raise CorruptFileError("rows and entries differ in number", expected=page.length, found=self.num_items)
+                raise CorruptFileError("rows and entries differ in number", page.length, self.num_items)
         read = self._read_by_index if by_index else self._read_fixed
         repetition, definition, block = yield from read(page, layers, rows, gap)
         values = self.value_compression.decode_values(block, page.limits.page_bytes)
@@ -84,7 +81,7 @@ class FullZip(PageLayout):
         stride = control + self.bits_per_value // 8
         start, end = page.buffers[0]
         if end - start != page.length * stride:
-            raise CorruptFileError("entries do not fill their buffer", expected=page.length * stride, found=end - start)
+            raise CorruptFileError("entries do not fill their buffer", page.length * stride, end - start)
         page.check_memory(len(rows) * stride if control or not isinstance(rows, range) else 0)
         data = (yield from fetch_slots(start, stride, rows, gap)) if stride else b""
         definition = None
@@ -117,8 +114,7 @@ class FullZip(PageLayout):
         width, rest = divmod(end - start, page.length + 1)
         word = WORDS.get(width)
         if rest or word is None:
-            expected = f"1, 2, 4 or 8 times {page.length + 1}"
-            raise CorruptFileError("row index has the wrong size", expected=expected, found=end - start)
+            raise CorruptFileError("row index has the wrong size", f"1, 2, 4 or 8 times {page.length + 1}", end - start)
         if isinstance(rows, range):
             data = yield from fetch_slots(start, width, range(rows.start, rows.stop + 1), gap)
             bounds = np.frombuffer(data, word, len(rows) + 1)
@@ -136,11 +132,11 @@ class FullZip(PageLayout):
         size = page.buffers[0].end - page.buffers[0].start
         if int(ends.max()) > size or (starts > ends).any() or (ends[:-1] > starts[1:]).any():
             expected, found = f"at most {size}", int(ends.max())
-            raise CorruptFileError("row index decreases or exceeds its page", expected=expected, found=found)
+            raise CorruptFileError("row index decreases or exceeds its page", expected, found)
         if int(rows[0]) == 0 and int(starts[0]) != 0:
-            raise CorruptFileError("row index does not begin at 0", expected=0, found=int(starts[0]))
+            raise CorruptFileError("row index does not begin at 0", 0, int(starts[0]))
         if int(rows[-1]) == page.length - 1 and int(ends[-1]) != size:
-            raise CorruptFileError("row index does not end at the end of its page", expected=size, found=int(ends[-1]))
+            raise CorruptFileError("row index does not end at the end of its page", size, int(ends[-1]))
         return starts.astype(np.int64), ends.astype(np.int64)
 
     def _parse_rows(self, data: Bytes, starts: Ints, ends: Ints, layers: Layers) -> _Entries:

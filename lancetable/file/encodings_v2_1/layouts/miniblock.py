@@ -112,12 +112,11 @@ class MiniBlock(PageLayout):
     def check(self) -> None:
         num_buffers = self.value_compression.num_buffers
         if self.num_buffers != num_buffers or num_buffers > _MAX_BUFFERS:
-            raise CorruptFileError("wrong number of value buffers", expected=num_buffers, found=self.num_buffers)
+            raise CorruptFileError("wrong number of value buffers", num_buffers, self.num_buffers)
         if (depth := self.repetition_index_depth) > 1:
-            raise CorruptFileError("unknown depth of the repetition index", expected="0 or 1", found=depth)
+            raise CorruptFileError("unknown depth of the repetition index", "0 or 1", depth)
         if self.dictionary is not None and (count := self.num_dictionary_items) > _MAX_ITEMS:
-            expected = f"at most {_MAX_ITEMS}"
-            raise CorruptFileError("number of dictionary items out of range", expected=expected, found=count)
+            raise CorruptFileError("number of dictionary items out of range", f"at most {_MAX_ITEMS}", count)
 
     def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
         layers = layers_of(self.layers)
@@ -172,13 +171,13 @@ class MiniBlock(PageLayout):
         num_lists = layers_of(self.layers).num_lists
         num_buffers = 2 + (self.dictionary is not None) + self.is_indexed
         if len(page.buffers) != num_buffers:
-            raise CorruptFileError("wrong number of buffers", expected=num_buffers, found=len(page.buffers))
+            raise CorruptFileError("wrong number of buffers", num_buffers, len(page.buffers))
         if self.has_large_chunk and context.version is FileVersion.V2_1:
             raise CorruptFileError("large chunks in a file of version 2.1")
         if self.is_indexed and not num_lists:
             raise CorruptFileError("page without lists has a repetition index")
         if not num_lists and self.num_items != page.length:
-            raise CorruptFileError("rows and values differ in number", expected=page.length, found=self.num_items)
+            raise CorruptFileError("rows and values differ in number", page.length, self.num_items)
 
     def _decode_items(self, data: memoryview, context: ReadContext, page: Page) -> pa.Array:
         assert self.dictionary is not None
@@ -227,7 +226,7 @@ class LoadedChunks:
         """
         layers = layers_of(self._metadata.layout.layers)
         if layers.num_lists:
-            raise CorruptFileError("layers do not match the schema", expected="no lists", found=layers.kinds)
+            raise CorruptFileError("layers do not match the schema", "no lists", layers.kinds)
         first, end = _chunks_of_values(self._values, rows)
         values, repetition, definition = self.decode(slice(first, end))
         check_levels(repetition, definition, layers, values.length, None)
