@@ -22,5 +22,5 @@ except ImportError:
 
     def __getattr__(name: str) -> Any:
         if name == "PandasBFloat16Array":
-            load("pandas", "pandas series")
+            load("lancetable.arrow.pandas_bfloat16", "pandas series")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,6 +7,7 @@ bfloat16   1.1015625               0x3f8d, stored as 8d 3f
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterable
 from typing import Any
 
@@ -51,7 +52,9 @@ class BFloat16:
         """
         if len(bytes) != 2:
             raise InvalidInputError(f"a bfloat16 number has 2 bytes, got {len(bytes)}")
-        return cls(float(np.frombuffer(b"\0\0" + bytes, "<f4")[0]))
+        number = cls.__new__(cls)
+        (number._value,) = struct.unpack("<f", b"\0\0" + bytes)
+        return number
 
     def as_float(self) -> float:
         """Return the number as a float, which has the same value."""

@@ -241,10 +241,10 @@ class FixedShapeImageTensorType(Extension):
     )
 
     def __init__(self, arrow_type: pa.DataType, shape: Sequence[int]) -> None:
-        if not shape or min(shape) < 0:
-            raise InvalidInputError(f"the shape of an image needs dimensions that are not negative, got {shape}")
         self.arrow_type, self.shape = arrow_type, shape
         super().__init__(pa.list_(arrow_type, math.prod(shape)))
+        if not shape or min(shape) < 0:
+            raise InvalidInputError(f"the shape of an image needs dimensions that are not negative, got {shape}")
 
     def __arrow_ext_serialize__(self) -> bytes:
         return json.dumps({"shape": list(self.shape)}).encode()

@@ -19,5 +19,6 @@ def load(name: str, purpose: str, remedy: str = "") -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        package = {"PIL": "pillow"}.get(name.partition(".")[0], name)
+        missing = (error.name or name).partition(".")[0]
+        package = "pillow" if missing == "PIL" else missing
         raise MissingPackageError(f"{purpose} need {package}: run pip install {package}{remedy}", name=name) from error

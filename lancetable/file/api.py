@@ -14,6 +14,7 @@ Examples
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -101,7 +102,7 @@ class LanceBufferDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class LancePageMetadata:
-    """Buffers of a page, and its encoding message in the text format of protobuf."""
+    """Buffers of a page, and its encoding message in protobuf's text format, with messages named in camel case."""
 
     buffers: list[LanceBufferDescriptor]
     encoding: str
@@ -497,7 +498,8 @@ def _encoding_text(page: Page) -> str:
         kind = _PAGE_MESSAGES.get(wrapper.type_url.rpartition("/")[2])
         if kind is None:
             return f"{wrapper.type_url} ({len(wrapper.value)} bytes)"
-        return text_format.MessageToString(kind.FromString(wrapper.value))
+        text = text_format.MessageToString(kind.FromString(wrapper.value))
+        return re.sub(r"\w+(?= \{)", lambda name: name[0].title().replace("_", ""), text)  # as in pylance's text
     except DecodeError as error:
         raise page.corrupt("cannot parse the encoding message") from error
 

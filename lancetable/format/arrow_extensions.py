@@ -45,11 +45,10 @@ class Extension(pa.ExtensionType):  # type: ignore[misc]  # pyarrow comes withou
         _UNREGISTERED[cls.name.encode()] = cls
 
     def __init__(self, storage_type: pa.DataType | None = None) -> None:
-        storage_type = self.storage_types[0] if storage_type is None else storage_type
-        if self.storage_types and storage_type not in self.storage_types:
+        super().__init__(self.storage_types[0] if storage_type is None else storage_type, self.name)
+        if self.storage_types and self.storage_type not in self.storage_types:
             allowed = " or ".join(map(str, self.storage_types))
-            raise InvalidInputError(f"storage_type of {type(self).__name__} must be {allowed}, not {storage_type!r}")
-        super().__init__(storage_type, self.name)
+            raise InvalidInputError(f"storage_type of {type(self).__name__} must be {allowed}, not {storage_type}")
 
     def __arrow_ext_serialize__(self) -> bytes:
         return b""
@@ -86,10 +85,12 @@ def restore_extension(arrow: pa.Field) -> pa.Field:
         if isinstance(found, pa.FixedShapeTensorType):  # the interface restores registered types of items only
             rest = {"dim_names": found.dim_names, "permutation": found.permutation}
             return restored.with_type(pa.fixed_shape_tensor(arrow.type.value_type, found.shape, **rest))
+        if isinstance(found, pa.BaseExtensionType):
+            return restored if found.storage_type.equals(arrow.type) else arrow
         metadata = dict(arrow.metadata or {})
         unregistered = _UNREGISTERED.get(metadata.pop(EXTENSION_NAME_KEY.encode(), b""))
-        if isinstance(found, pa.BaseExtensionType) or unregistered is None:
-            return restored if isinstance(found, pa.BaseExtensionType) else arrow
+        if unregistered is None:
+            return arrow
         serialized = metadata.pop(EXTENSION_METADATA_KEY.encode(), b"")
         found = unregistered.__arrow_ext_deserialize__(arrow.type, serialized)
         return pa.field(arrow.name, found, arrow.nullable, metadata or None)
