@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable import scope
-from lancetable.errors import InvalidInputError, UnsupportedFeatureError
+from lancetable.errors import InvalidInputError
 
 __all__ = ["MetricType", "vec_to_table"]
 
@@ -58,9 +58,7 @@ def vec_to_table(
     [{'id': 'a', 'vector': [1.0, 2.0]}, {'id': 'b', 'vector': [3.0, 4.0]}]
     """
     if not isinstance(data, (dict, list, np.ndarray)):
-        raise UnsupportedFeatureError(
-            f"data must be a dict, a list or a NumPy array, not {type(data).__name__}", feature="other vectors"
-        )
+        scope.raise_unsupported(f"vectors in a {type(data).__name__}; pass a dict, a list or a NumPy array")
     columns = [pa.array(list(data))] if isinstance(data, dict) else []
     vectors = list(data.values()) if isinstance(data, dict) else data
     if not len(vectors):

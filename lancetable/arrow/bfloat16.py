@@ -198,7 +198,7 @@ def cast(arr: pa.Array, target_type: pa.DataType | str, *args: Any, **kwargs: An
     """
     if isinstance(target_type, str):
         is_short = target_type in ("bfloat16", "bf16")
-        target_type = bfloat16_array([]).type if is_short else pa.type_for_alias(target_type)
+        target_type = BFloat16Type().known() if is_short else pa.type_for_alias(target_type)
     source, types = arr.type, pa.types
     is_list = types.is_fixed_size_list(source) and types.is_fixed_size_list(target_type)
     if is_list and source.list_size != target_type.list_size:

@@ -31,14 +31,14 @@ class SchemaCapsule:
 
 
 class Extension(pa.ExtensionType):  # type: ignore[misc]  # pyarrow comes without types
-    """Base class of extension types that are not registered with pyarrow.
+    """Base class of extension types that are known without being registered with pyarrow.
 
-    pylance cannot be imported where its names are taken. A type that another library has registered takes precedence.
+    pylance cannot be imported where names of its types are taken. A registered type takes precedence.
     """
 
     name: ClassVar[str]
     array: ClassVar[type]
-    scalar: ClassVar[type]
+    scalar: ClassVar[type] = pa.ExtensionScalar
     storage_types: ClassVar[tuple[pa.DataType, ...]] = ()  # the first is the default; none: any
 
     def __init_subclass__(cls) -> None:
@@ -63,10 +63,14 @@ class Extension(pa.ExtensionType):  # type: ignore[misc]  # pyarrow comes withou
     def __arrow_ext_scalar_class__(self) -> type:
         return self.scalar
 
+    def known(self) -> pa.BaseExtensionType:
+        """Return the registered type with this name, or this type."""
+        registered = pa.field(SchemaCapsule(pa.field("", self))).type
+        return registered if isinstance(registered, pa.BaseExtensionType) else self
+
     def wrap(self, storage: pa.Array) -> Any:
-        """Return an array of this type, or of the registered type with its name."""
-        known = pa.field(SchemaCapsule(pa.field("", self))).type
-        return pa.ExtensionArray.from_storage(known if isinstance(known, pa.BaseExtensionType) else self, storage)
+        """Return an array of the known type."""
+        return pa.ExtensionArray.from_storage(self.known(), storage)
 
 
 _UNREGISTERED: Final[dict[bytes, type[Extension]]] = {}
