@@ -47,7 +47,7 @@ def vec_to_table(
     Raises
     ------
     InvalidInputError
-        If there are no vectors, if a vector has another length, or if the number of names is wrong.
+        If `data` is empty, if a vector has another length, or if the number of names is wrong.
     UnsupportedFeatureError
         If `data` has another type.
 
