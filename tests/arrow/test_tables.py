@@ -87,6 +87,11 @@ def test_without_the_import_columns_are_read_as_their_storage(tmp_path: Path) ->
     assert found.strip() == "fixed_size_binary[2]"
 
 
+def test_schemas_as_json_keep_the_types() -> None:
+    schema = namespace["table"](arrow).schema  # type: ignore[operator]
+    assert lancetable.json_to_schema(lancetable.schema_to_json(schema)).equals(schema)
+
+
 def test_every_change_of_rows_keeps_the_arrays(tmp_path: Path) -> None:
     rows = namespace["table"](arrow).add_column(0, "id", pa.array([1, 2, 3, 4]))  # type: ignore[operator]
     ds = lancetable.write_dataset(rows, tmp_path / "t")
