@@ -29,7 +29,7 @@ from lancetable.file.blobs.prepared import (
     DedicatedBlobWriter,
     PackedBlobWriter,
 )
-from lancetable.format.logical_types import EXTENSION_NAME_KEY
+from lancetable.format.arrow_extensions import Extension
 from lancetable.format.schema import BLOB_V2_NAME
 
 if TYPE_CHECKING:
@@ -289,12 +289,14 @@ class BlobArray(pa.ExtensionArray):  # type: ignore[misc]  # pyarrow comes witho
         return blob_array(values)
 
 
-class BlobType(pa.ExtensionType):  # type: ignore[misc]  # pyarrow comes without types
+class BlobType(Extension):
     """The Arrow type of a blob column.
 
     It is the extension `lance.blob.v2` over struct<data, uri[, position, size]>, or over the struct that
     `BlobDescriptorArrayBuilder` builds.
     """
+
+    name, array = BLOB_V2_NAME.decode(), BlobArray
 
     def __init__(self, storage_type: pa.DataType = _STORAGE) -> None:
         children = [storage_type.field(number) for number in range(storage_type.num_fields)]
@@ -303,24 +305,7 @@ class BlobType(pa.ExtensionType):  # type: ignore[misc]  # pyarrow comes without
         prepared = [(field.name, field.type) for field in PREPARED]
         if not pa.types.is_struct(storage_type) or shape not in (known, known[:2], prepared):
             raise TypeError(f"a blob is stored as {_STORAGE} or its first two fields, not as {storage_type}")
-        super().__init__(storage_type, BLOB_V2_NAME.decode())
-
-    def __arrow_ext_serialize__(self) -> bytes:
-        return b""
-
-    @classmethod
-    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> BlobType:
-        return cls(storage_type)
-
-    def __arrow_ext_class__(self) -> type[BlobArray]:
-        return BlobArray
-
-
-def registered_type() -> Any:
-    """Return the extension type of blobs in this process: `BlobType`, or that of a library that registered first."""
-    stored = pa.field("", _STORAGE, metadata={EXTENSION_NAME_KEY: BLOB_V2_NAME})
-    registered = pa.ipc.read_schema(pa.schema([stored]).serialize()).field(0).type
-    return registered if isinstance(registered, pa.BaseExtensionType) else BlobType()
+        super().__init__(storage_type)
 
 
 with suppress(pa.ArrowKeyError):  # another library has registered a type with this name, which works as well
@@ -378,7 +363,7 @@ def blob_field(
         if check_integer(argument, value) < least:
             raise InvalidInputError(f"{argument} must be {'positive' if least else 'non-negative'}")
         metadata[_THRESHOLDS.format(key)] = str(value)
-    return pa.field(name, registered_type(), nullable, metadata or None)
+    return pa.field(name, BlobType().known(), nullable, metadata or None)
 
 
 def blob_array(values: Iterable[Any]) -> BlobArray:
@@ -404,5 +389,4 @@ def blob_array(values: Iterable[Any]) -> BlobArray:
             raise TypeError(f"BlobArray values must be bytes-like, str (URI), Blob, or None; got {type(value)}")
         rows.append({"data": value.data, "uri": value.uri, "position": value.position, "size": value.size})
     storage = pa.array(rows, _STORAGE)
-    array: BlobArray = pa.ExtensionArray.from_storage(registered_type(), storage)
-    return array
+    return BlobType().wrap(storage)  # type: ignore[no-any-return]

@@ -21,6 +21,7 @@
     ├── UntrustedPathError             a path of a table opened with untrusted=True leads out of its root
     ├── CorruptFileError               the bytes violate the format
     │   └── LimitError                 content above a limit of reading
+    ├── MissingPackageError            an optional package is not installed
     ├── UnsupportedFeatureError        a newer flag, version or encoding, or a feature that is not implemented
     └── StoreError                     the storage failed; the cause is chained
 
@@ -48,6 +49,7 @@ __all__ = [
     "InvalidSqlError",
     "LanceError",
     "LimitError",
+    "MissingPackageError",
     "NotFoundError",
     "OutOfRangeError",
     "RefNotFoundError",
@@ -198,6 +200,10 @@ class UntrustedPathError(LanceError, PermissionError, ValueError):
 
     path: str | None = None
     place: str | None = None
+
+
+class MissingPackageError(LanceError, ImportError, ValueError):
+    """An optional package that is not installed; `name` is its module."""
 
 
 class UnsupportedFeatureError(LanceError, NotImplementedError, OSError, ValueError):

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from lancetable.errors import InvalidInputError
 from lancetable.format import logical_types
+from lancetable.format.arrow_extensions import restore_extension
 from lancetable.format.schema import Field, Schema
 
 __all__ = ["LanceField", "LanceSchema", "json_to_schema", "schema_to_json"]
@@ -207,16 +208,15 @@ def json_to_schema(schema_json: Mapping[str, Any]) -> pa.Schema:
     """
     try:
         fields = [json_to_field(field) for field in schema_json["fields"]]
-        schema = pa.schema(fields, metadata=schema_json.get("metadata"))
+        return pa.schema(fields, metadata=schema_json.get("metadata"))
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidInputError(f"not a JSON schema: {error!r}") from error
-    # A round trip through Arrow IPC converts extension metadata to registered extension types.
-    return pa.ipc.read_schema(schema.serialize())
 
 
 def json_to_field(field: Mapping[str, Any]) -> pa.Field:
     """Return the field described by a dict; see `json_to_schema`."""
-    return pa.field(field["name"], json_to_type(field["type"]), field["nullable"], field.get("metadata"))
+    arrow = pa.field(field["name"], json_to_type(field["type"]), field["nullable"], field.get("metadata"))
+    return restore_extension(arrow)
 
 
 def json_to_type(data_type: Mapping[str, Any]) -> pa.DataType:

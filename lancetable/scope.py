@@ -53,8 +53,15 @@ MODULES: _Groups = {
     "data loaders of TensorFlow; use LanceDataset.to_batches": "tf",
     "data sets of Hugging Face; pass their Arrow table to write_dataset": "hf",
     "secondary indexes": "indices",
-    "vector search": "vector util",
-    "extension arrays for bfloat16, images and tensors": "arrow",
+    "vector search": "util",
+}
+VECTOR: _Groups = {
+    "vector search": (
+        "compute_partitions compute_pq_codes find_duplicate_pairs find_duplicate_pairs_in_partition "
+        "get_ivf_partition_info hamming_clustering_for_ivf_partition hamming_clustering_for_range "
+        "hamming_clustering_for_sample one_pass_assign_ivf_pq_on_accelerator one_pass_train_ivf_pq_on_accelerator "
+        "train_ivf_centroids_on_accelerator train_pq_codebook_on_accelerator"
+    ),
 }
 OPTIMIZER: _Groups = {"secondary indexes": "optimize_indices"}
 _PROPERTIES = frozenset({"storage_options_accessor"})

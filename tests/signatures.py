@@ -26,6 +26,8 @@ FUNCTIONS = {
     "fragment": ["write_fragments"],
     "debug": ["format_schema", "format_manifest", "format_fragment", "list_transactions"],
     "sampler": ["maybe_sample", "reservoir_sampling"],
+    "arrow": ["cast"],
+    "vector": ["vec_to_table"],
 }
 CLASSES = {
     "": ["LanceDataset", "LanceFragment", "LanceScanner", "FragmentMetadata", "Transaction", "LanceOperation"],

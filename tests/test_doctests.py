@@ -29,6 +29,8 @@ MODULES = [
         for module in pkgutil.iter_modules(lancetable.__path__)
         if not module.ispkg and module.name not in scope.missing_names(scope.MODULES)
     ),
+    "lancetable.arrow.bfloat16",
+    "lancetable.arrow.images",
     "lancetable.file.api",
     "lancetable.store.base",
     "lancetable.handlers.base",

@@ -14,6 +14,7 @@ Examples
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,7 +97,7 @@ class LanceBufferDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class LancePageMetadata:
-    """Buffers of a page, and its encoding message in the text format of protobuf."""
+    """Buffers of a page, and its encoding message in protobuf's text format, with messages named in camel case."""
 
     buffers: list[LanceBufferDescriptor]
     encoding: str
@@ -490,7 +491,10 @@ def _encoding_text(page: Page) -> str:
         type_url, message = parse_encoding(page.encoding)
     except CorruptFileError as error:
         page.raise_located(error)
-    return f"{type_url} ({len(message)} bytes)" if isinstance(message, bytes) else text_format.MessageToString(message)
+    if isinstance(message, bytes):
+        return f"{type_url} ({len(message)} bytes)"
+    # As in pylance's text, nested messages are named by their types.
+    return re.sub(r"\w+(?= \{)", lambda name: name[0].title().replace("_", ""), text_format.MessageToString(message))
 
 
 class LanceFileWriter:

@@ -3,16 +3,19 @@
 pa.json_()  <->  ARROW:extension:name, ARROW:extension:metadata
 
 The conversion uses the Arrow C data interface, because only that interface exposes the parameters of every extension
-type and resolves the registered ones at every depth.
+type and resolves the registered ones.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
+
+from lancetable.errors import InvalidInputError
+from lancetable.format.logical_types import EXTENSION_METADATA_KEY, EXTENSION_NAME_KEY
 
 
 class SchemaCapsule:
@@ -27,15 +30,76 @@ class SchemaCapsule:
         return self._arrow.__arrow_c_schema__()
 
 
-def restore_extensions(arrow: pa.Field) -> pa.Field:
-    """Return the field with each extension type that is registered in this process restored from its metadata.
+class Extension(pa.ExtensionType):  # type: ignore[misc]  # pyarrow comes without types
+    """Base class of extension types that are known without being registered with pyarrow.
 
-    Importing through the C data interface resolves extension names at every depth, which pyarrow's constructors do not.
+    pylance cannot be imported where names of its types are taken. A registered type takes precedence.
+    """
+
+    name: ClassVar[str]
+    array: ClassVar[type]
+    scalar: ClassVar[type] = pa.ExtensionScalar
+    storage_types: ClassVar[tuple[pa.DataType, ...]] = ()  # the first is the default; none: any
+
+    def __init_subclass__(cls) -> None:
+        _UNREGISTERED[cls.name.encode()] = cls
+
+    def __init__(self, storage_type: pa.DataType | None = None) -> None:
+        super().__init__(self.storage_types[0] if storage_type is None else storage_type, self.name)
+        if self.storage_types and self.storage_type not in self.storage_types:
+            allowed = " or ".join(map(str, self.storage_types))
+            raise InvalidInputError(f"storage_type of {type(self).__name__} must be {allowed}, not {storage_type}")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> Extension:
+        return cls(storage_type)
+
+    def __arrow_ext_class__(self) -> type:
+        return self.array
+
+    def __arrow_ext_scalar_class__(self) -> type:
+        return self.scalar
+
+    def known(self) -> pa.BaseExtensionType:
+        """Return the registered type with this name, or this type."""
+        registered = pa.field(SchemaCapsule(pa.field("", self))).type
+        return registered if isinstance(registered, pa.BaseExtensionType) else self
+
+    def wrap(self, storage: pa.Array) -> Any:
+        """Return an array of the known type."""
+        return pa.ExtensionArray.from_storage(self.known(), storage)
+
+
+_UNREGISTERED: Final[dict[bytes, type[Extension]]] = {}
+
+
+def restore_extension(arrow: pa.Field) -> pa.Field:
+    """Return the field with its extension type, or with that of its items in fixed-size lists, if it is known.
+
+    Known types are those that are registered in this process, and the subclasses of `Extension` that are imported.
     """
     try:
-        return pa.field(SchemaCapsule(arrow))
-    except (pa.ArrowException, ValueError, TypeError, KeyError):
-        # The registered type rejects this storage type or these parameters: return the storage type.
+        if pa.types.is_fixed_size_list(arrow.type):
+            arrow = arrow.with_type(pa.list_(restore_extension(arrow.type.value_field), arrow.type.list_size))
+        restored = pa.field(SchemaCapsule(arrow))
+        found = restored.type
+        if isinstance(found, pa.FixedShapeTensorType):  # the interface restores registered types of items only
+            rest = {"dim_names": found.dim_names, "permutation": found.permutation}
+            return restored.with_type(pa.fixed_shape_tensor(arrow.type.value_type, found.shape, **rest))
+        if isinstance(found, pa.BaseExtensionType):
+            return restored if found.storage_type.equals(arrow.type) else arrow
+        metadata = dict(arrow.metadata or {})
+        unregistered = _UNREGISTERED.get(metadata.pop(EXTENSION_NAME_KEY.encode(), b""))
+        if unregistered is None:
+            return arrow
+        serialized = metadata.pop(EXTENSION_METADATA_KEY.encode(), b"")
+        found = unregistered.__arrow_ext_deserialize__(arrow.type, serialized)
+        return pa.field(arrow.name, found, arrow.nullable, metadata or None)
+    except (pa.ArrowException, AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        # The type rejects this storage type or these parameters: return the storage type.
         return arrow
 
 

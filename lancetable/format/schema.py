@@ -27,7 +27,7 @@ from lancetable.errors import (
     UnsupportedFeatureError,
 )
 from lancetable.format import logical_types
-from lancetable.format.arrow_extensions import extension_metadata, restore_extensions
+from lancetable.format.arrow_extensions import extension_metadata, restore_extension
 from lancetable.format.field_paths import format_path, parse_path
 from lancetable.format.logical_types import EXTENSION_METADATA_KEY, EXTENSION_NAME_KEY
 from lancetable.proto import file_pb2
@@ -88,9 +88,19 @@ class Field:
         return data_type
 
     def to_arrow(self) -> pa.Field:
-        """Return the Arrow field for users: with metadata and with the extension types that pyarrow supports."""
-        arrow = self._to_plain_arrow()
-        return restore_extensions(arrow) if self._has_extension() else arrow
+        """Return the Arrow field for users: with metadata, and with the extension types known in this process."""
+        data_type = logical_types.leaf_type(self.logical_type)
+        metadata: Mapping[str, bytes] = self.metadata
+        if data_type is None:
+            children = [child.to_arrow() for child in self.children]
+            data_type = logical_types.to_arrow(self.logical_type, children=children)
+        elif self.logical_type == "json":
+            data_type = pa.utf8()
+            metadata = {**metadata, EXTENSION_NAME_KEY: b"arrow.json"}
+            metadata.setdefault(EXTENSION_METADATA_KEY, b"")
+        arrow = _arrow_field(self.name, data_type, self.nullable, metadata)
+        has_extension = EXTENSION_NAME_KEY in metadata or _HAS_BFLOAT16 in self.logical_type
+        return restore_extension(arrow) if has_extension else arrow
 
     @property
     def extension_name(self) -> str | None:
@@ -167,24 +177,6 @@ class Field:
             message.dictionary.offset = offset
             message.dictionary.length = length
         return message
-
-    def _to_plain_arrow(self) -> pa.Field:
-        """Return the Arrow field with metadata at every level; extension names remain metadata."""
-        data_type = logical_types.leaf_type(self.logical_type)
-        metadata: Mapping[str, bytes] = self.metadata
-        if data_type is None:
-            children = [child._to_plain_arrow() for child in self.children]
-            data_type = logical_types.to_arrow(self.logical_type, children=children)
-        elif self.logical_type == "json":
-            data_type = pa.utf8()
-            metadata = {**metadata, EXTENSION_NAME_KEY: b"arrow.json"}
-            metadata.setdefault(EXTENSION_METADATA_KEY, b"")
-        return _arrow_field(self.name, data_type, self.nullable, metadata)
-
-    def _has_extension(self) -> bool:
-        if self.logical_type == "json" or EXTENSION_NAME_KEY in self.metadata or _HAS_BFLOAT16 in self.logical_type:
-            return True
-        return any(child._has_extension() for child in self.children)
 
 
 _HAS_BFLOAT16: Final = f":{logical_types.BFLOAT16_NAME}:"

@@ -31,7 +31,7 @@ tomllib = pytest.importorskip("tomllib", reason="the list is TOML, which Python 
 HERE = Path(__file__).resolve().parent
 TESTS = "python/python/tests"
 NEEDED = (TESTS, "python/pyproject.toml", "test_data")
-MIN_PASSED = 0.95  # of the tests that are not left out
+MIN_PASSED = 0.98  # of the tests that are not left out
 MAX_LEFT_OUT = 0.15  # of all tests in scope
 
 
