@@ -389,8 +389,13 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     @property
     def data_storage_version(self) -> str:
-        """The format version of new data files, such as "2.2"; existing files may have others."""
-        return self._table.manifest.file_version.number
+        """The format version of the table, such as "2.2", as its manifest records it.
+
+        Release 0.16 of Lance recorded "0.1" for tables with newer files. New files of such a table have the format of
+        its files, which the next commit records.
+        """
+        manifest = self._table.manifest
+        return manifest.data_format or manifest.file_version.number
 
     @property
     def has_stable_row_ids(self) -> bool:

@@ -30,7 +30,7 @@ from lancetable.errors import (
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import DataFile
-from lancetable.format.manifest import BasePath
+from lancetable.format.manifest import BasePath, Manifest
 from lancetable.format.paths import transaction_name
 from lancetable.format.schema import Schema
 from lancetable.format.transaction import Operation, Transaction, UpdateMap
@@ -406,8 +406,31 @@ def _(operation: tx.CreateIndex, draft: ManifestDraft) -> None:
 # --- what every commit does ------------------------------------------------------------------------------------------
 
 
+def _record_format(message: table_pb2.Manifest) -> None:
+    """Record the format of the data files, which old releases of Lance did not or as 0.1.
+
+    Raises InvalidOperationError if files of format 0.1 and newer files are mixed.
+    """
+    if message.data_format.version not in ("", FileVersion.LEGACY.number):
+        return
+    file_version = Manifest(message).file_version
+    legacy = {
+        file.file_major_version == 0 and file.file_minor_version < 3
+        for fragment in message.fragments
+        for file in fragment.files
+    }
+    if len(legacy) > 1:
+        raise InvalidOperationError(
+            "The dataset contains a mixture of file versions, 0.1 and newer, which no reader supports; restore an older"
+            " version without newer files"
+        )
+    message.data_format.file_format = "lance"
+    message.data_format.version = file_version.number
+
+
 def _finish(draft: ManifestDraft, newest: table_pb2.Manifest, transaction: Transaction, timestamp_ns: int) -> None:
     message = draft.message
+    _record_format(message)
     draft.sort()
     message.version = draft.version
     message.timestamp.seconds, message.timestamp.nanos = divmod(timestamp_ns, 1_000_000_000)

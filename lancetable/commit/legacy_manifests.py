@@ -4,13 +4,11 @@
     missing row counts of fragments and deletion files   before 0.8              counted
     wrong row counts, in manifests without a writer      before 0.8              counted again
     missing sizes of data files                          before 0.23             requested from the store
-    missing data format                                  before 0.16             the format of the files
-    data format 0.1, but the files are newer             0.16                    the format of the files
     one field id for two columns, after a drop           before 0.11             the other column gets a new id
     wrong coverage of indices                            before 0.8.15           removed, so that readers recompute it
 
 Readers handle the same mistakes in memory (format/manifest.py: Manifest); a commit repairs them permanently. Manifests
-of newer releases are not checked.
+of newer releases are not checked. A missing or wrong data format is corrected by every commit (build.py).
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from lancetable.errors import InvalidOperationError
 from lancetable.file.reader import open_data_file
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.manifest import Manifest, WriterVersion
-from lancetable.format.version import FileVersion
 from lancetable.proto import table_pb2
 from lancetable.table import deletions
 from lancetable.table.version import TableVersion
@@ -36,12 +33,10 @@ _COVERAGE_SINCE = (0, 8, 15)
 def repair(built: ManifestParts, source: TableVersion) -> ManifestParts:
     """Return the next manifest with the mistakes of its source version repaired.
 
-    Raises InvalidOperationError if format 0.1 and newer files are mixed, or if fragments are added to a table with
-    duplicate field ids.
+    Raises InvalidOperationError if fragments are added to a table with duplicate field ids.
     """
     message = built.message
     writer = source.manifest.writer_version
-    _repair_format(message)
     if not _is_older(writer, _COMPLETE_SINCE):
         return built
     _renumber_duplicates(message, source)
@@ -63,24 +58,6 @@ def _is_older(writer: WriterVersion | None, version: tuple[int, ...]) -> bool:
     if writer.library != "lance" or not all(part.isdecimal() and len(part) < 10 for part in parts):
         return False
     return tuple(map(int, parts)) < version
-
-
-def _repair_format(message: table_pb2.Manifest) -> None:
-    if message.data_format.version not in ("", FileVersion.LEGACY.number):
-        return
-    file_version = Manifest(message).file_version
-    legacy = {
-        file.file_major_version == 0 and file.file_minor_version < 3
-        for fragment in message.fragments
-        for file in fragment.files
-    }
-    if len(legacy) > 1:
-        raise InvalidOperationError(
-            "the table has data files of format 0.1 and of newer formats, which no reader supports; restore an older"
-            " version without newer files"
-        )
-    message.data_format.file_format = "lance"
-    message.data_format.version = file_version.number
 
 
 def _complete(message: table_pb2.DataFragment, source: TableVersion, *, distrust: bool) -> None:

@@ -120,7 +120,7 @@ def test_known_faults_are_tolerated_and_repaired(fault: Callable[[Any], None], t
     assert lance.dataset(uri).to_table().column("a").to_pylist() == [0, 1, *range(3, 11)]
 
 
-def test_a_recorded_format_older_than_the_files_is_tolerated(tmp_path: Path) -> None:
+def test_a_recorded_format_older_than_the_files_is_corrected_by_the_next_commit(tmp_path: Path) -> None:
     """Release 0.16 still recorded 0.1 when tables were overwritten in 2.0."""
     uri = tmp_path / "t"
     table_of(uri, "2.0")
@@ -131,9 +131,10 @@ def test_a_recorded_format_older_than_the_files_is_tolerated(tmp_path: Path) -> 
 
     edit(uri, change)
     dataset = lancetable.dataset(uri)
-    assert (dataset.count_rows(), dataset.data_storage_version) == (9, "2.0")
+    assert (dataset.count_rows(), dataset.data_storage_version) == (9, "0.1")
+    assert lance.dataset(uri).data_storage_version == "0.1"
     dataset.insert(pa.table({"a": [10], "s": ["s10"]}))
-    assert open_version(str(uri)).manifest.data_format == "2.0"
+    assert open_version(str(uri)).manifest.data_format == dataset.data_storage_version == "2.0"
     assert lance.dataset(uri).count_rows() == 10
 
 
