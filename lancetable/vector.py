@@ -18,7 +18,13 @@ _MISSING = scope.missing_names(scope.VECTOR)
 
 
 def __getattr__(name: str) -> Any:
-    """Return a raising stub for the names that only pylance supports."""
+    """Return a raising stub for the names that only pylance supports.
+
+    Raises
+    ------
+    AttributeError
+        pylance does not have the name either.
+    """
     if name in _MISSING:
         return scope.stub(f"lancetable.vector.{name}", _MISSING[name])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
