@@ -104,7 +104,7 @@ def test_each_file_of_a_batch_is_read_by_its_own_header(spark: Any, tmp_path: Pa
     assert [(row["id"], row["v"], row["note"]) for row in rows(tmp_path / "two")] == texts
 
 
-@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("json", "parquet"))])
 def test_a_column_that_appears_later_is_refused_until_the_table_has_it(
     spark: Any, tmp_path: Path, landing: Path, kind: str
 ) -> None:
@@ -185,7 +185,7 @@ def test_unknown_null_key_modes_are_refused(tmp_path: Path, landing: Path) -> No
         flow(tmp_path, Files(str(landing)), null_keys="ignore")
 
 
-@pytest.mark.parametrize("kind", ["csv", "json"])
+@pytest.mark.parametrize("kind", ["csv", pytest.param("json", marks=pytest.mark.slow)])
 def test_files_beside_partition_folders_are_read_with_them(
     spark: Any, tmp_path: Path, landing: Path, kind: str
 ) -> None:

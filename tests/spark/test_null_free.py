@@ -209,7 +209,9 @@ QUERIES = [
 
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("query", range(len(QUERIES)))
+@pytest.mark.parametrize(
+    "query", [pytest.param(number, marks=[pytest.mark.slow] * (number % 2)) for number in range(len(QUERIES))]
+)
 def test_what_users_ask_is_answered_as_before(frames: tuple[Any, Any], query: int) -> None:
     seen, expected = (QUERIES[query](frame) for frame in frames)
     assert seen.schema == expected.schema

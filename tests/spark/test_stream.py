@@ -88,6 +88,7 @@ def test_a_limit_that_this_release_cannot_keep_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_every_release_follows_a_table_with_available_now(spark: Any, tmp_path: Path) -> None:
     """Without limits, and into `foreachBatch`: what is left of it before PySpark 4.2."""
     path = tmp_path / "t.lance"
@@ -503,7 +504,8 @@ def test_a_batch_is_not_committed_to_a_table_that_was_created_again(tmp_path: Pa
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("mode", ["append", pytest.param("complete", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["append", "complete"])
 def test_batches_without_rows_are_numbered_too(spark: Any, tmp_path: Path, mode: str) -> None:
     pytest.importorskip("pyspark.sql.streaming.datasource", reason="limits of streams came with PySpark 4.2")
     one, two = tmp_path / "one.lance", tmp_path / "two.lance"

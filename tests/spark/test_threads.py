@@ -55,7 +55,9 @@ def test_a_plain_thread_reads(spark: Any, path: Path) -> None:
     assert in_a_thread(lambda: spark.read.format("lance").load(str(path)).count()) == 2
 
 
-@pytest.mark.parametrize("mode", ["errorifexists", "append", "overwrite"])
+@pytest.mark.parametrize(
+    "mode", ["append", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("errorifexists", "overwrite"))]
+)
 def test_a_plain_thread_writes_a_table(spark: Any, tmp_path: Path, mode: Any) -> None:
     in_a_thread(lambda: write_table(spark.range(3), str(tmp_path / "n.lance"), mode))
     assert ids(tmp_path / "n.lance") == [0, 1, 2]

@@ -34,7 +34,7 @@ def stored(path: Path) -> list[tuple[Any, ...]]:
     return sorted((tuple(row.values()) for row in rows), key=str)
 
 
-@pytest.fixture(params=["every task", "join"])
+@pytest.fixture(params=["every task", pytest.param("join", marks=pytest.mark.slow)])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of a merge: the source goes to every task, or Spark joins it."""
     if request.param == "join":
