@@ -15,6 +15,8 @@ import doctest
 import importlib
 import pkgutil
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,8 +31,6 @@ MODULES = [
         for module in pkgutil.iter_modules(lancetable.__path__)
         if not module.ispkg and module.name not in scope.missing_names(scope.MODULES)
     ),
-    "lancetable.arrow.bfloat16",
-    "lancetable.arrow.images",
     "lancetable.file.api",
     "lancetable.store.base",
     "lancetable.handlers.base",
@@ -126,3 +126,21 @@ def test_examples_are_never_skipped() -> None:
 
 def test_main_verbs_have_examples() -> None:
     assert {example.name for example in EXAMPLES} >= MAIN_VERBS
+
+
+RUN_MODULES = """
+import doctest, importlib, sys
+import pyarrow as pa
+
+for name in sys.argv[1:]:
+    options = {"extraglobs": {"pa": pa}, "optionflags": doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS}
+    outcome = doctest.testmod(importlib.import_module(name), **options)
+    assert outcome.attempted and not outcome.failed, name
+"""
+
+
+def test_examples_of_extension_types_print_what_they_show(tmp_path: Path) -> None:
+    """They run in a process of their own: where pylance is imported, its types are the registered ones."""
+    command = [sys.executable, "-c", RUN_MODULES, "lancetable.arrow.bfloat16", "lancetable.arrow.images"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -807,7 +807,7 @@ def test_damage_raises_or_changes_only_damaged_values(
 ) -> None:
     if kernels == "0" and kind not in ("flip", "protobuf") and scale == 1:
         pytest.skip("the NumPy forms see all kinds of damage at full counts only")
-    count = (80 if kernels == "compiled" else 40) * scale
+    count = (40 if kernels == "compiled" else 20) * scale
     arguments = ["damage", kind, version.number, "1" if kernels == "compiled" else "2", str(count)]
     lines = start(arguments, 60 + TRIAL_SECONDS * count / 10, kernels)
     results = [line for line in lines if line[4] != "begun"]
