@@ -583,10 +583,13 @@ def test_table_with_unknown_writer_flag_raises(base: TableVersion, maker: Any) -
         commit(open_version(base.uri), maker.make("Append"))
 
 
-def test_requests_of_a_commit(base: TableVersion, maker: Any) -> None:
+def test_requests_of_a_commit_to_a_version_that_was_just_listed(
+    base: TableVersion, maker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     operation = maker.make("Append")
     counting = CountingStore(base.store)
-    commit(replace(base, store=counting), operation)
+    monkeypatch.setattr(loop.clock, "seconds", lambda: 1000.0)
+    commit(replace(base, store=counting, newest_at=1000.0), operation)
     assert counting.requests["put"] == 2  # the transaction and the hint
     assert counting.requests["put_if_absent"] == 1
     assert counting.requests["list_names"] == 0
