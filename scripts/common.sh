@@ -2,6 +2,8 @@
 # Sourced, not run. Everything it does is said on standard error.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# The tests and Spark start many processes. Without cached bytecode, each of them compiles the library's source again.
+unset PYTHONDONTWRITEBYTECODE
 say() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
 
 # install PACKAGE...: Debian packages, where that is possible. Returns 1 where it is not.
