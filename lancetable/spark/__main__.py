@@ -1,7 +1,8 @@
 """`python -m lancetable.spark run pipelines.py:flights`: one run of a pipeline, for cron and similar schedulers.
 
-Prints each step. If a step fails, prints the error and exits with 1; the next run continues there. The session is
-created with `--master` and `--conf`, or is that of `spark-submit`.
+Prints each step and their totals. If a step fails, prints the error and exits with 1; after SIGTERM, ends after the
+running batch or step and exits with 143. The next run continues there. The session is created with `--master` and
+`--conf`, or is that of `spark-submit`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import runpy
+import signal
 import sys
-from functools import partial
 from typing import Any
 
 from lancetable.errors import LanceError
-from lancetable.spark.pipeline import Pipeline
+from lancetable.spark.pipeline import Pipeline, RunReport, Step
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help="accept the table as it is where it does not fit the checkpoint, for instance after a restore",
     )
+    run.add_argument("--json", action="store_true", help="print one JSON object instead, after the last step")
     given = parser.parse_args(arguments)
     pipeline = _load_pipeline(given.pipeline)
 
@@ -42,14 +44,40 @@ def main(arguments: list[str] | None = None) -> int:
         name, _, value = setting.partition("=")
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
+    stop, done = _StopRequest(), list[Step]()
+    previous = signal.signal(signal.SIGTERM, stop.request)
+
+    def report(step: Step) -> None:
+        done.append(step)
+        if not given.json:
+            sys.stdout.write(f"{step}\n")
+            sys.stdout.flush()
+
     try:
-        pipeline.run(spark, partial(print, flush=True), continue_from_checkpoint=given.continue_from_checkpoint)
+        pipeline.run(spark, report, continue_from_checkpoint=given.continue_from_checkpoint, stop=stop)
     except LanceError as error:
         sys.stderr.write(f"{pipeline.name}: {type(error).__name__}: {error}\n")
         return 1
     finally:
+        sys.stdout.write(f"{RunReport(done).json() if given.json else RunReport(done).summary()}\n")
+        signal.signal(signal.SIGTERM, previous)
         spark.stop()
+    if stop.is_requested:
+        sys.stderr.write(f"{pipeline.name}: stopped by SIGTERM; the next run continues\n")
+        return 128 + signal.SIGTERM
     return 0
+
+
+class _StopRequest:
+    """A request to end the run, made by a signal. Pickles for Connect, where it has no effect until the last batch."""
+
+    is_requested = False
+
+    def request(self, *_: object) -> None:
+        self.is_requested = True
+
+    def __call__(self) -> bool:
+        return self.is_requested
 
 
 def _load_pipeline(reference: str) -> Pipeline:

@@ -47,6 +47,8 @@ class FileBatch:
     rows_unparsed: int = 0
     unparsed: dict[str, int] = field(default_factory=dict)
     is_persisted: bool = False
+    files_read: int = 0
+    bytes_read: int = 0
 
 
 @dataclass
@@ -104,7 +106,8 @@ def open_batch(source: Files, spark: SparkSession, names: DataFrame, inferred: I
     LanceError
         If the files cannot be read otherwise.
     """
-    paths = sorted(row["path"] for row in names.collect() if row["length"])
+    sizes = {row["path"]: row["length"] for row in names.collect() if row["length"]}
+    paths = sorted(sizes)
     groups = _by_partition_folders(paths, source.path)
     reader = _Reader(source, spark, inferred)
     with ExitStack() as persisted:
@@ -118,7 +121,7 @@ def open_batch(source: Files, spark: SparkSession, names: DataFrame, inferred: I
                 raise
             parts = [part for group in groups for part in reader.parts_by_header(group)]
             batch = _counted(source, parts, persisted, paths) if parts else reader.empty()
-        yield batch
+        yield replace(batch, files_read=len(paths), bytes_read=sum(sizes.values()))
 
 
 def _by_partition_folders(paths: Sequence[str], folder: str) -> list[_Group]:

@@ -54,7 +54,18 @@ from lancetable.spark.table import SparkTable
 from lancetable.spark.upsert import UpsertResult, upsert
 from lancetable.spark.write_table import write_table
 
-__all__ = ["METRICS_SCHEMA", "Files", "Pipeline", "Query", "Source", "Step", "Stream", "UpsertResult", "upsert"]
+__all__ = [
+    "METRICS_SCHEMA",
+    "Files",
+    "Pipeline",
+    "Query",
+    "RunReport",
+    "Source",
+    "Step",
+    "Stream",
+    "UpsertResult",
+    "upsert",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +97,10 @@ class Step:
         A record that is broken as a whole, such as a line with too few columns, is not counted by column.
     repeated
         Whether the batch had been merged before by a run that was stopped. It is not read again, and the numbers are 0.
+    files_read, bytes_read
+        Files of the source that have records, and their length.
+    files_removed, files_added
+        Data files and deletion files that a compaction replaced, and data files that a vacuum removed.
     """
 
     run: str
@@ -110,6 +125,10 @@ class Step:
     rows_unparsed: int = 0
     unparsed: Mapping[str, int] = field(default_factory=dict)
     repeated: bool = False
+    files_read: int = 0
+    bytes_read: int = 0
+    files_removed: int = 0
+    files_added: int = 0
 
     def __str__(self) -> str:
         done = {
@@ -136,6 +155,55 @@ class Step:
             values = ", ".join(f"{name}: {count:,}" for name, count in self.unparsed.items())
             parts.append(f"{self.rows_unparsed:,} records do not parse" + (f" ({values})" if values else ""))
         return ", ".join(parts)
+
+
+_SUMS = [column.name for column in fields(Step) if column.type in ("int", "float") and column.name != "version"]
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """The steps of a run, as text (`str`) and as JSON.
+
+    Examples
+    --------
+    >>> print(RunReport(pipeline.run(spark)))  # doctest: +SKIP
+    flights: upsert 0: 2 rows read, 2 inserted, 0 updated, version 3 (1.2 s)
+    total: 1 steps, files_read 1, bytes_read 20, rows_read 2, rows_inserted 2, version 3 (1.2 s)
+    """
+
+    steps: Sequence[Step]
+
+    @property
+    def total(self) -> dict[str, float]:
+        """The sums of the numbers of all steps, and the last version."""
+        sums = {name: sum(getattr(step, name) for step in self.steps) for name in _SUMS}
+        return {**sums, "version": self.steps[-1].version if self.steps else 0}
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, [*self.steps, self.summary()]))
+
+    def summary(self) -> str:
+        """Return the line of the totals that are not 0.
+
+        Returns
+        -------
+        str
+            The line.
+        """
+        total = self.total
+        seconds = total.pop("seconds")
+        shown = "".join(f", {name} {number:,}" for name, number in total.items() if number)
+        return f"total: {len(self.steps)} steps{shown} ({seconds:.1f} s)"
+
+    def json(self) -> str:
+        """Return {"steps": [...], "total": {...}}, with the names of `Step`.
+
+        Returns
+        -------
+        str
+            JSON, with times in ISO 8601.
+        """
+        return json.dumps({"steps": [asdict(step) for step in self.steps], "total": self.total}, default=str)
 
 
 _METRIC_TYPES = {
@@ -217,6 +285,7 @@ class Pipeline:
         progress: Callable[[Step], None] | None = None,
         *,
         continue_from_checkpoint: bool = False,
+        stop: Callable[[], bool] = lambda: False,
     ) -> list[Step]:
         """Merge everything that is new, then maintain the table.
 
@@ -229,11 +298,14 @@ class Pipeline:
         continue_from_checkpoint
             Accept the table as it is if it does not fit the checkpoint, for instance after a restore, and continue with
             what the checkpoint has not completed. Meant for one run: what it accepts is logged as a warning.
+        stop
+            Function that is called before each batch and each other step; if it returns True, the run ends, and the
+            next run continues there. The `is_set` of a `threading.Event`, for instance; on Connect it must pickle.
 
         Returns
         -------
         list of Step
-            The steps, in order.
+            The steps, in order. `RunReport` sums them up.
 
         Raises
         ------
@@ -247,18 +319,19 @@ class Pipeline:
         if isinstance(self.source, Query):
             self._run_query(spark, self.source, steps)
         else:
-            self._run_stream(spark, self.source, steps, continue_from_checkpoint)
+            self._run_stream(spark, self.source, steps, continue_from_checkpoint, stop)
         table = self._existing(spark)
-        if table is None:
-            return steps.done  # no batch so far
+        if table is None or stop():
+            return steps.done  # no batch so far, or no more steps
         if self.compact is not None:
             with steps.step("compact", table=table) as step:
                 metrics = table.compact(**self.compact)
-                step.counts.update(fragments_removed=metrics.fragments_removed, fragments_added=metrics.fragments_added)
-        if self.keep_days is not None:
+                step.counts.update(asdict(metrics))
+        if self.keep_days is not None and not stop():
             with steps.step("vacuum", table=table) as step:
                 stats = table.vacuum(self.keep_days)
                 step.counts.update(versions_removed=stats.old_versions, bytes_removed=stats.bytes_removed)
+                step.counts.update(files_removed=stats.data_files_removed)
         return steps.done
 
     def _run_query(self, spark: SparkSession, source: Query, steps: _Steps) -> None:
@@ -271,7 +344,14 @@ class Pipeline:
             step.table = self._created(rows) if table is None else table
             self._upsert(step, rows, None)
 
-    def _run_stream(self, spark: SparkSession, source: Files | Stream, steps: _Steps, accepts_table: bool) -> None:
+    def _run_stream(
+        self,
+        spark: SparkSession,
+        source: Files | Stream,
+        steps: _Steps,
+        accepts_table: bool,
+        stop: Callable[[], bool],
+    ) -> None:
         path = str(self.checkpoint)
         checkpoint = read_checkpoint(spark, path)
         run = _StreamRun(None if checkpoint is None else checkpoint.stream_id)
@@ -288,12 +368,20 @@ class Pipeline:
                     accept_table(table.dataset, app, checkpoint.completed)
 
         def merge(frame: DataFrame, number: int) -> None:
+            if stop():
+                raise _StopRequestedError  # Spark records a batch as complete if its function returns
             with steps.step("upsert", number) as step:
                 self._merge_batch(step, frame, number, run)
 
         stream = source.stream(spark) if isinstance(source, Files) else source.read(spark)
         writer = stream.writeStream.foreachBatch(merge).option("checkpointLocation", path)
-        writer.trigger(availableNow=True).start().awaitTermination()
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        except Exception as error:
+            # Spark passes the message of an error of a batch, not its type.
+            if _StopRequestedError.__name__ not in str(error):
+                raise
 
     def _merge_batch(self, step: _RunningStep, frame: DataFrame, number: int, run: _StreamRun) -> None:
         """Merge a batch of a stream, unless that was done before.
@@ -327,6 +415,7 @@ class Pipeline:
                 step.table = self._created(rows)
                 accept_table(step.table.dataset, app, number - 1)
             step.counts.update(rows_unparsed=batch.rows_unparsed, unparsed=batch.unparsed)
+            step.counts.update(files_read=batch.files_read, bytes_read=batch.bytes_read)
             persist = not (batch.is_persisted and self.clean is None)
             self._upsert(step, rows, (app, number), persist=persist)
 
@@ -393,6 +482,10 @@ _UPSERT_METRICS = {
     "rows_older": "num_older_rows",
     "rows_without_order": "num_rows_without_order",
 }
+
+
+class _StopRequestedError(Exception):
+    """Raised in a batch that does not begin, because the run is to stop."""
 
 
 @dataclass

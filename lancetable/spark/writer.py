@@ -108,6 +108,7 @@ class FragmentWriter:
             transaction,
             storage_options=self._options.storage_options or None,
             file_version=version_to_write(self._options.data_storage_version, None),
+            stable_row_ids=self._options.stable_row_ids,
         )
 
     def _discard(self, messages: Iterable[WriterCommitMessage | None], transaction_uuid: str | None) -> None:

@@ -37,6 +37,7 @@ class MergeJob(RowsJob):
     source: Sequence[str]
     cores: int | None
     consecutive: bool = False
+    verb = "merge"
 
     repeated: ClassVar[Json] = {"counts": asdict(Counts()), "repeated": True}
 
