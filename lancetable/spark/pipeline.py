@@ -168,7 +168,7 @@ class RunReport:
     --------
     >>> print(RunReport(pipeline.run(spark)))  # doctest: +SKIP
     flights: upsert 0: 2 rows read, 2 inserted, 0 updated, version 3 (1.2 s)
-    total: 1 steps, files_read 1, bytes_read 20, rows_read 2, rows_inserted 2, version 3 (1.2 s)
+    total: 1 steps, rows_read 2, rows_inserted 2, files_read 1, bytes_read 20, version 3 (1.2 s)
     """
 
     steps: Sequence[Step]
