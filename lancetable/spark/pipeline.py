@@ -162,7 +162,7 @@ _SUMS = [column.name for column in fields(Step) if column.type in ("int", "float
 
 @dataclass(frozen=True)
 class RunReport:
-    """The steps of a run, as text (`str`) and as JSON.
+    """The steps of a run, for people (`str`) and as JSON.
 
     Examples
     --------

@@ -25,7 +25,7 @@ class SparkBranches:
         self._call = call
 
     def list(self) -> dict[str, dict[str, Any]]:
-        """Return their contents by name, as `lancetable.refs` does, with times as text.
+        """Return their contents by name, as `lancetable.refs` does, with times as strings.
 
         Returns
         -------

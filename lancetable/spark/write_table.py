@@ -63,6 +63,8 @@ def write_table(
         If the mode is unknown.
     AlreadyExistsError
         If the table exists, with "errorifexists".
+    LanceError
+        If this process cannot look for the table, with "errorifexists" and "ignore".
     Exception
         Spark's, whose message contains SchemaMismatchError for rows that do not fit the table.
 

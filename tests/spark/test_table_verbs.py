@@ -152,5 +152,7 @@ def test_creations_and_appends_by_spark_are_logged_by_the_client(
     write_table(spark.range(10), path)
     write_table(spark.range(5), path, "append")
     logged = [record.getMessage() for record in caplog.records]
-    assert any(f"{path}: committed version 1: Overwrite" in message and "rows_added=10" in message for message in logged)
+    assert any(
+        f"{path}: committed version 1: Overwrite" in message and "rows_added=10" in message for message in logged
+    )
     assert any(f"{path}: committed version 2: Append" in message and "rows_added=5" in message for message in logged)
