@@ -18,6 +18,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -385,10 +386,11 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
         rewrite = Transaction.create(newest.version, tx.Rewrite(current))
         if not current:
             rewrite = Transaction.create(read_version, tx.Rewrite(tuple(groups)))
+        new = [fragment for group in current for fragment in group.new_fragments]
         try:
-            return commit_transaction(newest, rewrite)
+            with discarding_on_failure(partial(discard_deletions, newest, new)):
+                return commit_transaction(newest, rewrite)
         except RetryableCommitConflictError:
-            discard_deletions(newest, (fragment for group in current for fragment in group.new_fragments))
             if not current or not backoff.next_attempt():
                 raise
             newest = latest(newest)
@@ -405,7 +407,12 @@ def _with_later_deletions(planned: TableVersion, newest: TableVersion, group: Re
     kept, gone, num_rows = [], [], 0
     same_indices = _index_ids(planned) == _index_ids(newest)
     for old in group.old_fragments:
-        deleted, now = deletions.read(planned, old) or deletions.EMPTY, newest.manifest.fragments.by_id(old.id)
+        now = newest.manifest.fragments.by_id(old.id)
+        if now == old and same_indices:  # needs no deletion file, each of which would cost a request
+            kept.append(old)
+            num_rows += num_live_rows(planned, old)
+            continue
+        deleted = deletions.read(planned, old) or deletions.EMPTY
         live = deleted.live_offsets(physical_rows(planned, old))
         positions = np.arange(len(live))
         if now is not None:
@@ -423,7 +430,7 @@ def _with_later_deletions(planned: TableVersion, newest: TableVersion, group: Re
             kept.append(now)
         gone.append(positions + num_rows)
         num_rows += len(live)
-    positions, start, new = np.concatenate(gone), 0, []
+    positions, start, new = np.concatenate(gone) if gone else np.arange(0), 0, []
     for fragment in group.new_fragments:
         end = start + (fragment.physical_rows or 0)
         rows = DeletionVector.of_ascending(positions[(positions >= start) & (positions < end)] - start)

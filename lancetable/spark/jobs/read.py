@@ -51,11 +51,15 @@ def plan_frame(
 ) -> Json:
     """Return the version, schema and tasks of a read: of `task_rows` rows, or as many as suit the `cores`.
 
-    With `other`, only fragments are read that this version of the table does not have, by `needs_row_ids` only those
-    with stable row ids.
+    With `other`, only fragments are read that this version of the table does not have.
 
     `without_nulls` are nullable columns in which files have no nulls. It is empty for a single task: with the union of
     `SparkTable.scan`, Spark would no longer see that all rows are in one partition.
+
+    Raises
+    ------
+    InvalidInputError
+        If row ids are needed, and those of the version are not stable.
     """
     version = dataset.table_version
     if needs_row_ids and not version.manifest.has_stable_row_ids:
