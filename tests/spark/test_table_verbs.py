@@ -50,8 +50,10 @@ def test_an_insert_into_a_branch_leaves_the_table_alone(spark: Any, tmp_path: Pa
     t = made(tmp_path / "t.lance", spark)
     t.branches.create("b")
     branch = SparkTable.for_path(spark, str(tmp_path / "t.lance"), branch="b")
-    branch.insert(spark.range(5).selectExpr("id", "2.0D AS v"))
+    begin = branch.dataset.version
+    branch.insert(spark.range(200, 205).selectExpr("id", "2.0D AS v"))
     assert (branch.count(), t.count()) == (105, 100)
+    assert [row["_change_type"] for row in branch.changes(begin, key="id").collect()] == ["insert"] * 5
 
 
 @pytest.mark.parametrize("run_on", ["client", "cluster"])
