@@ -1,7 +1,8 @@
 """`python -m lancetable.spark run pipelines.py:flights`: one run of a pipeline, for cron and similar schedulers.
 
-Prints each step. If a step fails, prints the error and exits with 1; the next run continues there. The session is
-created with `--master` and `--conf`, or is that of `spark-submit`.
+Prints each step. If a step fails, prints the cause as the last line and exits with 1; the next run continues there.
+With `--verbose`, the log of Spark and the traces of errors are printed too. The session is created with `--master` and
+`--conf`, or is that of `spark-submit`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ import argparse
 import importlib
 import runpy
 import sys
+import traceback
 from functools import partial
 from typing import Any
 
-from lancetable.errors import LanceError
+from pyspark.sql import SparkSession
+
+from lancetable.errors import InvalidInputError
+from lancetable.spark.failures import cause_of, named_failures
 from lancetable.spark.pipeline import Pipeline
 
 
@@ -30,33 +35,58 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help="accept the table as it is where it does not fit the checkpoint, for instance after a restore",
     )
+    run.add_argument("--verbose", action="store_true", help="print the log of Spark and the traces of errors")
     given = parser.parse_args(arguments)
+    try:
+        _run(given)
+    except Exception as error:
+        if given.verbose:
+            traceback.print_exc()
+        sys.stderr.write(f"{cause_of(error)}\n")
+        return 1
+    return 0
+
+
+def _run(given: argparse.Namespace) -> None:
     pipeline = _load_pipeline(given.pipeline)
-
-    from pyspark.sql import SparkSession
-
     builder = SparkSession.builder.appName(f"lancetable {pipeline.name}")
+    if not given.verbose:
+        builder = builder.config("spark.log.level", "FATAL")  # Spark logs the trace of each error
     if given.master:
         builder = builder.master(given.master)
     for setting in given.conf:
         name, _, value = setting.partition("=")
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with named_failures(pipeline.name):
+        spark = builder.getOrCreate()
     try:
         pipeline.run(spark, partial(print, flush=True), continue_from_checkpoint=given.continue_from_checkpoint)
-    except LanceError as error:
-        sys.stderr.write(f"{pipeline.name}: {type(error).__name__}: {error}\n")
-        return 1
     finally:
         spark.stop()
-    return 0
 
 
 def _load_pipeline(reference: str) -> Pipeline:
+    """Return the pipeline of a file or module.
+
+    Raises
+    ------
+    InvalidInputError
+        If the file cannot be run, with the line that fails.
+    SystemExit
+        If there is no such pipeline.
+    """
     module, _, name = reference.rpartition(":")
     if not module or not name:
         raise SystemExit(f"a pipeline is named by file.py:name or package.module:name, not {reference!r}")
-    names: dict[str, Any] = runpy.run_path(module) if module.endswith(".py") else vars(importlib.import_module(module))
+    is_file = module.endswith(".py")
+    try:
+        names: dict[str, Any] = runpy.run_path(module) if is_file else vars(importlib.import_module(module))
+    except Exception as error:
+        path = module if is_file else module.replace(".", "/")
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if path in frame.filename]
+        line = error.lineno if isinstance(error, SyntaxError) else next(iter(lines), None)
+        place = module if line is None else f"{module}, line {line}"
+        raise InvalidInputError(f"{place}: {cause_of(error)}") from error
     pipeline = names.get(name)
     if not isinstance(pipeline, Pipeline):
         raise SystemExit(f"{module} has no pipeline {name!r}")
