@@ -52,7 +52,8 @@ def cause_of(error: Exception) -> str:
     if isinstance(error, LanceError):
         return text
     if not isinstance(error, PySparkException):
-        text = f"{type(error).__name__}: {text}"
+        java = re.match(r"An error occurred while calling \S+\n: (.*)", text)  # of Py4J
+        text = java[1] if java else f"{type(error).__name__}: {text}"
     raised = re.findall(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(.+)", text)
     first = raised[-1] if raised else text.rpartition("terminated with exception: ")[2].strip().partition("\n")[0]
     return re.sub(r"^lancetable\.errors\.\w+: | SQLSTATE: \w+;?$", "", first)
