@@ -73,7 +73,7 @@ def _load_pipeline(reference: str) -> Pipeline:
     InvalidInputError
         If the file cannot be run, with the line that fails.
     SystemExit
-        If there is no such pipeline.
+        If the reference or the name is unknown.
     """
     module, _, name = reference.rpartition(":")
     if not module or not name:

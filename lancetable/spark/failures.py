@@ -1,7 +1,7 @@
 """Errors of a run in one line: the pipeline, the batch, the cause, and the files of the batch.
 
-A function of `foreachBatch` runs in a process of Spark, which returns its error as text: inside of an error of the
-stream, with traces of Python and of Java. So an error gets its name where it is raised, and is found in the text by it.
+Spark wraps an error of a `foreachBatch` function in an error of the stream, whose message has the traces of Python and
+Java. On Connect nothing else is left of it. So an error gets its name where it is raised, and is found by it.
 """
 
 from __future__ import annotations

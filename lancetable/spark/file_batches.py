@@ -28,8 +28,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from lancetable.errors import InvalidInputError, InvalidOperationError, LanceError
 from lancetable.spark.checkpoint import literal_path
-from lancetable.spark.pipeline_sources import Files
-from lancetable.spark.rejects import FILE
+from lancetable.spark.pipeline_sources import FILE, Files
 from lancetable.spark.sql import quote_name
 
 _CORRUPT, _TEXTS = "_lancetable_corrupt_record", "_lancetable_texts"
@@ -42,15 +41,15 @@ class FileBatch:
     """The rows of a batch of files, and the numbers of records and of values by column that do not parse.
 
     `rows` is None if all files are empty and no schema is given. They are persisted if `is_persisted`. `rejected` are
-    the records that do not parse, if they are rejected, as in `Rejects.removed`. `paths` are the files, and `origins`
-    is the file of each column that is read by its header.
+    the records that do not parse, if they are rejected, in frames of `file`, `row` and `reason`. `paths` are the files,
+    and `origins` is the file of each column that is read by its header.
     """
 
     rows: DataFrame | None
     rows_unparsed: int = 0
     unparsed: dict[str, int] = field(default_factory=dict)
     is_persisted: bool = False
-    rejected: DataFrame | None = None
+    rejected: Sequence[DataFrame] = ()
     paths: Sequence[str] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
 
@@ -170,9 +169,8 @@ def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Seq
                     values += Counter({name: number for name, number in zip(problems, row, strict=True) if number})
                 _check_unparsed(source, total, values, broken.select(text), paths)
                 if rejects:
-                    reason = F.coalesce(
-                        F.nullif(F.concat_ws("; ", *problems.values()), F.lit("")), F.lit("the record does not parse")
-                    )
+                    of_values = F.nullif(F.concat_ws("; ", *problems.values()), F.lit(""))
+                    reason = F.coalesce(of_values, F.lit("the record does not parse"))
                     rejected.append(broken.select(F.col(FILE).alias("file"), text.alias("row"), reason.alias("reason")))
             if rejects or source.option("mode").upper() == "DROPMALFORMED":
                 records = records.where(text.isNull())
@@ -182,15 +180,8 @@ def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Seq
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
     by_header = source.has_header or len(paths) == 1
     origins = {name: part.path for part in reversed(parts) for name in part.wanted} if by_header else {}
-    return FileBatch(
-        rows,
-        total,
-        dict(values),
-        is_persisted=all(part.is_parsed for part in parts),
-        rejected=reduce(DataFrame.union, rejected) if rejected else None,
-        paths=paths,
-        origins=origins,
-    )
+    is_persisted = all(part.is_parsed for part in parts)
+    return FileBatch(rows, total, dict(values), is_persisted, rejected, paths, origins)
 
 
 def _check_unparsed(source: Files, total: int, values: Counter[str], texts: DataFrame, paths: Sequence[str]) -> None:

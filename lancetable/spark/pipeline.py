@@ -44,20 +44,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 
 from lancetable.dataset import dataset, write_dataset
-from lancetable.errors import (
-    AlreadyExistsError,
-    DatasetNotFoundError,
-    InvalidInputError,
-    InvalidOperationError,
-    LanceError,
-)
+from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, InvalidOperationError
 from lancetable.ops.change.batch_history import follows
 from lancetable.spark.checkpoint import accept_table, out_of_step, read_checkpoint
 from lancetable.spark.failures import named_failures
 from lancetable.spark.file_batches import FileBatch, InferredSchema, open_batch
 from lancetable.spark.merge.null_keys import NullKeys, check_null_keys
-from lancetable.spark.pipeline_sources import Files, Query, Source, Stream
-from lancetable.spark.rejects import FILE, Rejects
+from lancetable.spark.pipeline_sources import FILE, Files, Query, Source, Stream
+from lancetable.spark.rejects import Rejects
 from lancetable.spark.sql import quote_name
 from lancetable.spark.table import SparkTable
 from lancetable.spark.upsert import UpsertResult, upsert
@@ -331,7 +325,7 @@ class Pipeline:
             try:
                 with steps.step("upsert", number) as step:
                     self._merge_batch(step, frame, number, run)
-            except LanceError as error:
+            except Exception as error:
                 run.failure = error
                 raise
 
@@ -411,10 +405,8 @@ class Pipeline:
             if self.rejects is not None:
                 rejects = Rejects(self.rejects, self.name, txn, self.max_reject_share, self.storage_options)
                 required = keys if self.null_keys == "refuse" else []
-                unparsed = None if batch.rejected is None else (batch.rejected, batch.rows_unparsed)
-                removed = rejects.removed(rows, schema, required, unparsed, persist=persist)
-                rows, rejected = stack.enter_context(removed)
-                persist = False
+                removed = rejects.removed(batch, rows, schema, required, persist=persist)
+                (rows, rejected), persist = stack.enter_context(removed), False
             result = upsert(
                 step.table,
                 rows,
@@ -465,7 +457,7 @@ class _StreamRun:
     stream_id: str | None
     creates_after: int | None = None
     inferred: InferredSchema = field(default_factory=InferredSchema)
-    failure: LanceError | None = None
+    failure: Exception | None = None
 
 
 @dataclass

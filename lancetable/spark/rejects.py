@@ -1,4 +1,4 @@
-"""Rejected rows of a pipeline: a table of the rows that cannot be merged, each with its file, its text and the reason.
+"""Rejected rows of a pipeline: a table of the rows that cannot be merged, each with its file and the reason.
 
     records that do not parse ──────────────────────────────┐
     rows of `clean` ─► null keys, casts ─► casts of Arrow ──┴─► rejects, under the number of the batch
@@ -25,13 +25,14 @@ from pyspark.sql.types import StringType, StructField, StructType
 from lancetable.commit.idempotency import is_done
 from lancetable.errors import DatasetNotFoundError, InvalidOperationError, LanceError
 from lancetable.spark.casts import cast_problems, cast_source
+from lancetable.spark.file_batches import FileBatch
+from lancetable.spark.pipeline_sources import FILE
 from lancetable.spark.runner import init_worker
 from lancetable.spark.sql import quote_name
 from lancetable.spark.table import SparkTable
 from lancetable.spark.types import convert_batch, spark_schema, wire_schema
 from lancetable.spark.write_table import write_table
 
-FILE = "_lancetable_file"
 _REASON = "_lancetable_reason"
 _SHOWN_ROWS, _SHOWN_CHARACTERS = 3, 200
 _JSON = {
@@ -53,26 +54,20 @@ class Rejects:
 
     @contextmanager
     def removed(
-        self,
-        rows: DataFrame,
-        schema: pa.Schema,
-        required: Sequence[str],
-        unparsed: tuple[DataFrame, int] | None,
-        *,
-        persist: bool,
+        self, batch: FileBatch, rows: DataFrame, schema: pa.Schema, required: Sequence[str], *, persist: bool
     ) -> Iterator[tuple[DataFrame, int]]:
         """Write the rejects of a batch; yield the other rows, in the types of the table, and the number of rejects.
 
         Parameters
         ----------
+        batch
+            The batch, with the records that do not parse.
         rows
-            The rows of the batch, with the column `FILE` if the files are known.
+            The other rows, as `clean` returns them, with the column `FILE` if the files are known.
         schema
             The fields of the table that the rows have.
         required
             Columns in which a row must have a value, besides those that are not nullable.
-        unparsed
-            Records that do not parse, as columns `file`, `row` and `reason`, and their number.
         persist
             Whether to persist the rows within the context.
 
@@ -95,7 +90,7 @@ class Rejects:
             if persist:
                 stack.callback(checked.persist().unpersist)
             total, count = checked.agg(F.count(F.lit(1)), F.count(_REASON)).collect()[0]
-            rejected = [_rejected(checked, names)]
+            rejected = [*batch.rejected, _rejected(checked, names)]
             good = cast_source(checked.where(F.col(_REASON).isNull()), schema, keep=[FILE])
             if wire_schema(spark_schema(schema)) != schema:  # tasks cast once more, as arrays to vectors
                 with_reason = StructType([*good.schema.fields, StructField(_REASON, StringType())])
@@ -104,11 +99,8 @@ class Rejects:
                 count += checked.agg(F.count(_REASON)).collect()[0][0]
                 rejected.append(_rejected(checked, names))
                 good = checked.where(F.col(_REASON).isNull())
-            if unparsed is not None:
-                rejected.append(unparsed[0])
-                total, count = total + unparsed[1], count + unparsed[1]
-            found = reduce(DataFrame.union, rejected)
-            self._check_share(found, count, total)
+            found, count = reduce(DataFrame.union, rejected), count + batch.rows_unparsed
+            self._check_share(found, count, total + batch.rows_unparsed)
             self._write(found, count)
             yield good.select([quote_name(name) for name in schema.names]), count
 
@@ -140,7 +132,7 @@ class Rejects:
             if self.txn is None:
                 found = found.join(table.to_df(["pipeline", "row"]), ["pipeline", "row"], "left_anti")
                 found = found.select(*columns, "file", "row", "reason")
-                count = found.count()
+                count = count and found.count()
             elif is_done(table.dataset.config(), self.txn):
                 quoted = str(app).replace("'", "''")
                 table.delete(f"stream = '{quoted}' AND batch = {number}")

@@ -1,4 +1,4 @@
-"""SQL text: names of columns, and expressions that the library evaluates."""
+"""Names of columns, and expressions, in SQL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def quote_name(name: str) -> str:
 
 
 def check_sql_text(**arguments: object) -> None:
-    """Check arguments by name, which are SQL text or None.
+    """Check arguments by name, which are SQL or None.
 
     Raises
     ------

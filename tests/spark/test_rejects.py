@@ -190,7 +190,7 @@ def test_null_keys_of_a_stream_are_rejected_unless_they_are_dropped(spark: Any, 
 
 def test_a_share_needs_a_table_of_rejects(tmp_path: Path) -> None:
     for more in ({"rejects": None, "max_reject_share": 0.1}, {"max_reject_share": 2.0}):
-        with pytest.raises(InvalidInputError, match="max_reject_share=.* is a share from 0 to 1"):
+        with pytest.raises(InvalidInputError, match=r"max_reject_share=.* is a share from 0 to 1"):
             flow(tmp_path, Files(str(tmp_path / "landing")), **more)
-    with pytest.raises(InvalidInputError, match="is below .* whose files are read as data"):
+    with pytest.raises(InvalidInputError, match=r"is below .* whose files are read as data"):
         flow(tmp_path, Files(str(tmp_path)))

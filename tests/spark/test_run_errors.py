@@ -50,8 +50,8 @@ def test_an_unknown_column_is_named_with_its_file(spark: Any, tmp_path: Path, la
     (landing / "b.csv").write_text("id,note\n2,x\n")
     error = failure(spark, flow(tmp_path))
     assert str(error) == (
-        f"orders failed in batch 0: column 'note' of file:{landing}/b.csv is not in the table {tmp_path}/t.lance; it has"
-        " id: add the column to the table, or leave it out of the source"
+        f"orders failed in batch 0: column 'note' of file:{landing}/b.csv is not in the table {tmp_path}/t.lance;"
+        " it has id: add the column to the table, or leave it out of the source"
     )
     assert type(error) is SchemaMismatchError and error.column == "note"
     assert isinstance(error.__cause__, SchemaMismatchError) and "JVM" not in "".join(traceback.format_exception(error))
@@ -88,9 +88,9 @@ def test_errors_outside_of_batches_name_the_step_or_the_run(spark: Any, tmp_path
 def test_the_text_of_an_error_in_another_process_contains_the_cause() -> None:
     text = (
         "[STREAM_FAILED] Query [id = 1] terminated with exception: [FOREACH_BATCH_USER_FUNCTION_ERROR] Reason: Found"
-        " error\nTraceback (most recent call last):\n  File 'a.py', line 1, in f\n    1 / 0\nZeroDivisionError: x\n\nThe"
-        " above exception was the direct cause of the following exception:\n\nTraceback (most recent call last):\n  File"
-        " 'b.py', line 2\nlancetable.errors.LanceError: orders failed in batch 3: ZeroDivisionError: x\n\n\tat"
+        " error\nTraceback (most recent call last):\n  File 'a.py', line 1, in f\n    1 / 0\nZeroDivisionError: x\n\n"
+        "The above exception was the direct cause of the following exception:\n\nTraceback (most recent call last):\n"
+        "  File 'b.py', line 2\nlancetable.errors.LanceError: orders failed in batch 3: ZeroDivisionError: x\n\n\tat"
         " org.apache.spark.Java\nSQLSTATE: 39000"
     )
     assert cause_of(PySparkException(text)) == "orders failed in batch 3: ZeroDivisionError: x"
