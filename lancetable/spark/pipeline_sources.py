@@ -36,7 +36,8 @@ class Files:
         (`day=2024-01-01`). Partition folders become columns in both cases.
     max_unparsed
         The greatest number of records of a batch with values that do not parse. By default any number: the values
-        become null and are counted by column, see `Step.unparsed`. Only CSV, JSON and XML have such values.
+        become null and are counted by column, see `Step.unparsed`; with `rejects` of the pipeline, the records are
+        rejected. Only CSV, JSON and XML have such values.
 
     Notes
     -----
