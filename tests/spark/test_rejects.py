@@ -125,8 +125,8 @@ def test_more_rejects_than_allowed_stop_the_run(spark: Any, tmp_path: Path, land
     (landing / "a.csv").write_text("id,v,note\n1,2,a\n2,x,b\n,3,c\n")
     source = Files(str(landing), "csv", SCHEMA, CSV)
     message = (
-        r"orders failed in batch 0: 2 of 3 rows are rejected, more than max_reject_share=0\.5, for example '\{.*' of"
-        r" .*a\.csv \(id is null\), '2,x,b' of .*a\.csv \(v is not bigint: x\)\. Nothing of the batch is merged"
+        r"orders failed in batch 0: 2 of 3 rows are rejected, more than max_reject_share=0\.5, for example '2,x,b' of"
+        r" .*a\.csv \(v is not bigint: x\), '\{.*' of .*a\.csv \(id is null\)\. Nothing of the batch is merged"
     )
     with pytest.raises(InvalidOperationError, match=message):
         run(spark, flow(tmp_path, source, max_reject_share=0.5))
