@@ -44,7 +44,9 @@ follow = Pipeline(
     rejects=f"{base}/rejects.lance",
 )
 for number in range(3):
-    write_table(spark.range(number * 5, number * 5 + 10).selectExpr("id", f"{number} AS n"), source, "append")
+    write_table(
+        spark.range(number * 5, number * 5 + 10).selectExpr("nullif(id, -1) AS id", f"{number} AS n"), source, "append"
+    )
     follow.run(spark)
 seen = lancetable.dataset(f"{base}/copy.lance").to_table()
 assert dict(zip(seen["id"].to_pylist(), seen["n"].to_pylist())) == {i: min(i // 5, 2) for i in range(20)}, seen
