@@ -6,6 +6,8 @@ or a time that the cast would round, since the row would then be stored with ano
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
@@ -18,8 +20,10 @@ from lancetable.spark.types import spark_schema, wire_schema
 _INFINITY = float("inf")
 
 
-def cast_source(source: DataFrame, schema: pa.Schema) -> DataFrame:
+def cast_source(source: DataFrame, schema: pa.Schema, keep: Sequence[str] = ()) -> DataFrame:
     """Return the columns of `schema` in the types in which Spark reads the table; the source itself if it has them.
+
+    Columns of the source in `keep` follow as they are.
 
     Raises SchemaMismatchError for a nested field that the table does not have.
     """
@@ -31,7 +35,16 @@ def cast_source(source: DataFrame, schema: pa.Schema) -> DataFrame:
     columns = [
         _cast(F.col(quote_name(name)), given[name], wanted[name].dataType, name).alias(name) for name in wanted.names
     ]
-    return source.select(*columns)
+    return source.select(*columns, *keep)
+
+
+def cast_problems(source: DataFrame, schema: pa.Schema) -> list[Column]:
+    """Return for each column of `schema` why `cast_source` cannot cast a row's value, null if it can."""
+    given = {field.name: field.dataType for field in source.schema.fields}
+    return [
+        _problem(F.col(quote_name(field.name)), given[field.name], field.dataType, field.name)
+        for field in spark_schema(schema).fields
+    ]
 
 
 def _cast(column: Column, given: st.DataType, wanted: st.DataType, path: str) -> Column:
@@ -50,9 +63,34 @@ def _cast(column: Column, given: st.DataType, wanted: st.DataType, path: str) ->
     nested = (st.ArrayType, st.MapType, st.StructType)
     if isinstance(given, nested) or isinstance(wanted, nested):
         return column.cast(wanted)  # Spark refuses it
-    cast = column.try_cast(wanted)
-    message = F.concat(F.lit(f"{path} cannot become {wanted.simpleString()}: "), column.cast("string"))
-    return F.when(column.isNull() | _is_same(column, cast, given, wanted), cast).otherwise(F.raise_error(message))
+    problem = _problem(column, given, wanted, path)
+    return F.when(problem.isNull(), column.try_cast(wanted)).otherwise(F.raise_error(problem))
+
+
+def _problem(column: Column, given: st.DataType, wanted: st.DataType, path: str) -> Column:
+    """Return why a value cannot become one of another type, null if it can; of nested types for the first value."""
+    if given.simpleString() == wanted.simpleString():
+        return F.lit(None).cast("string")
+    if isinstance(given, st.StructType) and isinstance(wanted, st.StructType):
+        found = [
+            _problem(column.getField(each.name), each.dataType, wanted[each.name].dataType, f"{path}.{each.name}")
+            for each in given.fields
+            if each.name in wanted.names
+        ]
+        return F.coalesce(*found, F.lit(None).cast("string"))
+    if isinstance(given, st.ArrayType) and isinstance(wanted, st.ArrayType):
+        items, element = given.elementType, wanted.elementType
+        problems = F.transform(column, lambda item: _problem(item, items, element, f"{path}.item"))
+    elif isinstance(given, st.MapType) and isinstance(wanted, st.MapType):
+        keys, values = (given.keyType, wanted.keyType), (given.valueType, wanted.valueType)
+        of_keys = F.transform(F.map_keys(column), lambda key: _problem(key, *keys, f"{path}.key"))
+        of_values = F.transform(F.map_values(column), lambda value: _problem(value, *values, f"{path}.value"))
+        problems = F.concat(of_keys, of_values)
+    else:
+        message = F.concat(F.lit(f"{path} cannot become {wanted.simpleString()}: "), column.cast("string"))
+        fits = column.isNull() | _is_same(column, column.try_cast(wanted), given, wanted)
+        return F.when(fits, None).otherwise(message)
+    return F.get(F.filter(problems, lambda problem: problem.isNotNull()), F.lit(0))
 
 
 def _cast_struct(column: Column, given: st.StructType, wanted: st.StructType, path: str) -> Column:

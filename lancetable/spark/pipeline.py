@@ -39,6 +39,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 
@@ -46,9 +47,11 @@ from lancetable.dataset import dataset, write_dataset
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, InvalidOperationError
 from lancetable.ops.change.batch_history import follows
 from lancetable.spark.checkpoint import accept_table, out_of_step, read_checkpoint
+from lancetable.spark.failures import named_failures
 from lancetable.spark.file_batches import FileBatch, InferredSchema, open_batch
 from lancetable.spark.merge.null_keys import NullKeys, check_null_keys
-from lancetable.spark.pipeline_sources import Files, Query, Source, Stream
+from lancetable.spark.pipeline_sources import FILE, Files, Query, Source, Stream
+from lancetable.spark.rejects import Rejects
 from lancetable.spark.sql import quote_name
 from lancetable.spark.table import SparkTable
 from lancetable.spark.upsert import UpsertResult, upsert
@@ -79,7 +82,8 @@ class Step:
     step
         "upsert", "compact" or "vacuum".
     rows_read
-        Rows of the batch, as `clean` returns them. The seven numbers that follow add up to it.
+        Rows of the batch, as `clean` returns them, and records that are rejected before. The seven numbers that follow
+        and `rows_rejected` add up to it.
     rows_inserted, rows_updated
         Rows that were written.
     rows_unchanged
@@ -93,14 +97,17 @@ class Step:
     rows_without_order
         Rows whose `newest_by` is null while that of the stored row is not.
     rows_unparsed, unparsed
-        Records of the files with values that do not parse, and the number of such values by column. They became null.
-        A record that is broken as a whole, such as a line with too few columns, is not counted by column.
+        Records of the files with values that do not parse, and the number of such values by column. They became null,
+        or with `rejects` the records were rejected. A record that is broken as a whole, such as a line with too few
+        columns, is not counted by column.
     repeated
         Whether the batch had been merged before by a run that was stopped. It is not read again, and the numbers are 0.
     files_read, bytes_read
         Files of the source that have records, and their length.
     files_removed, files_added
         Data files and deletion files that a compaction replaced, and data files that a vacuum removed.
+    rows_rejected
+        Rows that were written to the table of rejects.
     """
 
     run: str
@@ -129,6 +136,7 @@ class Step:
     bytes_read: int = 0
     files_removed: int = 0
     files_added: int = 0
+    rows_rejected: int = 0
 
     def __str__(self) -> str:
         done = {
@@ -149,6 +157,7 @@ class Step:
             "superseded in the batch": self.rows_superseded,
             "older than the stored row": self.rows_older,
             "without order value": self.rows_without_order,
+            "rejected": self.rows_rejected,
         }
         parts += [f"{rows:,} {name}" for name, rows in others.items() if rows]
         if self.rows_unparsed:
@@ -241,7 +250,8 @@ class Pipeline:
         See `upsert`. The cursor by default for a `Query`.
     null_keys : {"refuse", "drop", "keep"}
         What to do with rows that have a null in a key column, see `upsert`. "keep" makes the pipeline not repeatable:
-        such rows are inserted again each time they are read.
+        such rows are inserted again each time they are read. With `rejects`, "refuse" rejects the rows instead of
+        raising.
     compact : mapping or None
         Options of `SparkTable.compact`; None for never.
     keep_days : float or None
@@ -249,7 +259,18 @@ class Pipeline:
     vector_columns, storage_options
         Vector columns of a new table; options of the store.
     metrics : str, optional
-        Address of a table to which each step is added, as a row of `METRICS_SCHEMA`.
+        Address of a table to which each step is added, as a row of `METRICS_SCHEMA`. A failure to do so is logged as a
+        warning.
+    rejects : str, optional
+        Address of a table of the rows that cannot be merged, while the others of the batch are: records that do not
+        parse, rows with a null in their key or in another required column, and values that do not fit the type of
+        their column. It has the columns `pipeline`, `stream`, `batch` and `time`, the `file` if it is known, the `row`
+        (the record as it was read, otherwise the row after `clean` as JSON), and the `reason`. Each row is in the table
+        once when its batch is merged. Of files, `clean` gets the column `_lancetable_file` too; if it leaves the column
+        out, the files of rejected rows are known only for records that do not parse.
+    max_reject_share : float, optional
+        The greatest share of rejected rows, from 0 to 1. A batch with more stops the run: none of its rows are merged
+        or written to `rejects`.
     """
 
     name: str
@@ -265,6 +286,8 @@ class Pipeline:
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     metrics: str | None = None
     null_keys: NullKeys = "refuse"
+    rejects: str | None = None
+    max_reject_share: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, Query) and self.checkpoint is None:
@@ -272,12 +295,17 @@ class Pipeline:
                 f"pipeline {self.name!r} reads files or a stream: pass checkpoint, a directory in which Spark records"
                 " what was read"
             )
-        for address in (self.checkpoint, self.table, self.metrics):
+        for address in (self.checkpoint, self.table, self.metrics, self.rejects):
             if isinstance(self.source, Files) and address is not None and _is_below(address, self.source.path):
                 raise InvalidInputError(
                     f"{address} is below {self.source.path}, whose files are read as data: choose a place outside of it"
                 )
         check_null_keys(self.null_keys)
+        if self.max_reject_share is not None and (self.rejects is None or not 0 <= self.max_reject_share <= 1):
+            raise InvalidInputError(
+                f"max_reject_share={self.max_reject_share} is a share from 0 to 1 of the rows that go to the table"
+                " `rejects`: pass both"
+            )
 
     def run(
         self,
@@ -311,15 +339,23 @@ class Pipeline:
         ------
         InvalidOperationError
             If table and checkpoint are out of step: the table was removed, moved, replaced, restored or overwritten
-            since the last batch, or the checkpoint was. Also for null keys, see `null_keys`.
-        Exception
-            Whatever Spark or the table raise. What was committed until then stays, and the next run continues there.
+            since the last batch, or the checkpoint was. Also for null keys, see `null_keys`, and for more rejects than
+            `max_reject_share`.
+        LanceError
+            For any failure, with a message of the form "orders failed in batch 3: cause", and the error of Spark or of
+            `clean` as its cause. What was committed until then stays, and the next run continues there.
         """
         steps = _Steps(self, str(uuid.uuid4()), progress)
+        with named_failures(self.name):
+            return self._run(spark, steps, continue_from_checkpoint, stop)
+
+    def _run(
+        self, spark: SparkSession, steps: _Steps, accepts_table: bool, stop: Callable[[], bool]
+    ) -> list[Step]:
         if isinstance(self.source, Query):
             self._run_query(spark, self.source, steps)
         else:
-            self._run_stream(spark, self.source, steps, continue_from_checkpoint, stop)
+            self._run_stream(spark, self.source, steps, accepts_table, stop)
         table = self._existing(spark)
         if table is None or stop():
             return steps.done  # no batch so far, or no more steps
@@ -342,7 +378,7 @@ class Pipeline:
             rows = source.read(spark, since)
             rows = rows if self.clean is None else self.clean(rows)
             step.table = self._created(rows) if table is None else table
-            self._upsert(step, rows, None)
+            self._upsert(step, FileBatch(rows), rows, None)
 
     def _run_stream(
         self,
@@ -370,18 +406,24 @@ class Pipeline:
         def merge(frame: DataFrame, number: int) -> None:
             if stop():
                 raise _StopRequestedError  # Spark records a batch as complete if its function returns
-            with steps.step("upsert", number) as step:
-                self._merge_batch(step, frame, number, run)
+            try:
+                with steps.step("upsert", number) as step:
+                    self._merge_batch(step, frame, number, run)
+            except Exception as error:
+                run.failure = error
+                raise
 
         stream = source.stream(spark) if isinstance(source, Files) else source.read(spark)
         writer = stream.writeStream.foreachBatch(merge).option("checkpointLocation", path)
-        query = writer.trigger(availableNow=True).start()
         try:
-            query.awaitTermination()
-        except Exception as error:
+            writer.trigger(availableNow=True).start().awaitTermination()
+        except PySparkException as error:
             # Spark passes the message of an error of a batch, not its type.
-            if _StopRequestedError.__name__ not in str(error):
+            if _StopRequestedError.__name__ in str(error):
+                return
+            if run.failure is None:  # on Connect, or not of a batch
                 raise
+            raise run.failure  # noqa: B904  # has its cause
 
     def _merge_batch(self, step: _RunningStep, frame: DataFrame, number: int, run: _StreamRun) -> None:
         """Merge a batch of a stream, unless that was done before.
@@ -409,15 +451,16 @@ class Pipeline:
         with ExitStack() as stack:
             batch = FileBatch(frame)
             if isinstance(self.source, Files):
-                batch = stack.enter_context(open_batch(self.source, spark, frame, run.inferred))
+                rejects = self.rejects is not None
+                batch = stack.enter_context(open_batch(self.source, spark, frame, run.inferred, rejects=rejects))
+            step.files += batch.paths
             rows = self._rows(batch, step.table)
             if step.table is None:
                 step.table = self._created(rows)
                 accept_table(step.table.dataset, app, number - 1)
             step.counts.update(rows_unparsed=batch.rows_unparsed, unparsed=batch.unparsed)
             step.counts.update(files_read=batch.files_read, bytes_read=batch.bytes_read)
-            persist = not (batch.is_persisted and self.clean is None)
-            self._upsert(step, rows, (app, number), persist=persist)
+            self._upsert(step, batch, rows, (app, number))
 
     def _rows(self, batch: FileBatch, table: SparkTable | None) -> DataFrame:
         if batch.rows is not None:
@@ -437,29 +480,36 @@ class Pipeline:
     def _created(self, rows: DataFrame) -> SparkTable:
         """Create the table for rows of this schema, without rows."""
         vectors, storage = self.vector_columns, self.storage_options
-        write_table(rows.limit(0), self.table, "ignore", vector_columns=vectors, storage_options=storage)
+        write_table(rows.drop(FILE).limit(0), self.table, "ignore", vector_columns=vectors, storage_options=storage)
         return self._opened(rows.sparkSession)
 
-    def _upsert(
-        self, step: _RunningStep, rows: DataFrame, txn: tuple[str, int] | None, *, persist: bool = True
-    ) -> None:
+    def _upsert(self, step: _RunningStep, batch: FileBatch, rows: DataFrame, txn: tuple[str, int] | None) -> None:
         assert step.table is not None
         keys = [self.key] if isinstance(self.key, str) else list(self.key)
         cursor = self.source.cursor if isinstance(self.source, Query) else None
-        result = upsert(
-            step.table,
-            rows,
-            keys,
-            newest_by=self.newest_by or cursor,
-            null_keys=self.null_keys,
-            txn=txn,
-            consecutive=txn is not None,
-            persist=persist,
-        )
+        persist, rejected = not (batch.is_persisted and self.clean is None), 0
+        schema = step.table.source_schema([name for name in rows.columns if name != FILE], batch.origins)
+        with ExitStack() as stack:
+            if self.rejects is not None:
+                rejects = Rejects(self.rejects, self.name, txn, self.max_reject_share, self.storage_options)
+                required = keys if self.null_keys == "refuse" else []
+                removed = rejects.removed(batch, rows, schema, required, persist=persist)
+                (rows, rejected), persist = stack.enter_context(removed), False
+            result = upsert(
+                step.table,
+                rows,
+                keys,
+                newest_by=self.newest_by or cursor,
+                null_keys=self.null_keys,
+                txn=txn,
+                consecutive=txn is not None,
+                persist=persist,
+            )
         if result["repeated"]:  # by another run at the same time
             step.counts = {"repeated": True}
             return
         step.counts.update({metric: result[number] for metric, number in _UPSERT_METRICS.items()})  # type: ignore[literal-required]  # keys of an UpsertResult
+        step.counts.update(rows_read=step.counts["rows_read"] + rejected, rows_rejected=rejected)
 
     def _opened(self, spark: SparkSession) -> SparkTable:
         return SparkTable.for_path(spark, self.table, storage_options=self.storage_options)
@@ -493,18 +543,21 @@ class _StreamRun:
     """The state of a stream in one run.
 
     `stream_id` is None until Spark has written it. After batch `creates_after` a missing table may be created.
+    `failure` is the error of a batch, which Spark replaces by one of its own.
     """
 
     stream_id: str | None
     creates_after: int | None = None
     inferred: InferredSchema = field(default_factory=InferredSchema)
+    failure: Exception | None = None
 
 
 @dataclass
 class _RunningStep:
-    """A step that runs: its table, once there is one, and its counts as fields of `Step`."""
+    """A step that runs: its table, once there is one, its files, and its counts as fields of `Step`."""
 
     table: SparkTable | None
+    files: list[str] = field(default_factory=list)
     counts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -521,7 +574,9 @@ class _Steps:
         """Time a step, report it if it succeeds, and add it to the table of metrics."""
         started, start = Step(self._run, self._pipeline.name, name, batch), time.perf_counter()
         running = _RunningStep(table)
-        yield running
+        place = name if batch is None else f"batch {batch}"
+        with named_failures(self._pipeline.name, f" in {place}", running.files):
+            yield running
         assert running.table is not None, "a step that succeeds has a table"
         seconds, version = time.perf_counter() - start, running.table.dataset.version
         done = replace(started, **running.counts, seconds=seconds, version=version)
@@ -532,11 +587,14 @@ class _Steps:
             return
         row = pa.Table.from_pylist([{**asdict(done), "unparsed": json.dumps(done.unparsed)}], METRICS_SCHEMA)
         try:
-            write_dataset(row, uri, storage_options=storage_options)
-        except AlreadyExistsError:
-            # Tables of earlier releases have fewer columns.
-            metrics = dataset(uri, storage_options=storage_options)
-            write_dataset(row, metrics, mode="append", schema_mode="merge")
+            try:
+                write_dataset(row, uri, storage_options=storage_options)
+            except AlreadyExistsError:
+                # Tables of earlier releases have fewer columns.
+                metrics = dataset(uri, storage_options=storage_options)
+                write_dataset(row, metrics, mode="append", schema_mode="merge")
+        except Exception as error:  # of the library or of a store; the step is committed
+            logger.warning("%s: step not written to the metrics table %s: %s", self._pipeline.name, uri, error)
 
 
 def _is_below(address: str, folder: str) -> bool:

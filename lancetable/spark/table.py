@@ -43,6 +43,7 @@ from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.reader import scan_options, scan_slices
 from lancetable.spark.refs import SparkBranches, SparkTags
 from lancetable.spark.runner import Json, Runner, SparkRunner, init_worker, raise_failures
+from lancetable.spark.sql import check_sql_text
 from lancetable.spark.types import spark_schema, table_schema, wire_schema
 from lancetable.spark.write_table import write_table
 from lancetable.types import AlterColumn
@@ -423,6 +424,8 @@ class SparkTable:
 
         Raises
         ------
+        InvalidInputError
+            If the predicate is a Column of Spark.
         InvalidSqlError, ColumnNotFoundError
             If the predicate does not fit the table.
         RetryableCommitConflictError
@@ -432,6 +435,7 @@ class SparkTable:
         --------
         >>> table.delete("id < 10", txn=("daily clean", 7))  # doctest: +SKIP
         """
+        check_sql_text(predicate=predicate)
         return int(self._change(DeleteJob(self.options, txn, predicate))["rows"])
 
     def update(self, set: Mapping[str, str], where: str | None = None, *, txn: tuple[str, int] | None = None) -> int:
@@ -453,6 +457,8 @@ class SparkTable:
 
         Raises
         ------
+        InvalidInputError
+            If an expression or the predicate is a Column of Spark.
         InvalidSqlError, ColumnNotFoundError
             If an expression or the predicate does not fit the table.
         RetryableCommitConflictError
@@ -462,6 +468,7 @@ class SparkTable:
         --------
         >>> table.update(set={"v": "v + 1"}, where="id < 10")  # doctest: +SKIP
         """
+        check_sql_text(where=where, **{f"set[{name!r}]": value for name, value in set.items()})
         return int(self._change(UpdateJob(self.options, txn, dict(set), where))["rows"])
 
     def merge(self, source: DataFrame, on: str | Sequence[str], *, null_keys: NullKeys = "refuse") -> SparkMergeBuilder:
@@ -496,13 +503,15 @@ class SparkTable:
         keys = (on,) if isinstance(on, str) else tuple(on)
         return SparkMergeBuilder(self, source, keys, null_keys=null_keys)
 
-    def source_schema(self, names: Sequence[str]) -> pa.Schema:
+    def source_schema(self, names: Sequence[str], origins: Mapping[str, str] | None = None) -> pa.Schema:
         """Return the fields of the table that a source with these columns has, in the table's order.
 
         Parameters
         ----------
         names
             The columns of the source.
+        origins
+            The files of columns, for the message of an error.
 
         Returns
         -------
@@ -514,7 +523,7 @@ class SparkTable:
         SchemaMismatchError
             If the table does not have a column.
         """
-        return schema_from_string(self._call(_source_schema, names=list(names)))
+        return schema_from_string(self._call(_source_schema, names=list(names), origins=origins or {}))
 
     def add_columns(
         self,
@@ -831,8 +840,8 @@ def _answer(options: SourceOptions, function: Callable[..., Any], arguments: Map
     return {"value": asdict(value) if is_dataclass(value) and not isinstance(value, type) else value}
 
 
-def _source_schema(dataset: LanceDataset, names: list[str]) -> str:
-    return schema_to_string(incoming_schema(dataset.table_version, names))
+def _source_schema(dataset: LanceDataset, names: list[str], origins: Mapping[str, str]) -> str:
+    return schema_to_string(incoming_schema(dataset.table_version, names, origins))
 
 
 def _migrate(dataset: LanceDataset, data_storage_version: str) -> MigrationMetrics:

@@ -30,6 +30,7 @@ from lancetable.spark.merge.join_merge import JoinedMerge, KeyScan
 from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_problem
 from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json, SparkRunner, permanent_failure, succeeded
+from lancetable.spark.sql import check_sql_text
 from lancetable.spark.types import spark_schema
 
 if TYPE_CHECKING:
@@ -230,6 +231,7 @@ class SparkMergeBuilder:
         return result
 
     def _with(self, **changes: object) -> SparkMergeBuilder:
+        check_sql_text(**{name: value for name, value in changes.items() if "condition" in name})
         self._clauses = replace(self._clauses, **changes)  # type: ignore[arg-type]  # names and types are those above
         return self
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import ClassVar
 
 import pyarrow as pa
@@ -93,8 +94,10 @@ class MergeJob(RowsJob):
         return {"counts": asdict(counts_from_results(results)), "repeated": False}
 
 
-def incoming_schema(version: TableVersion, names: Sequence[str]) -> pa.Schema:
-    """Return the table's fields for the columns of a source, in the table's order.
+def incoming_schema(
+    version: TableVersion, names: Sequence[str], origins: Mapping[str, str] = MappingProxyType({})
+) -> pa.Schema:
+    """Return the table's fields for the columns of a source, in the table's order; `origins` are files of columns.
 
     Raises
     ------
@@ -105,7 +108,8 @@ def incoming_schema(version: TableVersion, names: Sequence[str]) -> pa.Schema:
     unknown = [name for name in names if name not in table.names]
     if unknown:
         raise SchemaMismatchError(
-            f"the source has a column {unknown[0]!r} that {version.uri} does not have; it has {', '.join(table.names)}",
+            f"column {unknown[0]!r} of {origins.get(unknown[0], 'the source')} is not in the table {version.uri}; it"
+            f" has {', '.join(table.names)}: add the column to the table, or leave it out of the source",
             column=unknown[0],
         )
     return pa.schema([field for field in table if field.name in names])

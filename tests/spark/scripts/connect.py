@@ -1,11 +1,13 @@
 """Everything through a Connect session, which starts a server of its own: connect.py DIRECTORY."""
 
 import sys
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import lancetable
+from lancetable.errors import LanceError
 from lancetable.spark import SparkTable, register, write_table
 from lancetable.spark.pipeline import Pipeline, Stream
 
@@ -39,14 +41,30 @@ follow = Pipeline(
     "id",
     checkpoint=f"{base}/checkpoint",
     metrics=f"{base}/metrics.lance",
+    rejects=f"{base}/rejects.lance",
 )
 for number in range(3):
-    write_table(spark.range(number * 5, number * 5 + 10).selectExpr("id", f"{number} AS n"), source, "append")
+    write_table(
+        spark.range(number * 5, number * 5 + 10).selectExpr("nullif(id, -1) AS id", f"{number} AS n"), source, "append"
+    )
     follow.run(spark)
 seen = lancetable.dataset(f"{base}/copy.lance").to_table()
 assert dict(zip(seen["id"].to_pylist(), seen["n"].to_pylist())) == {i: min(i // 5, 2) for i in range(20)}, seen
 assert seen.num_rows == 20
 noted = lancetable.dataset(f"{base}/metrics.lance").to_table()
 assert noted["rows_inserted"].to_pylist()[::3] == [10, 5, 5], noted["rows_inserted"]
+
+# Null keys are rejected, and the error of a batch is found in what the server reports.
+write_table(spark.range(1).selectExpr("bigint(NULL) AS id", "7 AS n"), source, "append")
+try:
+    replace(follow, clean=lambda frame: 1 / 0).run(spark)
+except LanceError as error:
+    assert str(error) == "follow failed in batch 3: ZeroDivisionError: division by zero", error
+else:
+    raise AssertionError("the run succeeded")
+follow.run(spark)
+rejected = lancetable.dataset(f"{base}/rejects.lance").to_table()
+assert rejected.select(["row", "reason"]).to_pylist() == [{"row": '{"id":null,"n":7}', "reason": "id is null"}]
+assert lancetable.dataset(f"{base}/copy.lance").count_rows() == 20
 spark.stop()
 print("all done")
