@@ -25,8 +25,8 @@ class LanceDataSource(DataSource):
     `timestampAsOf`, `branch`, `batch_size` (rows), `target_rows_per_task`, `target_bytes_per_task`, `storage.<key>`.
     Reading a stream, besides: `startingVersion` (a number or "latest"), `startingTimestamp`, `maxVersionsPerTrigger`,
     `skipChangeCommits`, `failOnDataLoss`.
-    Writing: `max_rows_per_file`, `data_storage_version`, `vector.<column>` (dimension), `create`, `txnAppId` with
-    `txnVersion`, `storage.<key>`.
+    Writing: `max_rows_per_file`, `data_storage_version`, `vector.<column>` (dimension), `create`, `mergeSchema`,
+    `txnAppId` with `txnVersion`, `storage.<key>`.
     Writing a stream, besides: `continueFromCheckpoint`, which accepts a table that does not record the batch before. It
     is meant for one run.
     """

@@ -49,6 +49,7 @@ from lancetable.spark.checkpoint import accept_table, out_of_step, read_checkpoi
 from lancetable.spark.file_batches import FileBatch, InferredSchema, open_batch
 from lancetable.spark.merge.null_keys import NullKeys, check_null_keys
 from lancetable.spark.pipeline_sources import Files, Query, Source, Stream
+from lancetable.spark.schema_evolution import Evolution, SchemaPolicy
 from lancetable.spark.sql import quote_name
 from lancetable.spark.table import SparkTable
 from lancetable.spark.upsert import UpsertResult, upsert
@@ -86,6 +87,8 @@ class Step:
         A record that is broken as a whole, such as a line with too few columns, is not counted by column.
     repeated
         Whether the batch had been merged before by a run that was stopped. It is not read again, and the numbers are 0.
+    schema_changes
+        The changes of the table's schema before the merge, in words.
     """
 
     run: str
@@ -110,6 +113,7 @@ class Step:
     rows_unparsed: int = 0
     unparsed: Mapping[str, int] = field(default_factory=dict)
     repeated: bool = False
+    schema_changes: Sequence[str] = ()
 
     def __str__(self) -> str:
         done = {
@@ -135,7 +139,7 @@ class Step:
         if self.rows_unparsed:
             values = ", ".join(f"{name}: {count:,}" for name, count in self.unparsed.items())
             parts.append(f"{self.rows_unparsed:,} records do not parse" + (f" ({values})" if values else ""))
-        return ", ".join(parts)
+        return ", ".join([*parts, *self.schema_changes])
 
 
 _METRIC_TYPES = {
@@ -146,9 +150,10 @@ _METRIC_TYPES = {
     "bool": pa.bool_(),
     "datetime": pa.timestamp("us", "UTC"),
     "Mapping[str, int]": pa.string(),
+    "Sequence[str]": pa.string(),
 }
 METRICS_SCHEMA = pa.schema([(column.name, _METRIC_TYPES[str(column.type)]) for column in fields(Step)])
-"""The columns of the table of metrics: one row for each step of a run. `unparsed` is a JSON object."""
+"""The columns of the table of metrics: one row for each step of a run. `unparsed` and `schema_changes` are JSON."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +179,8 @@ class Pipeline:
     null_keys : {"refuse", "drop", "keep"}
         What to do with rows that have a null in a key column, see `upsert`. "keep" makes the pipeline not repeatable:
         such rows are inserted again each time they are read.
+    schema : {"fixed", "add", "evolve"}
+        Whether columns are added to the table and its types become wider, see `upsert`.
     compact : mapping or None
         Options of `SparkTable.compact`; None for never.
     keep_days : float or None
@@ -197,6 +204,7 @@ class Pipeline:
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     metrics: str | None = None
     null_keys: NullKeys = "refuse"
+    schema: SchemaPolicy = "fixed"
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, Query) and self.checkpoint is None:
@@ -210,6 +218,7 @@ class Pipeline:
                     f"{address} is below {self.source.path}, whose files are read as data: choose a place outside of it"
                 )
         check_null_keys(self.null_keys)
+        Evolution(self.schema)  # raises for an unknown policy
 
     def run(
         self,
@@ -366,6 +375,7 @@ class Pipeline:
             txn=txn,
             consecutive=txn is not None,
             persist=persist,
+            schema=self.schema,
         )
         if result["repeated"]:  # by another run at the same time
             step.counts = {"repeated": True}
@@ -392,6 +402,7 @@ _UPSERT_METRICS = {
     "rows_superseded": "num_superseded_rows",
     "rows_older": "num_older_rows",
     "rows_without_order": "num_rows_without_order",
+    "schema_changes": "schema_changes",
 }
 
 
@@ -437,7 +448,8 @@ class _Steps:
         uri, storage_options = self._pipeline.metrics, dict(self._pipeline.storage_options or {}) or None
         if uri is None:
             return
-        row = pa.Table.from_pylist([{**asdict(done), "unparsed": json.dumps(done.unparsed)}], METRICS_SCHEMA)
+        values = {name: json.dumps(getattr(done, name)) for name in ("unparsed", "schema_changes")}
+        row = pa.Table.from_pylist([{**asdict(done), **values}], METRICS_SCHEMA)
         try:
             write_dataset(row, uri, storage_options=storage_options)
         except AlreadyExistsError:
