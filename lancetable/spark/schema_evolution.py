@@ -143,8 +143,10 @@ def fit_table(
         for step in (added, [change for change in changes if change.stored is not None]):
             newest = apply_changes(newest, step)
             for change in step:
-                verb = "added" if change.stored is None else f"widened from {spark_name(change.stored)}:"
-                done.append(f"{verb} {change.path} {spark_name(change.field.type)}")
+                kind = spark_name(change.field.type)
+                was = None if change.stored is None else spark_name(change.stored)
+                words = f"widened {change.path} from {was} to {kind}" if was else f"added {change.path} {kind}"
+                done.append(words)
                 logger.info("%s: %s", newest.uri, done[-1])
         return newest
 
@@ -165,7 +167,9 @@ def check_storable(schema: pa.Schema, file_version: FileVersion | None, cure: st
     except (InvalidSchemaError, UnsupportedFeatureError) as error:
         name = vars(error)["column"].partition(".")[0]
         if isinstance(error, InvalidSchemaError):
-            cure = f'rename it: .withColumnRenamed("{vars(error)["column"]}", ...)'
+            column = vars(error)["column"]
+            new_name = column.replace(".", "_").lstrip("_")
+            cure = f'rename it: .withColumnRenamed("{column}", "{new_name}")'
         elif file_version in (None, STABLE_VERSION):
             cure = f'leave it out: .drop("{name}")'
         raise type(error)(f"{error}; {cure}", **vars(error)) from error

@@ -60,7 +60,7 @@ class FragmentWriter:
         self._options, self._overwrite = options, overwrite
         self._pin: Pin | None = None
         self._schema = table_schema(schema, options.vector_dimensions)
-        call = 'pass option("mergeSchema", "true")'
+        call = 'pass option("mergeSchema", "true"), to write_table merge_schema=True'
         self._evolution = Evolution("evolve" if options.merge_schema else "fixed", call, call, arrow_casts=True)
         if overwrite and options.merge_schema:
             raise InvalidInputError("mergeSchema is for appends, and an overwrite replaces the schema: leave it out")
@@ -162,7 +162,8 @@ class LanceWriter(FragmentWriter, DataSourceArrowWriter):
         if options.create:
             raise AlreadyExistsError(f"create='true', and there is a table at {options.uri}", path=options.uri)
         self._skip = self._was_committed()
-        self._write_to(pin)
+        if not self._skip:
+            self._write_to(pin)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFragments:
         """Write the rows of one task; nothing if the change was committed before."""

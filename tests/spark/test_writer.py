@@ -187,7 +187,7 @@ UTC, NAIVE = pa.timestamp("us", "UTC"), pa.timestamp("us")
             pa.map_(pa.string(), XY),
             [("a", {"x": 1, "y": 2})],
             pa.map_(pa.string(), X),
-            "has no field 'c.value.y' .*drop",
+            "has no field 'c.entries.value.y' .*drop",
         ),
         (UTC, datetime(2026, 1, 1, tzinfo=timezone.utc), NAIVE, "time zone of the session"),
         (NAIVE, datetime(2026, 1, 1), UTC, "time zone of the session"),
