@@ -138,15 +138,17 @@ def fit_table(
         changes = plan_changes(table, frame, evolution, newest.uri)
         added = [change for change in changes if change.stored is None]
         migrate = f"migrate the table: SparkTable.for_path(spark, {newest.uri!r}).migrate()"
+        file_version = newest.manifest.file_version
         for change in added:
-            check_storable(pa.schema([change.column]), newest.manifest.file_version, migrate)
+            if file_version.is_legacy or (change.parents and file_version is not STABLE_VERSION):
+                problem = f"column {change.path!r} cannot be added to a table in data format {file_version}; {migrate}"
+                raise UnsupportedFeatureError(problem, feature="added fields", column=change.path)
+            check_storable(pa.schema([change.column]), file_version, migrate)
         for step in (added, [change for change in changes if change.stored is not None]):
             newest = apply_changes(newest, step)
             for change in step:
-                kind = spark_name(change.field.type)
-                was = None if change.stored is None else spark_name(change.stored)
-                words = f"widened {change.path} from {was} to {kind}" if was else f"added {change.path} {kind}"
-                done.append(words)
+                kind, was = spark_name(change.field.type), change.stored and spark_name(change.stored)
+                done.append(f"widened {change.path} from {was} to {kind}" if was else f"added {change.path} {kind}")
                 logger.info("%s: %s", newest.uri, done[-1])
         return newest
 
@@ -165,11 +167,9 @@ def check_storable(schema: pa.Schema, file_version: FileVersion | None, cure: st
     try:
         check_new_schema(schema, file_version or STABLE_VERSION)
     except (InvalidSchemaError, UnsupportedFeatureError) as error:
-        name = vars(error)["column"].partition(".")[0]
+        column = vars(error)["column"]
         if isinstance(error, InvalidSchemaError):
-            column = vars(error)["column"]
-            new_name = column.replace(".", "_").lstrip("_")
-            cure = f'rename it: .withColumnRenamed("{column}", "{new_name}")'
+            cure = f'rename it: .withColumnRenamed("{column}", "{column.replace(".", "_").lstrip("_")}")'
         elif file_version in (None, STABLE_VERSION):
-            cure = f'leave it out: .drop("{name}")'
+            cure = f'leave it out: .drop("{column.partition(".")[0]}")'
         raise type(error)(f"{error}; {cure}", **vars(error)) from error

@@ -345,7 +345,7 @@ def _extended(version: TableVersion, new: pa.Schema, *, nested: bool = False) ->
         if existing is not None and existing.name == name:
             if nested and existing.children:
                 continue
-            if existing.children and pa.types.is_nested(field.type):
+            if "struct" in existing.logical_type and pa.types.is_nested(field.type):
                 raise UnsupportedFeatureError(
                     f"Column {name} is a struct col, add sub column is not supported in Lance file version "
                     f"{version.manifest.file_version}",

@@ -105,8 +105,8 @@ def merge_schema(version: TableVersion, incoming: pa.Schema) -> tuple[TableVersi
             changes.append(found)
         elif found.stored is None or not represents(found.stored, found.field.type):
             raise SchemaMismatchError(
-                f"Append with different schema: `{found.path}` is {found.stored} in the table and {found.field.type} in"
-                " the data; neither type can represent all values of the other",
+                f"Append with different schema: `{found.path}` is {found.stored or 'absent'} in the table and"
+                f" {found.field.type} in the data; neither type can represent all values of the other",
                 column=found.path,
             )
     version = apply_changes(version, changes)
