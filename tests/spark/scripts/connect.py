@@ -30,6 +30,11 @@ assert t.history().count() >= 6 and t.fragments().count() == 1
 seen = lancetable.dataset(path).to_table()
 assert sorted(seen["id"].to_pylist()) == sorted(seen["n"].to_pylist()) == list(range(100, 1100))
 
+wider = spark.range(1).selectExpr("id", "double(0.5) AS v", "'x' AS note")
+t.merge(wider, "id").with_schema_evolution().when_not_matched_insert_all().execute()
+seen = lancetable.dataset(path).to_table(filter="note = 'x' OR id = 200")
+assert seen.to_pydict() == {"id": [200, 0], "v": [200.0, 0.5], "n": [200, None], "note": [None, "x"]}, seen
+
 # Upserts out of a stream: what foreachBatch runs, runs in a process of the server.
 source = f"{base}/source.lance"
 follow = Pipeline(
@@ -39,14 +44,18 @@ follow = Pipeline(
     "id",
     checkpoint=f"{base}/checkpoint",
     metrics=f"{base}/metrics.lance",
+    schema="add",
 )
 for number in range(3):
-    write_table(spark.range(number * 5, number * 5 + 10).selectExpr("id", f"{number} AS n"), source, "append")
+    columns = ["id", f"{number} AS n"] + ["'x' AS note"] * (number == 2)
+    rows = spark.range(number * 5, number * 5 + 10).selectExpr(*columns)
+    write_table(rows, source, "append", merge_schema=True)
     follow.run(spark)
 seen = lancetable.dataset(f"{base}/copy.lance").to_table()
 assert dict(zip(seen["id"].to_pylist(), seen["n"].to_pylist())) == {i: min(i // 5, 2) for i in range(20)}, seen
 assert seen.num_rows == 20
 noted = lancetable.dataset(f"{base}/metrics.lance").to_table()
 assert noted["rows_inserted"].to_pylist()[::3] == [10, 5, 5], noted["rows_inserted"]
+assert noted["schema_changes"].to_pylist()[::3] == ["[]", "[]", '["added note string"]'], noted["schema_changes"]
 spark.stop()
 print("all done")
