@@ -65,7 +65,8 @@ make_sanitized_copy() {
   local library path preload=${1:-} module options
   ensure_compiler && command -v gcc >/dev/null || { say "no gcc and no way to install it (Debian: apt-get install gcc python3-dev)"; return 1; }
   # Arrow throws C++ exceptions, which AddressSanitizer intercepts.
-  for library in $([ -n "$preload" ] || echo libasan.so libubsan.so) libstdc++.so.6; do
+  # The runtime that is loaded first writes the reports of both to log_path.
+  for library in $([ -n "$preload" ] || echo libubsan.so libasan.so) libstdc++.so.6; do
     path=$(gcc -print-file-name="$library")
     [ "$path" != "$library" ] || { say "gcc has no $library (Debian: apt-get install libgcc-12-dev)"; return 1; }
     preload+=${preload:+:}$path
@@ -88,7 +89,7 @@ make_sanitized_copy() {
   # With the allocators of the C library, an access outside of a bytes object or an Arrow buffer is seen.
   SANITIZED=(
     PYTHONPATH="$COPY" PYTHONMALLOC=malloc ARROW_DEFAULT_MEMORY_POOL=system LD_PRELOAD="$preload"
-    ASAN_OPTIONS="$options:detect_leaks=0:allocator_may_return_null=1:handle_segv=2"
+    ASAN_OPTIONS="$options:detect_leaks=0:allocator_may_return_null=1:handle_segv=2:verify_asan_link_order=0"
     UBSAN_OPTIONS="$options:print_stacktrace=1"
   )
 }

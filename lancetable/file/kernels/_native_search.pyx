@@ -92,7 +92,7 @@ def containing(
     if num_rows < 0 or size < 1 or fold.shape[0] != size:
         return None
     made = np.zeros(num_rows, np.uint8)
-    if offsets[0] < 0 or offsets[num_rows] > data.shape[0]:
+    if offsets[0] < 0 or offsets[num_rows] < offsets[0] or offsets[num_rows] > data.shape[0]:
         return None
     if num_rows == 0 or offsets[num_rows] - offsets[0] < size:
         return made.view(np.bool_)

@@ -107,9 +107,11 @@ def test_a_value_after_the_runs_of_a_shorter_piece_is_rejected() -> None:
         native.gather_runs(data, starts, sizes, counts, places, np.array([3, 3]), sizes, 1)
 
 
-def test_the_search_rejects_offsets_before_the_data() -> None:
-    offsets = np.array([-(2**31), 5], np.int32)
-    assert native_search.containing(offsets, np.frombuffer(b"abcde", np.uint8), b"c", b"\0", False) is None
+@pytest.mark.parametrize("offsets", [[-(2**31), 5], [1, -(2**31)], [3, 2], [0, 6]])
+def test_the_search_rejects_offsets_outside_of_the_data(offsets: list[int]) -> None:
+    data = np.frombuffer(b"abcde", np.uint8)
+    for ascii_only in (False, True):
+        assert native_search.containing(np.array(offsets, np.int32), data, b"c", b"\0", ascii_only) is None
 
 
 # ----------------------------------------------------------------------------------------------------- unaligned arrays
