@@ -193,6 +193,8 @@ def value_cure(stored: pa.Field, given: pa.Field, widen_call: str) -> str:
     """Return the call that cures a value of a frame that does not fit its column."""
     if any(map(widens, differences([stored], [given]))):
         return f"to widen the column, {widen_call}"
+    if pa.types.is_fixed_size_list(stored.type):
+        return f'keep the vectors of its size: .where("size({stored.name}) = {stored.type.list_size}")'
     return f"to store null instead, cast it: {cast_call(stored.name, stored.type, 'try_cast')}"
 
 

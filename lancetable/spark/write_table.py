@@ -102,7 +102,7 @@ def write_table(
         "txnAppId": app,
         "txnVersion": number,
         "create": "true" if creates else None,
-        "mergeSchema": merge_schema,
+        "mergeSchema": merge_schema or None,
     }
     given = {name: str(value) for name, value in options.items() if value is not None}
     try:

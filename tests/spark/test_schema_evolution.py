@@ -232,6 +232,7 @@ def test_a_missing_required_column_ends_with_the_call_that_adds_it(tmp_path: Pat
         (INT, pa.array([2**40]), "to widen the column, " + MERGE_SCHEMA),
         (INT, pa.array([0.5]), "to widen the column, " + MERGE_SCHEMA),
         (pa.list_(INT), pa.array([[2**40]]), "to widen the column, " + MERGE_SCHEMA),
+        (pa.list_(FLOAT, 2), pa.array([[1.5]]), r"""keep the vectors of its size: .where\("size\(c\) = 2"\)$"""),
         (INT, pa.array(["x"]), r"""cast it: .withColumn\("c", F.col\("c"\).try_cast\("int"\)\)$"""),
     ],
 )
