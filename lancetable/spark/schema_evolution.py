@@ -99,7 +99,8 @@ def fit_table(
 ) -> tuple[TableVersion, pa.Schema, list[str]]:
     """Change the schema of a table so that the rows of a frame fit, as far as the policy permits.
 
-    After a conflict the schemas are compared again, so that a column that another writer added is not added twice.
+    Added columns are nullable at every level, since Spark declares the values of most expressions as required. After a
+    conflict the schemas are compared again, so that a column that another writer added is not added twice.
 
     Parameters
     ----------
@@ -135,7 +136,7 @@ def fit_table(
             name, kind = required[0].name, spark_name(required[0].type)
             problem = f"the frame lacks the required column {name!r} of {newest.uri}; add it"
             raise SchemaMismatchError(f'{problem}: .withColumn("{name}", F.lit(...).cast("{kind}"))', column=name)
-        changes = plan_changes(table, frame, evolution, newest.uri)
+        changes = plan_changes(table, pa.schema(map(_nullable, frame)), evolution, newest.uri)
         added = [change for change in changes if change.stored is None]
         migrate = f"migrate the table: SparkTable.for_path(spark, {newest.uri!r}).migrate()"
         file_version = newest.manifest.file_version
@@ -154,6 +155,17 @@ def fit_table(
 
     newest = on_newest(version, attempt, conflict_retries=_RETRIES, retry_timeout_s=_RETRY_SECONDS)
     return newest, pa.schema([field for field in newest.schema.to_arrow() if field.name in frame.names]), done
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct(list(map(_nullable, kind)))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_nullable(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(kind.key_type, _nullable(kind.item_field))
+    return field.with_type(kind).with_nullable(True)
 
 
 def check_storable(schema: pa.Schema, file_version: FileVersion | None, cure: str) -> None:

@@ -153,7 +153,7 @@ def convert_batch(batch: pa.RecordBatch, schema: pa.Schema, widen_call: str | No
             columns.append(
                 pa.nulls(batch.num_rows, field.type) if index < 0 else _converted(batch.column(index), field.type)
             )
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except pa.ArrowException as error:
             message = f"column {field.name!r} cannot become {field.type}: {error}"
             if widen_call is not None:
                 message += f"; {value_cure(field, batch.schema.field(index), widen_call)}"

@@ -219,6 +219,22 @@ def test_a_name_that_a_table_cannot_have_ends_with_the_rename(tmp_path: Path, na
             writer_of(path, pa.table({name: [1]}), mergeSchema="true")
 
 
+def test_added_columns_are_nullable_at_every_level(tmp_path: Path) -> None:
+    path = tmp_path / "t.lance"
+    lancetable.write_dataset(FIRST, path)
+    required = pa.struct([pa.field("x", INT, False)])
+    kinds = {"s": required, "l": pa.list_(pa.field("item", required, False)), "m": pa.map_(TEXT, required)}
+    frame = pa.schema(
+        [pa.field("id", INT), pa.field("new", pa.struct([pa.field(*each, False) for each in kinds.items()]))]
+    )
+    _, fields, changes = fit_table(lancetable.dataset(path).table_version, frame, Evolution("add"))
+    optional = pa.struct([("x", INT)])
+    expected = structure(s=optional, l=pa.list_(optional), m=pa.map_(TEXT, optional))
+    assert fields.field("new") == pa.field("new", expected)
+    assert changes == ["added new struct<s:struct<x:int>,l:array<struct<x:int>>,m:map<string,struct<x:int>>>"]
+    append(path, pa.table({"new": pa.array([{"l": [None]}], structure(l=pa.list_(X)))}))
+
+
 def test_a_missing_required_column_ends_with_the_call_that_adds_it(tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     lancetable.write_dataset(pa.schema([pa.field("k", LONG, False), ("v", TEXT)]).empty_table(), path)
