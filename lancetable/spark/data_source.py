@@ -73,8 +73,8 @@ class LanceDataSource(DataSource):
         ------
         AlreadyExistsError, DatasetNotFoundError
             If the option `create` does not fit the table.
-        SchemaMismatchError
-            If the rows do not fit the table.
+        SchemaMismatchError, InvalidSchemaError, UnsupportedFeatureError
+            If the columns do not fit the table, or the data format of the table cannot store them.
         InvalidInputError
             For an option that is unknown, invalid or not for batch writes.
         """
@@ -97,8 +97,8 @@ class LanceDataSource(DataSource):
 
         Raises
         ------
-        SchemaMismatchError
-            If the rows do not fit the table.
+        SchemaMismatchError, InvalidSchemaError, UnsupportedFeatureError
+            If the columns do not fit the table, or the data format of the table cannot store them.
         InvalidInputError
             For an option that is unknown, invalid or not for streaming writes.
         """

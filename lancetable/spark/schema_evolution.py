@@ -12,7 +12,6 @@ stay; they are null.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -26,11 +25,7 @@ from lancetable.ops.write.write import check_new_schema
 from lancetable.spark.types import cast_call, cast_problem, spark_name, widens
 from lancetable.table.version import TableVersion
 
-logger = logging.getLogger(__name__)
-
 SchemaPolicy: TypeAlias = Literal["fixed", "add", "evolve"]
-
-_RETRIES, _RETRY_SECONDS = 20, 600.0
 
 
 @dataclass(frozen=True)
@@ -150,10 +145,9 @@ def fit_table(
             for change in step:
                 kind, was = spark_name(change.field.type), change.stored and spark_name(change.stored)
                 done.append(f"widened {change.path} from {was} to {kind}" if was else f"added {change.path} {kind}")
-                logger.info("%s: %s", newest.uri, done[-1])
         return newest
 
-    newest = on_newest(version, attempt, conflict_retries=_RETRIES, retry_timeout_s=_RETRY_SECONDS)
+    newest = on_newest(version, attempt, conflict_retries=20, retry_timeout_s=600.0)
     return newest, pa.schema([field for field in newest.schema.to_arrow() if field.name in frame.names]), done
 
 

@@ -169,8 +169,8 @@ def cast_problem(given: pa.DataType, stored: pa.DataType) -> str | None:
     given, stored = plain_type(given), plain_type(stored)
     if _loses_zone(given, stored) or _loses_zone(stored, given):
         return "the conversion depends on the time zone of the session"
-    is_float = pa.types.is_floating(given)
-    if (pa.types.is_boolean(stored) and _is_number(given)) or (pa.types.is_decimal(stored) and is_float):
+    is_float, is_exact = pa.types.is_floating(given), pa.types.is_integer(given) or pa.types.is_decimal(given)
+    if (is_float and pa.types.is_decimal(stored)) or ((is_float or is_exact) and pa.types.is_boolean(stored)):
         return "the conversion would change values"
     return None
 
@@ -208,10 +208,6 @@ def _loses_zone(one: pa.DataType, other: pa.DataType) -> bool:
     if not pa.types.is_timestamp(one) or one.tz is None:
         return False
     return bool(pa.types.is_date(other) or (pa.types.is_timestamp(other) and other.tz is None))
-
-
-def _is_number(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or pa.types.is_decimal(arrow))
 
 
 def _spark_struct(fields: Iterable[pa.Field], prefix: str) -> st.StructType:
