@@ -25,8 +25,8 @@ class LanceDataSource(DataSource):
     `timestampAsOf`, `branch`, `batch_size` (rows), `target_rows_per_task`, `target_bytes_per_task`, `storage.<key>`.
     Reading a stream, besides: `startingVersion` (a number or "latest"), `startingTimestamp`, `maxVersionsPerTrigger`,
     `skipChangeCommits`, `failOnDataLoss`.
-    Writing: `max_rows_per_file`, `data_storage_version`, `vector.<column>` (dimension), `create`, `txnAppId` with
-    `txnVersion`, `storage.<key>`.
+    Writing: `max_rows_per_file`, `data_storage_version`, `vector.<column>` (dimension), `create`, `mergeSchema`,
+    `txnAppId` with `txnVersion`, `storage.<key>`.
     Writing a stream, besides: `continueFromCheckpoint`, which accepts a table that does not record the batch before. It
     is meant for one run.
     """
@@ -73,8 +73,8 @@ class LanceDataSource(DataSource):
         ------
         AlreadyExistsError, DatasetNotFoundError
             If the option `create` does not fit the table.
-        SchemaMismatchError
-            If the rows do not fit the table.
+        SchemaMismatchError, InvalidSchemaError, UnsupportedFeatureError
+            If the columns do not fit the table, or the data format of the table cannot store them.
         InvalidInputError
             For an option that is unknown, invalid or not for batch writes.
         """
@@ -97,8 +97,8 @@ class LanceDataSource(DataSource):
 
         Raises
         ------
-        SchemaMismatchError
-            If the rows do not fit the table.
+        SchemaMismatchError, InvalidSchemaError, UnsupportedFeatureError
+            If the columns do not fit the table, or the data format of the table cannot store them.
         InvalidInputError
             For an option that is unknown, invalid or not for streaming writes.
         """

@@ -81,6 +81,7 @@ class SourceOptions:
     max_versions_per_trigger: int | None = _option("maxVersionsPerTrigger", _at_least(1), "stream: limit of a batch")
     skip_change_commits: bool = _option("skipChangeCommits", _flag, "stream: skip versions that change rows", False)
     fail_on_data_loss: bool = _option("failOnDataLoss", _flag, "stream: refuse removed versions", True)
+    merge_schema: bool = _option("mergeSchema", _flag, "write: add columns to the table and widen types", False)
     create: bool | None = _option("create", _flag, "write: true requires a new table, false an existing one")
     max_rows_per_file: int = _option("max_rows_per_file", _at_least(1), "write: rows of a data file", DEFAULT_FILE_ROWS)
     data_storage_version: str | None = _option("data_storage_version", _string, "write: format of a new table")

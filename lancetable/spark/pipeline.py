@@ -52,6 +52,7 @@ from lancetable.spark.file_batches import FileBatch, InferredSchema, open_batch
 from lancetable.spark.merge.null_keys import NullKeys, check_null_keys
 from lancetable.spark.pipeline_sources import FILE, Files, Query, Source, Stream
 from lancetable.spark.rejects import Rejects
+from lancetable.spark.schema_evolution import Evolution, SchemaPolicy
 from lancetable.spark.sql import quote_name
 from lancetable.spark.table import SparkTable
 from lancetable.spark.upsert import UpsertResult, upsert
@@ -108,6 +109,8 @@ class Step:
         Data files and deletion files that a compaction replaced, and data files that a vacuum removed.
     rows_rejected
         Rows that were written to the table of rejects.
+    schema_changes
+        The changes of the table's schema before the merge, in words.
     """
 
     run: str
@@ -137,6 +140,7 @@ class Step:
     files_removed: int = 0
     files_added: int = 0
     rows_rejected: int = 0
+    schema_changes: Sequence[str] = ()
 
     def __str__(self) -> str:
         done = {
@@ -163,7 +167,7 @@ class Step:
         if self.rows_unparsed:
             values = ", ".join(f"{name}: {count:,}" for name, count in self.unparsed.items())
             parts.append(f"{self.rows_unparsed:,} records do not parse" + (f" ({values})" if values else ""))
-        return ", ".join(parts)
+        return ", ".join([*parts, *self.schema_changes])
 
 
 _SUMS = [column.name for column in fields(Step) if column.type in ("int", "float") and column.name != "version"]
@@ -223,9 +227,10 @@ _METRIC_TYPES = {
     "bool": pa.bool_(),
     "datetime": pa.timestamp("us", "UTC"),
     "Mapping[str, int]": pa.string(),
+    "Sequence[str]": pa.string(),
 }
 METRICS_SCHEMA = pa.schema([(column.name, _METRIC_TYPES[str(column.type)]) for column in fields(Step)])
-"""The columns of the table of metrics: one row for each step of a run. `unparsed` is a JSON object."""
+"""The columns of the table of metrics: one row for each step of a run. `unparsed` and `schema_changes` are JSON."""
 
 
 @dataclass(frozen=True)
@@ -252,6 +257,8 @@ class Pipeline:
         What to do with rows that have a null in a key column, see `upsert`. "keep" makes the pipeline not repeatable:
         such rows are inserted again each time they are read. With `rejects`, "refuse" rejects the rows instead of
         raising.
+    schema : {"fixed", "add", "evolve"}
+        Whether columns are added to the table and its types become wider, see `upsert`.
     compact : mapping or None
         Options of `SparkTable.compact`; None for never.
     keep_days : float or None
@@ -288,6 +295,7 @@ class Pipeline:
     null_keys: NullKeys = "refuse"
     rejects: str | None = None
     max_reject_share: float | None = None
+    schema: SchemaPolicy = "fixed"
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, Query) and self.checkpoint is None:
@@ -306,6 +314,7 @@ class Pipeline:
                 f"max_reject_share={self.max_reject_share} is a share from 0 to 1 of the rows that go to the table"
                 " `rejects`: pass both"
             )
+        Evolution(self.schema)  # raises for an unknown policy
 
     def run(
         self,
@@ -349,9 +358,7 @@ class Pipeline:
         with named_failures(self.name):
             return self._run(spark, steps, continue_from_checkpoint, stop)
 
-    def _run(
-        self, spark: SparkSession, steps: _Steps, accepts_table: bool, stop: Callable[[], bool]
-    ) -> list[Step]:
+    def _run(self, spark: SparkSession, steps: _Steps, accepts_table: bool, stop: Callable[[], bool]) -> list[Step]:
         if isinstance(self.source, Query):
             self._run_query(spark, self.source, steps)
         else:
@@ -488,7 +495,8 @@ class Pipeline:
         keys = [self.key] if isinstance(self.key, str) else list(self.key)
         cursor = self.source.cursor if isinstance(self.source, Query) else None
         persist, rejected = not (batch.is_persisted and self.clean is None), 0
-        schema = step.table.source_schema([name for name in rows.columns if name != FILE], batch.origins)
+        evolution = Evolution(self.schema, origins=batch.origins)
+        schema, changes = step.table.fit_to(rows.drop(FILE).schema, evolution)
         with ExitStack() as stack:
             if self.rejects is not None:
                 rejects = Rejects(self.rejects, self.name, txn, self.max_reject_share, self.storage_options)
@@ -509,7 +517,8 @@ class Pipeline:
             step.counts = {"repeated": True}
             return
         step.counts.update({metric: result[number] for metric, number in _UPSERT_METRICS.items()})  # type: ignore[literal-required]  # keys of an UpsertResult
-        step.counts.update(rows_read=step.counts["rows_read"] + rejected, rows_rejected=rejected)
+        step.counts.update(rows_read=result["num_source_rows"] + rejected, rows_rejected=rejected)
+        step.counts.update(schema_changes=changes)
 
     def _opened(self, spark: SparkSession) -> SparkTable:
         return SparkTable.for_path(spark, self.table, storage_options=self.storage_options)
@@ -585,7 +594,8 @@ class _Steps:
         uri, storage_options = self._pipeline.metrics, dict(self._pipeline.storage_options or {}) or None
         if uri is None:
             return
-        row = pa.Table.from_pylist([{**asdict(done), "unparsed": json.dumps(done.unparsed)}], METRICS_SCHEMA)
+        values = {name: json.dumps(getattr(done, name)) for name in ("unparsed", "schema_changes")}
+        row = pa.Table.from_pylist([{**asdict(done), **values}], METRICS_SCHEMA)
         try:
             try:
                 write_dataset(row, uri, storage_options=storage_options)

@@ -28,7 +28,7 @@ class Files:
     schema
         Spark's schema or DDL. By default a batch of CSV files has the columns of their headers; files of other formats
         have the columns of all files in the folder. A column that the table does not have is refused when it is
-        merged, so that no column is lost: add it to the table, then run again.
+        merged, so that no column is lost, unless the pipeline has `schema="add"` or "evolve".
     files_per_batch
         The greatest number of files in a batch. By default a run reads all new files as one batch.
     recursive

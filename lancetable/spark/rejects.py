@@ -28,6 +28,7 @@ from lancetable.spark.casts import cast_problems, cast_source
 from lancetable.spark.file_batches import FileBatch
 from lancetable.spark.pipeline_sources import FILE
 from lancetable.spark.runner import init_worker
+from lancetable.spark.schema_evolution import Evolution
 from lancetable.spark.sql import quote_name
 from lancetable.spark.table import SparkTable
 from lancetable.spark.types import convert_batch, spark_schema, wire_schema
@@ -91,7 +92,8 @@ class Rejects:
                 stack.callback(checked.persist().unpersist)
             total, count = checked.agg(F.count(F.lit(1)), F.count(_REASON)).collect()[0]
             rejected = [*batch.rejected, _rejected(checked, names)]
-            good = cast_source(checked.where(F.col(_REASON).isNull()), schema, keep=[FILE])
+            good = checked.where(F.col(_REASON).isNull())
+            good = cast_source(good, schema, Evolution("fixed").widen_call, keep=[FILE])
             if wire_schema(spark_schema(schema)) != schema:  # tasks cast once more, as arrays to vectors
                 with_reason = StructType([*good.schema.fields, StructField(_REASON, StringType())])
                 checked = good.mapInArrow(partial(_with_reasons, schema=schema), with_reason)

@@ -37,12 +37,12 @@ from lancetable.spark.jobs.delete import DeleteJob
 from lancetable.spark.jobs.read import count_rows, plan_count, plan_frame
 from lancetable.spark.jobs.update import UpdateJob
 from lancetable.spark.merge import NullKeys, SparkMergeBuilder
-from lancetable.spark.merge.job import incoming_schema
 from lancetable.spark.options import DEFAULT_BATCH_ROWS, DEFAULT_TASK_BYTES, SourceOptions
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.reader import scan_options, scan_slices
 from lancetable.spark.refs import SparkBranches, SparkTags
 from lancetable.spark.runner import Json, Runner, SparkRunner, init_worker, raise_failures
+from lancetable.spark.schema_evolution import Evolution, fit_table
 from lancetable.spark.sql import check_sql_text
 from lancetable.spark.types import spark_schema, table_schema, wire_schema
 from lancetable.spark.write_table import write_table
@@ -503,27 +503,28 @@ class SparkTable:
         keys = (on,) if isinstance(on, str) else tuple(on)
         return SparkMergeBuilder(self, source, keys, null_keys=null_keys)
 
-    def source_schema(self, names: Sequence[str], origins: Mapping[str, str] | None = None) -> pa.Schema:
-        """Return the fields of the table that a source with these columns has, in the table's order.
+    def fit_to(self, source: StructType, evolution: Evolution) -> tuple[pa.Schema, list[str]]:
+        """Change the schema of the table so that a source can be merged, as far as `evolution` permits.
 
         Parameters
         ----------
-        names
-            The columns of the source.
-        origins
-            The files of columns, for the message of an error.
+        source
+            The schema of the source.
+        evolution
+            The permitted changes.
 
         Returns
         -------
-        pyarrow.Schema
-            The fields.
+        tuple of pyarrow.Schema and list of str
+            The fields of the table that the source has, in the table's order, and the changes in words.
 
         Raises
         ------
-        SchemaMismatchError
-            If the table does not have a column.
+        SchemaMismatchError, InvalidSchemaError, UnsupportedFeatureError
+            If the source does not fit.
         """
-        return schema_from_string(self._call(_source_schema, names=list(names), origins=origins or {}))
+        fields, changes = self._call(_fit, source=table_schema(source), evolution=evolution)
+        return schema_from_string(fields), changes
 
     def add_columns(
         self,
@@ -840,8 +841,9 @@ def _answer(options: SourceOptions, function: Callable[..., Any], arguments: Map
     return {"value": asdict(value) if is_dataclass(value) and not isinstance(value, type) else value}
 
 
-def _source_schema(dataset: LanceDataset, names: list[str], origins: Mapping[str, str]) -> str:
-    return schema_to_string(incoming_schema(dataset.table_version, names, origins))
+def _fit(dataset: LanceDataset, source: pa.Schema, evolution: Evolution) -> list[Any]:
+    _, fields, changes = fit_table(dataset.table_version, source, evolution)
+    return [schema_to_string(fields), changes]
 
 
 def _migrate(dataset: LanceDataset, data_storage_version: str) -> MigrationMetrics:

@@ -31,6 +31,7 @@ def write_table(
     enable_stable_row_ids: bool = False,
     storage_options: Mapping[str, str] | None = None,
     txn: tuple[str, int] | None = None,
+    merge_schema: bool = False,
 ) -> None:
     """Write a frame as a table. Any thread may call this.
 
@@ -56,6 +57,9 @@ def write_table(
     txn
         An application and the number of its change, which makes a repeated write do nothing. A number below that of
         the last change does nothing either, with a warning.
+    merge_schema
+        Whether an append adds columns that the table does not have, and widens types: int to long, float to double,
+        int to double, date to timestamp_ntz. The schema changes in commits of its own.
 
     Raises
     ------
@@ -107,6 +111,7 @@ def write_table(
         "txnAppId": app,
         "txnVersion": number,
         "create": "true" if creates else None,
+        "mergeSchema": merge_schema or None,
     }
     given = {name: str(value) for name, value in options.items() if value is not None}
     try:
