@@ -25,7 +25,6 @@ import pyarrow as pa
 
 from lancetable.expr import Expr, evaluate
 from lancetable.file import pool
-from lancetable.file.reader import Cursors
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.ops.read.projection import ColumnLike, assemble, concat_columns
@@ -116,7 +115,6 @@ class ScanRun:
         self.plan = plan
         self.row_counts = row_count_index(version)
         self.sizer: RangeSizer | None = None  # set if the result is streamed
-        self._cursors: Cursors | None = None  # set if the result is streamed and one thread decodes a range
         # Number of ranges in groups so far, and of those with matches; concurrent threads may lose counts.
         self.num_tested = self.num_matching = 0
         self._counts = {"rows_scanned": 0, "fragments_scanned": 0, "ranges_scanned": 0}
@@ -147,9 +145,6 @@ class ScanRun:
             return
         if batch_rows is not None:
             self.sizer = self._make_sizer(batch_rows)
-            decodes_alone = self._is_parallel() or pool.in_worker() or pool.size() == 1
-            if self._scan_store is None and plan.limit is None and decodes_alone:
-                self._cursors = Cursors()
         # Without a filter, row_ranges applies limit and offset.
         skip, remaining = (0, None) if plan.predicate is None else (plan.offset, plan.limit)
         for table in self.map(self.read, self.groups()):
@@ -318,7 +313,7 @@ class ScanRun:
             selections = self.select(group)
             if not selections:
                 return None
-            table = self._assemble(selections, self._read_columns(selections, plan.projection.columns, self._cursors))
+            table = self._assemble(selections, self._read_columns(selections, plan.projection.columns))
             if sizer is not None:
                 sizer.note_read(table.num_rows, table.nbytes)
             return table
@@ -348,7 +343,7 @@ class ScanRun:
         num_rows = sum([selection.num_rows for selection in selections])
         early = plan.filter_columns
         late = plan.late_columns if self._reads_all(selections) else ()
-        columns = self._read_columns(selections, (*early, *late), self._cursors)
+        columns = self._read_columns(selections, (*early, *late))
         if self.sizer is not None:
             self.sizer.note_read(num_rows, sum([column.nbytes for column in columns]))
         virtual = [self._virtual_column(selections, name) for name in plan.filter_virtual]
@@ -379,11 +374,9 @@ class ScanRun:
         selections = [select(self.version, fragment, rows, keep_deleted=include_deleted) for fragment, rows in group]
         return [selection for selection in selections if selection.num_rows]
 
-    def _read_columns(
-        self, selections: Sequence[Selection], columns: Sequence[Field], cursors: Cursors | None = None
-    ) -> list[ColumnLike]:
+    def _read_columns(self, selections: Sequence[Selection], columns: Sequence[Field]) -> list[ColumnLike]:
         """Read columns of all selections, concatenated."""
-        parts = read_selections(self.version, selections, columns, cursors)
+        parts = read_selections(self.version, selections, columns)
         return parts[0] if len(parts) == 1 else [concat_columns(column, _MAX_COPIED_BYTES) for column in zip(*parts)]
 
     def _virtual_column(self, selections: Sequence[Selection], name: str) -> ColumnLike:
