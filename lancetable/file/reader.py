@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError, SchemaMismatchError, UnsupportedFeatureError
+from lancetable.file import pool
 from lancetable.file.column_interfaces import ColumnReader, Family, contains_dictionary
 from lancetable.file.container import (
     FileMetadata,
@@ -215,7 +216,7 @@ def read_files(store: ObjectStore, selections: Sequence[FileRows]) -> list[list[
         checked = _check_rows(meta, rows)
         readers = _readers(store, path, meta, fields, columns)
         source, gap = _source(store, meta) if len(checked) else (store, 0)
-        plans.append(_read_fields(readers, checked, gap, parallel=len(selections) == 1))
+        plans.append(_read_fields(readers, checked, gap, parallel=len(selections) == 1 and pool.can_share()))
         sources.append(source)
     return run_each(plans, sources, [selection.path for selection in selections])
 

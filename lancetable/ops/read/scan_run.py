@@ -173,7 +173,7 @@ class ScanRun:
         return pool.in_order(function, items, self.sizer.max_pending) if self._is_parallel() else map(function, items)
 
     def _is_parallel(self) -> bool:
-        if pool.in_worker() or pool.size() == 1:
+        if not pool.can_share():
             return False
         if not self.version.store.capabilities.local:
             return True
