@@ -12,7 +12,6 @@ are adjacent or dense; sparse rows are gathered (`fragments.narrow`).
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,6 @@ import pyarrow as pa
 
 from lancetable.expr import Expr, evaluate
 from lancetable.file import pool
-from lancetable.file.reader import Cursors
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.ops.read.projection import ColumnLike, assemble, concat_columns
@@ -34,7 +32,6 @@ from lancetable.ops.read.scan_plan import ScanPlan
 from lancetable.ops.read.take import virtual_values
 from lancetable.ops.read.zone_pruning import intersect, prunable_columns, prune_fragment
 from lancetable.store.io_stats import ScanStore
-from lancetable.table.file_layouts import file_layouts
 from lancetable.table.fragments import Selection, filter_columns, narrow, read_selection, read_selections, select
 from lancetable.table.row_count_index import physical_offsets, physical_rows, row_count_index
 from lancetable.table.row_sizes import bytes_per_row, has_fixed_size, least_bytes, memory_per_row
@@ -54,8 +51,6 @@ _LIMITED_ROWS = 64 * 1024
 # Ranges of at most _SMALL_ROWS are grouped until a group has _GROUP_ROWS.
 _GROUP_ROWS = 8 * 1024
 _SMALL_ROWS = 2 * 1024
-# Late columns of a group that take no more than this are read with the filter columns.
-_EARLY_BYTES = 2 * 1024 * 1024
 # Columns of a group that take no more than this are copied into one array.
 _MAX_COPIED_BYTES = 4 * 1024 * 1024
 # Below this many rows, passing work to threads costs more than it saves.
@@ -95,18 +90,17 @@ class FilteredRows(NamedTuple):
     columns: list[ColumnLike]
     mask: Mask
 
-    def counts(self) -> list[int]:
-        """Return the number of matching rows of each selection."""
-        return [int(np.count_nonzero(mask)) for mask in self._masks()]
-
     def matches(self) -> list[Selection]:
         """Return the matching rows of each selection that has some."""
-        narrowed = zip(self.selections, self._masks(), self.counts())
-        return [narrow(selection, mask, count) for selection, mask, count in narrowed if count]
-
-    def _masks(self) -> list[Mask]:
-        ends = list(itertools.accumulate([selection.num_rows for selection in self.selections]))
-        return [self.mask[start:end] for start, end in zip([0, *ends], ends)]
+        narrowed: list[Selection] = []
+        end = 0
+        for selection in self.selections:
+            start, end = end, end + selection.num_rows
+            mask = self.mask[start:end]
+            count = int(np.count_nonzero(mask))
+            if count:
+                narrowed.append(narrow(selection, mask, count))
+        return narrowed
 
 
 class ScanRun:
@@ -116,9 +110,6 @@ class ScanRun:
         self.plan = plan
         self.row_counts = row_count_index(version)
         self.sizer: RangeSizer | None = None  # set if the result is streamed
-        self._cursors: Cursors | None = None  # set if the result is streamed and one thread decodes a range
-        # Number of ranges in groups so far, and of those with matches; concurrent threads may lose counts.
-        self.num_tested = self.num_matching = 0
         self._counts = {"rows_scanned": 0, "fragments_scanned": 0, "ranges_scanned": 0}
         self._start_ns = time.perf_counter_ns()
         self._scan_store: ScanStore | None = None
@@ -147,9 +138,6 @@ class ScanRun:
             return
         if batch_rows is not None:
             self.sizer = self._make_sizer(batch_rows)
-            decodes_alone = self._is_parallel() or pool.in_worker() or pool.size() == 1
-            if self._scan_store is None and plan.limit is None and decodes_alone:
-                self._cursors = Cursors()
         # Without a filter, row_ranges applies limit and offset.
         skip, remaining = (0, None) if plan.predicate is None else (plan.offset, plan.limit)
         for table in self.map(self.read, self.groups()):
@@ -178,7 +166,7 @@ class ScanRun:
         return pool.in_order(function, items, self.sizer.max_pending) if self._is_parallel() else map(function, items)
 
     def _is_parallel(self) -> bool:
-        if pool.in_worker() or pool.size() == 1:
+        if not pool.can_share():
             return False
         if not self.version.store.capabilities.local:
             return True
@@ -318,25 +306,20 @@ class ScanRun:
             selections = self.select(group)
             if not selections:
                 return None
-            table = self._assemble(selections, self._read_columns(selections, plan.projection.columns, self._cursors))
+            table = self._assemble(selections, self._read_columns(selections, plan.projection.columns))
             if sizer is not None:
                 sizer.note_read(table.num_rows, table.nbytes)
             return table
         rows = self.filter(group)
         if rows is None or not rows.mask.any():
             return None
-        late: tuple[Field, ...] = plan.late_columns if len(rows.columns) == len(plan.filter_columns) else ()
         matches = rows.matches()
-        late_arrays = self._read_columns(matches, late)
+        late_arrays = self._read_columns(matches, plan.late_columns)
         if sizer is not None:
             sizer.note_late(sum([match.num_rows for match in matches]), sum([array.nbytes for array in late_arrays]))
-        # A column is among the filter columns, among the late columns read with them, or among `late_arrays`.
-        next_late = itertools.count(len(plan.filter_columns))
-        positions = [next(next_late) if shared is None else shared for shared in plan.shared]
-        early = [position for position in positions if position < len(rows.columns)]
-        filtered = dict(zip(early, filter_columns([rows.columns[position] for position in early], rows.mask)))
-        filtered.update(enumerate(late_arrays, len(plan.filter_columns)))
-        return self._assemble(matches, [filtered[position] for position in positions])
+        shared = [rows.columns[index] for index in plan.shared if index is not None]
+        late, early = iter(late_arrays), iter(filter_columns(shared, rows.mask))
+        return self._assemble(matches, [next(late if index is None else early) for index in plan.shared])
 
     def filter(self, group: Sequence[RowRange]) -> FilteredRows | None:
         """Evaluate the filter on the rows of a group; None if the group has no row."""
@@ -346,32 +329,13 @@ class ScanRun:
         if not selections:
             return None
         num_rows = sum([selection.num_rows for selection in selections])
-        early = plan.filter_columns
-        late = plan.late_columns if self._reads_all(selections) else ()
-        columns = self._read_columns(selections, (*early, *late), self._cursors)
+        columns = self._read_columns(selections, plan.filter_columns)
         if self.sizer is not None:
             self.sizer.note_read(num_rows, sum([column.nbytes for column in columns]))
         virtual = [self._virtual_column(selections, name) for name in plan.filter_virtual]
-        names = [*[column.name for column in early], *plan.filter_virtual]
-        mask = _mask(plan.predicate, pa.table([*columns[: len(early)], *virtual], names=names), num_rows)
-        rows = FilteredRows(selections, columns, mask)
-        if len(selections) > 1:
-            self.num_tested += len(selections)
-            self.num_matching += int(np.count_nonzero(rows.counts()))
-        return rows
-
-    def _reads_all(self, selections: Sequence[Selection]) -> bool:
-        """Return True if the late columns of a group are read with its filter columns.
-
-        This takes less work if they are small and most ranges so far had matches.
-        """
-        late = self.plan.late_columns
-        if len(selections) == 1 or not late or self.num_matching * 2 < max(1, self.num_tested):
-            return False
-        if file_layouts(self.version).has_blob_files:
-            return False
-        num_rows = sum([selection.num_rows for selection in selections])
-        return memory_per_row(self.version, selections[0].fragment, late) * num_rows <= _EARLY_BYTES
+        names = [*[column.name for column in plan.filter_columns], *plan.filter_virtual]
+        mask = _mask(plan.predicate, pa.table([*columns, *virtual], names=names), num_rows)
+        return FilteredRows(selections, columns, mask)
 
     def select(self, group: Sequence[RowRange]) -> list[Selection]:
         """Return the selections of a group that have rows."""
@@ -379,11 +343,9 @@ class ScanRun:
         selections = [select(self.version, fragment, rows, keep_deleted=include_deleted) for fragment, rows in group]
         return [selection for selection in selections if selection.num_rows]
 
-    def _read_columns(
-        self, selections: Sequence[Selection], columns: Sequence[Field], cursors: Cursors | None = None
-    ) -> list[ColumnLike]:
+    def _read_columns(self, selections: Sequence[Selection], columns: Sequence[Field]) -> list[ColumnLike]:
         """Read columns of all selections, concatenated."""
-        parts = read_selections(self.version, selections, columns, cursors)
+        parts = read_selections(self.version, selections, columns)
         return parts[0] if len(parts) == 1 else [concat_columns(column, _MAX_COPIED_BYTES) for column in zip(*parts)]
 
     def _virtual_column(self, selections: Sequence[Selection], name: str) -> ColumnLike:
