@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from lancetable import errors, log, scope
 from lancetable.errors import *  # noqa: F403  # the whole error tree is public
+from lancetable.lazy import lazy_names
 
 if TYPE_CHECKING:
     from lancetable import blob as blob
@@ -78,34 +79,31 @@ __version__ = "0.1.0"
 
 _MODULES = ["blob", "commit", "debug", "file", "fragment", "optimize", "progress", "sampler", "schema", "types", "udf"]
 _HOMES = {
-    name: module
-    for module, names in {
-        "blob": (
-            "Blob BlobArray BlobColumn BlobDescriptor BlobDescriptorArrayBuilder "
-            "BlobFile DedicatedBlobWriter PackedBlobWriter blob_array blob_field"
-        ),
-        "checks": "fsck",
-        "cleanup": "CleanupCandidateFile CleanupExplanation CleanupReferencedBranch CleanupStats",
-        "dataset": "LanceDataset dataset write_dataset",
-        "debug": "show_versions",
-        "fragment": "LanceFragment",
-        "fragment_metadata": "FragmentMetadata",
-        "index_metadata": "Index IndexFile",
-        "log": "set_logger",
-        "merge_insert": "MergeInsertBuilder",
-        "operation": "LanceOperation Transaction",
-        "ops.maintain.stats": "DataStatistics FieldStatistics",
-        "scanner": "LanceScanner ScanStatistics",
-        "schema": "json_to_schema schema_to_json",
-        "session": "Session",
-        "store.io_stats": "bytes_read_counter iops_counter",
-        "types": "DatasetBasePath",
-        "udf": "BatchUDF batch_udf",
-    }.items()
-    for name in names.split()
+    "lancetable.blob": (
+        "Blob BlobArray BlobColumn BlobDescriptor BlobDescriptorArrayBuilder "
+        "BlobFile DedicatedBlobWriter PackedBlobWriter blob_array blob_field"
+    ),
+    "lancetable.checks": "fsck",
+    "lancetable.cleanup": "CleanupCandidateFile CleanupExplanation CleanupReferencedBranch CleanupStats",
+    "lancetable.dataset": "LanceDataset dataset write_dataset",
+    "lancetable.debug": "show_versions",
+    "lancetable.fragment": "LanceFragment",
+    "lancetable.fragment_metadata": "FragmentMetadata",
+    "lancetable.index_metadata": "Index IndexFile",
+    "lancetable.log": "set_logger",
+    "lancetable.merge_insert": "MergeInsertBuilder",
+    "lancetable.operation": "LanceOperation Transaction",
+    "lancetable.ops.maintain.stats": "DataStatistics FieldStatistics",
+    "lancetable.scanner": "LanceScanner ScanStatistics",
+    "lancetable.schema": "json_to_schema schema_to_json",
+    "lancetable.session": "Session",
+    "lancetable.store.io_stats": "bytes_read_counter iops_counter",
+    "lancetable.types": "DatasetBasePath",
+    "lancetable.udf": "BatchUDF batch_udf",
 }
-__all__ = ["__version__", "log", *_MODULES, *_HOMES, *errors.__all__]
+__all__ = ["__version__", "log", *_MODULES, *" ".join(_HOMES.values()).split(), *errors.__all__]
 
+_load = lazy_names(__name__, _HOMES)
 _MISSING = scope.missing_names(scope.MODULE)
 _MISSING_MODULES = scope.missing_names(scope.MODULES)
 
@@ -133,11 +131,8 @@ def __getattr__(name: str) -> Any:
     """
     if name in _MODULES:
         return import_module(f"lancetable.{name}")
-    if name in _HOMES:
-        value = globals()[name] = getattr(import_module(f"lancetable.{_HOMES[name]}"), name)
-        return value
     if name in _MISSING_MODULES:
         raise AttributeError(str(scope.missing_module(f"lancetable.{name}")))
     if name in _MISSING:
         return scope.stub(f"lancetable.{name}", _MISSING[name])
-    raise AttributeError(f"module 'lancetable' has no attribute {name!r}")
+    return _load(name)
