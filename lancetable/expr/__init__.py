@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lancetable.expr.analyze.columns import conjuncts as conjuncts
     from lancetable.expr.analyze.pruning import ZoneValues as ZoneValues
     from lancetable.expr.analyze.pruning import prune_mask as prune_mask
-    from lancetable.expr.evaluate.evaluator import evaluate as evaluate
+    from lancetable.expr.evaluate import evaluator as evaluator
     from lancetable.expr.syntax.ast import And as And
     from lancetable.expr.syntax.ast import Column as Column
     from lancetable.expr.syntax.ast import Expr as Expr
@@ -32,7 +32,7 @@ __getattr__ = lazy_names(
     {
         "lancetable.expr.analyze.columns": "columns_of conjuncts",
         "lancetable.expr.analyze.pruning": "ZoneValues prune_mask",
-        "lancetable.expr.evaluate.evaluator": "evaluate",
+        "lancetable.expr.evaluate": "evaluator",
         "lancetable.expr.syntax.ast": "And Column Expr Literal",
         "lancetable.expr.typing.binder": "parse_expression parse_predicate",
         "lancetable.expr.typing.column_names": "not_found",

@@ -312,7 +312,7 @@ def _expression_table(
 
 
 def _value(expression: expr.Expr, table: pa.Table, num_rows: int) -> ColumnLike:
-    value = expr.evaluate(expression, table)
+    value = expr.evaluator.evaluate(expression, table)
     if isinstance(value, pa.Scalar):
         return pa.repeat(value, num_rows)
     return value

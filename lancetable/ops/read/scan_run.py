@@ -429,7 +429,7 @@ def _mask(predicate: expr.Expr, table: pa.Table, num_rows: int) -> Mask:
     if not table.num_columns:
         # A table without columns does not keep its number of rows.
         table = pa.table({"": pa.nulls(num_rows)})
-    value = expr.evaluate(predicate, table)
+    value = expr.evaluator.evaluate(predicate, table)
     if isinstance(value, pa.ChunkedArray):
         value = value.chunk(0) if value.num_chunks == 1 else value.combine_chunks()
     if not num_rows:
