@@ -23,9 +23,7 @@ from pyspark.sql.types import StructType
 
 from lancetable.arguments import version_to_write
 from lancetable.commit.idempotency import is_done, last_number, properties_of
-from lancetable.dataset import LanceDataset
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, SchemaMismatchError
-from lancetable.fragment import write_fragments
 from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.operation import LanceOperation, Transaction
 from lancetable.ops import commit as commits
@@ -35,6 +33,7 @@ from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.runner import init_worker
 from lancetable.spark.types import check_stored_as, convert_batch, table_schema, wire_schema
 from lancetable.table.version import TableVersion
+from lancetable.writes import write_fragments
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +74,7 @@ class FragmentWriter:
             return WrittenFragments([])
         fragments = write_fragments(
             pa.RecordBatchReader.from_batches(self._schema, chain([first], batches)),
-            options.uri if pin is None else LanceDataset.from_version(pin.open()),
+            options.uri if pin is None else pin.open(),
             self._schema,
             mode="overwrite" if self._overwrite or pin is None else "append",
             data_storage_version=options.data_storage_version,
