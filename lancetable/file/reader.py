@@ -11,16 +11,16 @@ Decoders are read plans (fetch.py); this module runs them and does the I/O. Arra
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import pool
-from lancetable.file.column_interfaces import ColumnReader, Family, contains_dictionary
+from lancetable.file.column_interfaces import ColumnReader, ColumnWriter, Family, contains_dictionary
 from lancetable.file.container import (
     FileMetadata,
     FileTail,
@@ -30,11 +30,6 @@ from lancetable.file.container import (
     parse_footer,
     parse_metadata,
 )
-from lancetable.file.encodings_v0_1 import fields as fields_v0_1
-from lancetable.file.encodings_v2_0 import fields as fields_v2_0
-from lancetable.file.encodings_v2_0 import writers as writers_v2_0
-from lancetable.file.encodings_v2_1 import fields as fields_v2_1
-from lancetable.file.encodings_v2_1 import writers as writers_v2_1
 from lancetable.file.fetch import (
     MAPPED,
     InMemory,
@@ -52,18 +47,38 @@ from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion
 from lancetable.store.base import ObjectStore
 
-FAMILIES: Final[dict[FileVersion, Family]] = {
-    FileVersion.LEGACY: Family(fields_v0_1.open_field),
-    FileVersion.V2_0: Family(fields_v2_0.open_field, writers_v2_0.open_writers, fields_v2_0.has_no_nulls),
-} | {
-    version: Family(
-        fields_v2_1.open_field,
-        partial(writers_v2_1.open_writers, version),
-        fields_v2_1.has_no_nulls,
-    )
-    for version in (FileVersion.V2_1, FileVersion.V2_2)
-}
-"""Encodings of each supported file version."""
+
+@cache
+def _family_v0_1() -> Family:
+    from lancetable.file.encodings_v0_1 import fields
+
+    return Family(fields.open_field)
+
+
+@cache
+def _family_v2_0() -> Family:
+    from lancetable.file.encodings_v2_0 import fields, writers
+
+    return Family(fields.open_field, writers.open_writers, fields.has_no_nulls)
+
+
+@cache
+def _family_v2_1(version: FileVersion) -> Family:
+    from lancetable.file.encodings_v2_1 import fields
+
+    def open_writers(*arguments: Any) -> list[ColumnWriter]:
+        from lancetable.file.encodings_v2_1 import writers
+
+        return writers.open_writers(version, *arguments)
+
+    return Family(fields.open_field, open_writers, fields.has_no_nulls)
+
+
+FAMILIES: Final[dict[FileVersion, Callable[[], Family]]] = {
+    FileVersion.LEGACY: _family_v0_1,
+    FileVersion.V2_0: _family_v2_0,
+} | {version: partial(_family_v2_1, version) for version in (FileVersion.V2_1, FileVersion.V2_2)}
+"""Encodings of each supported file version, imported on first use, because most tables use one version."""
 
 TAIL_BYTES: Final = 64 * 1024
 """Size of the first read of a file. It covers the metadata of most files and takes no longer than a round trip.
@@ -141,7 +156,7 @@ def family_of(version: FileVersion, path: str) -> Family:
             feature=f"data file version {version.number}",
             path=path,
         )
-    return family
+    return family()
 
 
 def read_columns(

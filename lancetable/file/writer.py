@@ -192,7 +192,7 @@ class FileWriter(DataFileWriter):
         keep_arrays: bool = False,
         buffer_alignment: int = ALIGNMENT,
     ) -> None:
-        family = FAMILIES.get(version)
+        family = FAMILIES[version]() if version in FAMILIES else None
         if family is None or family.writers is None:
             raise UnsupportedFeatureError(
                 f"cannot write a single data file of version {version.number}; choose version 2.0 or newer",

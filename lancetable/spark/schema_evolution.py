@@ -33,8 +33,8 @@ SchemaPolicy: TypeAlias = Literal["fixed", "add", "evolve"]
 class Evolution:
     """Permitted changes of a schema, and the calls that permit more: to add columns, and to widen types.
 
-    `origins` are the files of columns, for messages.
-    With `arrow_casts`, values are cast by Arrow, which changes some without an error.
+    With `arrow_casts`, values are cast by Arrow, which changes some without an error. `origins` are the files of
+    columns, for messages.
     """
 
     policy: SchemaPolicy

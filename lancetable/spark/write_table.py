@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Literal, get_args
-
-from pyspark.sql import DataFrame
+from typing import TYPE_CHECKING, Literal, get_args
 
 from lancetable.commit.commit_log import log_commit
 from lancetable.delta import transaction_of
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, LanceError
 from lancetable.spark.options import STORAGE_PREFIX, VECTOR_PREFIX
-from lancetable.spark.writer import log_if_repeated
-from lancetable.table.version import open_version
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +78,8 @@ def write_table(
     if mode not in get_args(Mode):
         raise InvalidInputError(f"mode is errorifexists, ignore, append or overwrite, not {mode!r}")
     from lancetable.spark import register
+    from lancetable.spark.writer import log_if_repeated
+    from lancetable.table.version import open_version
 
     register(df.sparkSession)
     creates = mode in ("errorifexists", "error", "ignore")

@@ -23,9 +23,7 @@ from pyspark.sql.types import StructType
 
 from lancetable.arguments import version_to_write
 from lancetable.commit.idempotency import is_done, last_number, properties_of
-from lancetable.dataset import LanceDataset
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError
-from lancetable.fragment import write_fragments
 from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.operation import LanceOperation, Transaction
 from lancetable.ops import commit as commits
@@ -36,6 +34,7 @@ from lancetable.spark.runner import init_worker
 from lancetable.spark.schema_evolution import Evolution, check_storable, fit_table
 from lancetable.spark.types import convert_batch, table_schema
 from lancetable.table.version import TableVersion
+from lancetable.writes import write_fragments
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +89,7 @@ class FragmentWriter:
             return WrittenFragments([])
         fragments = write_fragments(
             pa.RecordBatchReader.from_batches(self._schema, chain([first], batches)),
-            options.uri if pin is None else LanceDataset.from_version(pin.open()),
+            options.uri if pin is None else pin.open(),
             self._schema,
             mode="overwrite" if self._overwrite or pin is None else "append",
             data_storage_version=options.data_storage_version,

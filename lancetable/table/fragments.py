@@ -24,7 +24,6 @@ from lancetable.file.blobs.storage import BlobDataFile, blob_bytes
 from lancetable.file.reader import FileRows, read_columns, read_files, refuse_nulls
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
-from lancetable.table import row_id_sequences
 from lancetable.table.file_layouts import Column, Layout, file_layouts, files_of, merge_parts
 from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import DeletedOffsets, Offsets, deleted_offsets, physical_rows
@@ -299,6 +298,8 @@ def virtual_column(version: TableVersion, selection: Selection, name: str) -> pa
     fragment = selection.fragment
     if name == ROW_ADDRESS or (name == ROW_ID and not version.manifest.has_stable_row_ids):
         return pa.array(selection.addresses(), mask=selection.dead)
+    from lancetable.table import row_id_sequences  # imported on first use: few scans read ids or versions
+
     if name == ROW_ID:
         return pa.array(row_id_sequences.row_ids_at(version, fragment, selection.offsets()), mask=selection.dead)
     created = name == CREATED_AT

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.expr import Expr, evaluate
+from lancetable import expr
 from lancetable.file import pool
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
@@ -281,7 +281,7 @@ class ScanRun:
                 remaining -= stop - skip
             skip = 0
 
-    def _pruned_ranges(self, predicate: Expr) -> Iterator[tuple[int, list[range]]]:
+    def _pruned_ranges(self, predicate: expr.Expr) -> Iterator[tuple[int, list[range]]]:
         columns = prunable_columns(self.version.schema, predicate)
 
         def prune(position: int) -> tuple[int, list[range]]:
@@ -386,12 +386,12 @@ def group_ranges(ranges: Iterable[RowRange], max_rows: Callable[[], int] | None 
         yield group
 
 
-def _mask(predicate: Expr, table: pa.Table, num_rows: int) -> Mask:
+def _mask(predicate: expr.Expr, table: pa.Table, num_rows: int) -> Mask:
     """Return the rows for which the predicate is true; null counts as false."""
     if not table.num_columns:
         # A table without columns does not keep its number of rows.
         table = pa.table({"": pa.nulls(num_rows)})
-    value = evaluate(predicate, table)
+    value = expr.evaluator.evaluate(predicate, table)
     if isinstance(value, pa.ChunkedArray):
         value = value.chunk(0) if value.num_chunks == 1 else value.combine_chunks()
     if not num_rows:

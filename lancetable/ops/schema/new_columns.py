@@ -26,10 +26,9 @@ from lancetable.errors import (
     SchemaMismatchError,
     UnsupportedFeatureError,
 )
-from lancetable.expr import columns_of, parse_expression
+from lancetable.expr import VIRTUAL_COLUMNS, columns_of, parse_expression
 from lancetable.expr.analyze.nullability import may_be_null
 from lancetable.expr.syntax.ast import Literal
-from lancetable.expr.typing.column_names import VIRTUAL_COLUMNS
 from lancetable.file.writer import FileWriter
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
