@@ -145,7 +145,9 @@ def session_of(name: str) -> None:
             after = cpu_of_session(java)
             parts = ", ".join(f"{part} {after[part] - before[part]:.2f}" for part in after)
             total = sum(after.values()) - sum(before.values())
-            print(f"{name:6}  {what:12}  CPU {total:5.2f} s ({parts}), wall {time.monotonic() - start:5.1f} s", flush=True)
+            print(
+                f"{name:6}  {what:12}  CPU {total:5.2f} s ({parts}), wall {time.monotonic() - start:5.1f} s", flush=True
+            )
 
         def register() -> None:
             if name == "lance":

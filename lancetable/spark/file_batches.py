@@ -184,7 +184,7 @@ def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Seq
     by_header = source.has_header or len(paths) == 1
     origins = {name: part.path for part in reversed(parts) for name in part.wanted} if by_header else {}
     is_persisted = all(part.is_parsed for part in parts)
-    return FileBatch(rows, total, dict(values), is_persisted, rejected, paths, origins)
+    return FileBatch(rows, total, dict(values), is_persisted, rejected=rejected, paths=paths, origins=origins)
 
 
 def _check_unparsed(source: Files, total: int, values: Counter[str], texts: DataFrame, paths: Sequence[str]) -> None:
