@@ -174,11 +174,12 @@ def _zstd_content_size(frame: memoryview) -> int | None:
 
 
 def _stream_zstd(frame: memoryview, max_bytes: int) -> pa.Buffer:
-    parts: list[bytes] = []
+    parts: list[pa.Buffer] = []
     total = 0
     try:
         with pa.CompressedInputStream(pa.BufferReader(frame), "zstd") as stream:
-            while block := stream.read(_STREAM_BLOCK_BYTES):
+            # pyarrow leaks the block of a `read` that fails.
+            while block := stream.read_buffer(_STREAM_BLOCK_BYTES):
                 total += len(block)
                 _check_size("zstd", total, max_bytes)
                 parts.append(block)
