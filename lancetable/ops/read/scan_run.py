@@ -358,7 +358,7 @@ class ScanRun:
     def _reads_all(self, selections: Sequence[Selection]) -> bool:
         """Return True if the late columns of a group are read with its filter columns.
 
-        This takes less work if they are small and most ranges so far had matches.
+        If they are small and most ranges so far had matches, this saves a round trip to a remote store.
         """
         late = self.plan.late_columns
         if len(selections) == 1 or not late or self.num_matching * 2 < max(1, self.num_tested):
