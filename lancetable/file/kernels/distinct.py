@@ -11,6 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lancetable.file.kernels import native_write as native
+from lancetable.file.kernels.varbin import offset_dtype, offsets_of
+
 
 class Indexed(NamedTuple):
     """(n,) indices into `items`, which are distinct, not null, and in the order of their first row."""
@@ -20,9 +23,17 @@ class Indexed(NamedTuple):
 
 
 def index_values(array: pa.Array, most: int) -> Indexed | None:
-    """Dictionary-encode strings, bytes or fixed-width values; None for more than `most` distinct ones."""
-    encoded = array.dictionary_encode()
-    if len(encoded.dictionary) > most:
+    """Dictionary-encode strings, bytes or fixed-width values; None for more than `most` or 2^31 distinct ones."""
+    if native is None or offset_dtype(array.type) is None or len(array) == 0:
+        encoded = array.dictionary_encode()
+        if len(encoded.dictionary) > most:
+            return None
+        indices = encoded.indices.fill_null(0) if encoded.indices.null_count else encoded.indices
+        return Indexed(np.asarray(indices), encoded.dictionary)
+    bitmap, _, content = array.buffers()
+    data, validity = b"" if content is None else content, bitmap if array.null_count else None
+    encoding = native.index_strings(offsets_of(array), data, validity, array.offset, min(most, (1 << 31) - 1))
+    if encoding is None:
         return None
-    indices = encoded.indices.fill_null(0) if encoded.indices.null_count else encoded.indices
-    return Indexed(np.asarray(indices), encoded.dictionary)
+    indices, first_rows = encoding
+    return Indexed(indices, array.take(pa.array(first_rows)))

@@ -12,6 +12,7 @@ are adjacent or dense; sparse rows are gathered (`fragments.narrow`).
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ from lancetable.ops.read.scan_plan import ScanPlan
 from lancetable.ops.read.take import virtual_values
 from lancetable.ops.read.zone_pruning import intersect, prunable_columns, prune_fragment
 from lancetable.store.io_stats import ScanStore
+from lancetable.table.file_layouts import file_layouts
 from lancetable.table.fragments import Selection, filter_columns, narrow, read_selection, read_selections, select
 from lancetable.table.row_count_index import physical_offsets, physical_rows, row_count_index
 from lancetable.table.row_sizes import bytes_per_row, has_fixed_size, least_bytes, memory_per_row
@@ -51,6 +53,8 @@ _LIMITED_ROWS = 64 * 1024
 # Ranges of at most _SMALL_ROWS are grouped until a group has _GROUP_ROWS.
 _GROUP_ROWS = 8 * 1024
 _SMALL_ROWS = 2 * 1024
+# Late columns of a group that take no more than this are read with the filter columns.
+_EARLY_BYTES = 2 * 1024 * 1024
 # Columns of a group that take no more than this are copied into one array.
 _MAX_COPIED_BYTES = 4 * 1024 * 1024
 # Below this many rows, passing work to threads costs more than it saves.
@@ -90,17 +94,18 @@ class FilteredRows(NamedTuple):
     columns: list[ColumnLike]
     mask: Mask
 
+    def counts(self) -> list[int]:
+        """Return the number of matching rows of each selection."""
+        return [int(np.count_nonzero(mask)) for mask in self._masks()]
+
     def matches(self) -> list[Selection]:
         """Return the matching rows of each selection that has some."""
-        narrowed: list[Selection] = []
-        end = 0
-        for selection in self.selections:
-            start, end = end, end + selection.num_rows
-            mask = self.mask[start:end]
-            count = int(np.count_nonzero(mask))
-            if count:
-                narrowed.append(narrow(selection, mask, count))
-        return narrowed
+        narrowed = zip(self.selections, self._masks(), self.counts())
+        return [narrow(selection, mask, count) for selection, mask, count in narrowed if count]
+
+    def _masks(self) -> list[Mask]:
+        ends = list(itertools.accumulate([selection.num_rows for selection in self.selections]))
+        return [self.mask[start:end] for start, end in zip([0, *ends], ends)]
 
 
 class ScanRun:
@@ -110,6 +115,8 @@ class ScanRun:
         self.plan = plan
         self.row_counts = row_count_index(version)
         self.sizer: RangeSizer | None = None  # set if the result is streamed
+        # Number of ranges in groups so far, and of those with matches; concurrent threads may lose counts.
+        self.num_tested = self.num_matching = 0
         self._counts = {"rows_scanned": 0, "fragments_scanned": 0, "ranges_scanned": 0}
         self._start_ns = time.perf_counter_ns()
         self._scan_store: ScanStore | None = None
@@ -313,13 +320,18 @@ class ScanRun:
         rows = self.filter(group)
         if rows is None or not rows.mask.any():
             return None
+        late: tuple[Field, ...] = plan.late_columns if len(rows.columns) == len(plan.filter_columns) else ()
         matches = rows.matches()
-        late_arrays = self._read_columns(matches, plan.late_columns)
+        late_arrays = self._read_columns(matches, late)
         if sizer is not None:
             sizer.note_late(sum([match.num_rows for match in matches]), sum([array.nbytes for array in late_arrays]))
-        shared = [rows.columns[index] for index in plan.shared if index is not None]
-        late, early = iter(late_arrays), iter(filter_columns(shared, rows.mask))
-        return self._assemble(matches, [next(late if index is None else early) for index in plan.shared])
+        # A column is among the filter columns, among the late columns read with them, or among `late_arrays`.
+        next_late = itertools.count(len(plan.filter_columns))
+        positions = [next(next_late) if shared is None else shared for shared in plan.shared]
+        early = [position for position in positions if position < len(rows.columns)]
+        filtered = dict(zip(early, filter_columns([rows.columns[position] for position in early], rows.mask)))
+        filtered.update(enumerate(late_arrays, len(plan.filter_columns)))
+        return self._assemble(matches, [filtered[position] for position in positions])
 
     def filter(self, group: Sequence[RowRange]) -> FilteredRows | None:
         """Evaluate the filter on the rows of a group; None if the group has no row."""
@@ -329,13 +341,32 @@ class ScanRun:
         if not selections:
             return None
         num_rows = sum([selection.num_rows for selection in selections])
-        columns = self._read_columns(selections, plan.filter_columns)
+        early = plan.filter_columns
+        late = plan.late_columns if self._reads_all(selections) else ()
+        columns = self._read_columns(selections, (*early, *late))
         if self.sizer is not None:
             self.sizer.note_read(num_rows, sum([column.nbytes for column in columns]))
         virtual = [self._virtual_column(selections, name) for name in plan.filter_virtual]
-        names = [*[column.name for column in plan.filter_columns], *plan.filter_virtual]
-        mask = _mask(plan.predicate, pa.table([*columns, *virtual], names=names), num_rows)
-        return FilteredRows(selections, columns, mask)
+        names = [*[column.name for column in early], *plan.filter_virtual]
+        mask = _mask(plan.predicate, pa.table([*columns[: len(early)], *virtual], names=names), num_rows)
+        rows = FilteredRows(selections, columns, mask)
+        if len(selections) > 1:
+            self.num_tested += len(selections)
+            self.num_matching += int(np.count_nonzero(rows.counts()))
+        return rows
+
+    def _reads_all(self, selections: Sequence[Selection]) -> bool:
+        """Return True if the late columns of a group are read with its filter columns.
+
+        If they are small and most ranges so far had matches, this saves a round trip to a remote store.
+        """
+        late = self.plan.late_columns
+        if len(selections) == 1 or not late or self.num_matching * 2 < max(1, self.num_tested):
+            return False
+        if file_layouts(self.version).has_blob_files:
+            return False
+        num_rows = sum([selection.num_rows for selection in selections])
+        return memory_per_row(self.version, selections[0].fragment, late) * num_rows <= _EARLY_BYTES
 
     def select(self, group: Sequence[RowRange]) -> list[Selection]:
         """Return the selections of a group that have rows."""

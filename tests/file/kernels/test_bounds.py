@@ -77,6 +77,8 @@ CALLS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], Any]] = {
     "extremes": lambda a, b, c: native_write.extremes(a, DATA, None, 0, np.array([0]), np.array([2])),
     "extremes of 32 bits": lambda a, b, c: native_write.extremes(int32(a), DATA, None, 0, np.array([0]), np.array([2])),
     "zones": lambda a, b, c: native_write.number_zones(c, None, 0, a, b, np.zeros(3, int), np.zeros(3, int)),
+    "distinct": lambda a, b, c: native_write.index_strings(a, DATA, None, 0, 9),
+    "distinct of 32 bits": lambda a, b, c: native_write.index_strings(int32(a), DATA, None, 0, 9),
     "hashes": lambda a, b, c: native_keys.hash_values(a, DATA, 3, 5),
     "hashes of 32 bits": lambda a, b, c: native_keys.hash_values(int32(a), DATA, 3, 5),
     "equal values": lambda a, b, c: native_keys.equal_values(a, DATA, c, b, DATA, c),

@@ -1,4 +1,4 @@
-"""Indices of distinct values: the indexed values equal the input."""
+"""Indices of distinct values: the compiled and the NumPy form agree, and the indexed values equal the input."""
 
 from __future__ import annotations
 
@@ -18,26 +18,43 @@ TEXTS = st.one_of(st.text(st.sampled_from("ab\0é"), max_size=20), st.integers(0
 
 
 @given(st.sampled_from(KINDS), st.lists(TEXTS, max_size=30), st.integers(1, 60), st.integers(0, 9), st.integers(0, 40))
-def test_indices_refer_to_the_distinct_values(
+def test_both_forms_index_values_in_the_same_way(
     kind: pa.DataType, values: list[str | None], repeats: int, skip: int, most: int
 ) -> None:
     array = pa.array(values * repeats, pa.string()).cast(kind)[skip:]
-    found = distinct.index_values(array, most)
+    found = []
+    for native in (None, kernels.native_write):
+        saved, distinct.native = distinct.native, native
+        try:
+            found.append(distinct.index_values(array, most))
+        finally:
+            distinct.native = saved
+    one, other = found
     expected = len(array.drop_null().unique())
     if expected > most:
-        assert found is None
+        assert one is None
+        assert other is None
         return
-    assert found is not None
-    assert len(found.items) == expected
+    assert one is not None
+    assert other is not None
+    assert (one.indices == other.indices).all()
+    assert one.items.equals(other.items)
+    assert len(one.items) == expected
     valid = np.asarray(array.is_valid())
-    assert not found.indices[~valid].any()
+    assert not one.indices[~valid].any()
     if expected:
-        assert found.items.take(pa.array(found.indices)).filter(pa.array(valid)).equals(array.drop_null())
+        assert one.items.take(pa.array(one.indices)).filter(pa.array(valid)).equals(array.drop_null())
 
 
 @pytest.mark.skipif(not kernels.NATIVE, reason="the compiled kernels are not built or switched off")
-def test_invalid_offsets_are_rejected() -> None:
+def test_many_values_are_indexed_and_invalid_offsets_rejected() -> None:
+    values = pa.array(np.random.default_rng(3).integers(0, 30_000, 100_000)).cast(pa.string())
+    found = distinct.index_values(values, 1 << 40)
+    assert found is not None
+    assert found.items.take(pa.array(found.indices)).equals(values)
     offsets = np.array([0, 3, 2], np.int32)
+    with pytest.raises(CorruptFileError):
+        kernels.native_write.index_strings(offsets, b"abc", None, 0, 9)
     with pytest.raises(CorruptFileError):
         kernels.native_write.extremes(offsets, b"abc", None, 0, np.array([0]), np.array([2]))
 
