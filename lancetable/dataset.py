@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
+import lancetable
 from lancetable import ops, scope
 from lancetable.arguments import (
     COMMIT_MESSAGE_KEY,
@@ -922,13 +923,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         ...     file.seek(-5, 2), file.read()
         (7, b'video')
         """
-        from lancetable.blob import BlobFile, checked_buffer_size
-
-        checked_buffer_size(buffer_size)
+        lancetable.blob.checked_buffer_size(buffer_size)
         selector, rows = selected(ids, addresses, indices)
         blobs = ops.blobs.find_blobs(self._table, blob_column, selector, rows)
         return [
-            None if handle is None else BlobFile(handle, buffer_size)
+            None if handle is None else lancetable.BlobFile(handle, buffer_size)
             for handle in ops.blobs.blob_handles(self._table, blobs.locations)
         ]
 
@@ -1096,10 +1095,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     def get_fragments(self, filter: pc.Expression | None = None) -> list[LanceFragment]:
         """Return all fragments. Raises UnsupportedFeatureError for a filter, because fragments are not partitioned."""
-        from lancetable.fragment import LanceFragment
-
         scope.reject("choosing fragments by a filter", filter=filter)
-        return [LanceFragment(self, None, fragment=fragment) for fragment in self._table.manifest.fragments]
+        return [lancetable.LanceFragment(self, None, fragment=fragment) for fragment in self._table.manifest.fragments]
 
     def _get_fragments(self, filter: pc.Expression | None) -> list[LanceFragment]:
         return self.get_fragments(filter)
@@ -1110,11 +1107,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     def get_fragment(self, fragment_id: int) -> LanceFragment | None:
         """Return the fragment with this id, or None."""
-        from lancetable.fragment import LanceFragment
-
         number = check_count("fragment_id", fragment_id)
         fragment = self._table.manifest.fragments.by_id(number)
-        return None if fragment is None else LanceFragment(self, None, fragment=fragment)
+        return None if fragment is None else lancetable.LanceFragment(self, None, fragment=fragment)
 
     def fragment_ids(self) -> set[int]:
         """Return the ids of all fragments, without creating fragment objects."""
@@ -1322,9 +1317,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> builder.execute(rows)
         {'num_inserted_rows': 1, 'num_updated_rows': 1, 'num_deleted_rows': 0}
         """
-        from lancetable.merge_insert import MergeInsertBuilder
-
-        return MergeInsertBuilder(self, on)
+        return lancetable.MergeInsertBuilder(self, on)
 
     def merge(
         self,
@@ -1389,9 +1382,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     @property
     def optimize(self) -> DatasetOptimizer:
         """Compaction, migration and settings of automatic cleanup; see `DatasetOptimizer`."""
-        from lancetable.optimize import DatasetOptimizer
-
-        return DatasetOptimizer(self)
+        return lancetable.optimize.DatasetOptimizer(self)
 
     def migrate_manifest_paths_v2(self) -> None:
         """Rename all manifests to the V2 naming scheme, which makes the newest version faster to find.
@@ -1770,16 +1761,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> ds.schema.names[-2:]
         ['speed', 'note']
         """
-        from lancetable import udf
-
-        new = udf.new_columns(transforms, self, read_columns, reader_schema)
+        new = lancetable.udf.new_columns(transforms, self, read_columns, reader_schema)
         with tracked(progress, "add_columns") as tracker:
             if isinstance(new, pa.Schema):
                 self._table = ops.new_columns.add_nulls(self._table, new)
                 return
-            computed = udf.computed_columns(new, self._table, read_columns, batch_size)
+            computed = lancetable.udf.computed_columns(new, self._table, read_columns, batch_size)
             self._table = ops.new_columns.add_columns(self._table, computed, tracker)
-            if isinstance(new, udf.BatchUDF) and new.cache is not None:
+            if isinstance(new, lancetable.udf.BatchUDF) and new.cache is not None:
                 new.cache.cleanup()
 
     def alter_columns(self, *alterations: AlterColumn) -> None:
@@ -1961,24 +1950,25 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         10
         """
         from lancetable import writes
-        from lancetable.operation import LanceOperation, Transaction
         from lancetable.ops import commit as commits
 
         scope.reject("catalog lookup", namespace_client=namespace_client, table_id=table_id)
         scope.reject("several stores for one table", base_store_params=base_store_params)
         if commit_lock is not None and not callable(commit_lock):
             raise TypeError(f"commit_lock must be a function, got {type(commit_lock).__name__}")
-        if isinstance(operation, Transaction):
+        if isinstance(operation, lancetable.Transaction):
             if commit_message is not None:
                 raise InvalidInputError(
                     "commit_message is not supported when calling commit with a Transaction. Set the message on the"
                     f" transaction properties instead, under {LANCE_COMMIT_MESSAGE_KEY!r}"
                 )
             transaction = operation
-        elif isinstance(operation, LanceOperation.BaseOperation):
-            if read_version is None and not isinstance(operation, (LanceOperation.Overwrite, LanceOperation.Restore)):
+        elif isinstance(operation, lancetable.LanceOperation.BaseOperation):
+            if read_version is None and not isinstance(
+                operation, (lancetable.LanceOperation.Overwrite, lancetable.LanceOperation.Restore)
+            ):
                 raise InvalidInputError("read_version is required for all operations except Overwrite and Restore")
-            transaction = Transaction(read_version or 0, operation)
+            transaction = lancetable.Transaction(read_version or 0, operation)
         else:
             raise TypeError(
                 f"operation must be a LanceOperation.BaseOperation or Transaction, got {type(operation).__name__}"
@@ -2038,19 +2028,17 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         TypeError
             If an element is not a Transaction.
         """
-        from lancetable.operation import LanceOperation, Transaction
-
         if not transactions:
             raise InvalidOperationError("No transactions to commit")
         fragments: list[FragmentMetadata] = []
         for transaction in transactions:
-            if not isinstance(transaction, Transaction):
+            if not isinstance(transaction, lancetable.Transaction):
                 raise TypeError(f"transactions must be of type Transaction, got {type(transaction).__name__}")
-            if not isinstance(transaction.operation, LanceOperation.Append):
+            if not isinstance(transaction.operation, lancetable.LanceOperation.Append):
                 scope.raise_unsupported(f"a batch with {type(transaction.operation).__name__}", name="commit_batch")
             fragments.extend(transaction.operation.fragments)
-        merged = Transaction(
-            min(transaction.read_version for transaction in transactions), LanceOperation.Append(fragments)
+        merged = lancetable.Transaction(
+            min(transaction.read_version for transaction in transactions), lancetable.LanceOperation.Append(fragments)
         )
         committed = LanceDataset.commit(
             dest,
@@ -2069,10 +2057,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def read_transaction(self, version: int) -> Transaction | None:
         """Return the transaction of a version, None if its writer stored none. Raises VersionNotFoundError."""
         from lancetable.delta import transaction_of
-        from lancetable.operation import Transaction
 
         transaction = transaction_of(self._table, version_number(version))
-        return None if transaction is None else Transaction.from_format(transaction)
+        return None if transaction is None else lancetable.Transaction.from_format(transaction)
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
         """Return the transactions of the newest versions up to this one, newest first; None for a missing transaction.
@@ -2156,9 +2143,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     def new_file_session(self) -> LanceFileSession:
         """Return a `LanceFileSession` on the root of this table, with its storage options."""
-        from lancetable.file import LanceFileSession
-
-        return LanceFileSession(self.uri, self.initial_storage_options)
+        return lancetable.file.LanceFileSession(self.uri, self.initial_storage_options)
 
     def io_stats_snapshot(self) -> io_stats.IOStats:
         """Return the requests and bytes since this dataset was opened or `io_stats_incremental` was called.
@@ -2321,7 +2306,6 @@ def write_dataset(
     """
     from lancetable import writes
     from lancetable.inputs import read_input
-    from lancetable.optimize import config_of
 
     if uri is None:
         raise InvalidInputError("missing argument: uri")
@@ -2334,7 +2318,7 @@ def write_dataset(
         v2_manifest_paths=enable_v2_manifest_paths,
         stable_row_ids=enable_stable_row_ids,
     )
-    config = None if auto_cleanup_options is None else config_of(auto_cleanup_options)
+    config = None if auto_cleanup_options is None else lancetable.optimize.config_of(auto_cleanup_options)
     source = read_input(data_obj, schema)
     creation: dict[str, Any] = {
         "storage_options": storage_options,

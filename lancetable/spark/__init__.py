@@ -15,12 +15,14 @@ except ImportError as error:
 
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
 from lancetable.lazy import lazy_names
 from lancetable.spark.write_table import write_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from lancetable.spark.data_source import LanceDataSource
     from lancetable.spark.merge import MergeResult, SparkMergeBuilder
     from lancetable.spark.table import SparkTable
@@ -61,8 +63,6 @@ def register(spark: SparkSession) -> None:
     >>> register(spark)  # doctest: +SKIP
     >>> spark.read.format("lance").load("s3://bucket/table.lance")  # doctest: +SKIP
     """
-    from pyspark.errors import AnalysisException
-
     from lancetable.spark.data_source import LanceDataSource
 
     active = type(spark).getActiveSession()
@@ -90,6 +90,4 @@ def register(spark: SparkSession) -> None:
 
 def _activate(spark: SparkSession) -> None:
     """Make a session the active one of this thread, as each frame of local rows does, without a job."""
-    from pyspark.sql.types import StructType
-
     spark.createDataFrame([], StructType([]))
