@@ -51,7 +51,7 @@ def test_an_unknown_column_is_named_with_its_file(spark: Any, tmp_path: Path, la
     error = failure(spark, flow(tmp_path))
     assert str(error) == (
         f"orders failed in batch 0: column 'note' of file:{landing}/b.csv is not in the table {tmp_path}/t.lance;"
-        " it has id: add the column to the table, or leave it out of the source"
+        ' it has id; to add it as string, pass schema="add"'
     )
     assert type(error) is SchemaMismatchError and error.column == "note"
     assert isinstance(error.__cause__, SchemaMismatchError) and "JVM" not in "".join(traceback.format_exception(error))
@@ -72,7 +72,10 @@ def test_errors_of_clean_and_of_spark_are_the_cause(spark: Any, tmp_path: Path, 
     assert str(error) == f"orders failed in batch 0: ZeroDivisionError: division by zero{file}"
     lancetable.write_dataset(pa.table({"id": pa.array([], pa.int8())}), tmp_path / "t.lance", mode="overwrite")
     error = failure(spark, flow(tmp_path, clean=lambda frame: frame.selectExpr("300 AS id")))
-    assert f"orders failed in batch 0: [USER_RAISED_EXCEPTION] id cannot become tinyint: 300{file}" == str(error)
+    assert (
+        f'orders failed in batch 0: [USER_RAISED_EXCEPTION] id cannot become tinyint: 300; to widen the column, pass schema="evolve"{file}'
+        == str(error)
+    )
 
 
 def test_errors_outside_of_batches_name_the_step_or_the_run(spark: Any, tmp_path: Path, landing: Path) -> None:
