@@ -48,8 +48,13 @@ class RowIdSequence:
         CorruptFileError
             If the bytes violate the format or the length is not `num_rows`.
         """
-        message = parse_message(rowids_pb2.RowIdSequence, data, path)
-        sequence = cls(segments_module.from_protos(message.segments, path))
+        data = bytes(data)
+        merged = segments_module.many_arrays(data, path)
+        if merged is None:
+            message = parse_message(rowids_pb2.RowIdSequence, data, path)
+            sequence = cls(segments_module.from_protos(message.segments, path))
+        else:
+            sequence = cls((merged,))
         check_length(sequence.num_rows, num_rows, path)
         return sequence
 
