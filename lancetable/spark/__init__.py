@@ -63,7 +63,12 @@ def register(spark: SparkSession) -> None:
         finally:
             _activate(active)
     if active is not None:
-        active.dataSource.register(LanceDataSource)
+        try:
+            active.dataSource.register(LanceDataSource)
+        except AnalysisException as error:
+            # The session that is active in the JVM has the format; in `foreachBatch`, Python names another one.
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
 
 
 def _activate(spark: SparkSession) -> None:
