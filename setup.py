@@ -14,10 +14,7 @@ from setuptools import setup
 from setuptools.extension import Extension
 
 KERNELS = "lancetable.file.kernels"
-MODULES = (
-    *(f"{KERNELS}.{name}" for name in ("_native", "_native_keys", "_native_search", "_native_write")),
-    "lancetable.rowids._native_arrays",
-)
+MODULES = [f"{KERNELS}.{name}" for name in ("_native", "_native_keys", "_native_search", "_native_write")]
 
 
 def extensions() -> list[Extension]:

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancetable import ops
 from lancetable.errors import InvalidInputError, InvalidOperationError, OutOfRangeError
-from lancetable.format.transaction import COMMIT_MESSAGE_KEY
 from lancetable.format.version import FileVersion
-from lancetable.ops.schema.evolution import Alteration
 from lancetable.store.open import FileSystemUri
 
 if TYPE_CHECKING:
     from lancetable.types import Reference, WriteMode
 
 
+COMMIT_MESSAGE_KEY = "__lance_commit_message"  # of a transaction's properties
+DEFAULT_BLOB_BUFFER_SIZE = 512 * 1024
 DEFAULT_MAX_BYTES_PER_FILE = 90 * 1024 * 1024 * 1024
 _MODES: dict[str, WriteMode] = {"create": "create", "append": "append", "overwrite": "overwrite"}
 _U64 = 2**64
@@ -197,7 +198,7 @@ def checked_changes(values: Any) -> dict[str, str | None]:
     return changes
 
 
-def parse_alteration(alteration: Any) -> Alteration:
+def parse_alteration(alteration: Any) -> ops.evolution.Alteration:
     """Parse one dict of `alter_columns`.
 
     Raises InvalidInputError for a missing path, unknown keys or a dict without a change, TypeError for wrong values.
@@ -213,4 +214,4 @@ def parse_alteration(alteration: Any) -> Alteration:
             raise TypeError(f"{key} must be a {_CHANGES[key].__name__}, got {type(value).__name__}")
     if all(value is None for value in given.values()):
         raise InvalidInputError("At least one of name, nullable, or data_type must be specified")
-    return Alteration(path, **given)
+    return ops.evolution.Alteration(path, **given)

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from lancetable.arguments import check_integer
+from lancetable.arguments import DEFAULT_BLOB_BUFFER_SIZE, check_integer
 from lancetable.errors import InvalidInputError, OutOfRangeError
 from lancetable.file.blobs.descriptor import PREPARED
 from lancetable.file.blobs.prepared import (
@@ -52,8 +52,6 @@ __all__ = [
     "blob_field",
 ]
 
-DEFAULT_BLOB_BUFFER_SIZE: Final = 512 * 1024
-"""Number of bytes that a `BlobFile` reads ahead."""
 
 _STORAGE: Final = pa.struct(
     {"data": pa.large_binary(), "uri": pa.string(), "position": pa.uint64(), "size": pa.uint64()}

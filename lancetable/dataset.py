@@ -1,7 +1,7 @@
 """`LanceDataset`, a table at one version, and the functions `dataset()` and `write_dataset()`.
 
 A dataset holds one `TableVersion` value and replaces it after its own commits; it has no other state. `lancetable.ops`
-implements all operations.
+implements all operations. What opening and reading a table do not need is imported by the methods that need it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from lancetable import scope, udf, writes
+import lancetable
+from lancetable import ops, scope
 from lancetable.arguments import (
+    COMMIT_MESSAGE_KEY,
+    DEFAULT_BLOB_BUFFER_SIZE,
     DEFAULT_MAX_BYTES_PER_FILE,
     check_count,
     check_filter,
@@ -35,38 +38,13 @@ from lancetable.arguments import (
     version_number,
     version_to_write,
 )
-from lancetable.blob import DEFAULT_BLOB_BUFFER_SIZE, BlobFile, checked_buffer_size
-from lancetable.cleanup import CleanupExplanation, CleanupStats, explanation_of
-from lancetable.commit.cleanup.plan import plan_cleanup
-from lancetable.delta import DatasetDelta, delta_of, transaction_of
 from lancetable.errors import InvalidInputError, InvalidOperationError, VersionNotFoundError
-from lancetable.file import LanceFileSession
-from lancetable.format import transaction as tx
-from lancetable.fragment import LanceFragment
-from lancetable.fragment_metadata import DataFile, FragmentMetadata
-from lancetable.html import dataset_html
-from lancetable.index_metadata import Index, IndexDescription, IndexFile, describe_indices
-from lancetable.inputs import read_input, read_table, table_of_rows
-from lancetable.merge_insert import MergeInsertBuilder
-from lancetable.models import schema_of_model, snake_case
-from lancetable.operation import LanceOperation, Transaction, from_format, to_bases
-from lancetable.ops import commit as commits
-from lancetable.ops.change import delete, update
-from lancetable.ops.maintain import cleanup, drop, list_files, stats, validate
-from lancetable.ops.maintain.migrate import rename_manifests_at
-from lancetable.ops.read import blobs as blob_ops
-from lancetable.ops.read import diff, matching_rows, scan, take
-from lancetable.ops.read.diff import Diff
-from lancetable.ops.refs import branches, clone
-from lancetable.ops.refs import tags as tag_ops
-from lancetable.ops.schema import evolution, joined_columns, new_columns, settings
-from lancetable.optimize import DatasetOptimizer, config_of
+from lancetable.lazy import lazy_names
 from lancetable.progress import tracked
 from lancetable.refs import Branches, Tags
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder, scan_arguments
 from lancetable.schema import LanceSchema, as_text
 from lancetable.session import Session
-from lancetable.sql import SqlQueryBuilder
 from lancetable.store import io_stats
 from lancetable.store.open import with_untrusted
 from lancetable.table import manifests
@@ -91,13 +69,25 @@ from lancetable.types import (
     Version,
     VersionRef,
 )
-from lancetable.udf import BatchUDF
-from lancetable.writes import write_fragments
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from lancetable.blob import BlobFile
+    from lancetable.cleanup import CleanupExplanation, CleanupStats
+    from lancetable.delta import DatasetDelta
+    from lancetable.file import LanceFileSession
+    from lancetable.fragment import LanceFragment
+    from lancetable.fragment_metadata import DataFile, FragmentMetadata
+    from lancetable.index_metadata import Index, IndexDescription, IndexFile
+    from lancetable.merge_insert import MergeInsertBuilder
+    from lancetable.operation import LanceOperation, Transaction
+    from lancetable.ops.read.diff import Diff
+    from lancetable.optimize import DatasetOptimizer
     from lancetable.progress import FragmentWriteProgress, ProgressLike
+    from lancetable.sql import SqlQueryBuilder
+    from lancetable.udf import BatchUDF
+    from lancetable.writes import write_fragments
 
 __all__ = [
     "LANCE_COMMIT_MESSAGE_KEY",
@@ -132,7 +122,20 @@ __all__ = [
     "write_fragments",
 ]
 
-LANCE_COMMIT_MESSAGE_KEY = tx.COMMIT_MESSAGE_KEY
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "lancetable.fragment": "LanceFragment",
+        "lancetable.fragment_metadata": "DataFile FragmentMetadata",
+        "lancetable.index_metadata": "Index IndexFile",
+        "lancetable.merge_insert": "MergeInsertBuilder",
+        "lancetable.operation": "LanceOperation Transaction",
+        "lancetable.optimize": "DatasetOptimizer",
+        "lancetable.writes": "write_fragments",
+    },
+)
+
+LANCE_COMMIT_MESSAGE_KEY = COMMIT_MESSAGE_KEY
 COMMIT_TIMEOUT = timedelta(seconds=1800)
 # Arguments of `pyarrow.dataset.Dataset.count_rows` that do not change the count.
 PYARROW_COUNT_OPTIONS = frozenset(
@@ -332,6 +335,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return "\n".join([head, *(f"  {field.name}: {field.type}" for field in manifest.schema.to_arrow())])
 
     def _repr_html_(self) -> str:
+        from lancetable.html import dataset_html
+
         return dataset_html(self)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
@@ -409,6 +414,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     def describe_indices(self) -> list[IndexDescription]:
         """Return the secondary indexes, created by other libraries, with their segments; see `IndexDescription`."""
+        from lancetable.index_metadata import describe_indices
+
         return describe_indices(self._table)
 
     def list_indices(self) -> list[dict[str, Any]]:
@@ -437,6 +444,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     def base_paths(self) -> dict[int, DatasetBasePath]:
         """Return the base paths where files of this table may be stored, by id."""
+        from lancetable.operation import from_format
+
         bases: dict[int, DatasetBasePath] = from_format(self._table.manifest.base_paths)
         return bases
 
@@ -524,7 +533,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> old.version, old.count_rows()
         (3, 6)
         """
-        self._table = tag_ops.restore(self._table)
+        self._table = ops.tags.restore(self._table)
 
     @property
     def tags(self) -> Tags:
@@ -788,7 +797,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         options = self._default_scan_options
         if scanned or self._view_filter is not None or "filter" in options or "include_deleted_rows" in options:
             return self.scanner(**{"columns": [], "filter": filter, "with_row_id": True, **scanned}).count_rows()
-        return matching_rows.count_rows(self._table, filter)
+        return ops.matching_rows.count_rows(self._table, filter)
 
     def head(self, num_rows: int, **kwargs: Any) -> pa.Table:
         """Return the first rows of a scan; `kwargs` are arguments of `scanner`. Raises the errors of `to_table`."""
@@ -807,7 +816,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         if self._default_scan_options or self._view_filter is not None:
             return self.scanner(columns, offset=start, limit=check_count("end", end - start)).to_table()
-        return scan.slice_rows(self._table, start, end, columns)
+        return ops.scan.slice_rows(self._table, start, end, columns)
 
     def take(self, indices: Sequence[int] | pa.Array, columns: Columns | None = None) -> pa.Table:
         """Read rows by position.
@@ -838,7 +847,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> ds.take([3, 0, 3], columns=["carrier"]).to_pydict()
         {'carrier': ['DL', 'UA', 'DL']}
         """
-        return take.take_offsets(self._table, indices, columns)
+        return ops.take.take_offsets(self._table, indices, columns)
 
     def take_row_ids(self, row_ids: Sequence[int] | pa.Array, columns: Columns | None = None) -> pa.Table:
         """Read rows by `_rowid`, in the given order.
@@ -855,7 +864,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         TypeError
             If `row_ids` are not integers.
         """
-        return take.take_row_ids(self._table, row_ids, columns)
+        return ops.take.take_row_ids(self._table, row_ids, columns)
 
     def _take_rows(
         self,
@@ -914,12 +923,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         ...     file.seek(-5, 2), file.read()
         (7, b'video')
         """
-        checked_buffer_size(buffer_size)
+        lancetable.blob.checked_buffer_size(buffer_size)
         selector, rows = selected(ids, addresses, indices)
-        blobs = blob_ops.find_blobs(self._table, blob_column, selector, rows)
+        blobs = ops.blobs.find_blobs(self._table, blob_column, selector, rows)
         return [
-            None if handle is None else BlobFile(handle, buffer_size)
-            for handle in blob_ops.blob_handles(self._table, blobs.locations)
+            None if handle is None else lancetable.BlobFile(handle, buffer_size)
+            for handle in ops.blobs.blob_handles(self._table, blobs.locations)
         ]
 
     def read_blobs(
@@ -945,7 +954,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         if io_buffer_size is not None:
             check_positive("io_buffer_size", io_buffer_size)
         selector, rows = selected(ids, addresses, indices)
-        return blob_ops.read_blobs(self._table, blob_ops.find_blobs(self._table, blob_column, selector, rows))
+        return ops.blobs.read_blobs(self._table, ops.blobs.find_blobs(self._table, blob_column, selector, rows))
 
     def read_blob_ranges(
         self,
@@ -983,7 +992,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         if io_buffer_size is not None:
             check_positive("io_buffer_size", io_buffer_size)
-        return blob_ops.read_blob_ranges(self._table, blob_column, requests, blob_ops.checked_selector(selector))
+        return ops.blobs.read_blob_ranges(self._table, blob_column, requests, ops.blobs.checked_selector(selector))
 
     def sample(
         self, num_rows: int, columns: Columns | None = None, randomize_order: bool = True, **kwargs: Any
@@ -1010,7 +1019,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             raise TypeError(f"sample() got an unexpected argument {next(iter(kwargs))!r}; filter a scan instead")
         self._refuse_view("sample", "use lancetable.sampler.maybe_sample with filt=")
         number = check_count("num_rows", num_rows)
-        return take.sample(self._table, number, columns, randomize_order=randomize_order)
+        return ops.take.sample(self._table, number, columns, randomize_order=randomize_order)
 
     # --------------------------------------------------------------------------- other methods of
     # pyarrow.dataset.Dataset
@@ -1087,7 +1096,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def get_fragments(self, filter: pc.Expression | None = None) -> list[LanceFragment]:
         """Return all fragments. Raises UnsupportedFeatureError for a filter, because fragments are not partitioned."""
         scope.reject("choosing fragments by a filter", filter=filter)
-        return [LanceFragment(self, None, fragment=fragment) for fragment in self._table.manifest.fragments]
+        return [lancetable.LanceFragment(self, None, fragment=fragment) for fragment in self._table.manifest.fragments]
 
     def _get_fragments(self, filter: pc.Expression | None) -> list[LanceFragment]:
         return self.get_fragments(filter)
@@ -1100,7 +1109,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """Return the fragment with this id, or None."""
         number = check_count("fragment_id", fragment_id)
         fragment = self._table.manifest.fragments.by_id(number)
-        return None if fragment is None else LanceFragment(self, None, fragment=fragment)
+        return None if fragment is None else lancetable.LanceFragment(self, None, fragment=fragment)
 
     def fragment_ids(self) -> set[int]:
         """Return the ids of all fragments, without creating fragment objects."""
@@ -1132,6 +1141,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         TypeError
             If `model_class` is not a model, or `data` contains other objects.
         """
+        from lancetable.inputs import table_of_rows
+        from lancetable.models import schema_of_model, snake_case
+
         schema = schema_of_model(model_class)
         for instance in data:
             if not isinstance(instance, model_class):
@@ -1194,7 +1206,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         check_filter("predicate", predicate, required=True)
         self._refuse_view("delete", "call it on the dataset, with the filter in the predicate")
-        self._table, num_rows = delete.delete(
+        self._table, num_rows = ops.delete.delete(
             self._table,
             predicate,
             conflict_retries=check_count("conflict_retries", conflict_retries),
@@ -1270,7 +1282,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         check_filter("where", where)
         self._refuse_view("update", "call it on the dataset, with the filter in `where`")
         with tracked(progress, "update") as tracker:
-            self._table, num_rows = update.update(
+            self._table, num_rows = ops.update.update(
                 self._table,
                 updates,
                 where,
@@ -1305,7 +1317,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> builder.execute(rows)
         {'num_inserted_rows': 1, 'num_updated_rows': 1, 'num_deleted_rows': 0}
         """
-        return MergeInsertBuilder(self, on)
+        return lancetable.MergeInsertBuilder(self, on)
 
     def merge(
         self,
@@ -1352,10 +1364,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> ds.take([0], columns=["carrier", "airline"]).to_pylist()
         [{'carrier': 'UA', 'airline': 'United'}]
         """
+        from lancetable.inputs import read_table
+
         right = read_table(data_obj, schema)
         right_on = left_on if right_on is None else right_on
         with tracked(progress, "merge") as tracker:
-            self._table = joined_columns.merge(self._table, right, left_on, right_on, tracker)
+            self._table = ops.joined_columns.merge(self._table, right, left_on, right_on, tracker)
 
     def move_to(self, table: TableVersion) -> None:
         """Replace the version of this dataset with another version of the same table."""
@@ -1368,7 +1382,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     @property
     def optimize(self) -> DatasetOptimizer:
         """Compaction, migration and settings of automatic cleanup; see `DatasetOptimizer`."""
-        return DatasetOptimizer(self)
+        return lancetable.optimize.DatasetOptimizer(self)
 
     def migrate_manifest_paths_v2(self) -> None:
         """Rename all manifests to the V2 naming scheme, which makes the newest version faster to find.
@@ -1384,7 +1398,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If a version has two different manifests.
         """
         table = self._table
-        rename_manifests_at(table.store, table.base, table.handler)
+        ops.migrate.rename_manifests_at(table.store, table.base, table.handler)
         location = table.handler.locate(table.store, table.base, table.version)
         self._table = latest(table) if location is None else open_location(table, location)
 
@@ -1448,7 +1462,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> [version["version"] for version in ds.versions()]
         [2]
         """
-        policy = cleanup.policy_of(
+        policy = ops.cleanup.policy_of(
             older_than,
             retain_versions,
             versions,
@@ -1456,7 +1470,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             error_if_tagged=error_if_tagged_old_versions,
         )
         with tracked(progress, "cleanup") as tracker:
-            return cleanup.cleanup(
+            return ops.cleanup.cleanup(
                 self._table,
                 policy,
                 deletes_per_second=delete_rate_limit,
@@ -1485,7 +1499,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         CleanupError
             If a version to remove is tagged.
         """
-        policy = cleanup.policy_of(
+        from lancetable.cleanup import explanation_of
+        from lancetable.commit.cleanup.plan import plan_cleanup
+
+        policy = ops.cleanup.policy_of(
             older_than,
             retain_versions,
             versions,
@@ -1503,7 +1520,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         The columns are `version`, `base_uri`, `path` and `type`. `min_version` excludes older versions; `progress(done,
         total)` counts versions. `all_files` lists the existing objects instead.
         """
-        return list_files.tracked_files(self._table, min_version=min_version, progress=progress)
+        return ops.list_files.tracked_files(self._table, min_version=min_version, progress=progress)
 
     def delta(
         self,
@@ -1526,6 +1543,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> ds.delta(compared_against=1).get_inserted_rows().read_all()["id"].to_pylist()
         [7, 8]
         """
+        from lancetable.delta import delta_of
+
         return delta_of(self._table, compared_against, begin_version, end_version)
 
     def diff(self, older: Reference, newer: Reference | None = None, *, key: str | list[str] | None = None) -> Diff:
@@ -1558,7 +1577,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         before = checkout(self._table, parse_reference(older, branches=True))
         after = self._table if newer is None else checkout(self._table, parse_reference(newer, branches=True))
-        return diff.diff(before, after, [key] if isinstance(key, str) else key)
+        return ops.diff.diff(before, after, [key] if isinstance(key, str) else key)
 
     def sql(self, sql: str) -> SqlQueryBuilder:
         """Return a query over this dataset, run by DuckDB. The SQL refers to the dataset as `dataset`.
@@ -1569,6 +1588,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> pa.Table.from_batches(query.to_batch_records()).to_pydict()
         {'carrier': ['AA', 'B6'], 'n': [2, 2]}
         """
+        from lancetable.sql import SqlQueryBuilder
+
         return SqlQueryBuilder(self, sql)
 
     # ---------------------------------------------------------------------------------------- branches and clones
@@ -1614,7 +1635,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         start: Reference | None = (None, None) if reference == "main" else reference
         start = None if start is None else parse_reference(start, branches=True)
-        return LanceDataset.from_version(branches.create_branch(self._table, branch, start), self._default_scan_options)
+        return LanceDataset.from_version(
+            ops.branches.create_branch(self._table, branch, start), self._default_scan_options
+        )
 
     def shallow_clone(
         self,
@@ -1653,7 +1676,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> clone.count_rows()
         6
         """
-        return self._cloned(clone.shallow_clone, target_path, reference, storage_options, kwargs)
+        return self._cloned(ops.clone.shallow_clone, target_path, reference, storage_options, kwargs)
 
     def deep_clone(
         self,
@@ -1675,7 +1698,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         StoreError
             If the storage failed.
         """
-        return self._cloned(clone.deep_clone, target_path, reference, storage_options, kwargs)
+        return self._cloned(ops.clone.deep_clone, target_path, reference, storage_options, kwargs)
 
     def _cloned(
         self,
@@ -1738,14 +1761,14 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> ds.schema.names[-2:]
         ['speed', 'note']
         """
-        new = udf.new_columns(transforms, self, read_columns, reader_schema)
+        new = lancetable.udf.new_columns(transforms, self, read_columns, reader_schema)
         with tracked(progress, "add_columns") as tracker:
             if isinstance(new, pa.Schema):
-                self._table = new_columns.add_nulls(self._table, new)
+                self._table = ops.new_columns.add_nulls(self._table, new)
                 return
-            computed = udf.computed_columns(new, self._table, read_columns, batch_size)
-            self._table = new_columns.add_columns(self._table, computed, tracker)
-            if isinstance(new, BatchUDF) and new.cache is not None:
+            computed = lancetable.udf.computed_columns(new, self._table, read_columns, batch_size)
+            self._table = ops.new_columns.add_columns(self._table, computed, tracker)
+            if isinstance(new, lancetable.udf.BatchUDF) and new.cache is not None:
                 new.cache.cleanup()
 
     def alter_columns(self, *alterations: AlterColumn) -> None:
@@ -1779,7 +1802,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> ds.schema.field("destination").type, ds.schema.field("distance").type
         (DataType(string), DataType(int32))
         """
-        self._table = evolution.alter(self._table, [parse_alteration(alteration) for alteration in alterations])
+        self._table = ops.evolution.alter(self._table, [parse_alteration(alteration) for alteration in alterations])
 
     def drop_columns(self, columns: Sequence[str]) -> None:
         """Remove columns, or fields of struct columns ("a.b"), from the schema.
@@ -1805,11 +1828,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         if isinstance(columns, str):
             raise TypeError("columns must be a list of names, not a string")
-        self._table = evolution.drop(self._table, list(columns))
+        self._table = ops.evolution.drop(self._table, list(columns))
 
     def update_config(self, values: dict[str, str | None], *, replace: bool = False) -> dict[str, str]:
         """Change the config of the table and return it. None deletes a key; `replace` clears the config first."""
-        self._table = settings.update_config(self._table, checked_changes(values), replace=replace)
+        self._table = ops.settings.update_config(self._table, checked_changes(values), replace=replace)
         return self.config()
 
     def delete_config_keys(self, keys: list[str]) -> None:
@@ -1818,18 +1841,18 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     def update_metadata(self, values: dict[str, str | None], *, replace: bool = False) -> dict[str, str]:
         """Change the metadata of the table and return it. None deletes a key; `replace` clears the metadata first."""
-        self._table = settings.update_table_metadata(self._table, checked_changes(values), replace=replace)
+        self._table = ops.settings.update_table_metadata(self._table, checked_changes(values), replace=replace)
         return self.metadata
 
     def update_schema_metadata(self, values: dict[str, str | None], *, replace: bool = False) -> dict[str, str]:
         """Change the metadata of the schema and return it. None deletes a key; `replace` clears the metadata first."""
-        self._table = settings.update_schema_metadata(self._table, checked_changes(values), replace=replace)
+        self._table = ops.settings.update_schema_metadata(self._table, checked_changes(values), replace=replace)
         return self.schema_metadata
 
     def update_field_metadata(self, field_updates: dict[str, dict[str, str | None]], *, replace: bool = False) -> None:
         """Change the metadata of fields, given by their paths ("a.b"). Raises ColumnNotFoundError."""
         changes = {path: checked_changes(values) for path, values in checked_mapping(field_updates).items()}
-        self._table = settings.update_field_metadata(self._table, changes, replace=replace)
+        self._table = ops.settings.update_field_metadata(self._table, changes, replace=replace)
 
     def replace_schema_metadata(self, new_metadata: dict[str, str]) -> None:
         """Replace the metadata of the schema. Deprecated: use `update_schema_metadata(new_metadata, replace=True)`."""
@@ -1926,21 +1949,26 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> LanceDataset.commit("flights.lance", LanceOperation.Append(fragments), read_version=2).count_rows()
         10
         """
+        from lancetable import writes
+        from lancetable.ops import commit as commits
+
         scope.reject("catalog lookup", namespace_client=namespace_client, table_id=table_id)
         scope.reject("several stores for one table", base_store_params=base_store_params)
         if commit_lock is not None and not callable(commit_lock):
             raise TypeError(f"commit_lock must be a function, got {type(commit_lock).__name__}")
-        if isinstance(operation, Transaction):
+        if isinstance(operation, lancetable.Transaction):
             if commit_message is not None:
                 raise InvalidInputError(
                     "commit_message is not supported when calling commit with a Transaction. Set the message on the"
                     f" transaction properties instead, under {LANCE_COMMIT_MESSAGE_KEY!r}"
                 )
             transaction = operation
-        elif isinstance(operation, LanceOperation.BaseOperation):
-            if read_version is None and not isinstance(operation, (LanceOperation.Overwrite, LanceOperation.Restore)):
+        elif isinstance(operation, lancetable.LanceOperation.BaseOperation):
+            if read_version is None and not isinstance(
+                operation, (lancetable.LanceOperation.Overwrite, lancetable.LanceOperation.Restore)
+            ):
                 raise InvalidInputError("read_version is required for all operations except Overwrite and Restore")
-            transaction = Transaction(read_version or 0, operation)
+            transaction = lancetable.Transaction(read_version or 0, operation)
         else:
             raise TypeError(
                 f"operation must be a LanceOperation.BaseOperation or Transaction, got {type(operation).__name__}"
@@ -2004,13 +2032,13 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             raise InvalidOperationError("No transactions to commit")
         fragments: list[FragmentMetadata] = []
         for transaction in transactions:
-            if not isinstance(transaction, Transaction):
+            if not isinstance(transaction, lancetable.Transaction):
                 raise TypeError(f"transactions must be of type Transaction, got {type(transaction).__name__}")
-            if not isinstance(transaction.operation, LanceOperation.Append):
+            if not isinstance(transaction.operation, lancetable.LanceOperation.Append):
                 scope.raise_unsupported(f"a batch with {type(transaction.operation).__name__}", name="commit_batch")
             fragments.extend(transaction.operation.fragments)
-        merged = Transaction(
-            min(transaction.read_version for transaction in transactions), LanceOperation.Append(fragments)
+        merged = lancetable.Transaction(
+            min(transaction.read_version for transaction in transactions), lancetable.LanceOperation.Append(fragments)
         )
         committed = LanceDataset.commit(
             dest,
@@ -2028,8 +2056,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     def read_transaction(self, version: int) -> Transaction | None:
         """Return the transaction of a version, None if its writer stored none. Raises VersionNotFoundError."""
+        from lancetable.delta import transaction_of
+
         transaction = transaction_of(self._table, version_number(version))
-        return None if transaction is None else Transaction.from_format(transaction)
+        return None if transaction is None else lancetable.Transaction.from_format(transaction)
 
     def get_transactions(self, recent_transactions: int = 10) -> list[Transaction | None]:
         """Return the transactions of the newest versions up to this one, newest first; None for a missing transaction.
@@ -2062,6 +2092,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         CommitConflictError
             If a concurrent commit took it.
         """
+        from lancetable.format import transaction as tx
+        from lancetable.operation import to_bases
+        from lancetable.ops import commit as commits
+
         operation = tx.UpdateBases(to_bases(new_bases))
         transaction = tx.Transaction.create(self.version, operation, properties=transaction_properties or {})
         self._table = commits.commit(self._table, transaction)
@@ -2080,7 +2114,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         InvalidInputError
             If the path contains files but no readable manifest. Nothing is deleted.
         """
-        drop.drop(uri_text(base_uri), storage_options, ignore_not_found=bool(ignore_not_found))
+        ops.drop.drop(uri_text(base_uri), storage_options, ignore_not_found=bool(ignore_not_found))
 
     # ------------------------------------------------------------------------------------------------- inspection
 
@@ -2097,7 +2131,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         CorruptFileError, NotFoundError, UnsupportedFeatureError
             For the first problem.
         """
-        validate.validate(self._table)
+        ops.validate.validate(self._table)
 
     def all_files(self) -> pa.RecordBatchReader:
         """Return a reader over every object below the table's root, whether or not a version references it.
@@ -2105,11 +2139,11 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         The columns are base_uri (dictionary of string), path (string, relative to it), size_bytes (int64) and
         last_modified (timestamp[us, UTC]).
         """
-        return list_files.all_files(self._table)
+        return ops.list_files.all_files(self._table)
 
     def new_file_session(self) -> LanceFileSession:
         """Return a `LanceFileSession` on the root of this table, with its storage options."""
-        return LanceFileSession(self.uri, self.initial_storage_options)
+        return lancetable.file.LanceFileSession(self.uri, self.initial_storage_options)
 
     def io_stats_snapshot(self) -> io_stats.IOStats:
         """Return the requests and bytes since this dataset was opened or `io_stats_incremental` was called.
@@ -2134,12 +2168,12 @@ class LanceStats:
 
     def dataset_stats(self, max_rows_per_group: int = 1024) -> DatasetStats:
         """Return the number of deleted rows, fragments, and fragments with fewer rows than `max_rows_per_group`."""
-        counts = stats.dataset_stats(self._dataset.table_version, max_rows_per_group)
+        counts = ops.stats.dataset_stats(self._dataset.table_version, max_rows_per_group)
         return cast("DatasetStats", asdict(counts))
 
-    def data_stats(self) -> stats.DataStatistics:
+    def data_stats(self) -> ops.stats.DataStatistics:
         """Return the bytes on disk of each field; reads the footer of every data file."""
-        return stats.data_stats(self._dataset.table_version)
+        return ops.stats.data_stats(self._dataset.table_version)
 
 
 def write_dataset(
@@ -2270,6 +2304,9 @@ def write_dataset(
     >>> lancetable.write_dataset({"name": ["a"]}, "new.lance", mode="overwrite").version
     3
     """
+    from lancetable import writes
+    from lancetable.inputs import read_input
+
     if uri is None:
         raise InvalidInputError("missing argument: uri")
     mode = check_mode(mode)
@@ -2281,7 +2318,7 @@ def write_dataset(
         v2_manifest_paths=enable_v2_manifest_paths,
         stable_row_ids=enable_stable_row_ids,
     )
-    config = None if auto_cleanup_options is None else config_of(auto_cleanup_options)
+    config = None if auto_cleanup_options is None else lancetable.optimize.config_of(auto_cleanup_options)
     source = read_input(data_obj, schema)
     creation: dict[str, Any] = {
         "storage_options": storage_options,
@@ -2301,7 +2338,7 @@ def write_dataset(
     return LanceDataset.from_version(table)
 
 
-def selected(ids: Any, addresses: Any, indices: Any) -> tuple[blob_ops.Selector, Any]:
+def selected(ids: Any, addresses: Any, indices: Any) -> tuple[ops.blobs.Selector, Any]:
     """Return the given selection of rows.
 
     Raises
@@ -2309,7 +2346,7 @@ def selected(ids: Any, addresses: Any, indices: Any) -> tuple[blob_ops.Selector,
     InvalidInputError
         If there is not exactly one.
     """
-    selections: list[tuple[blob_ops.Selector, Any]] = [("ids", ids), ("addresses", addresses), ("indices", indices)]
+    selections: list[tuple[ops.blobs.Selector, Any]] = [("ids", ids), ("addresses", addresses), ("indices", indices)]
     given = [(selector, rows) for selector, rows in selections if rows is not None]
     if len(given) != 1:
         raise InvalidInputError("Exactly one of ids, indices, or addresses must be specified")

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyroaring
 
-from lancetable import udf
+from lancetable import ops, udf
 from lancetable.arguments import DEFAULT_MAX_BYTES_PER_FILE, check_count, check_filter
 from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.format.fragment import Fragment
@@ -23,10 +23,6 @@ from lancetable.fragment_metadata import (
     RowIdSequence,
 )
 from lancetable.inputs import read_table
-from lancetable.ops.change import delete
-from lancetable.ops.maintain import validate
-from lancetable.ops.read import matching_rows, take
-from lancetable.ops.schema import joined_columns, new_columns
 from lancetable.ops.write.add_files import adopt_fragment
 from lancetable.progress import FragmentWriteProgress, NumberedProgress, ProgressLike, of_files
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder, scan_arguments
@@ -226,7 +222,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         check_filter("filter", filter)
         if filter is None:
             return num_live_rows(self._version, self._fragment)
-        return matching_rows.count_rows(self._version, filter, fragments=[self._fragment.id])
+        return ops.matching_rows.count_rows(self._version, filter, fragments=[self._fragment.id])
 
     def head(self, num_rows: int) -> pa.Table:
         """Return the first `num_rows` live rows. Raises the errors of `to_table`."""
@@ -246,7 +242,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         TypeError
             If `indices` are not integers.
         """
-        return take.take_offsets(self._version, indices, columns, fragment=self._fragment.id, blobs_as_bytes=True)
+        return ops.take.take_offsets(self._version, indices, columns, fragment=self._fragment.id, blobs_as_bytes=True)
 
     def open_session(self, columns: Columns | None = None, with_row_address: bool | None = None) -> FragmentSession:
         """Return a session for repeated calls of `take` with the same columns."""
@@ -266,7 +262,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
             If the predicate is invalid.
         """
         check_filter("predicate", predicate, required=True)
-        remaining = delete.delete_from_fragment(self._version, self._fragment, predicate)
+        remaining = ops.delete.delete_from_fragment(self._version, self._fragment, predicate)
         return None if remaining is None else FragmentMetadata.from_format(remaining)
 
     def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:
@@ -280,8 +276,8 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
             If `offsets` are not integers.
         """
         listed: Any = list(offsets) if isinstance(offsets, (Iterator, Set)) else offsets
-        numbers = take.integers(listed, "offsets", unsigned=True)
-        remaining = delete.delete_offsets(self._version, self._fragment, numbers)
+        numbers = ops.take.integers(listed, "offsets", unsigned=True)
+        remaining = ops.delete.delete_offsets(self._version, self._fragment, numbers)
         return None if remaining is None else FragmentMetadata.from_format(remaining)
 
     def merge_columns(
@@ -329,7 +325,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         if isinstance(new, pa.Schema):
             raise TypeError("null columns need no data files; add them with LanceDataset.add_columns")
         computed = udf.computed_columns(new, self._version, columns, batch_size)
-        written, stored = new_columns.add_to_fragment(self._version, self._fragment, computed)
+        written, stored = ops.new_columns.add_to_fragment(self._version, self._fragment, computed)
         return FragmentMetadata.from_format(written), LanceSchema(stored)
 
     def merge(
@@ -342,7 +338,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         """
         right = read_table(data_obj, schema)
         on = left_on if right_on is None else right_on
-        result = joined_columns.merge_fragment(self._version, self._fragment, right, left_on, on)
+        result = ops.joined_columns.merge_fragment(self._version, self._fragment, right, left_on, on)
         return FragmentMetadata.from_format(result[0]), LanceSchema(result[1])
 
     def update_columns(
@@ -388,7 +384,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         """
         right = read_table(data_obj, schema)
         on = left_on if right_on is None else right_on
-        result, fields, offsets = joined_columns.update_columns(self._version, self._fragment, right, left_on, on)
+        result, fields, offsets = ops.joined_columns.update_columns(self._version, self._fragment, right, left_on, on)
         metadata = FragmentMetadata.from_format(result)
         if not with_offsets:
             return metadata, list(fields)
@@ -396,7 +392,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
 
     def validate(self) -> None:
         """Check that the files exist and match the manifest. Raises CorruptFileError or NotFoundError."""
-        validate.validate_fragment(self._version, self._fragment)
+        ops.validate.validate_fragment(self._version, self._fragment)
 
     @staticmethod
     def create_from_file(filename: str, dataset: LanceDataset, fragment_id: int) -> FragmentMetadata:

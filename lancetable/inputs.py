@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.dataset as pads
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError
 from lancetable.ops.write.float_overflow import check_finite
@@ -56,12 +55,14 @@ def _find_source(data: Any, schema: pa.Schema | None) -> Input:
         return _from_table(data, schema)
     if isinstance(data, pa.RecordBatch):
         return _from_table(pa.Table.from_batches([data]), schema)
+    if isinstance(data, pa.RecordBatchReader):
+        return _from_reader(data, schema)
+    import pyarrow.dataset as pads  # it imports pandas, which a Spark task should not wait for
+
     if isinstance(data, pads.Dataset):
         return _from_reader(data.scanner().to_reader(), schema)
     if isinstance(data, pads.Scanner):
         return _from_reader(data.to_reader(), schema)
-    if isinstance(data, pa.RecordBatchReader):
-        return _from_reader(data, schema)
     convert = foreign_frame(data)
     if convert is not None:
         return _from_table(convert(data, schema), schema)

@@ -1,8 +1,9 @@
-"""Properties that are computed on first access."""
+"""Properties that are computed, and names of modules that are imported, on first access."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 if TYPE_CHECKING:
@@ -32,3 +33,21 @@ class lazy_property(Generic[T]):  # noqa: N801  # used as a decorator, like prop
             return self
         value: T = instance.__dict__.setdefault(self._name, self._compute(instance))
         return value
+
+
+def lazy_names(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module that imports names on first use.
+
+    `homes` maps a module or package to the names in it, separated by blanks. Type checkers need the same imports below
+    `if TYPE_CHECKING`.
+    """
+    home_of = {name: home for home, names in homes.items() for name in names.split()}
+
+    def load(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        value = getattr(__import__(home_of[name], fromlist=[name]), name)
+        setattr(sys.modules[module], name, value)
+        return value
+
+    return load

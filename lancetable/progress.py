@@ -20,12 +20,14 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from lancetable.errors import UnsupportedFeatureError
-from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.ops.tracker import Cancelled, Progress, Report, Tracker
 from lancetable.store.open import open_store
+
+if TYPE_CHECKING:
+    from lancetable.fragment_metadata import FragmentMetadata
 
 __all__ = [
     "FileSystemFragmentWriteProgress",

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, TypeVar
 
+from lancetable import ops
 from lancetable.errors import CorruptFileError, InvalidInputError, RefNotFoundError
 from lancetable.format.refs import BranchContents, TagContents, parse_time
-from lancetable.ops.refs import branches
-from lancetable.ops.refs import tags as tag_ops
 from lancetable.types import Branch, Reference, Tag
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Tags:
 
     def list(self) -> dict[str, Tag]:
         """Return all tags by name."""
-        return {name: public_tag(tag) for name, tag in tag_ops.list_tags(self._dataset.table_version).items()}
+        return {name: public_tag(tag) for name, tag in ops.tags.list_tags(self._dataset.table_version).items()}
 
     def list_ordered(self, order: str | None = None) -> builtins.list[tuple[str, Tag]]:
         """Return all tags sorted by version, "desc" (the default) or "asc", then by name.
@@ -64,15 +63,15 @@ class Tags:
         InvalidRefError
             If the name is invalid.
         """
-        tag_ops.create_tag(self._dataset.table_version, tag, reference)
+        ops.tags.create_tag(self._dataset.table_version, tag, reference)
 
     def update(self, tag: str, reference: Reference | None = None) -> None:
         """Move an existing tag. Raises RefNotFoundError if it does not exist, and the errors of `create`."""
-        tag_ops.update_tag(self._dataset.table_version, tag, reference)
+        ops.tags.update_tag(self._dataset.table_version, tag, reference)
 
     def delete(self, tag: str) -> None:
         """Remove a tag; its version is kept. Raises RefNotFoundError."""
-        tag_ops.delete_tag(self._dataset.table_version, tag)
+        ops.tags.delete_tag(self._dataset.table_version, tag)
 
     def get_version(self, tag: str) -> int:
         """Return the version number of a tag.
@@ -82,14 +81,14 @@ class Tags:
         RefNotFoundError
             If the tag does not exist.
         """
-        contents = tag_ops.list_tags(self._dataset.table_version).get(tag)
+        contents = ops.tags.list_tags(self._dataset.table_version).get(tag)
         if contents is None:
             raise RefNotFoundError(f"Ref not found error: tag {tag} does not exist", ref=tag)
         return contents.version
 
     def replace_metadata(self, tag: str, metadata: dict[str, str]) -> None:
         """Replace the metadata of a tag. Raises RefNotFoundError."""
-        tag_ops.replace_tag_metadata(self._dataset.table_version, tag, metadata)
+        ops.tags.replace_tag_metadata(self._dataset.table_version, tag, metadata)
 
     def __repr__(self) -> str:
         versions = [f"{name}={tag['version']}" for name, tag in sorted(self.list().items())]
@@ -115,7 +114,7 @@ class Branches:
 
     def list(self) -> dict[str, Branch]:
         """Return all branches by name."""
-        contents = branches.list_branches(self._dataset.table_version)
+        contents = ops.branches.list_branches(self._dataset.table_version)
         return {name: public_branch(branch) for name, branch in contents.items()}
 
     def list_ordered(self, order: str | None = None) -> builtins.list[tuple[str, Branch]]:
@@ -127,7 +126,7 @@ class Branches:
 
     def replace_metadata(self, branch: str, metadata: dict[str, str]) -> None:
         """Replace the metadata of a branch. Raises RefNotFoundError."""
-        branches.replace_branch_metadata(self._dataset.table_version, branch, metadata)
+        ops.branches.replace_branch_metadata(self._dataset.table_version, branch, metadata)
 
     def delete(self, branch: str) -> None:
         """Remove a branch with its versions and files.
@@ -139,7 +138,7 @@ class Branches:
         InvalidOperationError
             If other branches start from it.
         """
-        branches.delete_branch(self._dataset.table_version, branch)
+        ops.branches.delete_branch(self._dataset.table_version, branch)
 
     def __repr__(self) -> str:
         return f"Branches({', '.join(sorted(self.list()))})"

@@ -11,14 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from lancetable import scope
+from lancetable import expr, ops, scope
 from lancetable.arguments import check_count, check_filter
-from lancetable.blob import BlobFile
 from lancetable.errors import InvalidInputError, InvalidOperationError
-from lancetable.expr import conjuncts
-from lancetable.expr.syntax.ast import And
-from lancetable.ops.read.blobs import blob_handles, locate_in_fragments
-from lancetable.ops.read.explain import analyze_plan, explain_plan
 from lancetable.ops.read.matching_rows import count_plan
 from lancetable.ops.read.order import ColumnOrdering
 from lancetable.ops.read.projection import Output, nested_value
@@ -205,11 +200,11 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
                 Statistics: skip 0 of 2 fragments, 0 of 8 rows, about 0 of ... bytes
         <BLANKLINE>
         """
-        return explain_plan(self._version, self._planned(), verbose=verbose)
+        return ops.explain.explain_plan(self._version, self._planned(), verbose=verbose)
 
     def analyze_plan(self, count_rows: bool = False) -> str:
         """Run the scan and return its plan with measured rows, bytes, requests and time."""
-        return analyze_plan(self._version, self._planned())
+        return ops.explain.analyze_plan(self._version, self._planned())
 
     @property
     def projected_schema(self) -> pa.Schema:
@@ -481,8 +476,8 @@ def both(version: TableVersion, left: Any, right: Any) -> Any:
     """Return the conjunction of two filters, each as SQL or as an expression."""
     if isinstance(left, pc.Expression) and isinstance(right, pc.Expression):
         return left & right
-    terms = [term for predicate in (left, right) for term in conjuncts(resolve_filter(version.schema, predicate))]
-    return And(tuple(terms))
+    terms = [term for predicate in (left, right) for term in expr.conjuncts(resolve_filter(version.schema, predicate))]
+    return expr.And(tuple(terms))
 
 
 def lazy_column(
@@ -497,13 +492,15 @@ def lazy_column(
     paths = list(blob_paths(version, field, ()))
     if not paths:
         return None
+    from lancetable.blob import BlobFile
+
     live = addresses.is_valid()
     rows = addresses.filter(live).to_numpy()
     values_with_files: list[Any] = values.to_pylist() if paths[0][0] else [None] * len(values)
     for path, blob in paths:
         steps = [step for _, step in path]
         descriptions = nested_value(values.filter(live), steps)
-        blobs = blob_handles(version, locate_in_fragments(version, blob, descriptions, rows))
+        blobs = ops.blobs.blob_handles(version, ops.blobs.locate_in_fragments(version, blob, descriptions, rows))
         files = iter([None if handle is None else BlobFile(handle) for handle in blobs])
         column = [next(files) if is_live else None for is_live in live.to_pylist()]
         if not path:

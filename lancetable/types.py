@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Union
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pads
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow.dataset as pads
     from fsspec import AbstractFileSystem
 
     from lancetable.dataset import LanceDataset
@@ -45,8 +45,8 @@ ReaderLike = Union[
     "pd.DataFrame",
     pa.Table,
     pa.RecordBatch,
-    pads.Dataset,
-    pads.Scanner,
+    "pads.Dataset",
+    "pads.Scanner",
     pa.RecordBatchReader,
     Iterable[pa.RecordBatch],
     Iterable[dict[str, Any]],

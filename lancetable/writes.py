@@ -35,7 +35,7 @@ from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.inputs import Input, cast_batches, read_input
 from lancetable.operation import Transaction, to_bases
 from lancetable.ops.commit import with_settings
-from lancetable.ops.write import schema_merge, write
+from lancetable.ops.write import write
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.progress import FragmentWriteProgress, ProgressLike, of_files, tracked
 from lancetable.table.cache import TableCache
@@ -63,7 +63,7 @@ _SIZE_ARGUMENTS = {
 @overload
 def write_fragments(
     data: ReaderLike,
-    dataset_uri: Uri | LanceDataset,
+    dataset_uri: Uri | LanceDataset | TableVersion,
     schema: pa.Schema | None = ...,
     *,
     return_transaction: Literal[False] = ...,
@@ -74,7 +74,7 @@ def write_fragments(
 @overload
 def write_fragments(
     data: ReaderLike,
-    dataset_uri: Uri | LanceDataset,
+    dataset_uri: Uri | LanceDataset | TableVersion,
     schema: pa.Schema | None = ...,
     *,
     return_transaction: Literal[True],
@@ -84,7 +84,7 @@ def write_fragments(
 
 def write_fragments(  # type: ignore[misc]  # the overloads only list what depends on return_transaction
     data: ReaderLike,
-    dataset_uri: Uri | LanceDataset,
+    dataset_uri: Uri | LanceDataset | TableVersion,
     schema: pa.Schema | None = None,
     *,
     return_transaction: bool = False,
@@ -243,13 +243,13 @@ def tracked_write(
 
 
 def open_target(
-    uri: Uri | LanceDataset,
+    uri: Uri | LanceDataset | TableVersion,
     storage_options: Mapping[str, str] | None,
     commit_lock: CommitLock | None = None,
     cache: TableCache | None = None,
 ) -> TableVersion | str:
     """Return the version of a dataset, the newest version at a URI, or the URI if no table exists there."""
-    version = getattr(uri, "table_version", None)
+    version = getattr(uri, "table_version", uri)
     if isinstance(version, TableVersion):
         return with_settings(version, storage_options, commit_lock)
     address = uri_text(uri)
@@ -295,6 +295,8 @@ def write_table(
     if schema_mode is None:
         return write.append(target, source.schema, source.batches, options)
     Destination.of_table(target, options)  # raises an error before the schema changes
+    from lancetable.ops.write import schema_merge  # imported on first use, with all of expr
+
     target, merged = schema_merge.merge_schema(target, source.schema)
     return write.append(target, merged, cast_batches(source.batches, merged), options)
 

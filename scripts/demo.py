@@ -1,5 +1,5 @@
 """A year of flights through local Spark into a Lance table: monthly ingest, a stream that follows, a late correction
-merged, compaction, queries, time travel.
+merged, compaction, queries, time travel, and a pipeline that follows a schema change and rejects a line.
 
 Run by scripts/demo. Everything it writes lies in demo-data/, which each run makes anew.
 """
@@ -54,6 +54,7 @@ def main() -> int:
 
     import lancetable
     from lancetable.spark import SparkTable, register
+    from lancetable.spark.pipeline import Files, Pipeline
 
     with step("Start a local Spark session (4 executor threads, Python data source by pip)"):
         from pyspark.sql import SparkSession
@@ -152,6 +153,34 @@ def main() -> int:
             print(f"   version {version:>2}, {when}: AS left {spark.sql(by_carrier).collect()[0][0]} minutes late")
         january = spark.read.format("lance").option("version", 1).load(flights)
         print(f"   version  1 through Spark: {january.count():,} rows")
+
+    with step("A pipeline of daily files: the second day has a new column, and a line that does not fit"):
+        landing = DATA / "landing"
+        pipeline = Pipeline(
+            "daily",
+            str(DATA / "daily.lance"),
+            key=["time_hour", "carrier", "flight"],
+            source=Files(str(landing), format="csv", options={"header": "true", "inferSchema": "true"}),
+            checkpoint=str(DATA / "daily-checkpoint"),
+            schema="evolve",
+            rejects=str(DATA / "rejects.lance"),
+        )
+        names = ["time_hour", "carrier", "flight", "dep_delay"]
+        january = rows.where("month = 1 AND dep_delay IS NOT NULL").select(*names, "day", "air_time")
+        january = january.withColumn("time_hour", F.col("time_hour").cast("string"))
+        for day in (1, 2):
+            file = january.where(F.col("day") == day).toPandas()
+            if day == 2:
+                names.append("air_time")
+                file = file.astype({"dep_delay": object})
+                file.loc[0, "dep_delay"] = "unknown"
+            landing.mkdir(exist_ok=True)
+            file[names].to_csv(landing / f"day-{day}.csv", index=False)
+            for done in pipeline.run(spark):
+                print(f"   {done}")
+        for reject in lancetable.dataset(str(DATA / "rejects.lance")).to_table().to_pylist():
+            print(f"   rejected: {reject['row']} of {Path(reject['file']).name}, because {reject['reason']}")
+        print(f"   columns now: {', '.join(lancetable.dataset(pipeline.table).schema.names)}")
 
     with step("History"):
         for version in table.versions():

@@ -186,11 +186,75 @@ def test_public_names_of_pylance_exist() -> None:
             assert hasattr(lancetable, name), name
 
 
-def test_heavy_packages_are_not_imported_with_the_library() -> None:
-    heavy = ["sqlglot", "polars", "duckdb", "pyspark", "click", "rich", "s3fs", "obstore", "boto3"]
-    code = f"import sys, lancetable; print([name for name in {heavy} if name in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+NEVER_WITH_A_READ = [
+    "sqlglot",
+    "polars",
+    "duckdb",
+    "pyspark",
+    "click",
+    "rich",
+    "tqdm",
+    "s3fs",
+    "fsspec",
+    "obstore",
+    "boto3",
+]
+NOT_WITH_A_READ = [
+    *("lancetable.commit", "lancetable.expr.syntax", "lancetable.rowids", "lancetable.operation", "lancetable.writes"),
+    *("lancetable.file.encodings_v0_1.fields", "lancetable.file.encodings_v2_0.fields", "lancetable.file.writer"),
+    *("lancetable.ops.change", "lancetable.ops.maintain", "lancetable.ops.write", "lancetable.ops.schema"),
+]
+NEVER_IN_A_SPARK_TASK = ["pandas", "pyarrow.dataset", "lancetable.dataset", "sqlglot"]
+
+
+@pytest.mark.parametrize(
+    ("code", "unwanted"),
+    [
+        ("import lancetable", [*NEVER_WITH_A_READ, "pandas", "numpy", "pyarrow", "google", "lancetable.dataset"]),
+        ("import lancetable.expr.typing.binder, lancetable.ops.read.scan", ["pandas", "pyarrow.dataset", "sqlglot"]),
+        ("import lancetable; lancetable.dataset(path).to_table()", NEVER_WITH_A_READ + NOT_WITH_A_READ),
+        ("import lancetable; lancetable.dataset(path).take([0])", NEVER_WITH_A_READ + NOT_WITH_A_READ),
+        ("import lancetable.cli.commands", ["pyarrow", "rich", "lancetable.dataset", "lancetable.store"]),
+        ("import lancetable.spark.data_source", ["pyarrow.dataset", "lancetable.table", "lancetable.ops.read"]),
+        ("import lancetable.spark.reader", NEVER_IN_A_SPARK_TASK),
+        ("import lancetable.spark.writer", NEVER_IN_A_SPARK_TASK),
+    ],
+    ids=lambda value: value.rpartition(".")[2] if isinstance(value, str) else "",
+)
+def test_only_what_is_needed_is_imported(tmp_path: Path, code: str, unwanted: list[str]) -> None:
+    for part, package in (("lancetable.cli", "click"), ("lancetable.spark", "pyspark")):
+        if part in code:
+            pytest.importorskip(package)
+    path = str(tmp_path / "t.lance")
+    lancetable.write_dataset(pa.table({"id": [1, 2], "name": ["a", "b"]}), path)
+    program = f"import sys; path = {path!r}; {code}; print([name for name in {unwanted} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import lancetable; import lancetable.dataset",
+        "import lancetable.dataset",
+        "from lancetable.dataset import LanceDataset; import lancetable",
+        "import lancetable; lancetable.LanceDataset",
+        "import lancetable; dir(lancetable); from lancetable import *",
+    ],
+)
+def test_dataset_is_the_function_however_its_module_is_imported(statement: str) -> None:
+    program = f"{statement}; import sys; print(lancetable.dataset is sys.modules['lancetable.dataset'].dataset)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "True"
+
+
+def test_dataset_can_be_replaced_like_any_other_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lancetable, "dataset", len)
+    assert lancetable.dataset is len
+
+
+def test_dir_lists_the_public_names() -> None:
+    assert set(lancetable.__all__) <= set(dir(lancetable))
 
 
 def test_shim_runs_code_written_for_pylance(tmp_path: Path) -> None:

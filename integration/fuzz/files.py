@@ -21,7 +21,7 @@ from lancetable.file.encodings_v0_1.statistics import read_zones
 from lancetable.file.extension import user_array
 from lancetable.file.fetch import run
 from lancetable.file.legacy_container import LegacyMetadata
-from lancetable.file.reader import Cursors, open_data_file, read_columns
+from lancetable.file.reader import open_data_file, read_columns
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import FileVersion
 from lancetable.store.base import ObjectStore
@@ -59,9 +59,9 @@ def read_file(data: bytes) -> None:
     rows = range(max(0, meta.num_rows - MAX_ROWS), meta.num_rows)
     few = np.unique(np.linspace(rows.start, rows.stop - 1, 7).astype(np.int64)) if rows else None
     for field in meta.schema.fields[:MAX_FIELDS]:
-        fields, cursors, step = [field], Cursors(), len(rows) // 3 or 1
+        fields, step = [field], len(rows) // 3 or 1
         reads = [partial(read_columns, rows=rows), partial(read_columns, rows=few if rows else rows)]
-        reads += [partial(cursors.read_columns, rows=rows[start : start + step]) for start in range(0, len(rows), step)]
+        reads += [partial(read_columns, rows=rows[start : start + step]) for start in range(0, len(rows), step)]
         for read in reads:
             with suppress(LanceError):
                 _check(field, *read(store, "f", meta, fields, columns))

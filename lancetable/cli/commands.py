@@ -1,4 +1,4 @@
-"""Commands of the command line."""
+"""Commands of the command line. A command imports what it needs when it runs, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -6,23 +6,18 @@ import sys
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import lancetable
-from lancetable import checks
-from lancetable.cli import compression, inspect
-from lancetable.cli.output import Output
-from lancetable.commit.cleanup.durations import parse_duration
-from lancetable.dataset import LanceDataset
-from lancetable.fragment import LanceFragment
-from lancetable.ops.maintain.commit_probe import probe as run_probe
-from lancetable.ops.maintain.migrate import plan_migration, rename_manifests
-from lancetable.optimize import Compaction
-from lancetable.store.open import with_untrusted
-from lancetable.table import manifests
-from lancetable.table.version import uri_of_branch
+from lancetable import ops
+
+if TYPE_CHECKING:
+    from lancetable import LanceDataset
+    from lancetable.checks import Report
+    from lancetable.cli.output import Output
+    from lancetable.table.manifests import VersionSummary
 
 OPTION_HELP = "Storage option as key=value; may be repeated."
 VERSION_COLUMNS = ("version", "committed", "operation", "rows", "fragments", "data_files", "data_bytes", "tags")
@@ -39,6 +34,8 @@ def parse_options(context: click.Context, parameter: click.Parameter, values: tu
 
 def select_output(context: click.Context, parameter: click.Parameter, value: bool) -> Output:
     """Return the output in the selected form."""
+    from lancetable.cli.output import Output
+
     return Output(value)
 
 
@@ -82,6 +79,8 @@ class UriCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Pass --untrusted on as a storage option."""
         rest = super().parse_args(ctx, args)
+        from lancetable.store.open import with_untrusted  # not needed by --help, which ends above
+
         ctx.params["storage_options"] = with_untrusted(ctx.params["storage_options"], ctx.params.pop("untrusted"))
         return rest
 
@@ -92,7 +91,7 @@ class TableCommand(UriCommand):
     def invoke(self, ctx: click.Context) -> Any:
         """Open the dataset and call the command."""
         given = ctx.params
-        given["dataset"] = LanceDataset(
+        given["dataset"] = lancetable.LanceDataset(
             given.pop("uri"), given.pop("version", None), storage_options=given.pop("storage_options")
         )
         return super().invoke(ctx)
@@ -112,6 +111,8 @@ def cli() -> None:
 @version_option
 def info(dataset: LanceDataset, output: Output) -> None:
     """Show the properties of a table: version, rows, files, format, tags."""
+    from lancetable.table import manifests
+
     manifest = dataset.table_version.manifest
     writer = manifest.writer_version
     output.facts(
@@ -137,6 +138,8 @@ def info(dataset: LanceDataset, output: Output) -> None:
 @click.option("--threads", default=16, show_default=True, help="Number of concurrent writers per object.")
 def probe(uri: str, output: Output, storage_options: dict[str, str] | None, keys: int, threads: int) -> None:
     """Test whether concurrent writers can commit safely at URI. Exit code 2 if not."""
+    from lancetable.ops.maintain.commit_probe import probe as run_probe
+
     report = run_probe(uri, storage_options, keys=keys, threads=threads)
     facts: dict[str, Any] = {
         "uri": report.uri,
@@ -160,6 +163,8 @@ def probe(uri: str, output: Output, storage_options: dict[str, str] | None, keys
 @cli.command(cls=TableCommand)
 def versions(dataset: LanceDataset, output: Output) -> None:
     """List all versions with the operations that created them."""
+    from lancetable.table import manifests
+
     tagged = dataset.tags.list().items()
     rows = []
     for summary in manifests.history(dataset.table_version):
@@ -174,6 +179,8 @@ def versions(dataset: LanceDataset, output: Output) -> None:
 @version_option
 def schema(dataset: LanceDataset, output: Output) -> None:
     """List the fields of a table with ids and types."""
+    from lancetable.cli import inspect
+
     rows = inspect.describe_schema(dataset.table_version.schema)
     output.table(rows, ["id", "path", "type", "nullable", "metadata"])
 
@@ -206,6 +213,8 @@ def diff(dataset: LanceDataset, output: Output, older: int | str, key: list[str]
 
     Rows are matched by --key or stable row id. Without either, only their numbers are compared.
     """
+    from lancetable.cli import inspect
+
     before = dataset.checkout_version(older)
     changes = inspect.describe_changes(before, dataset)
     if key or (before.has_stable_row_ids and dataset.has_stable_row_ids):
@@ -257,6 +266,8 @@ def tags(dataset: LanceDataset, output: Output, create: str | None, move: str | 
 @version_option
 def branches(dataset: LanceDataset, output: Output, create: str | None, delete: str | None, run: bool) -> None:
     """Create or delete a branch, then list all branches with the URI for other commands."""
+    from lancetable.table.version import uri_of_branch
+
     if delete is not None and not run:
         raise click.UsageError(f"--delete removes all versions and files of branch {delete}; add --run to confirm")
     for name, change in ((create, dataset.create_branch), (delete, dataset.branches.delete)):
@@ -279,13 +290,13 @@ def migrate(uri: str, output: Output, storage_options: dict[str, str] | None, to
     If interrupted, run it again to continue.
     """
     # Rename first, because an interrupted renaming leaves both schemes, and such a table cannot be opened.
-    renamed = rename_manifests(uri, storage_options, run=run) if rename else 0
-    dataset = LanceDataset(uri, storage_options=storage_options)
+    renamed = ops.migrate.rename_manifests(uri, storage_options, run=run) if rename else 0
+    dataset = lancetable.LanceDataset(uri, storage_options=storage_options)
     before = dataset.data_storage_version
     if run:
         changes = {**asdict(dataset.optimize.migrate(to)), "manifests_renamed": renamed}
     else:
-        fragments = plan_migration(dataset.table_version, to)
+        fragments = ops.migrate.plan_migration(dataset.table_version, to)
         changes = {"fragments_to_change": len(fragments), "manifests_to_rename": renamed}
     output.facts({"uri": dataset.uri, "version": dataset.version, "from": before, "to": to, **changes})
 
@@ -297,12 +308,12 @@ def compact(dataset: LanceDataset, output: Output, target_rows: int | None, run:
     """Merge small fragments and remove deleted rows. Prints the plan; --run executes it."""
     options: dict[str, Any] = {} if target_rows is None else {"target_rows_per_fragment": target_rows}
     if run:
-        metrics = Compaction.execute(dataset, options, progress=shows_progress())
+        metrics = lancetable.optimize.Compaction.execute(dataset, options, progress=shows_progress())
         output.facts({"uri": dataset.uri, "version": dataset.version, **asdict(metrics)})
         return
     rows = []
-    for number, task in enumerate(Compaction.plan(dataset, options)):
-        fragments = [LanceFragment(dataset, fragment.id) for fragment in task.fragments]
+    for number, task in enumerate(lancetable.optimize.Compaction.plan(dataset, options)):
+        fragments = [lancetable.LanceFragment(dataset, fragment.id) for fragment in task.fragments]
         rows.append(
             {
                 "task": number,
@@ -331,6 +342,8 @@ def cleanup(
 
     Tagged versions and versions that branches depend on are kept. Exit code 2 if some files could not be removed.
     """
+    from lancetable.commit.cleanup.durations import parse_duration
+
     policy: dict[str, Any] = {
         "older_than": None if older_than is None else parse_duration(older_than),
         "retain_versions": retain,
@@ -377,7 +390,7 @@ def fsck(
     Exit codes: 0 if there are no problems or all were repaired; 1 if the table does not exist or cannot be accessed;
     2 if problems remain.
     """
-    report = checks.fsck(uri, repair=repair, deep=deep, storage_options=storage_options, progress=progress)
+    report = lancetable.fsck(uri, repair=repair, deep=deep, storage_options=storage_options, progress=progress)
     if output.as_json:
         output.facts({**asdict(report), "clean": report.is_clean})
     else:
@@ -386,7 +399,7 @@ def fsck(
         sys.exit(2)
 
 
-def _show_report(report: checks.Report, output: Output) -> None:
+def _show_report(report: Report, output: Output) -> None:
     branch = ["branch"] if any(problem.branch for problem in report.problems) else []
     columns = ["kind", *branch, "version", "path", "detail"]
     if report.problems:
@@ -426,6 +439,8 @@ def inspect_group() -> None:
 @version_option
 def manifest(dataset: LanceDataset, output: Output) -> None:
     """Show the manifest of one version."""
+    from lancetable.cli import inspect
+
     output.tree(f"manifest of version {dataset.version}", inspect.describe_manifest(dataset))
 
 
@@ -433,6 +448,8 @@ def manifest(dataset: LanceDataset, output: Output) -> None:
 @version_option
 def transaction(dataset: LanceDataset, output: Output) -> None:
     """Show the transaction that created one version."""
+    from lancetable.cli import inspect
+
     described = inspect.describe_transaction(dataset)
     if described is None:
         raise click.ClickException(f"version {dataset.version} has no transaction")
@@ -442,16 +459,20 @@ def transaction(dataset: LanceDataset, output: Output) -> None:
 @inspect_group.command("file", cls=UriCommand)
 def data_file(uri: str, output: Output, storage_options: dict[str, str] | None) -> None:
     """Show a data file: columns, pages and their encodings."""
+    from lancetable.cli import inspect
+
     output.tree(uri, inspect.describe_file(uri, storage_options))
 
 
 @inspect_group.command("compression", cls=UriCommand)
 def file_compression(uri: str, output: Output, storage_options: dict[str, str] | None) -> None:
     """Show Arrow bytes, file bytes and encodings of each column of a data file. Reads the whole file."""
+    from lancetable.cli import compression
+
     output.table(compression.describe_compression(uri, storage_options), compression.COLUMNS)
 
 
-def version_facts(summary: manifests.VersionSummary) -> dict[str, Any]:
+def version_facts(summary: VersionSummary) -> dict[str, Any]:
     """Return number, time and sizes of a version."""
     return {
         "version": summary.version,

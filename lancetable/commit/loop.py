@@ -216,6 +216,8 @@ class _CommitRun:
             if published is not None:
                 return self.check_not_lost(published)
             remove_quietly(base.store, self._own_paths)
+            if isinstance(error, CommitConflictError):
+                logger.info("%s: conflict: %s", base.uri, error)
             raise
         finally:
             if lock is not None:

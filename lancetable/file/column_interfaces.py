@@ -79,21 +79,6 @@ def holds_null(array: pa.Array) -> bool:
     return bool(array.dictionary_decode().null_count)
 
 
-class RunPlan(Protocol):
-    """Function that runs read plans on one file that is memory-mapped or in memory."""
-
-    def __call__(self, plan: ReadPlan[T]) -> T: ...
-
-
-class Cursor(Protocol):
-    """Reader of consecutive row ranges of one field that parses the metadata of each page only once.
-
-    `rows` is as in `ColumnReader.read`.
-    """
-
-    def __call__(self, rows: range) -> list[pa.Array]: ...
-
-
 class ColumnReader(Protocol):
     """Reader of one field and its descendants."""
 
@@ -192,12 +177,8 @@ class Family:
     has_no_nulls
         `has_no_nulls(pages)` returns True if the encodings of a column that is a top-level field guarantee that no
         page contains nulls, and False if they do not or the answer is unknown. None for 0.1.
-    open_cursor
-        `open_cursor(reader, run)` returns a cursor for reading many consecutive row ranges, or None if planning each
-        range is cheap. None for families in which it always is.
     """
 
     open_field: Callable[[FileMetadata, Field, Mapping[int, int]], ColumnReader]
     writers: Callable[[Schema, PageOptions, BlobSink], list[ColumnWriter]] | None = None
     has_no_nulls: Callable[[ColumnPages], bool] | None = None
-    open_cursor: Callable[[ColumnReader, RunPlan], Cursor | None] | None = None

@@ -177,7 +177,7 @@ def _advance(
 ) -> list[tuple[bool, Any]]:
     """Run the next step of each plan; heavy plans with large replies share the pool."""
     large = [number for number, reply in enumerate(replies) if heavy[number] and sum(map(len, reply)) >= PARALLEL_BYTES]
-    if len(large) < 2 or pool.in_worker() or pool.size() == 1:
+    if len(large) < 2 or not pool.can_share():
         return [_step(plan, reply) for plan, reply in zip(plans, replies)]
     executor = pool.pool()
     # This thread runs the last large step, instead of only waiting for the pool.

@@ -51,6 +51,11 @@ def in_worker() -> bool:
     return getattr(_here, "worker", False)
 
 
+def can_share() -> bool:
+    """Return whether the calling thread can give work to other threads of the pool."""
+    return size() > 1 and not in_worker()
+
+
 def in_order(function: Callable[[T], R], items: Iterable[T], ahead: Callable[[], int] | None = None) -> Iterator[R]:
     """Map `function` over `items` on the pool and yield the results in order.
 

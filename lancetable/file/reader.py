@@ -11,17 +11,16 @@ Decoders are read plans (fetch.py); this module runs them and does the I/O. Arra
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import pool
-from lancetable.file.column_interfaces import ColumnReader, Cursor, Family, RunPlan, contains_dictionary
+from lancetable.file.column_interfaces import ColumnReader, ColumnWriter, Family, contains_dictionary
 from lancetable.file.container import (
     FileMetadata,
     FileTail,
@@ -31,11 +30,6 @@ from lancetable.file.container import (
     parse_footer,
     parse_metadata,
 )
-from lancetable.file.encodings_v0_1 import fields as fields_v0_1
-from lancetable.file.encodings_v2_0 import fields as fields_v2_0
-from lancetable.file.encodings_v2_0 import writers as writers_v2_0
-from lancetable.file.encodings_v2_1 import fields as fields_v2_1
-from lancetable.file.encodings_v2_1 import writers as writers_v2_1
 from lancetable.file.fetch import (
     MAPPED,
     InMemory,
@@ -45,7 +39,6 @@ from lancetable.file.fetch import (
     as_range,
     gap_bytes,
     gather,
-    run,
     run_each,
 )
 from lancetable.file.legacy_container import metadata_range, parse_legacy
@@ -54,19 +47,38 @@ from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion
 from lancetable.store.base import ObjectStore
 
-FAMILIES: Final[dict[FileVersion, Family]] = {
-    FileVersion.LEGACY: Family(fields_v0_1.open_field),
-    FileVersion.V2_0: Family(fields_v2_0.open_field, writers_v2_0.open_writers, fields_v2_0.has_no_nulls),
-} | {
-    version: Family(
-        fields_v2_1.open_field,
-        partial(writers_v2_1.open_writers, version),
-        fields_v2_1.has_no_nulls,
-        fields_v2_1.open_cursor,
-    )
-    for version in (FileVersion.V2_1, FileVersion.V2_2)
-}
-"""Encodings of each supported file version."""
+
+@cache
+def _family_v0_1() -> Family:
+    from lancetable.file.encodings_v0_1 import fields
+
+    return Family(fields.open_field)
+
+
+@cache
+def _family_v2_0() -> Family:
+    from lancetable.file.encodings_v2_0 import fields, writers
+
+    return Family(fields.open_field, writers.open_writers, fields.has_no_nulls)
+
+
+@cache
+def _family_v2_1(version: FileVersion) -> Family:
+    from lancetable.file.encodings_v2_1 import fields
+
+    def open_writers(*arguments: Any) -> list[ColumnWriter]:
+        from lancetable.file.encodings_v2_1 import writers
+
+        return writers.open_writers(version, *arguments)
+
+    return Family(fields.open_field, open_writers, fields.has_no_nulls)
+
+
+FAMILIES: Final[dict[FileVersion, Callable[[], Family]]] = {
+    FileVersion.LEGACY: _family_v0_1,
+    FileVersion.V2_0: _family_v2_0,
+} | {version: partial(_family_v2_1, version) for version in (FileVersion.V2_1, FileVersion.V2_2)}
+"""Encodings of each supported file version, imported on first use, because most tables use one version."""
 
 TAIL_BYTES: Final = 64 * 1024
 """Size of the first read of a file. It covers the metadata of most files and takes no longer than a round trip.
@@ -144,7 +156,7 @@ def family_of(version: FileVersion, path: str) -> Family:
             feature=f"data file version {version.number}",
             path=path,
         )
-    return family
+    return family()
 
 
 def read_columns(
@@ -219,7 +231,7 @@ def read_files(store: ObjectStore, selections: Sequence[FileRows]) -> list[list[
         checked = _check_rows(meta, rows)
         readers = _readers(store, path, meta, fields, columns)
         source, gap = _source(store, meta) if len(checked) else (store, 0)
-        plans.append(_read_fields(readers, checked, gap, parallel=len(selections) == 1))
+        plans.append(_read_fields(readers, checked, gap, parallel=len(selections) == 1 and pool.can_share()))
         sources.append(source)
     return run_each(plans, sources, [selection.path for selection in selections])
 
@@ -238,63 +250,6 @@ def _read_fields(
     heavy = [reader.heavy for reader, cuts in zip(readers, parts) for _ in cuts]
     results = iter((yield from gather(plans, heavy)))
     return [list(itertools.chain.from_iterable(itertools.islice(results, len(cuts)))) for cuts in parts]
-
-
-class Cursors:
-    """Variant of `read_columns` for consecutive row ranges of a file, as read by a scan.
-
-    Planning a small range takes longer than decoding it. Cursors parse the metadata of each page only once; they exist
-    for the files read most recently. The calling thread decodes the range. Thread-safe.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._files: dict[str, tuple[FileMetadata, Sequence[Field], list[Cursor] | None]] = {}
-
-    def read_columns(
-        self,
-        store: ObjectStore,
-        path: str,
-        meta: FileMetadata,
-        fields: Sequence[Field],
-        columns: Mapping[int, int],
-        rows: Rows | None = None,
-    ) -> list[Arrays]:
-        """Read fields of a file. Parameters, result and errors are those of the function `read_columns`."""
-        cursors = None
-        if isinstance(rows, range) and len(rows):
-            _check_rows(meta, rows)
-            cursors = self._cursors(store, path, meta, fields, columns)
-        if cursors is None:
-            return read_columns(store, path, meta, fields, columns, rows)
-        assert isinstance(rows, range)
-        chunks = [cursor(rows) for cursor in cursors]
-        return [pa.chunked_array(arrays, type=field.data_type) for arrays, field in zip(chunks, fields)]
-
-    def _cursors(
-        self, store: ObjectStore, path: str, meta: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int]
-    ) -> list[Cursor] | None:
-        """Return a cursor for each field, or None if planning is cheap or the bytes must be fetched from the store."""
-        cached = self._files.get(path)
-        if cached is not None and cached[0] is meta and cached[1] is fields:
-            return cached[2]
-        with self._lock:
-            open_cursor = family_of(meta.version, path).open_cursor
-            cursors: list[Cursor] | None = None
-            if open_cursor is not None and (meta.content is not None or gap_bytes(store) == MAPPED):
-                source, _ = _source(store, meta)
-                run_plan = partial(run, store=source, path=path)
-                readers = _readers(store, path, meta, fields, columns)
-                cursors = [open_cursor(reader, run_plan) or _plan_cursor(reader, run_plan) for reader in readers]
-            if len(self._files) > 2 * pool.size():
-                del self._files[next(iter(self._files))]
-            self._files[path] = meta, fields, cursors
-            return cursors
-
-
-def _plan_cursor(reader: ColumnReader, run_plan: RunPlan) -> Cursor:
-    """Return a cursor that plans every range separately, for a reader without a cursor of its own."""
-    return lambda rows: run_plan(reader.read(rows, MAPPED))
 
 
 def pages_without_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, int], most: int) -> int | None:

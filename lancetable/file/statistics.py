@@ -38,6 +38,7 @@ from lancetable.file.zone_summaries import (
     ordered_type,
     values_of,
 )
+from lancetable.format.arrow_ipc import batch_message, decode_batch
 from lancetable.format.schema import Field, Schema
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ DEFAULT_ZONE_ROWS: Final = 8192
 _ZONE_ROWS_STEP: Final = 1024
 
 _VERSION: Final = b"1"
-_IPC_MAGIC: Final = b"ARROW1\0\0"
 # Limit of the decompressed size: the larger of 16 MiB and 1,024 times the stored size. Valid zone maps are far smaller.
 _MIN_LIMIT_BYTES: Final = 16 << 20
 _LIMIT_RATIO: Final = 1024
@@ -60,7 +60,6 @@ _PARSE_ERRORS: Final = (
     LookupError,
     MemoryError,
     OSError,
-    StopIteration,
     TypeError,
     ValueError,
     struct.error,
@@ -263,65 +262,10 @@ def _to_ipc(statistics: FileStatistics) -> bytes:
 
 def _read_ipc(view: memoryview) -> pa.RecordBatch | None:
     """Read the single batch of an IPC file. Returns None if the content has another version."""
-    if bytes(view[: len(_IPC_MAGIC)]) != _IPC_MAGIC:
-        raise ValueError("not an Arrow IPC file")
-    # An IPC file is its magic followed by a stream. Reading the stream avoids the untrusted positions of the footer.
-    reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(view[len(_IPC_MAGIC) :]))
-    schema = pa.ipc.read_schema(_next_message(reader, "schema"))
+    schema, message = batch_message(view)
     if (schema.metadata or {}).get(b"version") != _VERSION:
         return None
-    message = _next_message(reader, "record batch")
-    _check_declared_bytes(message, max(_MIN_LIMIT_BYTES, _LIMIT_RATIO * len(view)))
-    batch = pa.ipc.read_record_batch(message, schema)
-    # Validate buffer sizes only, because the widest bounds of some temporal types fail a full validation.
-    batch.validate()
-    return batch
-
-
-def _next_message(reader: pa.ipc.MessageReader, kind: str) -> pa.Message:
-    """Read a message of a kind, which must be checked because pyarrow interprets any message as the expected one."""
-    message = reader.read_next_message()
-    if message.type != kind:
-        raise ValueError(f"expected a {kind} message, got {message.type}")
-    return message
-
-
-def _check_declared_bytes(message: pa.Message, limit: int) -> None:
-    """Raise ValueError if the declared decompressed size exceeds `limit`.
-
-    pyarrow has already verified the flatbuffer of the message.
-    """
-    metadata, body = memoryview(message.metadata), memoryview(message.body)
-    (root,) = struct.unpack_from("<I", metadata, 0)
-    batch = _flatbuffer_reference(metadata, root, 2)
-    if batch is None or _flatbuffer_slot(metadata, batch, 3) is None:
-        return
-    buffers = _flatbuffer_reference(metadata, batch, 2)
-    if buffers is None:
-        return
-    (count,) = struct.unpack_from("<I", metadata, buffers)
-    declared = 0
-    for offset, length in struct.iter_unpack("<qq", metadata[buffers + 4 : buffers + 4 + 16 * count]):
-        if length >= 8:
-            declared += max(0, struct.unpack_from("<q", body, offset)[0])
-    if declared > limit:
-        raise ValueError(f"the declared decompressed size of {declared} bytes exceeds the limit of {limit} bytes")
-
-
-def _flatbuffer_slot(data: memoryview, table: int, slot: int) -> int | None:
-    """Return the position of a field of a table, or None if the field is absent."""
-    vtable = table - struct.unpack_from("<i", data, table)[0]
-    (size,) = struct.unpack_from("<H", data, vtable)
-    if 4 + 2 * slot >= size:
-        return None
-    (offset,) = struct.unpack_from("<H", data, vtable + 4 + 2 * slot)
-    return table + offset if offset else None
-
-
-def _flatbuffer_reference(data: memoryview, table: int, slot: int) -> int | None:
-    """Return the position of the table or vector that a field refers to, or None if the field is absent."""
-    position = _flatbuffer_slot(data, table, slot)
-    return None if position is None else position + int(struct.unpack_from("<I", data, position)[0])
+    return decode_batch(message, schema, max(_MIN_LIMIT_BYTES, _LIMIT_RATIO * len(view)))
 
 
 # ------------------------------------------------------------------------------------------------------------- checking

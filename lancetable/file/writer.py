@@ -192,7 +192,7 @@ class FileWriter(DataFileWriter):
         keep_arrays: bool = False,
         buffer_alignment: int = ALIGNMENT,
     ) -> None:
-        family = FAMILIES.get(version)
+        family = FAMILIES[version]() if version in FAMILIES else None
         if family is None or family.writers is None:
             raise UnsupportedFeatureError(
                 f"cannot write a single data file of version {version.number}; choose version 2.0 or newer",
@@ -347,7 +347,7 @@ class FileWriter(DataFileWriter):
         batch = pa.RecordBatch.from_arrays(arrays, self._names)
         self._wait_for_statistics()
         large = batch.num_rows * statistics.row_bytes >= _MIN_STATISTICS_BYTES
-        if large and not pool.in_worker() and pool.size() > 1:
+        if large and pool.can_share():
             self._statistics_task = pool.pool().submit(statistics.add, batch)
         else:
             statistics.add(batch)
@@ -362,7 +362,7 @@ class FileWriter(DataFileWriter):
         self, jobs: Sequence[tuple[ColumnWriter, Callable[[], Iterable[EncodedPage]]]], many_rows: bool
     ) -> None:
         """Write the pages of one column after the other; for large batches the pool encodes columns in advance."""
-        threads = pool.size() if many_rows and len(jobs) > 1 and not pool.in_worker() else 1
+        threads = pool.size() if many_rows and len(jobs) > 1 and pool.can_share() else 1
         waiting: deque[Future[list[EncodedPage]]] = deque()
         try:
             for column, encode in jobs:

@@ -617,7 +617,7 @@ def _check_names(names: Sequence[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise InvalidSchemaError(f"duplicate field name {name!r} in the schema")
+            raise InvalidSchemaError(f"duplicate field name {name!r} in the schema", column=name)
         if "." in name:
             raise InvalidSchemaError(
                 f"the name of top-level field {name!r} contains a dot; use a struct field or another name", column=name

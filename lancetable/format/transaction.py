@@ -27,8 +27,6 @@ from lancetable.proto import transaction_pb2
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-COMMIT_MESSAGE_KEY: Final = "__lance_commit_message"
-
 _Proto: TypeAlias = transaction_pb2.Transaction
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 

@@ -1,0 +1,25 @@
+"""The operations, one module each, imported on first use: `ops.delete`, `ops.scan`. A program uses few of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lancetable.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from lancetable.ops.change import delete, update
+    from lancetable.ops.maintain import cleanup, compact, drop, list_files, migrate, stats, validate
+    from lancetable.ops.read import blobs, diff, explain, matching_rows, scan, take
+    from lancetable.ops.refs import branches, clone, tags
+    from lancetable.ops.schema import evolution, joined_columns, new_columns, settings
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "lancetable.ops.change": "delete update",
+        "lancetable.ops.maintain": "cleanup compact drop list_files migrate stats validate",
+        "lancetable.ops.read": "blobs diff explain matching_rows scan take",
+        "lancetable.ops.refs": "branches clone tags",
+        "lancetable.ops.schema": "evolution joined_columns new_columns settings",
+    },
+)

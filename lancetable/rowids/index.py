@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.row_address import U64Array, first
-from lancetable.rowids.segment import Range, RangeWithBitmap, RangeWithHoles, Segment, SortedArray, SortedArrays
+from lancetable.rowids.segment import Range, RangeWithBitmap, RangeWithHoles, Segment, SortedArray
 from lancetable.rowids.sequence import RowIdSequence
 
 Deleted: TypeAlias = "npt.NDArray[np.uint32] | None"
@@ -79,10 +79,6 @@ class _Piece:
             return self._live(np.flatnonzero(present), positions[present])
         if isinstance(segment, RangeWithBitmap):
             return self._live(*self._in_bitmap(segment, ids))
-        if isinstance(segment, SortedArrays):
-            at = segment.positions(ids)
-            hits = np.flatnonzero(at >= 0)
-            return self._live(hits, at[hits])
         if isinstance(segment, SortedArray):
             return self._live(*_search(segment.array, ids))
         live, positions = self._sorted(path)
@@ -240,8 +236,6 @@ class RowIdIndex:
 def _piece(fragment: _Fragment, base: int, offset: int, segment: Segment) -> _Piece:
     if isinstance(segment, Range | RangeWithHoles | RangeWithBitmap):
         return _Piece(fragment, base, offset, segment, segment.start, segment.end - 1)
-    if isinstance(segment, SortedArrays):
-        return _Piece(fragment, base, offset, segment, *segment.bounds)
     values = segment.values()
     low, high = (values[0], values[-1]) if isinstance(segment, SortedArray) else (values.min(), values.max())
     return _Piece(fragment, base, offset, segment, int(low), int(high))

@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lancetable.compiled import load
 from lancetable.errors import CorruptFileError
 from lancetable.format.row_address import U64Array
 from lancetable.proto import rowids_pb2
@@ -126,70 +125,11 @@ class SortedArray(Array):
     oneof_case: ClassVar[str] = "sorted_array"
 
 
-class SortedArrays:
-    """Ascending values in many short arrays, as other writers store them; decoded when all values are requested."""
-
-    __slots__ = ("_bases", "_ends", "_firsts", "_offsets", "_values")
-    oneof_case: ClassVar[str] = SortedArray.oneof_case
-
-    def __init__(self, offsets: npt.NDArray[Any], bases: U64Array, counts: npt.NDArray[np.int64]) -> None:
-        """Wrap (n,) offsets, and for each array its base and its number of values, at least one.
-
-        Each array is ascending and starts above the end of the previous one.
-        """
-        self._offsets, self._bases = offsets, bases
-        self._ends = np.cumsum(counts)
-        self._firsts: U64Array = bases + offsets[self._ends - counts]
-        self._values: U64Array | None = None
-
-    @property
-    def num_values(self) -> int:
-        """Number of values."""
-        return len(self._offsets)
-
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """The smallest and the greatest value."""
-        return int(self._firsts[0]), int(self._bases[-1]) + int(self._offsets[-1])
-
-    def values(self) -> U64Array:
-        """Return the (n,) values."""
-        if self._values is None:
-            self._values = self._offsets + np.repeat(self._bases, np.diff(self._ends, prepend=0))
-        return self._values
-
-    def positions(self, wanted: U64Array) -> npt.NDArray[np.int64]:
-        """Return the (m,) positions of values, -1 for a value that is not in the segment."""
-        if self._values is not None or len(wanted) > _MAX_SINGLE_LOOKUPS:
-            values = self.values()
-            at = np.minimum(values.searchsorted(wanted), len(values) - 1)
-            return np.where(values[at] == wanted, at, -1)
-        return np.array([self._position(value) for value in wanted.tolist()], np.int64)
-
-    def _position(self, value: int) -> int:
-        """Return the position of one value: search the first values of the arrays, then the candidate array."""
-        number = int(self._firsts.searchsorted(np.uint64(value), side="right")) - 1
-        if number < 0:
-            return -1
-        start, end = int(self._ends[number - 1]) if number else 0, int(self._ends[number])
-        offsets, distance = self._offsets, value - int(self._bases[number])
-        if distance > int(offsets[end - 1]):
-            return -1
-        at = start + int(offsets[start:end].searchsorted(offsets.dtype.type(distance)))
-        return at if int(offsets[at]) == distance else -1
-
-    def stored(self) -> Any:
-        """Return the protobuf message of the values."""
-        return encoded_array.encode(self.values())
-
-
-Segment: TypeAlias = Range | RangeWithHoles | RangeWithBitmap | SortedArray | SortedArrays | Array
+Segment: TypeAlias = Range | RangeWithHoles | RangeWithBitmap | SortedArray | Array
 
 SEGMENTS: Final = {kind.oneof_case: kind for kind in (Range, RangeWithHoles, RangeWithBitmap, SortedArray, Array)}
 EMPTY: Final = Range(0, 0)
-_MAX_SINGLE_LOOKUPS: Final = 32  # more values are looked up together, in the decoded array
 _MIN_SEGMENTS: Final = 32  # from which on consecutive arrays are merged
-native: Final[Any] = load("lancetable.rowids._native_arrays")
 
 
 def from_proto(message: rowids_pb2.U64Segment, path: str | None = None) -> Segment:
@@ -238,24 +178,6 @@ def from_protos(messages: Sequence[rowids_pb2.U64Segment], path: str | None = No
         else:
             merged.extend(group)
     return tuple(merged)
-
-
-def many_arrays(data: bytes, path: str | None = None) -> Segment | None:
-    """Parse a serialized RowIdSequence that consists only of many arrays into one segment; return None for any other.
-
-    Raises CorruptFileError if values that must be ascending are not.
-    """
-    parsed = None if native is None else native.short_arrays(data, _MIN_SEGMENTS)
-    if parsed is None:
-        return None
-    offsets, bases, counts, ascends, must_ascend = parsed
-    if (must_ascend & ~ascends).any():
-        raise CorruptFileError("values of a segment are not ascending", path=path)
-    ends = np.cumsum(counts)
-    first, last = bases + offsets[ends - counts], bases + offsets[ends - 1]
-    if ascends.all() and (first[1:] > last[:-1]).all():
-        return SortedArrays(offsets, bases, counts)
-    return Array(offsets + np.repeat(bases, counts))
 
 
 def to_proto(segment: Segment) -> rowids_pb2.U64Segment:

@@ -48,13 +48,8 @@ class RowIdSequence:
         CorruptFileError
             If the bytes violate the format or the length is not `num_rows`.
         """
-        data = bytes(data)
-        merged = segments_module.many_arrays(data, path)
-        if merged is None:
-            message = parse_message(rowids_pb2.RowIdSequence, data, path)
-            sequence = cls(segments_module.from_protos(message.segments, path))
-        else:
-            sequence = cls((merged,))
+        message = parse_message(rowids_pb2.RowIdSequence, data, path)
+        sequence = cls(segments_module.from_protos(message.segments, path))
         check_length(sequence.num_rows, num_rows, path)
         return sequence
 

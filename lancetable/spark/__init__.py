@@ -13,16 +13,31 @@ except ImportError as error:
         "or 'lancetable[spark]' where the platform brings its own PySpark"
     ) from error
 
+from typing import TYPE_CHECKING
+
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from lancetable.spark.data_source import LanceDataSource
-from lancetable.spark.merge import MergeResult, SparkMergeBuilder
-from lancetable.spark.table import SparkTable
+from lancetable.lazy import lazy_names
 from lancetable.spark.write_table import write_table
 
+if TYPE_CHECKING:
+    from lancetable.spark.data_source import LanceDataSource
+    from lancetable.spark.merge import MergeResult, SparkMergeBuilder
+    from lancetable.spark.table import SparkTable
+
 __all__ = ["LanceDataSource", "MergeResult", "SparkMergeBuilder", "SparkTable", "register", "write_table"]
+
+# Imported on first use, because every Python worker of Spark imports this package.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "lancetable.spark.data_source": "LanceDataSource",
+        "lancetable.spark.merge": "MergeResult SparkMergeBuilder",
+        "lancetable.spark.table": "SparkTable",
+    },
+)
 
 
 def register(spark: SparkSession) -> None:
@@ -48,6 +63,8 @@ def register(spark: SparkSession) -> None:
     >>> register(spark)  # doctest: +SKIP
     >>> spark.read.format("lance").load("s3://bucket/table.lance")  # doctest: +SKIP
     """
+    from lancetable.spark.data_source import LanceDataSource
+
     active = type(spark).getActiveSession()
     if active is None:
         _activate(spark)

@@ -1,7 +1,9 @@
 """`python -m lancetable.spark run pipelines.py:flights`: one run of a pipeline, for cron and similar schedulers.
 
-Prints each step. If a step fails, prints the error and exits with 1; the next run continues there. The session is
-created with `--master` and `--conf`, or is that of `spark-submit`.
+Prints each step and their totals. If a step fails, prints the cause as the last line and exits with 1; after SIGTERM,
+ends after the running batch or step and exits with 143. The next run continues there. With `--verbose`, the log of
+Spark and the traces of errors are printed too. The session is created with `--master` and `--conf`, or is that of
+`spark-submit`.
 """
 
 from __future__ import annotations
@@ -9,12 +11,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import runpy
+import signal
 import sys
-from functools import partial
+import traceback
 from typing import Any
 
-from lancetable.errors import LanceError
-from lancetable.spark.pipeline import Pipeline
+from pyspark.sql import SparkSession
+
+from lancetable.errors import InvalidInputError
+from lancetable.spark.failures import cause_of, named_failures
+from lancetable.spark.pipeline import Pipeline, RunReport, Step
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,33 +36,85 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help="accept the table as it is where it does not fit the checkpoint, for instance after a restore",
     )
+    run.add_argument("--json", action="store_true", help="print one JSON object instead, after the last step")
+    run.add_argument("--verbose", action="store_true", help="print the log of Spark and the traces of errors")
     given = parser.parse_args(arguments)
+    try:
+        return _run(given)
+    except Exception as error:
+        if given.verbose:
+            traceback.print_exc()
+        sys.stderr.write(f"{cause_of(error)}\n")
+        return 1
+
+
+def _run(given: argparse.Namespace) -> int:
     pipeline = _load_pipeline(given.pipeline)
-
-    from pyspark.sql import SparkSession
-
     builder = SparkSession.builder.appName(f"lancetable {pipeline.name}")
+    if not given.verbose:
+        builder = builder.config("spark.log.level", "FATAL")  # Spark logs the trace of each error
     if given.master:
         builder = builder.master(given.master)
     for setting in given.conf:
         name, _, value = setting.partition("=")
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with named_failures(pipeline.name):
+        spark = builder.getOrCreate()
+    stop, done = _StopRequest(), list[Step]()
+    previous = signal.signal(signal.SIGTERM, stop.request)
+
+    def report(step: Step) -> None:
+        done.append(step)
+        if not given.json:
+            sys.stdout.write(f"{step}\n")
+            sys.stdout.flush()
+
     try:
-        pipeline.run(spark, partial(print, flush=True), continue_from_checkpoint=given.continue_from_checkpoint)
-    except LanceError as error:
-        sys.stderr.write(f"{pipeline.name}: {type(error).__name__}: {error}\n")
-        return 1
+        pipeline.run(spark, report, continue_from_checkpoint=given.continue_from_checkpoint, stop=stop)
     finally:
+        sys.stdout.write(f"{RunReport(done).json() if given.json else RunReport(done).summary()}\n")
+        signal.signal(signal.SIGTERM, previous)
         spark.stop()
-    return 0
+    if not stop.is_requested:
+        return 0
+    sys.stderr.write(f"{pipeline.name}: stopped by SIGTERM; the next run continues\n")
+    return 128 + signal.SIGTERM
+
+
+class _StopRequest:
+    """A request to end the run, made by a signal. Pickles for Connect, where it has no effect until the last batch."""
+
+    is_requested = False
+
+    def request(self, *_: object) -> None:
+        self.is_requested = True
+
+    def __call__(self) -> bool:
+        return self.is_requested
 
 
 def _load_pipeline(reference: str) -> Pipeline:
+    """Return the pipeline of a file or module.
+
+    Raises
+    ------
+    InvalidInputError
+        If the file cannot be run, with the line that fails.
+    SystemExit
+        If the reference or the name is unknown.
+    """
     module, _, name = reference.rpartition(":")
     if not module or not name:
         raise SystemExit(f"a pipeline is named by file.py:name or package.module:name, not {reference!r}")
-    names: dict[str, Any] = runpy.run_path(module) if module.endswith(".py") else vars(importlib.import_module(module))
+    is_file = module.endswith(".py")
+    try:
+        names: dict[str, Any] = runpy.run_path(module) if is_file else vars(importlib.import_module(module))
+    except Exception as error:
+        path = module if is_file else module.replace(".", "/")
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if path in frame.filename]
+        line = error.lineno if isinstance(error, SyntaxError) else next(iter(lines), None)
+        place = module if line is None else f"{module}, line {line}"
+        raise InvalidInputError(f"{place}: {cause_of(error)}") from error
     pipeline = names.get(name)
     if not isinstance(pipeline, Pipeline):
         raise SystemExit(f"{module} has no pipeline {name!r}")

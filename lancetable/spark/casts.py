@@ -6,71 +6,111 @@ or a time that the cast would round, since the row would then be stored with ano
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 from pyspark.sql import types as st
 
-from lancetable.errors import SchemaMismatchError
 from lancetable.spark.sql import quote_name
-from lancetable.spark.types import spark_schema, wire_schema
+from lancetable.spark.types import spark_schema, table_schema, value_cure, wire_schema
 
 _INFINITY = float("inf")
 
 
-def cast_source(source: DataFrame, schema: pa.Schema) -> DataFrame:
+def cast_source(source: DataFrame, schema: pa.Schema, widen_call: str, keep: Sequence[str] = ()) -> DataFrame:
     """Return the columns of `schema` in the types in which Spark reads the table; the source itself if it has them.
 
-    Raises SchemaMismatchError for a nested field that the table does not have.
+    All columns and fields of the source must be in `schema`, see `plan_changes`. `widen_call` widens a column. Columns
+    in `keep` follow as they are.
     """
     wanted = spark_schema(schema)
     wire_schema(wanted)
     if source.dtypes == [(field.name, field.dataType.simpleString()) for field in wanted.fields]:
         return source
     given = {field.name: field.dataType for field in source.schema.fields}
+    sent = table_schema(source.schema)
     columns = [
-        _cast(F.col(quote_name(name)), given[name], wanted[name].dataType, name).alias(name) for name in wanted.names
+        _Cast(value_cure(field, sent.field(field.name), widen_call))
+        .cast(F.col(quote_name(field.name)), given[field.name], wanted[field.name].dataType, field.name)
+        .alias(field.name)
+        for field in schema
     ]
-    return source.select(*columns)
+    return source.select(*columns, *keep)
 
 
-def _cast(column: Column, given: st.DataType, wanted: st.DataType, path: str) -> Column:
-    """Return a column in another type; of nested types the fields are found by name."""
+def cast_problems(source: DataFrame, schema: pa.Schema) -> list[Column]:
+    """Return for each column of `schema` why `cast_source` cannot cast a row's value, null if it can."""
+    given = {field.name: field.dataType for field in source.schema.fields}
+    return [
+        _problem(F.col(quote_name(field.name)), given[field.name], field.dataType, field.name)
+        for field in spark_schema(schema).fields
+    ]
+
+
+@dataclass(frozen=True)
+class _Cast:
+    """Casts within one column; `cure` is the call that cures a value that does not fit."""
+
+    cure: str
+
+    def cast(self, column: Column, given: st.DataType, wanted: st.DataType, path: str) -> Column:
+        """Return a column in another type; of nested types the fields are found by name."""
+        if given.simpleString() == wanted.simpleString():
+            return column
+        if isinstance(given, st.StructType) and isinstance(wanted, st.StructType):
+            return self._cast_struct(column, given, wanted, path)
+        if isinstance(given, st.ArrayType) and isinstance(wanted, st.ArrayType):
+            items, element = given.elementType, wanted.elementType
+            return F.transform(column, lambda item: self.cast(item, items, element, f"{path}.item"))
+        if isinstance(given, st.MapType) and isinstance(wanted, st.MapType):
+            keys, values = (given.keyType, wanted.keyType), (given.valueType, wanted.valueType)
+            with_keys = F.transform_keys(column, lambda key, _: self.cast(key, *keys, f"{path}.key"))
+            return F.transform_values(with_keys, lambda _, value: self.cast(value, *values, f"{path}.value"))
+        nested = (st.ArrayType, st.MapType, st.StructType)
+        if isinstance(given, nested) or isinstance(wanted, nested):
+            return column.cast(wanted)  # Spark refuses it
+        problem = _problem(column, given, wanted, path)
+        failure = F.raise_error(F.concat(problem, F.lit(f"; {self.cure}")))
+        return F.when(problem.isNull(), column.try_cast(wanted)).otherwise(failure)
+
+    def _cast_struct(self, column: Column, given: st.StructType, wanted: st.StructType, path: str) -> Column:
+        values = [
+            self.cast(column.getField(field.name), given[field.name].dataType, field.dataType, f"{path}.{field.name}")
+            if field.name in given.names
+            else F.lit(None).cast(field.dataType)
+            for field in wanted.fields
+        ]
+        struct = F.struct(*[value.alias(name) for value, name in zip(values, wanted.names, strict=True)])
+        return F.when(column.isNotNull(), struct)
+
+
+def _problem(column: Column, given: st.DataType, wanted: st.DataType, path: str) -> Column:
+    """Return why a value cannot become one of another type, null if it can; of nested types for the first value."""
     if given.simpleString() == wanted.simpleString():
-        return column
+        return F.lit(None).cast("string")
     if isinstance(given, st.StructType) and isinstance(wanted, st.StructType):
-        return _cast_struct(column, given, wanted, path)
+        found = [
+            _problem(column.getField(each.name), each.dataType, wanted[each.name].dataType, f"{path}.{each.name}")
+            for each in given.fields
+            if each.name in wanted.names
+        ]
+        return F.coalesce(*found, F.lit(None).cast("string"))
     if isinstance(given, st.ArrayType) and isinstance(wanted, st.ArrayType):
         items, element = given.elementType, wanted.elementType
-        return F.transform(column, lambda item: _cast(item, items, element, f"{path}.item"))
-    if isinstance(given, st.MapType) and isinstance(wanted, st.MapType):
+        problems = F.transform(column, lambda item: _problem(item, items, element, f"{path}.item"))
+    elif isinstance(given, st.MapType) and isinstance(wanted, st.MapType):
         keys, values = (given.keyType, wanted.keyType), (given.valueType, wanted.valueType)
-        with_keys = F.transform_keys(column, lambda key, _: _cast(key, *keys, f"{path}.key"))
-        return F.transform_values(with_keys, lambda _, value: _cast(value, *values, f"{path}.value"))
-    nested = (st.ArrayType, st.MapType, st.StructType)
-    if isinstance(given, nested) or isinstance(wanted, nested):
-        return column.cast(wanted)  # Spark refuses it
-    cast = column.try_cast(wanted)
-    message = F.concat(F.lit(f"{path} cannot become {wanted.simpleString()}: "), column.cast("string"))
-    return F.when(column.isNull() | _is_same(column, cast, given, wanted), cast).otherwise(F.raise_error(message))
-
-
-def _cast_struct(column: Column, given: st.StructType, wanted: st.StructType, path: str) -> Column:
-    unknown = [name for name in given.names if name not in wanted.names]
-    if unknown:
-        raise SchemaMismatchError(
-            f"column {path!r} of the source has a field {unknown[0]!r} that the table does not have; it has"
-            f" {', '.join(wanted.names)}: leave the field out of the source",
-            column=f"{path}.{unknown[0]}",
-        )
-    values = [
-        _cast(column.getField(field.name), given[field.name].dataType, field.dataType, f"{path}.{field.name}")
-        if field.name in given.names
-        else F.lit(None).cast(field.dataType)
-        for field in wanted.fields
-    ]
-    struct = F.struct(*[value.alias(name) for value, name in zip(values, wanted.names, strict=True)])
-    return F.when(column.isNotNull(), struct)
+        of_keys = F.transform(F.map_keys(column), lambda key: _problem(key, *keys, f"{path}.key"))
+        of_values = F.transform(F.map_values(column), lambda value: _problem(value, *values, f"{path}.value"))
+        problems = F.concat(of_keys, of_values)
+    else:
+        message = F.concat(F.lit(f"{path} cannot become {wanted.simpleString()}: "), column.cast("string"))
+        fits = column.isNull() | _is_same(column, column.try_cast(wanted), given, wanted)
+        return F.when(fits, None).otherwise(message)
+    return F.get(F.filter(problems, lambda problem: problem.isNotNull()), F.lit(0))
 
 
 def _is_same(column: Column, cast: Column, given: st.DataType, wanted: st.DataType) -> Column:

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Literal, TypeAlias, get_args
 
 from lancetable.errors import InvalidInputError, LanceError
+from lancetable.log import LOGGER
 from lancetable.ops.change.retry import retried
 from lancetable.spark.jobs.base import TableJob
 from lancetable.spark.runner import Json, Runner, raise_failures, succeeded
@@ -30,7 +31,7 @@ DeployMode: TypeAlias = Literal["client", "cluster"]
 Request: TypeAlias = Callable[[], Json]
 """A function that opens the table and returns JSON. Pickles."""
 
-_RETRY_SECONDS = 24 * 3600.0  # a distributed job may take hours; the number of attempts is limited instead
+RETRY_SECONDS = 24 * 3600.0  # a distributed job may take hours; the number of attempts is limited instead
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,31 @@ class Coordinator:
         """Return the result of a request."""
         if self.runner is None:
             return request()
-        return raise_failures(self.runner.run(partial(_run_request, request), [{}]))[0]
+        answer = raise_failures(self.runner.run(partial(_run_request, request), [{}]))[0]
+        for name, level, message in answer["log"]:
+            logging.getLogger(name).log(level, "%s", message)
+        result: Json = answer["result"]
+        return result
+
+
+class _Records(logging.Handler):
+    """The log records of a task, which the client logs again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append((record.name, record.levelno, record.getMessage()))
 
 
 def _run_request(request: Request, _task: Json) -> Json:
-    return request()
+    records = _Records()
+    LOGGER.addHandler(records)
+    try:
+        return {"result": request(), "log": records.found}
+    finally:
+        LOGGER.removeHandler(records)
 
 
 def coordinator_for(mode: DeployMode, runner: Runner) -> Coordinator:
@@ -94,4 +115,9 @@ def run_job(
         may_repeat = coordinator.runner is not None
         return coordinator.submit(partial(job.finish, plan, results, str(uuid.uuid4()), may_repeat))
 
-    return retried(attempt, conflict_retries=conflict_retries, retry_timeout_s=_RETRY_SECONDS)
+    uri = job.options.uri
+    result = retried(attempt, uri, conflict_retries=conflict_retries, retry_timeout_s=RETRY_SECONDS)
+    version = result.pop("version", None)
+    if version is not None:
+        logger.info("%s: %s became version %d: %s", uri, job.verb, version, result)
+    return result

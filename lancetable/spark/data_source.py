@@ -1,21 +1,24 @@
 """The data source `lance`, which Spark calls to plan a read or a write.
 
 Spark runs `schema()`, `reader()` and the tasks in three different Python processes. So the first one decides what must
-be the same in all of them, above all the version, and pickles carry it to the others.
+be the same in all of them, above all the version, and pickles carry it to the others. Each imports only its own part.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from lancetable.spark.options import SourceOptions
-from lancetable.spark.pin import Pin, pinned
-from lancetable.spark.reader import LanceReader, projected_schema
-from lancetable.spark.stream_sink import LanceStreamWriter
-from lancetable.spark.stream_source import LanceStreamReader
-from lancetable.spark.types import spark_schema
-from lancetable.spark.writer import LanceWriter
+
+if TYPE_CHECKING:
+    from lancetable.spark.pin import Pin
+    from lancetable.spark.reader import LanceReader
+    from lancetable.spark.stream_sink import LanceStreamWriter
+    from lancetable.spark.stream_source import LanceStreamReader
+    from lancetable.spark.writer import LanceWriter
 
 
 class LanceDataSource(DataSource):
@@ -25,8 +28,8 @@ class LanceDataSource(DataSource):
     `timestampAsOf`, `branch`, `batch_size` (rows), `target_rows_per_task`, `target_bytes_per_task`, `storage.<key>`.
     Reading a stream, besides: `startingVersion` (a number or "latest"), `startingTimestamp`, `maxVersionsPerTrigger`,
     `skipChangeCommits`, `failOnDataLoss`.
-    Writing: `max_rows_per_file`, `data_storage_version`, `vector.<column>` (dimension), `create`, `txnAppId` with
-    `txnVersion`, `storage.<key>`.
+    Writing: `max_rows_per_file`, `data_storage_version`, `vector.<column>` (dimension), `create`, `mergeSchema`,
+    `txnAppId` with `txnVersion`, `storage.<key>`.
     Writing a stream, besides: `continueFromCheckpoint`, which accepts a table that does not record the batch before. It
     is meant for one run.
     """
@@ -50,6 +53,10 @@ class LanceDataSource(DataSource):
         InvalidInputError
             For an unknown or invalid option.
         """
+        from lancetable.spark.pin import pinned
+        from lancetable.spark.reader import projected_schema
+        from lancetable.spark.types import spark_schema
+
         options = SourceOptions.parse(self.options)
         self._pin = pinned(options)
         return spark_schema(projected_schema(self._pin, options.columns))
@@ -64,6 +71,8 @@ class LanceDataSource(DataSource):
         InvalidInputError
             For an option that is unknown, invalid or not for batch reads.
         """
+        from lancetable.spark.reader import LanceReader
+
         return LanceReader(SourceOptions.parse(self.options).for_batch_read(), schema, self._pin)
 
     def writer(self, schema: StructType, overwrite: bool) -> LanceWriter:
@@ -73,11 +82,13 @@ class LanceDataSource(DataSource):
         ------
         AlreadyExistsError, DatasetNotFoundError
             If the option `create` does not fit the table.
-        SchemaMismatchError
-            If the rows do not fit the table.
+        SchemaMismatchError, InvalidSchemaError, UnsupportedFeatureError
+            If the columns do not fit the table, or the data format of the table cannot store them.
         InvalidInputError
             For an option that is unknown, invalid or not for batch writes.
         """
+        from lancetable.spark.writer import LanceWriter
+
         return LanceWriter(SourceOptions.parse(self.options), schema, overwrite)
 
     def streamReader(self, schema: StructType) -> LanceStreamReader:  # noqa: N802  # Spark's name
@@ -90,6 +101,8 @@ class LanceDataSource(DataSource):
         InvalidInputError
             For an option that is unknown, invalid or not for streaming reads.
         """
+        from lancetable.spark.stream_source import LanceStreamReader
+
         return LanceStreamReader(SourceOptions.parse(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> LanceStreamWriter:  # noqa: N802  # Spark's name
@@ -97,9 +110,11 @@ class LanceDataSource(DataSource):
 
         Raises
         ------
-        SchemaMismatchError
-            If the rows do not fit the table.
+        SchemaMismatchError, InvalidSchemaError, UnsupportedFeatureError
+            If the columns do not fit the table, or the data format of the table cannot store them.
         InvalidInputError
             For an option that is unknown, invalid or not for streaming writes.
         """
+        from lancetable.spark.stream_sink import LanceStreamWriter
+
         return LanceStreamWriter(SourceOptions.parse(self.options), schema, overwrite)

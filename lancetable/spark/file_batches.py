@@ -15,20 +15,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 from pyspark.sql.types import StringType, StructField, StructType
 
 from lancetable.errors import InvalidInputError, InvalidOperationError, LanceError
 from lancetable.spark.checkpoint import literal_path
-from lancetable.spark.pipeline_sources import Files
+from lancetable.spark.pipeline_sources import FILE, Files
 from lancetable.spark.sql import quote_name
 
 _CORRUPT, _TEXTS = "_lancetable_corrupt_record", "_lancetable_texts"
@@ -40,13 +40,20 @@ _SHOWN_CHARACTERS, _SHOWN_FILES = 200, 3
 class FileBatch:
     """The rows of a batch of files, and the numbers of records and of values by column that do not parse.
 
-    `rows` is None if all files are empty and no schema is given. They are persisted if `is_persisted`.
+    `rows` is None if all files are empty and no schema is given. They are persisted if `is_persisted`. `rejected` are
+    the records that do not parse, if they are rejected, in frames of `file`, `row` and `reason`. `paths` are the files,
+    and `origins` is the file of each column that is read by its header.
     """
 
     rows: DataFrame | None
     rows_unparsed: int = 0
     unparsed: dict[str, int] = field(default_factory=dict)
     is_persisted: bool = False
+    files_read: int = 0
+    bytes_read: int = 0
+    rejected: Sequence[DataFrame] = ()
+    paths: Sequence[str] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -67,12 +74,13 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Part:
-    """The records of files that are read alike, and the names of the columns that the user wants.
+    """The records of files that are read alike, `path` among them, and the names of the columns that the user wants.
 
     `corrupt` names the column with records that do not parse, None if they are not looked for. If `is_parsed`, all
     files have to be parsed before their rows are used.
     """
 
+    path: str
     records: DataFrame
     wanted: list[str]
     corrupt: str | None
@@ -80,7 +88,9 @@ class _Part:
 
 
 @contextmanager
-def open_batch(source: Files, spark: SparkSession, names: DataFrame, inferred: InferredSchema) -> Iterator[FileBatch]:
+def open_batch(
+    source: Files, spark: SparkSession, names: DataFrame, inferred: InferredSchema, *, rejects: bool
+) -> Iterator[FileBatch]:
     """Read the files of a batch, whose rows are persisted within the context if they have to be parsed.
 
     Parameters
@@ -94,6 +104,8 @@ def open_batch(source: Files, spark: SparkSession, names: DataFrame, inferred: I
     inferred
         The schema of the folder, filled by the first call. It is inferred after the run has listed its files, so that
         it covers all of them.
+    rejects
+        Whether to leave out records that do not parse, and to add the column `FILE`.
 
     Raises
     ------
@@ -104,21 +116,22 @@ def open_batch(source: Files, spark: SparkSession, names: DataFrame, inferred: I
     LanceError
         If the files cannot be read otherwise.
     """
-    paths = sorted(row["path"] for row in names.collect() if row["length"])
+    sizes = {row["path"]: row["length"] for row in names.collect() if row["length"]}
+    paths = sorted(sizes)
     groups = _by_partition_folders(paths, source.path)
-    reader = _Reader(source, spark, inferred)
+    reader = _Reader(source, spark, inferred, rejects)
     with ExitStack() as persisted:
         try:
             parts = [part for group in groups for part in reader.parts(group, compares_headers=source.has_header)]
-            batch = _counted(source, parts, persisted, paths) if parts else reader.empty()
+            batch = _counted(source, parts, persisted, paths, rejects) if parts else reader.empty()
         except LanceError:
             raise
         except Exception:  # Spark's class for a header that differs is another one in each release and on Connect
             if not source.has_header:
                 raise
             parts = [part for group in groups for part in reader.parts_by_header(group)]
-            batch = _counted(source, parts, persisted, paths) if parts else reader.empty()
-        yield batch
+            batch = _counted(source, parts, persisted, paths, rejects) if parts else reader.empty()
+        yield replace(batch, files_read=len(paths), bytes_read=sum(sizes.values()))
 
 
 def _by_partition_folders(paths: Sequence[str], folder: str) -> list[_Group]:
@@ -140,9 +153,9 @@ def _by_partition_folders(paths: Sequence[str], folder: str) -> list[_Group]:
     return [_Group(base, keys, files) for (base, keys), files in groups.items()]
 
 
-def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Sequence[str]) -> FileBatch:
+def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Sequence[str], rejects: bool) -> FileBatch:
     """Return the rows of all parts, once all files with values to parse are parsed."""
-    total, values, frames = 0, Counter[str](), []
+    total, values, frames, rejected = 0, Counter[str](), [], []
     for part in parts:
         records = part.records
         if part.is_parsed:
@@ -153,15 +166,25 @@ def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Seq
             count = broken.count()
             total += count
             if count:
-                values += _unparsed_values(source, broken, part)
+                broken, problems = _unparsed_values(source, broken, part)
+                if problems:
+                    row = broken.agg(*[F.count(problem) for problem in problems.values()]).collect()[0]
+                    values += Counter({name: number for name, number in zip(problems, row, strict=True) if number})
                 _check_unparsed(source, total, values, broken.select(text), paths)
-            if source.option("mode").upper() == "DROPMALFORMED":
+                if rejects:
+                    of_values = F.nullif(F.concat_ws("; ", *problems.values()), F.lit(""))
+                    reason = F.coalesce(of_values, F.lit("the record does not parse"))
+                    rejected.append(broken.select(F.col(FILE).alias("file"), text.alias("row"), reason.alias("reason")))
+            if rejects or source.option("mode").upper() == "DROPMALFORMED":
                 records = records.where(text.isNull())
         elif part.is_parsed:
             records.count()
         frames.append(records.select(*[F.col(quote_name(name)) for name in part.wanted]))
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
-    return FileBatch(rows, total, dict(values), all(part.is_parsed for part in parts))
+    by_header = source.has_header or len(paths) == 1
+    origins = {name: part.path for part in reversed(parts) for name in part.wanted} if by_header else {}
+    is_persisted = all(part.is_parsed for part in parts)
+    return FileBatch(rows, total, dict(values), is_persisted, rejected=rejected, paths=paths, origins=origins)
 
 
 def _check_unparsed(source: Files, total: int, values: Counter[str], texts: DataFrame, paths: Sequence[str]) -> None:
@@ -184,27 +207,33 @@ def _check_unparsed(source: Files, total: int, values: Counter[str], texts: Data
     )
 
 
-def _unparsed_values(source: Files, broken: DataFrame, part: _Part) -> Counter[str]:
-    """Return by column how many values of broken records are null although the record has a string for them."""
-    names = [name for name in broken.columns if name != part.corrupt]
+def _unparsed_values(source: Files, broken: DataFrame, part: _Part) -> tuple[DataFrame, dict[str, Column]]:
+    """Return by column the problem of a value that is null although the broken record has a string for it, else null.
+
+    The columns refer to the frame that is returned with them.
+    """
+    types = {name: kind for name, kind in broken.dtypes if name not in (part.corrupt, FILE)}
     text = F.col(quote_name(str(part.corrupt)))
     options = {name: str(value) for name, value in source.options.items() if name.lower() not in ("mode", "header")}
     if source.kind == "csv":
-        parsed = F.from_csv(text, ", ".join(f"{quote_name(name)} string" for name in names), options)
+        parsed = F.from_csv(text, ", ".join(f"{quote_name(name)} string" for name in types), options)
     elif source.kind == "json":
-        parsed = F.from_json(text, StructType([StructField(name, StringType()) for name in names]), options)
+        parsed = F.from_json(text, StructType([StructField(name, StringType()) for name in types]), options)
     else:
-        return Counter()
-    counts = [F.count_if(F.col(quote_name(name)).isNull() & F.col(_TEXTS).getField(name).isNotNull()) for name in names]
-    row = broken.withColumn(_TEXTS, parsed).agg(*counts).collect()[0]
-    return Counter({name: row[number] for number, name in enumerate(names) if row[number] and name in part.wanted})
+        return broken, {}
+    problems = {}
+    for name in [name for name in part.wanted if name in types]:
+        value = F.col(_TEXTS).getField(name)
+        message = F.concat(F.lit(f"{name} is not {types[name]}: "), value)
+        problems[name] = F.when(F.col(quote_name(name)).isNull(), message)
+    return broken.withColumn(_TEXTS, parsed), problems
 
 
 class _Reader:
     """Reader of the files of one source in one session."""
 
-    def __init__(self, source: Files, spark: SparkSession, inferred: InferredSchema) -> None:
-        self._source, self._spark, self._inferred = source, spark, inferred
+    def __init__(self, source: Files, spark: SparkSession, inferred: InferredSchema, rejects: bool) -> None:
+        self._source, self._spark, self._inferred, self._rejects = source, spark, inferred, rejects
         given = source.schema
         self._given = spark.createDataFrame([], given).schema if isinstance(given, str) else given
         self._is_case_sensitive = spark.conf.get("spark.sql.caseSensitive", "false") == "true"
@@ -239,7 +268,13 @@ class _Reader:
             reader = reader.option("enforceSchema", "false").option("columnPruning", "false")
         records = reader.load([literal_path(path) for path in group.paths])
         partitions = [name for name in records.columns if name not in schema.names]
-        return [_Part(records, [*wanted, *partitions], corrupt, corrupt is not None or source.has_header)]
+        wanted += partitions
+        if self._rejects:
+            url = records.metadataColumn("_metadata").getField("file_path")
+            records = records.withColumn(FILE, F.url_decode(F.replace(url, F.lit("+"), F.lit("%2B"))))
+            wanted.append(FILE)
+        is_parsed = corrupt is not None or source.has_header
+        return [_Part(group.paths[0], records, wanted, corrupt, is_parsed)]
 
     def _reader(self, group: _Group, corrupt: str | None) -> Any:
         """Return a reader for files, of which partition folders become columns."""

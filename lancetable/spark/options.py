@@ -81,9 +81,11 @@ class SourceOptions:
     max_versions_per_trigger: int | None = _option("maxVersionsPerTrigger", _at_least(1), "stream: limit of a batch")
     skip_change_commits: bool = _option("skipChangeCommits", _flag, "stream: skip versions that change rows", False)
     fail_on_data_loss: bool = _option("failOnDataLoss", _flag, "stream: refuse removed versions", True)
+    merge_schema: bool = _option("mergeSchema", _flag, "write: add columns to the table and widen types", False)
     create: bool | None = _option("create", _flag, "write: true requires a new table, false an existing one")
     max_rows_per_file: int = _option("max_rows_per_file", _at_least(1), "write: rows of a data file", DEFAULT_FILE_ROWS)
     data_storage_version: str | None = _option("data_storage_version", _string, "write: format of a new table")
+    stable_row_ids: bool = _option("enable_stable_row_ids", _flag, "write: kind of row ids of a new table", False)
     txn_app: str | None = _option("txnAppId", _string, "write: name of the application or stream")
     txn_version: int | None = _option("txnVersion", _at_least(0), "batch write: number of the change")
     continue_from_checkpoint: bool = _option("continueFromCheckpoint", _flag, "stream: accept any table", False)
@@ -105,7 +107,11 @@ class SourceOptions:
         InvalidInputError
             For an option that is unknown, invalid, missing, or excluded by another one.
         """
-        options = {name.lower(): value for name, value in given.items()}
+        options = dict[str, str]()
+        for given_name, value in given.items():
+            known_name = _OTHER_NAMES.get(given_name.lower(), given_name.lower())
+            if options.setdefault(known_name, value) != value:
+                raise InvalidInputError(f"the options {known_name} and {given_name} differ; give one of them")
         if "paths" in options:
             raise InvalidInputError("lance reads one table at a time: give load() one path, and union the frames")
         if not options.get("path") or _CATALOG_OPTION in options:
@@ -213,5 +219,7 @@ class SourceOptions:
 _NAMES = {f.name: f.metadata["name"] for f in fields(SourceOptions) if "name" in f.metadata}
 OPTIONS = {str(f.metadata["name"]).lower(): f for f in fields(SourceOptions) if "name" in f.metadata}
 """All options but `storage.<key>`, passed to the store, and `vector.<column>`, the dimension of a vector column."""
+
+_OTHER_NAMES = {"versionasof": "version"}  # Delta's
 
 _EXCLUSIVE = (("version", "tag", "timestamp_as_of"), ("starting_version", "starting_timestamp"))

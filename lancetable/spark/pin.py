@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from lancetable.dataset import dataset
+from lancetable.arguments import parse_asof
 from lancetable.errors import InvalidInputError, VersionNotFoundError
 from lancetable.spark.options import SourceOptions
 from lancetable.table.version import TableVersion, open_version, uri_of_branch
@@ -83,4 +83,5 @@ def pinned(options: SourceOptions) -> Pin:
             return Pin.of(version)
         uri = uri_of_branch(version, options.branch)
     reference = options.tag if options.version is None else options.version
-    return Pin.of(dataset(uri, reference, options.timestamp_as_of, storage_options=storage_options).table_version)
+    asof = None if reference is not None or options.timestamp_as_of is None else parse_asof(options.timestamp_as_of)
+    return Pin.of(open_version(uri, reference, asof=asof, storage_options=storage_options))

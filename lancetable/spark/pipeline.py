@@ -39,6 +39,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 
@@ -46,15 +47,29 @@ from lancetable.dataset import dataset, write_dataset
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, InvalidOperationError
 from lancetable.ops.change.batch_history import follows
 from lancetable.spark.checkpoint import accept_table, out_of_step, read_checkpoint
+from lancetable.spark.failures import named_failures
 from lancetable.spark.file_batches import FileBatch, InferredSchema, open_batch
 from lancetable.spark.merge.null_keys import NullKeys, check_null_keys
-from lancetable.spark.pipeline_sources import Files, Query, Source, Stream
+from lancetable.spark.pipeline_sources import FILE, Files, Query, Source, Stream
+from lancetable.spark.rejects import Rejects
+from lancetable.spark.schema_evolution import Evolution, SchemaPolicy
 from lancetable.spark.sql import quote_name
 from lancetable.spark.table import SparkTable
 from lancetable.spark.upsert import UpsertResult, upsert
 from lancetable.spark.write_table import write_table
 
-__all__ = ["METRICS_SCHEMA", "Files", "Pipeline", "Query", "Source", "Step", "Stream", "UpsertResult", "upsert"]
+__all__ = [
+    "METRICS_SCHEMA",
+    "Files",
+    "Pipeline",
+    "Query",
+    "RunReport",
+    "Source",
+    "Step",
+    "Stream",
+    "UpsertResult",
+    "upsert",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +83,8 @@ class Step:
     step
         "upsert", "compact" or "vacuum".
     rows_read
-        Rows of the batch, as `clean` returns them. The seven numbers that follow add up to it.
+        Rows of the batch, as `clean` returns them, and records that are rejected before. The seven numbers that follow
+        and `rows_rejected` add up to it.
     rows_inserted, rows_updated
         Rows that were written.
     rows_unchanged
@@ -82,10 +98,19 @@ class Step:
     rows_without_order
         Rows whose `newest_by` is null while that of the stored row is not.
     rows_unparsed, unparsed
-        Records of the files with values that do not parse, and the number of such values by column. They became null.
-        A record that is broken as a whole, such as a line with too few columns, is not counted by column.
+        Records of the files with values that do not parse, and the number of such values by column. They became null,
+        or with `rejects` the records were rejected. A record that is broken as a whole, such as a line with too few
+        columns, is not counted by column.
     repeated
         Whether the batch had been merged before by a run that was stopped. It is not read again, and the numbers are 0.
+    files_read, bytes_read
+        Files of the source that have records, and their length.
+    files_removed, files_added
+        Data files and deletion files that a compaction replaced, and data files that a vacuum removed.
+    rows_rejected
+        Rows that were written to the table of rejects.
+    schema_changes
+        The changes of the table's schema before the merge, in words.
     """
 
     run: str
@@ -110,6 +135,12 @@ class Step:
     rows_unparsed: int = 0
     unparsed: Mapping[str, int] = field(default_factory=dict)
     repeated: bool = False
+    files_read: int = 0
+    bytes_read: int = 0
+    files_removed: int = 0
+    files_added: int = 0
+    rows_rejected: int = 0
+    schema_changes: Sequence[str] = ()
 
     def __str__(self) -> str:
         done = {
@@ -130,12 +161,62 @@ class Step:
             "superseded in the batch": self.rows_superseded,
             "older than the stored row": self.rows_older,
             "without order value": self.rows_without_order,
+            "rejected": self.rows_rejected,
         }
         parts += [f"{rows:,} {name}" for name, rows in others.items() if rows]
         if self.rows_unparsed:
             values = ", ".join(f"{name}: {count:,}" for name, count in self.unparsed.items())
             parts.append(f"{self.rows_unparsed:,} records do not parse" + (f" ({values})" if values else ""))
-        return ", ".join(parts)
+        return ", ".join([*parts, *self.schema_changes])
+
+
+_SUMS = [column.name for column in fields(Step) if column.type in ("int", "float") and column.name != "version"]
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """The steps of a run, for people (`str`) and as JSON.
+
+    Examples
+    --------
+    >>> print(RunReport(pipeline.run(spark)))  # doctest: +SKIP
+    flights: upsert 0: 2 rows read, 2 inserted, 0 updated, version 3 (1.2 s)
+    total: 1 steps, rows_read 2, rows_inserted 2, files_read 1, bytes_read 20, version 3 (1.2 s)
+    """
+
+    steps: Sequence[Step]
+
+    @property
+    def total(self) -> dict[str, float]:
+        """The sums of the numbers of all steps, and the last version."""
+        sums = {name: sum(getattr(step, name) for step in self.steps) for name in _SUMS}
+        return {**sums, "version": self.steps[-1].version if self.steps else 0}
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, [*self.steps, self.summary()]))
+
+    def summary(self) -> str:
+        """Return the line of the totals that are not 0.
+
+        Returns
+        -------
+        str
+            The line.
+        """
+        total = self.total
+        seconds = total.pop("seconds")
+        shown = "".join(f", {name} {number:,}" for name, number in total.items() if number)
+        return f"total: {len(self.steps)} steps{shown} ({seconds:.1f} s)"
+
+    def json(self) -> str:
+        """Return {"steps": [...], "total": {...}}, with the names of `Step`.
+
+        Returns
+        -------
+        str
+            JSON, with times in ISO 8601.
+        """
+        return json.dumps({"steps": [asdict(step) for step in self.steps], "total": self.total}, default=str)
 
 
 _METRIC_TYPES = {
@@ -146,9 +227,10 @@ _METRIC_TYPES = {
     "bool": pa.bool_(),
     "datetime": pa.timestamp("us", "UTC"),
     "Mapping[str, int]": pa.string(),
+    "Sequence[str]": pa.string(),
 }
 METRICS_SCHEMA = pa.schema([(column.name, _METRIC_TYPES[str(column.type)]) for column in fields(Step)])
-"""The columns of the table of metrics: one row for each step of a run. `unparsed` is a JSON object."""
+"""The columns of the table of metrics: one row for each step of a run. `unparsed` and `schema_changes` are JSON."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +255,10 @@ class Pipeline:
         See `upsert`. The cursor by default for a `Query`.
     null_keys : {"refuse", "drop", "keep"}
         What to do with rows that have a null in a key column, see `upsert`. "keep" makes the pipeline not repeatable:
-        such rows are inserted again each time they are read.
+        such rows are inserted again each time they are read. With `rejects`, "refuse" rejects the rows instead of
+        raising.
+    schema : {"fixed", "add", "evolve"}
+        Whether columns are added to the table and its types become wider, see `upsert`.
     compact : mapping or None
         Options of `SparkTable.compact`; None for never.
     keep_days : float or None
@@ -181,7 +266,18 @@ class Pipeline:
     vector_columns, storage_options
         Vector columns of a new table; options of the store.
     metrics : str, optional
-        Address of a table to which each step is added, as a row of `METRICS_SCHEMA`.
+        Address of a table to which each step is added, as a row of `METRICS_SCHEMA`. A failure to do so is logged as a
+        warning.
+    rejects : str, optional
+        Address of a table of the rows that cannot be merged, while the others of the batch are: records that do not
+        parse, rows with a null in their key or in another required column, and values that do not fit the type of
+        their column. It has the columns `pipeline`, `stream`, `batch` and `time`, the `file` if it is known, the `row`
+        (the record as it was read, otherwise the row after `clean` as JSON), and the `reason`. Each row is in the table
+        once when its batch is merged. Of files, `clean` gets the column `_lancetable_file` too; if it leaves the column
+        out, the files of rejected rows are known only for records that do not parse.
+    max_reject_share : float, optional
+        The greatest share of rejected rows, from 0 to 1. A batch with more stops the run: none of its rows are merged
+        or written to `rejects`.
     """
 
     name: str
@@ -197,6 +293,9 @@ class Pipeline:
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     metrics: str | None = None
     null_keys: NullKeys = "refuse"
+    rejects: str | None = None
+    max_reject_share: float | None = None
+    schema: SchemaPolicy = "fixed"
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, Query) and self.checkpoint is None:
@@ -204,12 +303,18 @@ class Pipeline:
                 f"pipeline {self.name!r} reads files or a stream: pass checkpoint, a directory in which Spark records"
                 " what was read"
             )
-        for address in (self.checkpoint, self.table, self.metrics):
+        for address in (self.checkpoint, self.table, self.metrics, self.rejects):
             if isinstance(self.source, Files) and address is not None and _is_below(address, self.source.path):
                 raise InvalidInputError(
                     f"{address} is below {self.source.path}, whose files are read as data: choose a place outside of it"
                 )
         check_null_keys(self.null_keys)
+        if self.max_reject_share is not None and (self.rejects is None or not 0 <= self.max_reject_share <= 1):
+            raise InvalidInputError(
+                f"max_reject_share={self.max_reject_share} is a share from 0 to 1 of the rows that go to the table"
+                " `rejects`: pass both"
+            )
+        Evolution(self.schema)  # raises for an unknown policy
 
     def run(
         self,
@@ -217,6 +322,7 @@ class Pipeline:
         progress: Callable[[Step], None] | None = None,
         *,
         continue_from_checkpoint: bool = False,
+        stop: Callable[[], bool] = lambda: False,
     ) -> list[Step]:
         """Merge everything that is new, then maintain the table.
 
@@ -229,36 +335,46 @@ class Pipeline:
         continue_from_checkpoint
             Accept the table as it is if it does not fit the checkpoint, for instance after a restore, and continue with
             what the checkpoint has not completed. Meant for one run: what it accepts is logged as a warning.
+        stop
+            Function that is called before each batch and each other step; if it returns True, the run ends, and the
+            next run continues there. The `is_set` of a `threading.Event`, for instance; on Connect it must pickle.
 
         Returns
         -------
         list of Step
-            The steps, in order.
+            The steps, in order. `RunReport` sums them up.
 
         Raises
         ------
         InvalidOperationError
             If table and checkpoint are out of step: the table was removed, moved, replaced, restored or overwritten
-            since the last batch, or the checkpoint was. Also for null keys, see `null_keys`.
-        Exception
-            Whatever Spark or the table raise. What was committed until then stays, and the next run continues there.
+            since the last batch, or the checkpoint was. Also for null keys, see `null_keys`, and for more rejects than
+            `max_reject_share`.
+        LanceError
+            For any failure, with a message of the form "orders failed in batch 3: cause", and the error of Spark or of
+            `clean` as its cause. What was committed until then stays, and the next run continues there.
         """
         steps = _Steps(self, str(uuid.uuid4()), progress)
+        with named_failures(self.name):
+            return self._run(spark, steps, continue_from_checkpoint, stop)
+
+    def _run(self, spark: SparkSession, steps: _Steps, accepts_table: bool, stop: Callable[[], bool]) -> list[Step]:
         if isinstance(self.source, Query):
             self._run_query(spark, self.source, steps)
         else:
-            self._run_stream(spark, self.source, steps, continue_from_checkpoint)
+            self._run_stream(spark, self.source, steps, accepts_table, stop)
         table = self._existing(spark)
-        if table is None:
-            return steps.done  # no batch so far
+        if table is None or stop():
+            return steps.done  # no batch so far, or no more steps
         if self.compact is not None:
             with steps.step("compact", table=table) as step:
                 metrics = table.compact(**self.compact)
-                step.counts.update(fragments_removed=metrics.fragments_removed, fragments_added=metrics.fragments_added)
-        if self.keep_days is not None:
+                step.counts.update(asdict(metrics))
+        if self.keep_days is not None and not stop():
             with steps.step("vacuum", table=table) as step:
                 stats = table.vacuum(self.keep_days)
                 step.counts.update(versions_removed=stats.old_versions, bytes_removed=stats.bytes_removed)
+                step.counts.update(files_removed=stats.data_files_removed)
         return steps.done
 
     def _run_query(self, spark: SparkSession, source: Query, steps: _Steps) -> None:
@@ -269,9 +385,16 @@ class Pipeline:
             rows = source.read(spark, since)
             rows = rows if self.clean is None else self.clean(rows)
             step.table = self._created(rows) if table is None else table
-            self._upsert(step, rows, None)
+            self._upsert(step, FileBatch(rows), rows, None)
 
-    def _run_stream(self, spark: SparkSession, source: Files | Stream, steps: _Steps, accepts_table: bool) -> None:
+    def _run_stream(
+        self,
+        spark: SparkSession,
+        source: Files | Stream,
+        steps: _Steps,
+        accepts_table: bool,
+        stop: Callable[[], bool],
+    ) -> None:
         path = str(self.checkpoint)
         checkpoint = read_checkpoint(spark, path)
         run = _StreamRun(None if checkpoint is None else checkpoint.stream_id)
@@ -288,12 +411,26 @@ class Pipeline:
                     accept_table(table.dataset, app, checkpoint.completed)
 
         def merge(frame: DataFrame, number: int) -> None:
-            with steps.step("upsert", number) as step:
-                self._merge_batch(step, frame, number, run)
+            if stop():
+                raise _StopRequestedError  # Spark records a batch as complete if its function returns
+            try:
+                with steps.step("upsert", number) as step:
+                    self._merge_batch(step, frame, number, run)
+            except Exception as error:
+                run.failure = error
+                raise
 
         stream = source.stream(spark) if isinstance(source, Files) else source.read(spark)
         writer = stream.writeStream.foreachBatch(merge).option("checkpointLocation", path)
-        writer.trigger(availableNow=True).start().awaitTermination()
+        try:
+            writer.trigger(availableNow=True).start().awaitTermination()
+        except PySparkException as error:
+            # Spark passes the message of an error of a batch, not its type.
+            if _StopRequestedError.__name__ in str(error):
+                return
+            if run.failure is None:  # on Connect, or not of a batch
+                raise
+            raise run.failure  # noqa: B904  # has its cause
 
     def _merge_batch(self, step: _RunningStep, frame: DataFrame, number: int, run: _StreamRun) -> None:
         """Merge a batch of a stream, unless that was done before.
@@ -321,14 +458,16 @@ class Pipeline:
         with ExitStack() as stack:
             batch = FileBatch(frame)
             if isinstance(self.source, Files):
-                batch = stack.enter_context(open_batch(self.source, spark, frame, run.inferred))
+                rejects = self.rejects is not None
+                batch = stack.enter_context(open_batch(self.source, spark, frame, run.inferred, rejects=rejects))
+            step.files += batch.paths
             rows = self._rows(batch, step.table)
             if step.table is None:
                 step.table = self._created(rows)
                 accept_table(step.table.dataset, app, number - 1)
             step.counts.update(rows_unparsed=batch.rows_unparsed, unparsed=batch.unparsed)
-            persist = not (batch.is_persisted and self.clean is None)
-            self._upsert(step, rows, (app, number), persist=persist)
+            step.counts.update(files_read=batch.files_read, bytes_read=batch.bytes_read)
+            self._upsert(step, batch, rows, (app, number))
 
     def _rows(self, batch: FileBatch, table: SparkTable | None) -> DataFrame:
         if batch.rows is not None:
@@ -348,29 +487,38 @@ class Pipeline:
     def _created(self, rows: DataFrame) -> SparkTable:
         """Create the table for rows of this schema, without rows."""
         vectors, storage = self.vector_columns, self.storage_options
-        write_table(rows.limit(0), self.table, "ignore", vector_columns=vectors, storage_options=storage)
+        write_table(rows.drop(FILE).limit(0), self.table, "ignore", vector_columns=vectors, storage_options=storage)
         return self._opened(rows.sparkSession)
 
-    def _upsert(
-        self, step: _RunningStep, rows: DataFrame, txn: tuple[str, int] | None, *, persist: bool = True
-    ) -> None:
+    def _upsert(self, step: _RunningStep, batch: FileBatch, rows: DataFrame, txn: tuple[str, int] | None) -> None:
         assert step.table is not None
         keys = [self.key] if isinstance(self.key, str) else list(self.key)
         cursor = self.source.cursor if isinstance(self.source, Query) else None
-        result = upsert(
-            step.table,
-            rows,
-            keys,
-            newest_by=self.newest_by or cursor,
-            null_keys=self.null_keys,
-            txn=txn,
-            consecutive=txn is not None,
-            persist=persist,
-        )
+        persist, rejected = not (batch.is_persisted and self.clean is None), 0
+        evolution = Evolution(self.schema, origins=batch.origins)
+        schema, changes = step.table.fit_to(rows.drop(FILE).schema, evolution)
+        with ExitStack() as stack:
+            if self.rejects is not None:
+                rejects = Rejects(self.rejects, self.name, txn, self.max_reject_share, self.storage_options)
+                required = keys if self.null_keys == "refuse" else []
+                removed = rejects.removed(batch, rows, schema, required, persist=persist)
+                (rows, rejected), persist = stack.enter_context(removed), False
+            result = upsert(
+                step.table,
+                rows,
+                keys,
+                newest_by=self.newest_by or cursor,
+                null_keys=self.null_keys,
+                txn=txn,
+                consecutive=txn is not None,
+                persist=persist,
+            )
         if result["repeated"]:  # by another run at the same time
             step.counts = {"repeated": True}
             return
         step.counts.update({metric: result[number] for metric, number in _UPSERT_METRICS.items()})  # type: ignore[literal-required]  # keys of an UpsertResult
+        step.counts.update(rows_read=result["num_source_rows"] + rejected, rows_rejected=rejected)
+        step.counts.update(schema_changes=changes)
 
     def _opened(self, spark: SparkSession) -> SparkTable:
         return SparkTable.for_path(spark, self.table, storage_options=self.storage_options)
@@ -395,23 +543,30 @@ _UPSERT_METRICS = {
 }
 
 
+class _StopRequestedError(Exception):
+    """Raised in a batch that does not begin, because the run is to stop."""
+
+
 @dataclass
 class _StreamRun:
     """The state of a stream in one run.
 
     `stream_id` is None until Spark has written it. After batch `creates_after` a missing table may be created.
+    `failure` is the error of a batch, which Spark replaces by one of its own.
     """
 
     stream_id: str | None
     creates_after: int | None = None
     inferred: InferredSchema = field(default_factory=InferredSchema)
+    failure: Exception | None = None
 
 
 @dataclass
 class _RunningStep:
-    """A step that runs: its table, once there is one, and its counts as fields of `Step`."""
+    """A step that runs: its table, once there is one, its files, and its counts as fields of `Step`."""
 
     table: SparkTable | None
+    files: list[str] = field(default_factory=list)
     counts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -428,7 +583,9 @@ class _Steps:
         """Time a step, report it if it succeeds, and add it to the table of metrics."""
         started, start = Step(self._run, self._pipeline.name, name, batch), time.perf_counter()
         running = _RunningStep(table)
-        yield running
+        place = name if batch is None else f"batch {batch}"
+        with named_failures(self._pipeline.name, f" in {place}", running.files):
+            yield running
         assert running.table is not None, "a step that succeeds has a table"
         seconds, version = time.perf_counter() - start, running.table.dataset.version
         done = replace(started, **running.counts, seconds=seconds, version=version)
@@ -437,13 +594,17 @@ class _Steps:
         uri, storage_options = self._pipeline.metrics, dict(self._pipeline.storage_options or {}) or None
         if uri is None:
             return
-        row = pa.Table.from_pylist([{**asdict(done), "unparsed": json.dumps(done.unparsed)}], METRICS_SCHEMA)
+        values = {name: json.dumps(getattr(done, name)) for name in ("unparsed", "schema_changes")}
+        row = pa.Table.from_pylist([{**asdict(done), **values}], METRICS_SCHEMA)
         try:
-            write_dataset(row, uri, storage_options=storage_options)
-        except AlreadyExistsError:
-            # Tables of earlier releases have fewer columns.
-            metrics = dataset(uri, storage_options=storage_options)
-            write_dataset(row, metrics, mode="append", schema_mode="merge")
+            try:
+                write_dataset(row, uri, storage_options=storage_options)
+            except AlreadyExistsError:
+                # Tables of earlier releases have fewer columns.
+                metrics = dataset(uri, storage_options=storage_options)
+                write_dataset(row, metrics, mode="append", schema_mode="merge")
+        except Exception as error:  # of the library or of a store; the step is committed
+            logger.warning("%s: step not written to the metrics table %s: %s", self._pipeline.name, uri, error)
 
 
 def _is_below(address: str, folder: str) -> bool:

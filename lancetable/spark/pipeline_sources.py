@@ -9,6 +9,9 @@ from typing import Any, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+FILE = "_lancetable_file"
+"""The column of the file of each row, for a pipeline with rejects."""
+
 _FILE_SCHEMA = "path string, modificationTime timestamp, length bigint, content binary"
 
 
@@ -25,7 +28,7 @@ class Files:
     schema
         Spark's schema or DDL. By default a batch of CSV files has the columns of their headers; files of other formats
         have the columns of all files in the folder. A column that the table does not have is refused when it is
-        merged, so that no column is lost: add it to the table, then run again.
+        merged, so that no column is lost, unless the pipeline has `schema="add"` or "evolve".
     files_per_batch
         The greatest number of files in a batch. By default a run reads all new files as one batch.
     recursive
@@ -33,7 +36,8 @@ class Files:
         (`day=2024-01-01`). Partition folders become columns in both cases.
     max_unparsed
         The greatest number of records of a batch with values that do not parse. By default any number: the values
-        become null and are counted by column, see `Step.unparsed`. Only CSV, JSON and XML have such values.
+        become null and are counted by column, see `Step.unparsed`; with `rejects` of the pipeline, the records are
+        rejected. Only CSV, JSON and XML have such values.
 
     Notes
     -----

@@ -71,7 +71,7 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         self._app = app_of(options)
         self._stream = stream_of(options.checkpoint) if options.checkpoint is not None else None
         super().__init__(options, schema, overwrite)
-        self._append_to(self._existing_or_new())
+        self._write_to(self._existing_or_new())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Commit a batch with its number, or remove its files if the number is recorded already.

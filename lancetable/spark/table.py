@@ -24,9 +24,12 @@ from pyspark.sql.types import StructField, StructType
 from lancetable.cleanup import CleanupStats
 from lancetable.dataset import LanceDataset
 from lancetable.errors import InvalidInputError
+from lancetable.ops.change.retry import retried
+from lancetable.ops.read.diff import LINEAGE
 from lancetable.ops.read.splits import Split
 from lancetable.optimize import CompactionMetrics, CompactionOptions, MigrationMetrics
-from lancetable.spark.coordinator import DeployMode, coordinator_for, run_job
+from lancetable.spark.changed_rows import changed_rows
+from lancetable.spark.coordinator import RETRY_SECONDS, DeployMode, coordinator_for, run_job
 from lancetable.spark.jobs.add_columns import AddColumnsJob
 from lancetable.spark.jobs.base import TableJob, planned_pin, schema_from_string, schema_to_string, slices_of_task
 from lancetable.spark.jobs.compact import CompactJob
@@ -34,12 +37,16 @@ from lancetable.spark.jobs.delete import DeleteJob
 from lancetable.spark.jobs.read import count_rows, plan_count, plan_frame
 from lancetable.spark.jobs.update import UpdateJob
 from lancetable.spark.merge import NullKeys, SparkMergeBuilder
-from lancetable.spark.merge.job import incoming_schema
 from lancetable.spark.options import DEFAULT_BATCH_ROWS, DEFAULT_TASK_BYTES, SourceOptions
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.reader import scan_options, scan_slices
+from lancetable.spark.refs import SparkBranches, SparkTags
 from lancetable.spark.runner import Json, Runner, SparkRunner, init_worker, raise_failures
+from lancetable.spark.schema_evolution import Evolution, fit_table
+from lancetable.spark.sql import check_sql_text
 from lancetable.spark.types import spark_schema, table_schema, wire_schema
+from lancetable.spark.write_table import write_table
+from lancetable.types import AlterColumn
 
 
 class SparkTable:
@@ -199,18 +206,94 @@ class SparkTable:
         if sum(selector is not None for selector in (version, tag, as_of)) > 1:
             raise InvalidInputError("version, tag and as_of name a version each; give one of them")
         time = as_of.isoformat() if isinstance(as_of, datetime) else as_of
-        plan = self._call(
-            plan_frame,
-            replace(self.options, version=version, tag=tag, timestamp_as_of=time),
+        return self._frame(
+            replace(self.options, version=version, tag=tag, timestamp_as_of=time, batch_rows=batch_size),
             columns=None if columns is None else list(columns),
             filter=filter,
             task_rows=target_rows_per_task,
             task_bytes=target_bytes_per_task,
-            cores=self.cores(),
         )
+
+    def _frame(
+        self, options: SourceOptions, filter: str | None = None, task_bytes: int = DEFAULT_TASK_BYTES, **how: Any
+    ) -> DataFrame:
+        plan = self._call(plan_frame, options, filter=filter, task_bytes=task_bytes, cores=self.cores(), **how)
         pin, schema = planned_pin(self.options, plan), schema_from_string(plan["schema"])
-        scan = scan_options(schema.names, filter, batch_size)
+        scan = scan_options(schema.names, filter, options.batch_rows)
         return self.scan(plan["tasks"], partial(scan_slices, pin, scan), spark_schema(schema), plan["without_nulls"])
+
+    @property
+    def schema(self) -> StructType:
+        """The schema of the newest version."""
+        return self.to_df().schema
+
+    def create_view(self, name: str, **options: Any) -> DataFrame:
+        """Create or replace a temporary view, for Spark's SQL.
+
+        Parameters
+        ----------
+        name
+            The view, which shows one version.
+        options
+            As in `to_df`, for instance `columns`, without which Spark reads all of them.
+
+        Returns
+        -------
+        DataFrame
+            The frame of the view.
+
+        Examples
+        --------
+        >>> table.create_view("prices", columns=["id", "price"])  # doctest: +SKIP
+        >>> spark.sql("SELECT avg(price) FROM prices")  # doctest: +SKIP
+        """
+        frame = self.to_df(**options)
+        frame.createOrReplaceTempView(name)
+        return frame
+
+    def changes(self, begin: int, end: int | None = None, *, key: str | Sequence[str] | None = None) -> DataFrame:
+        """Return the rows that differ between two versions. Only fragments that they do not share are read.
+
+        Parameters
+        ----------
+        begin, end
+            The versions; what was committed after `begin`, up to `end`, by default the newest one.
+        key
+            Columns that identify a row, required for a table without stable row ids. An updated row is then one with
+            other values, and without a key one that was written by an update or a merge.
+
+        Returns
+        -------
+        DataFrame
+            The columns of `end`, `_change_type` (insert, update_preimage, update_postimage or delete), and
+            `_commit_version`: the version of the insert or of the last update, null for a delete and with a key.
+
+        Raises
+        ------
+        InvalidInputError
+            If the table has no stable row ids, without a key.
+        ColumnNotFoundError, VersionNotFoundError
+            If a version or a column of the key does not exist.
+        Exception
+            Spark's, when the frame is computed, for a key that occurs twice in a version.
+
+        Examples
+        --------
+        >>> table.changes(3).where("_change_type = 'delete'").show()  # doctest: +SKIP
+        """
+        keys = [key] if isinstance(key, str) else list(key or [])
+        last = self._call(attrgetter("version")) if end is None else end
+        older, newer = (
+            self._frame(
+                replace(self.options, version=version),
+                columns=["*", *([] if keys else LINEAGE)],
+                task_rows=None,
+                other=other,
+                needs_row_ids=not keys,
+            )
+            for version, other in ((begin, last), (last, begin))
+        )
+        return changed_rows(older, newer, keys)
 
     def scan(
         self,
@@ -298,7 +381,31 @@ class SparkTable:
         work = partial(count_rows, planned_pin(self.options, plan), filter)
         return sum(result["rows"] for result in raise_failures(self.runner.run(work, plan["tasks"])))
 
+    count = count_rows  # the name that frames have
+
     # ----------------------------------------------------------------------------------------------------- changing
+
+    def insert(self, rows: DataFrame, *, txn: tuple[str, int] | None = None) -> None:
+        """Append a frame, see `write_table`.
+
+        Parameters
+        ----------
+        rows
+            The frame, with columns of the table.
+        txn
+            An application and the number of its change; a change that was committed before is not made again.
+
+        Raises
+        ------
+        Exception
+            Spark's, whose message contains SchemaMismatchError for rows that do not fit the table.
+
+        Examples
+        --------
+        >>> table.insert(spark.createDataFrame([(1, 2.5)], "id bigint, price double"))  # doctest: +SKIP
+        """
+        path = self._call(attrgetter("uri"))  # of the branch
+        write_table(rows, path, "append", storage_options=self.options.storage_options, txn=txn)
 
     def delete(self, predicate: str, *, txn: tuple[str, int] | None = None) -> int:
         """Delete the rows for which `predicate` is true. Tasks write the deletion files.
@@ -317,6 +424,8 @@ class SparkTable:
 
         Raises
         ------
+        InvalidInputError
+            If the predicate is a Column of Spark.
         InvalidSqlError, ColumnNotFoundError
             If the predicate does not fit the table.
         RetryableCommitConflictError
@@ -326,6 +435,7 @@ class SparkTable:
         --------
         >>> table.delete("id < 10", txn=("daily clean", 7))  # doctest: +SKIP
         """
+        check_sql_text(predicate=predicate)
         return int(self._change(DeleteJob(self.options, txn, predicate))["rows"])
 
     def update(self, set: Mapping[str, str], where: str | None = None, *, txn: tuple[str, int] | None = None) -> int:
@@ -347,6 +457,8 @@ class SparkTable:
 
         Raises
         ------
+        InvalidInputError
+            If an expression or the predicate is a Column of Spark.
         InvalidSqlError, ColumnNotFoundError
             If an expression or the predicate does not fit the table.
         RetryableCommitConflictError
@@ -356,6 +468,7 @@ class SparkTable:
         --------
         >>> table.update(set={"v": "v + 1"}, where="id < 10")  # doctest: +SKIP
         """
+        check_sql_text(where=where, **{f"set[{name!r}]": value for name, value in set.items()})
         return int(self._change(UpdateJob(self.options, txn, dict(set), where))["rows"])
 
     def merge(self, source: DataFrame, on: str | Sequence[str], *, null_keys: NullKeys = "refuse") -> SparkMergeBuilder:
@@ -390,25 +503,28 @@ class SparkTable:
         keys = (on,) if isinstance(on, str) else tuple(on)
         return SparkMergeBuilder(self, source, keys, null_keys=null_keys)
 
-    def source_schema(self, names: Sequence[str]) -> pa.Schema:
-        """Return the fields of the table that a source with these columns has, in the table's order.
+    def fit_to(self, source: StructType, evolution: Evolution) -> tuple[pa.Schema, list[str]]:
+        """Change the schema of the table so that a source can be merged, as far as `evolution` permits.
 
         Parameters
         ----------
-        names
-            The columns of the source.
+        source
+            The schema of the source.
+        evolution
+            The permitted changes.
 
         Returns
         -------
-        pyarrow.Schema
-            The fields.
+        tuple of pyarrow.Schema and list of str
+            The fields of the table that the source has, in the table's order, and the changes in words.
 
         Raises
         ------
-        SchemaMismatchError
-            If the table does not have a column.
+        SchemaMismatchError, InvalidSchemaError, UnsupportedFeatureError
+            If the source does not fit.
         """
-        return schema_from_string(self._call(_source_schema, names=list(names)))
+        fields, changes = self._call(_fit, source=table_schema(source), evolution=evolution)
+        return schema_from_string(fields), changes
 
     def add_columns(
         self,
@@ -472,6 +588,45 @@ class SparkTable:
         add_columns = AddColumnsJob(self.options, None, values, new, columns, batch_size, name)
         return int(self._change(add_columns)["reused"])
 
+    def alter_columns(self, *alterations: AlterColumn) -> None:
+        """Rename columns, change their types, or make them nullable; see `LanceDataset.alter_columns`.
+
+        Parameters
+        ----------
+        *alterations
+            `path` and any of `name`, `nullable` and `data_type`, an Arrow type. One process rewrites the columns whose
+            types change.
+
+        Raises
+        ------
+        ColumnNotFoundError, SchemaMismatchError, InvalidOperationError
+            If a column does not exist, or its values do not fit.
+        RetryableCommitConflictError
+            If every attempt lost against another commit.
+
+        Examples
+        --------
+        >>> table.alter_columns({"path": "v", "name": "value"})  # doctest: +SKIP
+        """
+        self._retried(_alter_columns, alterations=alterations)
+
+    def drop_columns(self, columns: Sequence[str]) -> None:
+        """Remove columns from the schema.
+
+        Parameters
+        ----------
+        columns
+            Their names.
+
+        Raises
+        ------
+        ColumnNotFoundError, InvalidInputError
+            If a column does not exist, or none would be left.
+        RetryableCommitConflictError
+            If every attempt lost against another commit.
+        """
+        self._retried(LanceDataset.drop_columns, columns=columns)
+
     # -------------------------------------------------------------------------------------------------- maintenance
 
     def compact(self, **options: Any) -> CompactionMetrics:
@@ -497,6 +652,8 @@ class SparkTable:
             if name not in known:
                 raise InvalidInputError(f"compact has no option {name!r}; there are {', '.join(known)}")
         return CompactionMetrics(**self._change(CompactJob(self.options, None, options)))
+
+    optimize = compact  # Delta's name
 
     def vacuum(
         self,
@@ -552,7 +709,7 @@ class SparkTable:
         CommitConflictError
             If the table keeps changing.
         """
-        return MigrationMetrics(**self._call(_migrate, data_storage_version=data_storage_version))
+        return MigrationMetrics(**self._retried(_migrate, data_storage_version=data_storage_version))
 
     def restore(self, version: int | str) -> None:
         """Restore an older version as the newest.
@@ -567,7 +724,7 @@ class SparkTable:
         VersionNotFoundError, RefNotFoundError
             If the version or the tag does not exist.
         """
-        self._call(_restore, version=version)
+        self._retried(_restore, version=version)
 
     def tag(self, name: str, version: int | None = None) -> None:
         """Create a tag, or move it. A cleanup does not remove tagged versions.
@@ -588,7 +745,35 @@ class SparkTable:
         """
         self._call(_tag, name=name, version=version)
 
+    @property
+    def tags(self) -> SparkTags:
+        """The tags of the table."""
+        return SparkTags(self._call)
+
+    @property
+    def branches(self) -> SparkBranches:
+        """The branches of the table."""
+        return SparkBranches(self._call)
+
     # -------------------------------------------------------------------------------------------------- inspecting
+
+    def detail(self) -> DataFrame:
+        """Return one row about the newest version, as Delta's `detail`.
+
+        Returns
+        -------
+        DataFrame
+            Address, number and time of the version, numbers of rows, fragments and files, the bytes of the data files,
+            format, kind of row ids and configuration. `created_at` is null if the first version was removed.
+        """
+        columns = (
+            "format string, uri string, version bigint, created_at timestamp, last_modified timestamp, num_rows bigint,"
+            " num_fragments bigint, num_files bigint, size_bytes bigint, data_storage_version string,"
+            " has_stable_row_ids boolean, config map<string,string>"
+        )
+        uri, version, times, *rest = self._call(_detail)
+        created_at, last_modified = (time and datetime.fromisoformat(time) for time in times)
+        return self._spark.createDataFrame([("lance", uri, version, created_at, last_modified, *rest)], columns)
 
     def history(self) -> DataFrame:
         """Return the versions, newest first.
@@ -628,6 +813,11 @@ class SparkTable:
             conflict_retries=self._conflict_retries,
         )
 
+    def _retried(self, function: Callable[..., Any], **arguments: Any) -> Any:
+        """Call a function that commits, again with the newest version after a conflict."""
+        call, retries = partial(self._call, function, **arguments), self._conflict_retries
+        return retried(call, self.options.uri, conflict_retries=retries, retry_timeout_s=RETRY_SECONDS)
+
     def cores(self) -> int | None:
         """Return the number of tasks that run at a time; None in a Connect session, where it is unknown."""
         try:
@@ -651,12 +841,27 @@ def _answer(options: SourceOptions, function: Callable[..., Any], arguments: Map
     return {"value": asdict(value) if is_dataclass(value) and not isinstance(value, type) else value}
 
 
-def _source_schema(dataset: LanceDataset, names: list[str]) -> str:
-    return schema_to_string(incoming_schema(dataset.table_version, names))
+def _fit(dataset: LanceDataset, source: pa.Schema, evolution: Evolution) -> list[Any]:
+    _, fields, changes = fit_table(dataset.table_version, source, evolution)
+    return [schema_to_string(fields), changes]
 
 
 def _migrate(dataset: LanceDataset, data_storage_version: str) -> MigrationMetrics:
     return dataset.optimize.migrate(data_storage_version)
+
+
+def _alter_columns(dataset: LanceDataset, alterations: Sequence[AlterColumn]) -> None:
+    dataset.alter_columns(*alterations)
+
+
+def _detail(dataset: LanceDataset) -> list[Any]:
+    fragments, first = dataset.get_fragments(), dataset.version_refs()[0]["version"]
+    files = [file for fragment in fragments for file in fragment.data_files()]
+    created = dataset.checkout_version(1).get_version()["timestamp"].isoformat() if first == 1 else None
+    times = [created, dataset.get_version()["timestamp"].isoformat()]
+    counts = [dataset.count_rows(), len(fragments), len(files), sum(file.file_size_bytes or 0 for file in files)]
+    settings = [dataset.data_storage_version, dataset.has_stable_row_ids, dataset.config()]
+    return [dataset.uri, dataset.version, times, *counts, *settings]
 
 
 def _restore(dataset: LanceDataset, version: int | str) -> None:

@@ -29,7 +29,9 @@ import pyarrow as pa
 from pyspark.sql import types as st
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
+from lancetable.ops.schema.evolution import represents
 from lancetable.ops.write.float_overflow import check_finite
+from lancetable.ops.write.schema_merge import Difference, differences, plain_type
 
 MAX_DECIMAL_PRECISION = 38
 
@@ -129,8 +131,15 @@ def table_schema(schema: st.StructType, vector_dimensions: dict[str, int] | None
     return pa.schema(fields)
 
 
-def convert_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def convert_batch(batch: pa.RecordBatch, schema: pa.Schema, widen_call: str | None = None) -> pa.RecordBatch:
     """Return `batch` with the columns of `schema`, in its order and in exactly its types.
+
+    Parameters
+    ----------
+    batch, schema
+        The batch, and the columns.
+    widen_call
+        The call that widens a column of the table, for the message of a value that does not fit.
 
     Raises
     ------
@@ -144,59 +153,54 @@ def convert_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             columns.append(
                 pa.nulls(batch.num_rows, field.type) if index < 0 else _converted(batch.column(index), field.type)
             )
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except pa.ArrowException as error:
             message = f"column {field.name!r} cannot become {field.type}: {error}"
+            if widen_call is not None:
+                message += f"; {value_cure(field, batch.schema.field(index), widen_call)}"
             raise SchemaMismatchError(message, column=field.name) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def check_stored_as(given: pa.DataType, stored: pa.DataType, column: str) -> None:
-    """Refuse to store values of one type as another one where Arrow's cast would change them without an error.
+def cast_problem(given: pa.DataType, stored: pa.DataType) -> str | None:
+    """Return why Arrow's cast of one type to another one would change values without an error; None if it would not.
 
     Values that do not fit are found later, by the cast.
-
-    Raises
-    ------
-    SchemaMismatchError
-        If the types do not fit.
     """
-    given, stored = _plain_type(given), _plain_type(stored)
-    types = pa.types
-    if types.is_struct(given) and types.is_struct(stored):
-        names = [field.name for field in stored]
-        for field in given:
-            if field.name not in names:
-                raise SchemaMismatchError(
-                    f"column {column!r} of the table has no field {field.name!r}; it has {', '.join(names)}. Drop the"
-                    " field from the frame, or add it to the table",
-                    column=column,
-                )
-            check_stored_as(field.type, stored.field(field.name).type, f"{column}.{field.name}")
-    elif types.is_nested(given) and types.is_nested(stored) and given.num_fields == stored.num_fields:
-        for number in range(given.num_fields):
-            inner = given.field(number)
-            check_stored_as(inner.type, stored.field(number).type, f"{column}.{inner.name}")
-    else:
-        problem = None
-        if _loses_zone(given, stored) or _loses_zone(stored, given):
-            problem = "and the conversion depends on the time zone of the session"
-        elif (types.is_boolean(stored) and _is_number(given)) or (
-            types.is_decimal(stored) and types.is_floating(given)
-        ):
-            problem = "which would change values"
-        if problem is not None:
-            raise SchemaMismatchError(
-                f"column {column!r} is {given} in the frame and {stored} in the table, {problem}; cast it in Spark to"
-                " the type of the table",
-                column=column,
-            )
+    given, stored = plain_type(given), plain_type(stored)
+    if _loses_zone(given, stored) or _loses_zone(stored, given):
+        return "the conversion depends on the time zone of the session"
+    is_float, is_exact = pa.types.is_floating(given), pa.types.is_integer(given) or pa.types.is_decimal(given)
+    if (is_float and pa.types.is_decimal(stored)) or ((is_float or is_exact) and pa.types.is_boolean(stored)):
+        return "the conversion would change values"
+    return None
 
 
-def _plain_type(arrow: pa.DataType) -> pa.DataType:
-    """Return the type of the values of a dictionary, or of the storage of an extension."""
-    if isinstance(arrow, pa.BaseExtensionType):
-        return _plain_type(arrow.storage_type)
-    return _plain_type(arrow.value_type) if pa.types.is_dictionary(arrow) else arrow
+def spark_name(arrow: pa.DataType) -> str:
+    """Return the name of the Spark type of a column, for the calls in messages."""
+    return _spark_type(arrow, "value").simpleString()
+
+
+def widens(found: Difference) -> bool:
+    """Return True if a column of the table, which Spark may read in another type, would become wider."""
+    stored, given = found.stored, found.field.type
+    if stored is None or found.is_fixed:
+        return False
+    is_wider = represents(given, stored) or (pa.types.is_integer(stored) and given == pa.float64())
+    return bool(is_wider) and given != _wire_type(_spark_type(stored, "value"), "value", "item")
+
+
+def value_cure(stored: pa.Field, given: pa.Field, widen_call: str) -> str:
+    """Return the call that cures a value of a frame that does not fit its column."""
+    if any(map(widens, differences([stored], [given]))):
+        return f"to widen the column, {widen_call}"
+    if pa.types.is_fixed_size_list(stored.type):
+        return f'keep the vectors of its size: .where("size({stored.name}) = {stored.type.list_size}")'
+    return f"to store null instead, cast it: {cast_call(stored.name, stored.type, 'try_cast')}"
+
+
+def cast_call(column: str, stored: pa.DataType, cast: str = "cast") -> str:
+    """Return the call that casts a column of a frame to the type of the table."""
+    return f'.withColumn("{column}", F.col("{column}").{cast}("{spark_name(stored)}"))'
 
 
 def _loses_zone(one: pa.DataType, other: pa.DataType) -> bool:
@@ -206,10 +210,6 @@ def _loses_zone(one: pa.DataType, other: pa.DataType) -> bool:
     return bool(pa.types.is_date(other) or (pa.types.is_timestamp(other) and other.tz is None))
 
 
-def _is_number(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or pa.types.is_decimal(arrow))
-
-
 def _spark_struct(fields: Iterable[pa.Field], prefix: str) -> st.StructType:
     return st.StructType(
         [st.StructField(field.name, _spark_type(field.type, prefix + field.name), field.nullable) for field in fields]
@@ -217,7 +217,7 @@ def _spark_struct(fields: Iterable[pa.Field], prefix: str) -> st.StructType:
 
 
 def _spark_type(arrow: pa.DataType, column: str) -> st.DataType:
-    given, arrow = arrow, _plain_type(arrow)
+    given, arrow = arrow, plain_type(arrow)
     arrow = _WIDENED.get(arrow) or next((wire for is_kind, wire in _OF_ANY_UNIT if is_kind(arrow)), arrow)
     if arrow in _TO_SPARK:
         return _TO_SPARK[arrow]()
@@ -263,8 +263,8 @@ def _wire_type(spark: st.DataType, column: str, item_name: str) -> pa.DataType:
     if isinstance(spark, st.StructType):
         return pa.struct(_wire_fields(spark, f"{column}.", item_name))
     raise UnsupportedFeatureError(
-        f"column {column!r} has the Spark type {spark.simpleString()}, which has no Arrow type here; "
-        "cast it, for instance to string, before writing",
+        f"column {column!r} has the Spark type {spark.simpleString()}, which has no Arrow type here; cast it:"
+        f' .withColumn("{column}", F.col("{column}").cast("string"))',
         feature=spark.simpleString(),
     )
 

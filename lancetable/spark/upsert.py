@@ -18,6 +18,7 @@ from lancetable.errors import ColumnNotFoundError, InvalidOperationError
 from lancetable.spark.casts import cast_source
 from lancetable.spark.merge import MergeResult
 from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_problem
+from lancetable.spark.schema_evolution import Evolution, SchemaPolicy
 from lancetable.spark.sql import quote_name
 from lancetable.spark.table import SparkTable
 
@@ -33,11 +34,12 @@ class UpsertResult(MergeResult, total=False):
 
     `num_superseded_rows` lost against another row of the frame with the same key; the others are those of
     `MergeResult`. Of a change that was committed before, `repeated` is true and all numbers but that of the source
-    rows are 0.
+    rows are 0. `schema_changes` are the changes of the table's schema in words.
     """
 
     num_source_rows: int
     num_superseded_rows: int
+    schema_changes: list[str]
 
 
 def upsert(
@@ -50,6 +52,7 @@ def upsert(
     txn: tuple[str, int] | None = None,
     consecutive: bool = False,
     persist: bool = True,
+    schema: SchemaPolicy = "fixed",
 ) -> UpsertResult:
     """Merge a frame by key: rows that match are updated, the others are inserted.
 
@@ -79,6 +82,10 @@ def upsert(
     persist
         Whether to persist the frame during the call, since it is counted, then read by each attempt to merge. Pass
         False for a frame that costs little and has the same rows each time.
+    schema
+        "add" adds columns and fields that the table does not have; "evolve" also widens its types: int to long, float
+        to double, int to double, date to timestamp_ntz. Each is a commit of its own. "fixed" refuses columns that the
+        table does not have.
 
     Returns
     -------
@@ -90,12 +97,12 @@ def upsert(
     ColumnNotFoundError
         If the frame does not have a key column or `newest_by`.
     InvalidInputError
-        If `null_keys` is unknown.
+        If `null_keys` or `schema` is unknown.
     InvalidOperationError
         For null keys with `null_keys="refuse"`, without `newest_by` for a key that occurs twice, and for a change
         that does not follow.
     SchemaMismatchError
-        If the frame has a column or a nested field that the table does not have.
+        If the frame has a column or a nested field that the table does not have, unless `schema` adds it.
 
     Examples
     --------
@@ -111,7 +118,9 @@ def upsert(
                 f"the source has no column {name!r}; it has {', '.join(frame.columns)}", column=name
             )
     check_null_keys(null_keys)
-    frame = cast_source(frame, table.source_schema(frame.columns))
+    evolution = Evolution(schema)
+    fields, changes = table.fit_to(frame.schema, evolution)
+    frame = cast_source(frame, fields, evolution.widen_call)
     with ExitStack() as stack:
         if persist and frame.storageLevel == StorageLevel.NONE:
             stack.callback(frame.persist().unpersist)
@@ -121,16 +130,16 @@ def upsert(
             raise InvalidOperationError(null_keys_problem(f"{without_key} of {total}", keys))
         dropped = without_key if null_keys == "drop" else 0
         if total == dropped and txn is None:
-            return _result({}, total, dropped)
+            return _result({}, total, dropped, changes)
         rows = frame.where(~has_null_key) if dropped else frame
         rows = _unique(rows, keys, has_null_key) if newest_by is None else _newest(rows, keys, newest_by, has_null_key)
         merge = table.merge(rows, keys, null_keys="keep")
         merge = merge.when_matched_update_all(newest_by=newest_by, skip_unchanged=True).when_not_matched_insert_all()
         merged = merge.execute(txn=txn, consecutive=consecutive)
-        return _result({**merged}, total, dropped)
+        return _result({**merged}, total, dropped, changes)
 
 
-def _result(merged: Mapping[str, Any], total: int, dropped: int) -> UpsertResult:
+def _result(merged: Mapping[str, Any], total: int, dropped: int, schema_changes: list[str]) -> UpsertResult:
     counts = {name: merged.get(name, 0) for name in _OUTCOMES}
     repeated = bool(merged.get("repeated", False))
     superseded = total - dropped - sum(counts.values())
@@ -141,6 +150,7 @@ def _result(merged: Mapping[str, Any], total: int, dropped: int) -> UpsertResult
         "num_null_key_rows": 0 if repeated else dropped,
         "num_superseded_rows": 0 if repeated else superseded,
         "repeated": repeated,
+        "schema_changes": schema_changes,
     }
     return cast("UpsertResult", numbers)
 

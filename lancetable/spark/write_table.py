@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from pyspark.sql import DataFrame
-
+from lancetable.commit.commit_log import log_commit
+from lancetable.delta import transaction_of
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, LanceError
 from lancetable.spark.options import STORAGE_PREFIX, VECTOR_PREFIX
-from lancetable.spark.writer import log_if_repeated
-from lancetable.table.version import open_version
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +27,10 @@ def write_table(
     vector_columns: Mapping[str, int] | None = None,
     max_rows_per_file: int | None = None,
     data_storage_version: str | None = None,
+    enable_stable_row_ids: bool = False,
     storage_options: Mapping[str, str] | None = None,
     txn: tuple[str, int] | None = None,
+    merge_schema: bool = False,
 ) -> None:
     """Write a frame as a table. Any thread may call this.
 
@@ -46,11 +49,16 @@ def write_table(
         Dimensions by the names of array columns, which a new table stores as vectors.
     max_rows_per_file, data_storage_version
         Limit of a data file, and data format of a new table.
+    enable_stable_row_ids
+        Whether rows of a new table keep their ids when they are updated or moved, as `SparkTable.changes` needs.
     storage_options
         Options of the store.
     txn
         An application and the number of its change, which makes a repeated write do nothing. A number below that of
         the last change does nothing either, with a warning.
+    merge_schema
+        Whether an append adds columns that the table does not have, and widens types: int to long, float to double,
+        int to double, date to timestamp_ntz. The schema changes in commits of its own.
 
     Raises
     ------
@@ -58,6 +66,8 @@ def write_table(
         If the mode is unknown.
     AlreadyExistsError
         If the table exists, with "errorifexists".
+    LanceError
+        If this process cannot look for the table, with "errorifexists" and "ignore".
     Exception
         Spark's, whose message contains SchemaMismatchError for rows that do not fit the table.
 
@@ -68,26 +78,29 @@ def write_table(
     if mode not in get_args(Mode):
         raise InvalidInputError(f"mode is errorifexists, ignore, append or overwrite, not {mode!r}")
     from lancetable.spark import register
+    from lancetable.spark.writer import log_if_repeated
+    from lancetable.table.version import open_version
 
     register(df.sparkSession)
     creates = mode in ("errorifexists", "error", "ignore")
-    if creates:
-        try:
-            open_version(path, storage_options=storage_options)
-        except DatasetNotFoundError:
-            pass  # the table will be created
-        else:
-            if mode != "ignore":
-                problem = f"Dataset already exists: {path}; choose mode='append' or 'overwrite'"
-                raise AlreadyExistsError(problem, path=path)
+    last = 0
+    try:
+        existing = open_version(path, storage_options=storage_options)
+    except DatasetNotFoundError:
+        pass  # the table will be created
+    except LanceError as error:  # a client of Connect may not reach the table
+        if creates:
+            raise
+        logger.debug("%s: %s", path, error)
+    else:
+        if creates and mode != "ignore":
+            problem = f"Dataset already exists: {path}; choose mode='append' or 'overwrite'"
+            raise AlreadyExistsError(problem, path=path)
+        if creates:
             logger.info("%s: the table exists, so mode 'ignore' writes nothing", path)
             return
-    elif txn is not None:
-        try:
-            # Spark does not pass on the log of the writer.
-            log_if_repeated(open_version(path, storage_options=storage_options), txn)
-        except LanceError as error:  # a client of Connect may not reach the table
-            logger.debug("%s: %s", path, error)
+        last = existing.version
+        log_if_repeated(existing, txn)  # Spark does not pass on the log of the writer
     writer = df.write.format("lance").mode("overwrite" if mode == "overwrite" else "append")
     app, number = (None, None) if txn is None else txn
     options = {
@@ -95,9 +108,11 @@ def write_table(
         **{f"{STORAGE_PREFIX}{key}": value for key, value in (storage_options or {}).items()},
         "max_rows_per_file": max_rows_per_file,
         "data_storage_version": data_storage_version,
+        "enable_stable_row_ids": "true" if enable_stable_row_ids else None,
         "txnAppId": app,
         "txnVersion": number,
         "create": "true" if creates else None,
+        "mergeSchema": merge_schema or None,
     }
     given = {name: str(value) for name, value in options.items() if value is not None}
     try:
@@ -108,3 +123,10 @@ def write_table(
             raise
         if mode != "ignore":
             raise AlreadyExistsError(f"Dataset already exists: {path}; choose another mode", path=path) from error
+    try:
+        newest = open_version(path, storage_options=storage_options)
+        for number in range(last + 1, newest.version + 1):
+            if (committed := transaction_of(newest, number)) is not None:
+                log_commit(newest.uri, number, committed.operation)
+    except LanceError as error:
+        logger.debug("%s: %s", path, error)

@@ -23,9 +23,7 @@ from pyspark.sql.types import StructType
 
 from lancetable.arguments import version_to_write
 from lancetable.commit.idempotency import is_done, last_number, properties_of
-from lancetable.dataset import LanceDataset
-from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, SchemaMismatchError
-from lancetable.fragment import write_fragments
+from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError
 from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.operation import LanceOperation, Transaction
 from lancetable.ops import commit as commits
@@ -33,10 +31,14 @@ from lancetable.ops.write.write import discard_fragments
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pin import Pin, pinned
 from lancetable.spark.runner import init_worker
-from lancetable.spark.types import check_stored_as, convert_batch, table_schema, wire_schema
+from lancetable.spark.schema_evolution import Evolution, check_storable, fit_table
+from lancetable.spark.types import convert_batch, table_schema
 from lancetable.table.version import TableVersion
+from lancetable.writes import write_fragments
 
 logger = logging.getLogger(__name__)
+
+_NEWER = "pass data_storage_version='2.2'"
 
 
 @dataclass
@@ -56,26 +58,38 @@ class FragmentWriter:
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
         self._options, self._overwrite = options, overwrite
         self._pin: Pin | None = None
-        wire_schema(schema)  # raises for a type without an Arrow form, before any task starts
         self._schema = table_schema(schema, options.vector_dimensions)
+        call = 'pass option("mergeSchema", "true"), to write_table merge_schema=True'
+        self._evolution = Evolution("evolve" if options.merge_schema else "fixed", call, call, arrow_casts=True)
+        if overwrite and options.merge_schema:
+            raise InvalidInputError("mergeSchema is for appends, and an overwrite replaces the schema: leave it out")
+        self._file_version = version_to_write(options.data_storage_version, None)
+        check_storable(self._schema, self._file_version, _NEWER)
 
-    def _append_to(self, pin: Pin) -> None:
-        """Set the version to append to, and the schema of the rows. Raises SchemaMismatchError."""
-        self._pin = pin
-        if not self._overwrite:
-            self._schema = appended_schema(self._schema, pin.open().schema.to_arrow(), self._options.uri)
+    def _write_to(self, pin: Pin) -> None:
+        """Set the version to append to or to replace, and the schema of the rows.
+
+        Raises SchemaMismatchError, UnsupportedFeatureError.
+        """
+        version = pin.open()
+        if self._overwrite:
+            check_storable(self._schema, self._file_version or version.manifest.file_version, _NEWER)
+        else:
+            version, self._schema, _ = fit_table(version, self._schema, self._evolution)
+        self._pin = Pin.of(version)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFragments:
         """Write the rows of one task as fragments; runs in tasks."""
         init_worker()
         options, pin = self._options, self._pin
-        batches = (convert_batch(batch, self._schema) for batch in iterator if batch.num_rows)
+        call = self._evolution.widen_call
+        batches = (convert_batch(batch, self._schema, call) for batch in iterator if batch.num_rows)
         first = next(batches, None)
         if first is None:
             return WrittenFragments([])
         fragments = write_fragments(
             pa.RecordBatchReader.from_batches(self._schema, chain([first], batches)),
-            options.uri if pin is None else LanceDataset.from_version(pin.open()),
+            options.uri if pin is None else pin.open(),
             self._schema,
             mode="overwrite" if self._overwrite or pin is None else "append",
             data_storage_version=options.data_storage_version,
@@ -107,7 +121,8 @@ class FragmentWriter:
             target,
             transaction,
             storage_options=self._options.storage_options or None,
-            file_version=version_to_write(self._options.data_storage_version, None),
+            file_version=self._file_version,
+            stable_row_ids=self._options.stable_row_ids,
         )
 
     def _discard(self, messages: Iterable[WriterCommitMessage | None], transaction_uuid: str | None) -> None:
@@ -147,7 +162,8 @@ class LanceWriter(FragmentWriter, DataSourceArrowWriter):
         if options.create:
             raise AlreadyExistsError(f"create='true', and there is a table at {options.uri}", path=options.uri)
         self._skip = self._was_committed()
-        self._append_to(pin)
+        if not self._skip:
+            self._write_to(pin)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFragments:
         """Write the rows of one task; nothing if the change was committed before."""
@@ -204,28 +220,3 @@ def log_if_repeated(version: TableVersion, txn: tuple[str, int] | None) -> bool:
             last,
         )
     return True
-
-
-def appended_schema(incoming: pa.Schema, table: pa.Schema, uri: str) -> pa.Schema:
-    """Return the table's fields that the frame has, in the types of the table.
-
-    Nullable columns that the frame lacks become null.
-
-    Raises
-    ------
-    SchemaMismatchError
-        For other differences, which would change or drop values.
-    """
-    unknown = [name for name in incoming.names if name not in table.names]
-    if unknown:
-        raise SchemaMismatchError(
-            f"Append with different schema: {uri} has no column {unknown[0]!r}; it has {', '.join(table.names)}"
-        )
-    missing = [field.name for field in table if field.name not in incoming.names and not field.nullable]
-    if missing:
-        raise SchemaMismatchError(
-            f"Append with different schema: the frame lacks the required column {missing[0]!r} of {uri}"
-        )
-    for field in incoming:
-        check_stored_as(field.type, table.field(field.name).type, field.name)
-    return pa.schema([field for field in table if field.name in incoming.names])

@@ -230,7 +230,7 @@ class _FragmentWriter:
         assert self.file is not None
         if self.progress is not None or self.file.blobs is not None or not self.store.capabilities.local:
             return False
-        return isinstance(self.file.writer, FileWriter) and pool.size() > 1 and not pool.in_worker()
+        return isinstance(self.file.writer, FileWriter) and pool.can_share()
 
     def _finish_on_pool(self, part: pa.RecordBatch | None) -> None:
         """Write the last rows of the open file, if given, and close it on the pool."""

@@ -4,8 +4,8 @@ Arrow form: an Arrow IPC file with one record batch of one column `row_id: uint3
 
     ARROW1, 2 zeros | schema message | batch: ffffffff, i32 length, flatbuffer, body | footer, i32 length, ARROW1
 
-Arrow checks the structure of the file. The message of the record batch is parsed here, because Arrow allocates the
-memory that a compressed buffer declares before it is known to be needed.
+Arrow checks the structure of the file. The sizes that compressed buffers declare are checked before, because Arrow
+allocates memory for them (format/arrow_ipc.py).
 
 Roaring form: the portable serialization of a 32-bit roaring bitmap (github.com/RoaringBitmap/RoaringFormatSpec).
 
@@ -26,18 +26,16 @@ import pyarrow as pa
 import pyroaring
 
 from lancetable.errors import CorruptFileError
+from lancetable.format.arrow_ipc import batch_message, decode_batch
 
 Offsets = npt.NDArray[np.uint32]
 
-_I32 = struct.Struct("<i")
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
-_I64 = struct.Struct("<q")
 
-_ARROW_MAGIC = b"ARROW1"
 _ARROW_SCHEMA = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
 _COMPRESSED_OFFSETS = 256
-_CODECS = {0: "lz4", 1: "zstd"}
+_PADDING_BYTES = 64  # of the values
 
 _COOKIE_NO_RUNS = 12346
 _COOKIE_RUNS = 12347
@@ -80,131 +78,22 @@ def parse_arrow(data: memoryview, path: str, *, max_count: int) -> Offsets:
     Raises CorruptFileError for any other schema or structure, and before allocating more than `max_count` values.
     """
     fail = _failing(path, "Arrow")
-    if bytes(data[:6]) != _ARROW_MAGIC:
-        fail("no ARROW1 at its start", 0)
-    buffer = pa.py_buffer(data)
     try:
-        schema = pa.ipc.open_file(buffer).schema
-    except (pa.ArrowException, OSError) as error:
+        num_batches = pa.ipc.open_file(pa.py_buffer(data)).num_record_batches
+        if num_batches != 1:
+            fail(f"expected 1 record batch, found {num_batches}", 0)
+        schema, message = batch_message(data)
+        if not schema.equals(_ARROW_SCHEMA, check_metadata=True):
+            fail(f"expected the schema {_ARROW_SCHEMA}, found {schema}", 0)
+        column = decode_batch(message, schema, 4 * max_count + _PADDING_BYTES).column(0)
+    except (pa.ArrowException, OSError, ValueError, struct.error) as error:
+        if isinstance(error, CorruptFileError):
+            raise
         fail(str(error), 0)
-    footer_bytes = _I32.unpack_from(data, len(data) - 10)[0]  # checked by Arrow
-    footer_start = len(data) - 10 - footer_bytes
-    if not schema.equals(_ARROW_SCHEMA, check_metadata=True):
-        fail(f"expected the schema {_ARROW_SCHEMA}, found {schema}", footer_start)
-    footer = _Table(data[footer_start : footer_start + footer_bytes], footer_start, fail)
-    if footer.table(1).scalar(0, "<h", 0) != 0:
-        fail("big-endian data", footer_start)
-    if footer.vector(2, 24)[1] != 0:
-        fail("dictionaries are not allowed", footer_start)
-    blocks, num_blocks = footer.vector(3, 24)
-    if num_blocks != 1:
-        fail(f"expected 1 record batch, found {num_blocks}", blocks)
-    start = _I64.unpack_from(data, blocks)[0]
-    if not 8 <= start < footer_start:
-        fail("the record batch is outside the file", blocks)
-    try:
-        message = pa.ipc.read_message(buffer[start:footer_start])
-    except (pa.ArrowException, OSError, EOFError) as error:
-        fail(str(error), start)
-    if message.type != "record batch":
-        fail("the message is not a record batch", start)
-    batch = _Table(memoryview(message.metadata), start, fail).table(2)
-    return _batch_values(batch, memoryview(message.body), start, max_count, fail)
-
-
-def _batch_values(batch: _Table, body: memoryview, start_of_batch: int, max_count: int, fail: Fail) -> Offsets:
-    count = batch.scalar(0, "<q", 0)
-    if not 0 <= count <= max_count:
-        fail(f"{count} values where at most {max_count} are possible", batch.position)
-    nodes, num_nodes = batch.vector(1, 16)
-    buffers, num_buffers = batch.vector(2, 16)
-    if num_nodes != 1 or num_buffers != 2:
-        fail("expected 1 node and 2 buffers", batch.position)
-    node_length, null_count = struct.unpack_from("<qq", batch.view, nodes - batch.base)
-    if node_length != count or null_count != 0:
-        fail(f"the column has {node_length} values and {null_count} nulls, the batch {count} rows", nodes)
-    start, length = struct.unpack_from("<qq", batch.view, buffers - batch.base + 16)
-    if start < 0 or length < 0 or start + length > len(body):
-        fail("the values are outside the batch", buffers)
-    values = body[start : start + length]
-    if batch.field(3):
-        values = _decompressed(batch.table(3), values, 4 * count, start_of_batch, fail)
-    if len(values) < 4 * count:
-        fail(f"{len(values)} bytes of values for {count} rows", start_of_batch)
-    return np.frombuffer(values, "<u4", count)
-
-
-def _decompressed(compression: _Table, values: memoryview, expected: int, offset: int, fail: Fail) -> memoryview:
-    codec = _CODECS.get(compression.scalar(0, "<b", 0))
-    if codec is None or compression.scalar(1, "<b", 0) != 0:
-        fail("unknown compression", compression.position)
-    if len(values) == 0:
-        return values
-    if len(values) < 8:
-        fail("a compressed buffer without its length", offset)
-    length = _I64.unpack_from(values, 0)[0]
-    if length == -1:
-        return values[8:]
-    # Writers may pad the values to a multiple of 64 bytes before compression.
-    if not expected <= length <= expected + 64:
-        fail(f"{length} bytes of values where {expected} are expected", offset)
-    try:
-        return memoryview(pa.Codec(codec).decompress(values[8:], decompressed_size=length))
-    except (OSError, ValueError) as error:
-        fail(f"{codec}: {error}", offset)
-
-
-class _Table:
-    """One table of a flatbuffer. `base` is the position of the flatbuffer in the file, `at` that of the table in it."""
-
-    __slots__ = ("_num_slots", "_vtable", "at", "base", "fail", "position", "view")
-
-    def __init__(self, view: memoryview, base: int, fail: Fail, at: int | None = None) -> None:
-        """Find the fields of a table, by default the root table."""
-        self.view, self.base, self.fail = view, base, fail
-        self.at = self.unpack("<I", 0) if at is None else at
-        self.position = base + self.at
-        self._vtable = self.at - self.unpack("<i", self.at)
-        vtable_bytes = self.unpack("<H", self._vtable)
-        if vtable_bytes < 4 or self._vtable + vtable_bytes > len(view):
-            fail("a metadata table does not fit", self.position)
-        self._num_slots = (vtable_bytes - 4) // 2
-
-    def unpack(self, form: str, at: int) -> int:
-        """Return the number at a position in the flatbuffer."""
-        if at < 0 or at + struct.calcsize(form) > len(self.view):
-            self.fail("metadata points outside itself", self.base + at)
-        return int(struct.unpack_from(form, self.view, at)[0])
-
-    def field(self, slot: int) -> int:
-        """Return the position of a field in the flatbuffer, 0 if it is absent."""
-        offset = self.unpack("<H", self._vtable + 4 + 2 * slot) if slot < self._num_slots else 0
-        return self.at + offset if offset else 0
-
-    def scalar(self, slot: int, form: str, default: int) -> int:
-        """Return the number in a field."""
-        at = self.field(slot)
-        return self.unpack(form, at) if at else default
-
-    def _target(self, slot: int) -> int:
-        at = self.field(slot)
-        if not at:
-            self.fail("required metadata is missing", self.position)
-        return at + self.unpack("<I", at)
-
-    def table(self, slot: int) -> _Table:
-        """Return the table that a field refers to."""
-        return _Table(self.view, self.base, self.fail, self._target(slot))
-
-    def vector(self, slot: int, item_bytes: int) -> tuple[int, int]:
-        """Return the file position of the first item and the number of items; (position, 0) if absent."""
-        if not self.field(slot):
-            return self.position, 0
-        at = self._target(slot)
-        count = self.unpack("<I", at)
-        if at + 4 + count * item_bytes > len(self.view):
-            self.fail(f"a list of {count} entries does not fit", self.base + at)
-        return self.base + at + 4, count
+    if len(column) > max_count or column.null_count:
+        fail(f"{len(column)} values where at most {max_count} are possible, {column.null_count} of them null", 0)
+    values: Offsets = column.to_numpy()
+    return values
 
 
 # --- roaring form ----------------------------------------------------------------------------------------------------

@@ -21,10 +21,9 @@ import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError
 from lancetable.file.blobs.storage import BlobDataFile, blob_bytes
-from lancetable.file.reader import Cursors, FileRows, read_columns, read_files, refuse_nulls
+from lancetable.file.reader import FileRows, read_columns, read_files, refuse_nulls
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
-from lancetable.table import row_id_sequences
 from lancetable.table.file_layouts import Column, Layout, file_layouts, files_of, merge_parts
 from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import DeletedOffsets, Offsets, deleted_offsets, physical_rows
@@ -190,7 +189,6 @@ def read_selections(
     version: TableVersion,
     selections: Sequence[Selection],
     columns: Sequence[Field],
-    cursors: Cursors | None = None,
 ) -> list[list[Column]]:
     """Read columns of many selections. Small ranges of several files are read in common rounds.
 
@@ -202,8 +200,6 @@ def read_selections(
         The rows to read.
     columns
         Top-level fields of the table's schema, possibly without some of their children.
-    cursors
-        Cursors for callers that read consecutive ranges of a fragment.
 
     Returns
     -------
@@ -224,10 +220,10 @@ def read_selections(
     if layouts.has_blob_files:
         stored = [layouts.stored_field(field) for field in columns]
         if any(field is not stored_field for field, stored_field in zip(columns, stored)):
-            described = read_selections(version, selections, stored, cursors)
+            described = read_selections(version, selections, stored)
             return [_with_blob_bytes(version, *pair, columns) for pair in zip(selections, described)]
     layouts_of_selections = [layouts.layout(version, selection.fragment, columns) for selection in selections]
-    parts = iter(_read_parts(version, layouts_of_selections, selections, cursors))
+    parts = iter(_read_parts(version, layouts_of_selections, selections))
     results = []
     for layout, selection in zip(layouts_of_selections, selections):
         read = [next(parts) for _ in layout.parts]
@@ -241,7 +237,7 @@ def read_selections(
 
 
 def _read_parts(
-    version: TableVersion, layouts: Sequence[Layout], selections: Sequence[Selection], cursors: Cursors | None
+    version: TableVersion, layouts: Sequence[Layout], selections: Sequence[Selection]
 ) -> list[list[Column]]:
     """Read the parts of all layouts, in order."""
     reads = [(part, selection.fetch) for layout, selection in zip(layouts, selections) for part in layout.parts]
@@ -252,10 +248,9 @@ def _read_parts(
     results: dict[int, list[Column]] = {}
     for (number, file), chunks in zip(small.items(), read_files(version.store, list(small.values()))):
         results[number] = [_column(arrays, field) for arrays, field in zip(chunks, file.fields)]
-    read = read_columns if cursors is None else cursors.read_columns
     for number, (part, rows) in enumerate(reads):
         if number not in small:
-            results[number] = read(version.store, part.path, part.metadata, part.fields, part.columns, rows)
+            results[number] = read_columns(version.store, part.path, part.metadata, part.fields, part.columns, rows)
     return [results[number] for number in range(len(reads))]
 
 
@@ -303,6 +298,8 @@ def virtual_column(version: TableVersion, selection: Selection, name: str) -> pa
     fragment = selection.fragment
     if name == ROW_ADDRESS or (name == ROW_ID and not version.manifest.has_stable_row_ids):
         return pa.array(selection.addresses(), mask=selection.dead)
+    from lancetable.table import row_id_sequences  # imported on first use: few scans read ids or versions
+
     if name == ROW_ID:
         return pa.array(row_id_sequences.row_ids_at(version, fragment, selection.offsets()), mask=selection.dead)
     created = name == CREATED_AT

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lancetable.file.encodings_v0_1.fields import read_dictionaries
 from lancetable.file.fetch import run
 from lancetable.format.schema import Field
 
@@ -38,6 +37,8 @@ def dictionaries_of(version: TableVersion) -> Mapping[int, pa.Array]:
     fields = dictionary_fields(version)
     if not fields:
         return {}
+
+    from lancetable.file.encodings_v0_1.fields import read_dictionaries  # few tables have this version
 
     def read() -> Mapping[int, pa.Array]:
         location = version.location

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lancetable.expr import ZoneValues, columns_of, conjuncts, evaluate, parse_predicate, prune_mask
+from lancetable.expr import ZoneValues, columns_of, conjuncts, parse_predicate, prune_mask
 from lancetable.expr.analyze.pruning import like_prefix
+from lancetable.expr.evaluate.evaluator import evaluate
 from lancetable.file.kernels.varbin import prefix_end
 
 SCHEMA = pa.schema(

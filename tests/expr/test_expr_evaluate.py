@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from lancetable.errors import ColumnNotFoundError, InvalidSqlError
-from lancetable.expr import evaluate, parse_expression, parse_predicate
+from lancetable.expr import parse_expression, parse_predicate
 from lancetable.expr.evaluate.casts import CastError, cast_values, format_float
+from lancetable.expr.evaluate.evaluator import evaluate
 from lancetable.expr.evaluate.regex_functions import translate_regex
 from lancetable.expr.typing.arrow_type_names import parse_arrow_type
 

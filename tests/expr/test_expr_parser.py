@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidSqlError
-from lancetable.expr import VIRTUAL_COLUMNS, columns_of, evaluate, parse_expression, parse_predicate
+from lancetable.expr import VIRTUAL_COLUMNS, columns_of, parse_expression, parse_predicate
+from lancetable.expr.evaluate.evaluator import evaluate
 from lancetable.expr.evaluate.functions import FUNCTIONS
 from lancetable.expr.typing.functions import ALIASES, CLOCK, is_function
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sql_texts import ACCEPTED_HERE, ANSWERED_DIFFERENTLY, FILTERS, REFUSED_HERE, VALUES
 
 from lancetable.errors import ColumnNotFoundError, InvalidSqlError
-from lancetable.expr import evaluate, parse_expression, parse_predicate
+from lancetable.expr import parse_expression, parse_predicate
+from lancetable.expr.evaluate.evaluator import evaluate
 
 FAILED = "failed"
 _ACCEPTED = {text for texts in ACCEPTED_HERE.values() for text in texts}

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 import pytest
 
 from lancetable.errors import ColumnNotFoundError, InvalidSqlError
-from lancetable.expr import columns_of, evaluate, from_arrow_expression, prune_mask
+from lancetable.expr import columns_of, from_arrow_expression, prune_mask
+from lancetable.expr.evaluate.evaluator import evaluate
 from lancetable.expr.syntax.ast import OpaqueArrow
 
 F = pc.field

@@ -30,7 +30,7 @@ from google.protobuf.message import Message
 from lancetable.errors import LanceError
 from lancetable.file.column_numbers import column_map
 from lancetable.file.legacy_writer import LegacyFileWriter
-from lancetable.file.reader import Cursors, open_data_file, read_columns
+from lancetable.file.reader import open_data_file, read_columns
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
@@ -389,9 +389,8 @@ def read(
     meta = open_data_file(store, "f")
     columns = column_map(schema, version)
     if windows and meta.num_rows <= 100 * WINDOW_ROWS:
-        cursors = Cursors()
         parts = [
-            cursors.read_columns(store, "f", meta, schema.fields, columns, stretch)
+            read_columns(store, "f", meta, schema.fields, columns, stretch)
             for start in range(0, meta.num_rows, WINDOW_ROWS)
             for stretch in [range(start, min(start + WINDOW_ROWS, meta.num_rows))]
         ]

@@ -18,7 +18,7 @@ from lancetable.file.column_numbers import column_map, column_of, number_columns
 from lancetable.file.container import FileMetadata
 from lancetable.file.encodings_v2_0.base import encoding_of
 from lancetable.file.limits import ReadLimits
-from lancetable.file.reader import Cursors, open_data_file, read_columns
+from lancetable.file.reader import open_data_file, read_columns
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
@@ -297,7 +297,7 @@ def test_corpus_files_are_read(corpus: Path) -> None:
 
 @pytest.mark.parametrize("version", [FileVersion.V2_0, FileVersion.V2_1, FileVersion.V2_2], ids=lambda v: v.number)
 @pytest.mark.parametrize("name", TYPE_CASES)
-def test_cursors_return_the_same_rows_as_read_columns(name: str, version: FileVersion) -> None:
+def test_ranges_of_rows_are_slices_of_the_column(name: str, version: FileVersion) -> None:
     """Ranges in ascending and random order, within and across pages, from memory and from an unmapped store."""
     rng = np.random.default_rng(5)
     table = TYPE_CASES[name].table(rng, 2500, 0.2)
@@ -309,37 +309,18 @@ def test_cursors_return_the_same_rows_as_read_columns(name: str, version: FileVe
             return
         columns = column_map(meta.schema, meta.version)
         expected = read(store, meta)[0]
-        cursors = Cursors()
         in_order = [range(start, min(start + 350, 2500)) for start in range(0, 2500, 350)]
         bounds = np.sort(rng.integers(0, 2500, (6, 2)), axis=1)
         for rows in [*in_order, *(range(start, end + 1) for start, end in bounds.tolist()), range(0), range(2500)]:
-            (found,) = cursors.read_columns(store, "f", meta, meta.schema.fields, columns, rows)
+            (found,) = read_columns(store, "f", meta, meta.schema.fields, columns, rows)
             found.validate(full=True)
             assert found.type == expected.type
             assert texts(found) == texts(expected.slice(rows.start, len(rows))), rows
         with pytest.raises(OutOfRangeError):
-            cursors.read_columns(store, "f", meta, meta.schema.fields, columns, range(2490, 2501))
+            read_columns(store, "f", meta, meta.schema.fields, columns, range(2490, 2501))
 
 
-def test_cursors_are_cached_by_field_for_few_files() -> None:
-    cursors = Cursors()
-    store = MemoryStore.private()
-    for number in range(4 * pool.size()):
-        batch = pa.record_batch({"a": np.arange(3000) + number, "b": np.arange(3000) - number})
-        with FileWriter(store.open_writer(f"{number}"), Schema.from_arrow(batch.schema)) as writer:
-            writer.write(batch)
-    for _ in range(2):
-        for number in range(4 * pool.size()):
-            meta = open_data_file(store, f"{number}")
-            columns = column_map(meta.schema, meta.version)
-            for fields in (meta.schema.fields, meta.schema.fields[1:], meta.schema.fields[:1]):
-                found = cursors.read_columns(store, f"{number}", meta, fields, columns, range(1000, 1002))
-                wanted = {"a": [1000 + number, 1001 + number], "b": [1000 - number, 1001 - number]}
-                assert [column.to_pylist() for column in found] == [wanted[field.name] for field in fields]
-    assert len(cursors._files) <= 2 * pool.size() + 1
-
-
-def test_cursors_raise_for_unexpected_lists() -> None:
+def test_unexpected_lists_are_reported() -> None:
     store = MemoryStore.private()
     rows = [[number] * (number % 4) for number in range(3000)]
     meta = written(store, pa.table({"l": pa.array(rows, pa.list_(pa.int32()))}), version=FileVersion.V2_1)
@@ -349,5 +330,3 @@ def test_cursors_raise_for_unexpected_lists() -> None:
     for stretch in (range(10, 20), range(2990, 3000), range(3000)):
         with pytest.raises(CorruptFileError, match="layers do not match the schema"):
             read_columns(store, "f", meta, wrong, columns, stretch)
-        with pytest.raises(CorruptFileError, match="layers do not match the schema"):
-            Cursors().read_columns(store, "f", meta, wrong, columns, stretch)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lancetable.arguments import COMMIT_MESSAGE_KEY
 from lancetable.errors import CorruptFileError
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import DataFile, Fragment
@@ -113,9 +114,9 @@ def test_the_older_form_of_a_config_update():
 
 
 def test_create():
-    first, second = (Transaction.create(3, tx.Append(), properties={tx.COMMIT_MESSAGE_KEY: "why"}) for _ in range(2))
+    first, second = (Transaction.create(3, tx.Append(), properties={COMMIT_MESSAGE_KEY: "why"}) for _ in range(2))
     assert first.uuid != second.uuid and len(first.uuid) == 36
-    assert first.properties[tx.COMMIT_MESSAGE_KEY] == "why"
+    assert first.properties[COMMIT_MESSAGE_KEY] == "why"
     assert not Transaction.create(3, tx.Append()).properties
 
 

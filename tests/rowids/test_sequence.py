@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from lancetable.errors import CorruptFileError
 from lancetable.proto import rowids_pb2
 from lancetable.rowids import RowIdSequence, encoded_array
-from lancetable.rowids import segment as segments_module
 from lancetable.rowids.segment import Range, build
 from lancetable.rowids.sequence import MAX_ROWS
 
@@ -53,15 +52,6 @@ def arrays_of(parts: list[list[int]], *, sorts: bool) -> rowids_pb2.RowIdSequenc
     return message
 
 
-FORMS = [None, segments_module.native] if segments_module.native is not None else [None]
-
-
-@pytest.fixture(params=FORMS, ids=["python", "native"][: len(FORMS)])
-def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments_module, "native", request.param)
-
-
-@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("spread", [50, 2**17, 2**40], ids=["u16", "u32", "u64"])
 @pytest.mark.parametrize("sorts", [False, True])
 def test_hundreds_of_arrays_are_one(sorts: bool, spread: int) -> None:
@@ -82,7 +72,6 @@ def test_hundreds_of_arrays_are_one(sorts: bool, spread: int) -> None:
     assert RowIdSequence.from_bytes(found.to_bytes()).values().tolist() == expected
 
 
-@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("spread", [50, 2**17], ids=["u16", "u32"])
 @pytest.mark.parametrize("sorts", [False, True])
 def test_hundreds_of_arrays_and_nothing_else(sorts: bool, spread: int) -> None:
@@ -101,7 +90,6 @@ def test_hundreds_of_arrays_and_nothing_else(sorts: bool, spread: int) -> None:
         assert (found.segments[0].oneof_case == "sorted_array") == (sorts and gap > spread)
 
 
-@pytest.mark.usefixtures("form")
 def test_hundreds_of_broken_arrays_are_refused() -> None:
     parts = [[10 * k, 10 * k + 3, 10 * k + 5] for k in range(100)]
     message = arrays_of(parts, sorts=True)
@@ -116,28 +104,6 @@ def test_hundreds_of_broken_arrays_are_refused() -> None:
     message.segments[50].sorted_array.u16_array.base = 2**64 - 1
     with pytest.raises(CorruptFileError, match="64 bits"):
         RowIdSequence.from_bytes(message.SerializeToString())
-
-
-@pytest.mark.skipif(segments_module.native is None, reason="compiled modules are not built, or switched off")
-@given(st.integers(0, 2**32), st.booleans(), st.sampled_from([50, 2**17]))
-def test_damaged_bytes_of_many_arrays_mean_the_same_to_both_forms(seed: int, sorts: bool, spread: int) -> None:
-    rng = np.random.default_rng(seed)
-    parts = [np.unique(rng.integers(0, spread, 4)) + int(rng.integers(0, 9)) * k * spread for k in range(33)]
-    data = bytearray(arrays_of([part.tolist() for part in parts], sorts=sorts).SerializeToString())
-    for _ in range(int(rng.integers(0, 3))):
-        data[int(rng.integers(0, len(data)))] = int(rng.choice([0, 1, 2, 8, 10, 18, 34, 42, 127, 128, 255]))
-    if seed % 5 == 0:
-        del data[int(rng.integers(0, len(data))) :]
-    outcomes = []
-    for native in FORMS:
-        saved, segments_module.native = segments_module.native, native
-        try:
-            outcomes.append(RowIdSequence.from_bytes(bytes(data)).values().tolist())
-        except CorruptFileError as error:
-            outcomes.append(str(error))
-        finally:
-            segments_module.native = saved
-    assert outcomes[0] == outcomes[1]
 
 
 @given(sequences(), st.data())

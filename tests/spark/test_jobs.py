@@ -50,6 +50,7 @@ from lancetable.spark.merge.broadcast_source import open_part, write_part
 from lancetable.spark.merge.job import MergeJob
 from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json, Runner, ThreadRunner, Work
+from lancetable.spark.schema_evolution import Evolution
 from lancetable.table.version import TableVersion
 
 
@@ -344,15 +345,15 @@ def merge_in_parts(
         merge = BroadcastMerge(pin, clauses, incoming, given)
         return merge.run(runner or Through(), plan["parts"], pyroaring.BitMap())
 
-    return run_job(
-        MergeJob(t.options, None, clauses, source.column_names, None), t.coordinator, write, conflict_retries=3
-    )
+    job = MergeJob(t.options, None, clauses, source.schema, Evolution("fixed"), None)
+    return run_job(job, t.coordinator, write, conflict_retries=3)
 
 
 def test_a_merge_of_a_column_that_spark_needs_for_itself(tmp_path: Path) -> None:
     path = str(tmp_path / "t.lance")
-    lancetable.write_dataset(pa.table({"k": [1], ADDRESS: [2]}), path)
-    job = MergeJob(SparkTable.for_path(None, path).options, None, Clauses(("k",), insert=True), ("k", ADDRESS), None)  # type: ignore[arg-type]  # no session
+    schema = lancetable.write_dataset(pa.table({"k": [1], ADDRESS: [2]}), path).schema
+    options = SparkTable.for_path(None, path).options  # type: ignore[arg-type]  # no session
+    job = MergeJob(options, None, Clauses(("k",), insert=True), schema, Evolution("fixed"), None)
     with pytest.raises(UnsupportedFeatureError, match=ADDRESS):
         job.plan()
 

@@ -180,10 +180,20 @@ UTC, NAIVE = pa.timestamp("us", "UTC"), pa.timestamp("us")
 @pytest.mark.parametrize(
     ("given", "value", "stored", "message"),
     [
-        (XY, {"x": 1, "y": 2}, X, "'c' .* has no field 'y'"),
-        (Y, {"y": 2}, X, "'c' .* has no field 'y'"),
-        (pa.list_(XY), [{"x": 1, "y": 2}], pa.list_(X), "has no field 'y'"),
-        (pa.map_(pa.string(), XY), [("a", {"x": 1, "y": 2})], pa.map_(pa.string(), X), "has no field 'y'"),
+        (XY, {"x": 1, "y": 2}, X, "field 'c.y' of the frame is not in the table .*mergeSchema"),
+        (Y, {"y": 2}, X, "field 'c.y' of the frame is not in the table .*mergeSchema"),
+        (
+            pa.list_(XY),
+            [{"x": 1, "y": 2}],
+            pa.list_(X),
+            "field 'c.item.y' of the frame is not in the table .*mergeSchema",
+        ),
+        (
+            pa.map_(pa.string(), XY),
+            [("a", {"x": 1, "y": 2})],
+            pa.map_(pa.string(), X),
+            "field 'c.entries.value.y' of the frame is not in the table .*drop",
+        ),
         (UTC, datetime(2026, 1, 1, tzinfo=timezone.utc), NAIVE, "time zone of the session"),
         (NAIVE, datetime(2026, 1, 1), UTC, "time zone of the session"),
         (pa.date32(), date(2026, 1, 1), UTC, "time zone of the session"),

@@ -146,7 +146,7 @@ def test_a_zstd_bomb_is_rejected() -> None:
     while bytes(data[at + 8 : at + 12]) != b"\x28\xb5\x2f\xfd":  # the length before a zstd frame
         at = data.index(struct.pack("<q", 4000), at + 1)
     data[at : at + 8] = struct.pack("<q", 1 << 40)
-    with pytest.raises(CorruptFileError, match="4000 are expected"):
+    with pytest.raises(CorruptFileError, match="declared decompressed size"):
         parse_arrow(memoryview(bytes(data)), "x", max_count=1000)
 
 

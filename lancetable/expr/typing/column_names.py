@@ -8,11 +8,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from lancetable.errors import ColumnNotFoundError
+from lancetable.expr import VIRTUAL_COLUMNS
 from lancetable.expr.syntax.ast import Column, Expr
 from lancetable.expr.typing.nested import field_access
-
-VIRTUAL_COLUMNS = ("_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version")
-"""Columns that every table has although they are not stored, of type uint64."""
 
 _SHOWN_NAMES = 20
 

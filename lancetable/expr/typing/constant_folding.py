@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lancetable.expr.arrow_types import family_of
 from lancetable.expr.evaluate.evaluator import FAILURES, evaluate_constant
 from lancetable.expr.syntax.ast import BOOLEAN, Call, Cast, Expr, Literal
 from lancetable.expr.typing.errors import AnalysisError
 
-NULL = Literal(pa.scalar(None, pa.null()))
-NULL_BOOLEAN = Literal(pa.scalar(None, BOOLEAN))
-TRUE = Literal(pa.scalar(True))
-FALSE = Literal(pa.scalar(False))
+# Results of kernels, because pa.scalar would import pandas together with this module.
+NULL = Literal(pa.nulls(1)[0])
+NULL_BOOLEAN = Literal(pa.nulls(1, BOOLEAN)[0])
+TRUE = Literal(pc.is_null(pa.nulls(1))[0])
+FALSE = Literal(pc.is_valid(pa.nulls(1))[0])
 
 
 def fold_constants(node: Expr) -> Expr:

@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import InvalidSqlError
+from lancetable.expr import VIRTUAL_COLUMNS
 from lancetable.expr.arrow_types import family_of, scalar_of_count, unwrapped_type
 from lancetable.expr.evaluate.evaluator import evaluate
 from lancetable.expr.syntax.ast import BOOLEAN, Column, Expr, Literal, OpaqueArrow
 from lancetable.expr.typing import functions, logic
 from lancetable.expr.typing.arithmetic import arithmetic, negate
 from lancetable.expr.typing.coercion import unwrap
-from lancetable.expr.typing.column_names import VIRTUAL_COLUMNS, not_found
+from lancetable.expr.typing.column_names import not_found
 from lancetable.expr.typing.comparisons import compare, in_list
 from lancetable.expr.typing.constant_folding import NULL
 from lancetable.expr.typing.errors import AnalysisError

@@ -26,15 +26,15 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file import pool
-from lancetable.file.column_interfaces import ColumnReader, Cursor, RunPlan
+from lancetable.file.column_interfaces import ColumnReader
 from lancetable.file.container import ColumnPages, FileMetadata, Page
 from lancetable.file.encodings_v2_1.base import DecodedRows, ReadContext
 from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
 from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
-from lancetable.file.encodings_v2_1.layouts.miniblock import LoadedChunks, MiniBlock
+from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
 from lancetable.file.encodings_v2_1.registry import layout_of
 from lancetable.file.encodings_v2_1.repdef import ITEM, LIST, LayerArrays, unravel
-from lancetable.file.fetch import MAPPED, Blocks, ReadPlan, Rows, gather, positions
+from lancetable.file.fetch import Blocks, ReadPlan, Rows, gather, positions
 from lancetable.file.kernels import varbin
 from lancetable.file.page_rows import align_rows, page_cuts, split_rows
 from lancetable.format.schema import BLOB_KEY, Field
@@ -61,13 +61,6 @@ def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> 
         if leaf.num_rows != num_rows:
             raise file.corrupt(f"columns of field {field.name!r} have different lengths", num_rows, leaf.num_rows)
     return FieldReader(root, builder.leaves)
-
-
-def open_cursor(reader: ColumnReader, run: RunPlan) -> Cursor | None:
-    """Return a cursor of a field that is one column, without lists and structs; None for other fields."""
-    if not isinstance(reader, FieldReader) or not reader._leaves[0].is_plain:
-        return None
-    return _LeafCursor(reader._leaves[0], run)
 
 
 def has_no_nulls(pages: ColumnPages) -> bool:
@@ -288,31 +281,6 @@ class LeafColumn:
             bitmap = values.buffers()[0]
             values = pa.Array.from_buffers(self._field_type, len(values), [bitmap], children=children)
         return Spine(decoded.num_rows // self._repeat, levels, self._sizes, values)
-
-
-class _LeafCursor:
-    """Reader of consecutive ranges of rows of a plain leaf from memory. Threads may share it."""
-
-    __slots__ = ("_leaf", "_loaded", "_run")
-
-    def __init__(self, leaf: LeafColumn, run: RunPlan) -> None:
-        self._leaf = leaf
-        self._run = run
-        self._loaded: LoadedChunks | None = None
-
-    def __call__(self, rows: range) -> list[pa.Array]:
-        leaf = self._leaf
-        parts = [(leaf._pages.page(number), within) for number, within in split_rows(leaf._pages, rows)]
-        return [self._run(leaf._guarded(page, self._read(page, within))).values for page, within in parts]
-
-    def _read(self, page: Page, rows: Rows) -> ReadPlan[DecodedRows]:
-        context, layout = self._leaf._context, layout_of(page)
-        if not isinstance(layout, MiniBlock) or not isinstance(rows, range) or len(rows) == page.length:
-            return (yield from layout.read(page, context, rows, MAPPED))
-        loaded = self._loaded
-        if loaded is None or loaded.page is not page:
-            loaded = self._loaded = yield from layout.load(page, context)
-        return loaded.read(rows)
 
 
 def _follows(before: Page, page: Page) -> bool:

@@ -125,9 +125,7 @@ class FieldWriter:
                 _Job(self._column + number, leaf, part, self._num_rows) for number, leaf in enumerate(self._leaves)
             ]
             self._num_rows += len(part)
-        parallel = (
-            len(jobs) > 1 and size >= _PARALLEL_BYTES and self.concurrent and pool.size() > 1 and not pool.in_worker()
-        )
+        parallel = len(jobs) > 1 and size >= _PARALLEL_BYTES and self.concurrent and pool.can_share()
         # On the pool, at most one page per thread, and one more, are encoded at a time.
         for pages in (pool.in_order if parallel else map)(self._encode_job, jobs):
             yield from pages

@@ -49,7 +49,7 @@ def write_deletions(version: TableVersion, rows: Mapping[int, DeletionVector]) -
     changed = [fragment_id for fragment_id, vector in rows.items() if vector]
     try:
         # On a local disk, threads only contend for one directory.
-        if version.store.capabilities.local or pool.size() == 1 or pool.in_worker():
+        if version.store.capabilities.local or not pool.can_share():
             for fragment_id in changed:
                 write(fragment_id)
         else:

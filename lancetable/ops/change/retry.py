@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ from lancetable.ops.commit import check_writable
 from lancetable.table.version import TableVersion, latest
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 
 def on_newest(
@@ -29,10 +31,10 @@ def on_newest(
         check_writable(newest)
         return attempt(newest)
 
-    return retried(run, conflict_retries=conflict_retries, retry_timeout_s=retry_timeout_s)
+    return retried(run, version.uri, conflict_retries=conflict_retries, retry_timeout_s=retry_timeout_s)
 
 
-def retried(attempt: Callable[[], T], *, conflict_retries: int, retry_timeout_s: float) -> T:
+def retried(attempt: Callable[[], T], uri: str, *, conflict_retries: int, retry_timeout_s: float) -> T:
     """Return the result of `attempt`, retrying after a RetryableCommitConflictError; limits as in `on_newest`."""
     backoff = Backoff(conflict_retries + 1, retry_timeout_s)
     while True:
@@ -45,3 +47,5 @@ def retried(attempt: Callable[[], T], *, conflict_retries: int, retry_timeout_s:
                     f" {backoff.elapsed_seconds:.1f} s: {error}",
                     attempts=backoff.attempts,
                 ) from error
+            seconds = backoff.elapsed_seconds
+            logger.info("%s: retry %d of %d, %.1f s: %s", uri, backoff.attempts - 1, conflict_retries, seconds, error)

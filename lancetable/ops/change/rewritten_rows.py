@@ -80,7 +80,7 @@ def windows_of(
 def ordered(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """Apply `function` to every item and yield the results in order, on the worker pool if possible."""
     task = partial(with_memory_release, function)
-    return map(task, items) if pool.in_worker() or pool.size() == 1 else pool.in_order(task, items)
+    return pool.in_order(task, items) if pool.can_share() else map(task, items)
 
 
 def rows_per_window(

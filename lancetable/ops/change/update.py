@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import InvalidInputError, InvalidSqlError, UnsupportedFeatureError
-from lancetable.expr import VIRTUAL_COLUMNS, Expr, columns_of, evaluate, parse_expression
+from lancetable.expr import VIRTUAL_COLUMNS, Expr, columns_of, parse_expression
 from lancetable.expr.evaluate.casts import can_cast
+from lancetable.expr.evaluate.evaluator import evaluate
 from lancetable.expr.typing.coercion import checked_cast
 from lancetable.expr.typing.errors import AnalysisError
 from lancetable.file.blobs.descriptor import with_bytes

@@ -2,11 +2,12 @@
 
     plan      which fragments belong together              pure, from the manifest
     execute   one task: read live rows, write new files    anywhere, in any process; nothing is committed
-    commit    ReserveFragments, then one Rewrite           against the version that was planned on
+    commit    ReserveFragments, then one Rewrite           against the newest version
 
-Rows keep their order and, if the table has them, their row ids and versions. A concurrent delete or update of a moved
-row makes the commit fail with `RetryableCommitConflictError`, so a deleted row never reappears. Concurrent appends do
-not conflict.
+Rows keep their order and, if the table has them, their row ids and versions. Moved rows that were deleted or updated
+since the plan are deleted in the new fragments too. So a compaction succeeds beside a writer that commits faster than
+its tasks run. Any other change of the fragments makes the commit fail with `RetryableCommitConflictError`. Concurrent
+appends do not conflict.
 """
 
 from __future__ import annotations
@@ -17,23 +18,36 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
+
+from lancetable.commit.contention import Backoff
 from lancetable.commit.draft import covered_fragments
-from lancetable.commit.loop import commit_transaction
-from lancetable.errors import InvalidInputError, InvalidOperationError, LanceError, UnsupportedFeatureError
+from lancetable.commit.loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS, commit_transaction
+from lancetable.errors import (
+    InvalidInputError,
+    InvalidOperationError,
+    LanceError,
+    RetryableCommitConflictError,
+    UnsupportedFeatureError,
+)
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment, LineagePlace
 from lancetable.format.index import index_messages
 from lancetable.format.transaction import RewriteGroup, Transaction
 from lancetable.format.version import FileVersion
+from lancetable.ops.change.deletion_vectors import discard_deletions
 from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.rowids import RowIdSequence, RowVersionSequence
+from lancetable.table import deletions
 from lancetable.table.data_files import WriteLimits, remove_quietly
+from lancetable.table.deletions import DeletionVector
 from lancetable.table.row_count_index import deleted_offsets, num_live_rows, physical_rows
 from lancetable.table.row_id_sequences import row_id_sequence
 from lancetable.table.version import TableVersion, checkout, latest
@@ -333,8 +347,9 @@ def _versions(version: TableVersion, fragment: Fragment, data: bytes | LineagePl
 def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
     """Commit the results of any tasks of one plan, in any order.
 
-    Raises RetryableCommitConflictError if moved rows have changed since the plan (the new files are kept for another
-    attempt or for cleanup), and InvalidOperationError for results of different plans or of the same fragments.
+    Raises RetryableCommitConflictError if old fragments have changed since the plan, other than by deletions (the new
+    files are kept for another attempt or for cleanup), and InvalidOperationError for results of different plans or of
+    the same fragments.
     """
     results = sorted(
         (result for result in results if result.old_fragments), key=lambda result: result.old_fragments[0].id
@@ -362,7 +377,72 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
         numbered = [replace(fragment, id=next_id + index) for index, fragment in enumerate(result.new_fragments)]
         next_id += len(numbered)
         groups.append(RewriteGroup(result.old_fragments, tuple(numbered)))
-    return commit_transaction(newest, Transaction.create(read_version, tx.Rewrite(tuple(groups))))
+    planned, backoff = checkout(version, read_version), Backoff(DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS)
+    while True:
+        moved = [_with_later_deletions(planned, newest, group) for group in groups]
+        current = tuple(group for group in moved if group.old_fragments)
+        newest.store.sync(newest.base)
+        # If others have removed all old fragments, the commit fails, since it is judged against all versions since.
+        rewrite = Transaction.create(newest.version, tx.Rewrite(current))
+        if not current:
+            rewrite = Transaction.create(read_version, tx.Rewrite(tuple(groups)))
+        new = [fragment for group in current for fragment in group.new_fragments]
+        try:
+            with discarding_on_failure(partial(discard_deletions, newest, new)):
+                return commit_transaction(newest, rewrite)
+        except RetryableCommitConflictError:
+            if not current or not backoff.next_attempt():
+                raise
+            newest = latest(newest)
+
+
+def _with_later_deletions(planned: TableVersion, newest: TableVersion, group: RewriteGroup) -> RewriteGroup:
+    """Return the group with rows deleted that are no longer in the old fragments; write deletion files for them.
+
+    Raises
+    ------
+    RetryableCommitConflictError
+        If an old fragment or the list of indices has changed otherwise.
+    """
+    kept, gone, num_rows = [], [], 0
+    same_indices = _index_ids(planned) == _index_ids(newest)
+    for old in group.old_fragments:
+        now = newest.manifest.fragments.by_id(old.id)
+        if now == old and same_indices:  # needs no deletion file, each of which would cost a request
+            kept.append(old)
+            num_rows += num_live_rows(planned, old)
+            continue
+        deleted = deletions.read(planned, old) or deletions.EMPTY
+        live = deleted.live_offsets(physical_rows(planned, old))
+        positions = np.arange(len(live))
+        if now is not None:
+            later = deletions.read(newest, now) or deletions.EMPTY
+            positions = positions[np.isin(live, later.offsets())]
+            is_same = replace(now, deletion_file=old.deletion_file) == old and same_indices
+            if not is_same or len(deleted) + len(positions) != len(later):
+                raise RetryableCommitConflictError(
+                    f"Retryable commit conflict: fragment {old.id} of {newest.uri} was compacted as of version"
+                    f" {planned.version}, and has other files or indices, or rows that were deleted then, as of version"
+                    f" {newest.version}. Run the operation again on the newest version",
+                    fragments=(old.id,),
+                    version=newest.version,
+                )
+            kept.append(now)
+        gone.append(positions + num_rows)
+        num_rows += len(live)
+    positions, start, new = np.concatenate(gone) if gone else np.arange(0), 0, []
+    for fragment in group.new_fragments:
+        end = start + (fragment.physical_rows or 0)
+        rows = DeletionVector.of_ascending(positions[(positions >= start) & (positions < end)] - start)
+        remaining = deletions.delete_rows(newest, fragment, rows, fragment.physical_rows)
+        new += [] if remaining is None else [remaining]
+        start = end
+    return RewriteGroup(tuple(kept), tuple(new))
+
+
+def _index_ids(version: TableVersion) -> set[bytes]:
+    section = version.file.index_section(version.store)
+    return {index.uuid.uuid for index in index_messages(section, version.location.path)}
 
 
 def num_rows_of(version: TableVersion, tasks: Iterable[Task]) -> int:

@@ -56,7 +56,7 @@ def deleted_row_ids(older: TableVersion, newer: TableVersion) -> pa.RecordBatchR
             raise InvalidOperationError(
                 f"deleted row ids require stable row ids, which version {version.version} does not use"
             )
-    before, after = _only_in(older, newer), _only_in(newer, older)
+    before, after = only_in(older, newer), only_in(newer, older)
     gone = np.setdiff1d(_live_ids(older, before), _live_ids(newer, after), assume_unique=True)
     schema = pa.schema([pa.field(ROW_ID, pa.uint64())])
     parts = (
@@ -73,7 +73,7 @@ def _live_ids(version: TableVersion, fragments: Iterable[Fragment]) -> npt.NDArr
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.uint64)
 
 
-def _only_in(version: TableVersion, other: TableVersion) -> list[Fragment]:
+def only_in(version: TableVersion, other: TableVersion) -> list[Fragment]:
     """Return the fragments of a version that the other lacks or has with different files."""
     known = {(fragment.id, fragment.files, fragment.deletion_file) for fragment in other.manifest.fragments}
     return [
@@ -136,7 +136,7 @@ def diff(older: TableVersion, newer: TableVersion, key: Sequence[str] | None = N
 
 def _read(version: TableVersion, other: TableVersion, with_ids: bool) -> pa.Table:
     columns = ["*", *([ROW_ID] if with_ids else [])]
-    ids = [fragment.id for fragment in _only_in(version, other)]
+    ids = [fragment.id for fragment in only_in(version, other)]
     return scan_table(version, plan_scan(version, ScanOptions(columns=columns, fragments=ids))).combine_chunks()
 
 

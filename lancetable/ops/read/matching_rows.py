@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from lancetable.expr.syntax.ast import Literal
+from lancetable import expr
 from lancetable.format.fragment import Fragment
 from lancetable.ops.read.scan_plan import Filter, ScanOptions, ScanPlan, plan_scan, resolve_filter
 from lancetable.ops.read.scan_run import RowRange, ScanRun, group_ranges, split_ranges
@@ -55,7 +55,7 @@ def matching_offsets(version: TableVersion, fragment: Fragment, predicate: Filte
     The fragment need not be committed. Raises InvalidSqlError and ColumnNotFoundError for the predicate.
     """
     expression = resolve_filter(version.schema, predicate)
-    if isinstance(expression, Literal):
+    if isinstance(expression, expr.Literal):
         return select(version, fragment, None if expression.value.as_py() else range(0)).offsets()
     plan = plan_scan(version, ScanOptions(columns=[], filter=expression, fragments=[]))
     with ScanRun(version, plan) as run:

@@ -17,10 +17,8 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancetable import expr
 from lancetable.errors import ColumnNotFoundError, InvalidInputError
-from lancetable.expr import VIRTUAL_COLUMNS, Expr, columns_of, evaluate, parse_expression
-from lancetable.expr.syntax.ast import Column
-from lancetable.expr.typing.column_names import not_found
 from lancetable.file.blobs.descriptor import described, with_bytes
 from lancetable.file.column_interfaces import contains_dictionary
 from lancetable.file.extension import user_array
@@ -48,7 +46,7 @@ class Output:
     column: int = -1
     steps: tuple[int, ...] = ()
     virtual: str | None = None
-    expression: Expr | None = None
+    expression: expr.Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +102,11 @@ def project(
     TypeError
         If `columns` or a name has another type.
     """
-    sources: list[tuple[str, str | Expr]]  # result names, each with a path or an expression
+    sources: list[tuple[str, str | expr.Expr]]  # result names, each with a path or an expression
     if isinstance(columns, Mapping):
         whole_columns, types = False, evaluation_schema(schema, blobs_as_bytes)
-        parsed = {name: parse_expression(text, types) for name, text in columns.items() if name not in add}
-        sources = [(name, value.name if isinstance(value, Column) else value) for name, value in parsed.items()]
+        parsed = {name: expr.parse_expression(text, types) for name, text in columns.items() if name not in add}
+        sources = [(name, value.name if isinstance(value, expr.Column) else value) for name, value in parsed.items()]
     elif columns is not None and (isinstance(columns, str) or not isinstance(columns, Sequence)):
         raise TypeError(f"columns must be a list or dict[name, expression], got {type(columns)}")
     else:
@@ -118,8 +116,10 @@ def project(
             raise InvalidInputError(f"Duplicate column name: {repeated}")
         sources = [(name, name) for name in names]
     sources += [(name, name) for name in add]
-    virtual = {*VIRTUAL_COLUMNS, *add}
-    used = (path for _, source in sources for path in ([source] if isinstance(source, str) else columns_of(source)))
+    virtual = {*expr.VIRTUAL_COLUMNS, *add}
+    used = (
+        path for _, source in sources for path in ([source] if isinstance(source, str) else expr.columns_of(source))
+    )
     paths = [path for path in dict.fromkeys(used) if path not in virtual]
     fields = read_set(schema, paths, blobs_as_bytes=blobs_as_bytes)
     indexes = {field.id: index for index, field in enumerate(fields)}
@@ -159,7 +159,9 @@ def _projection(schema: Schema, outputs: Sequence[Output], columns: tuple[Field,
         if output.virtual is not None:
             virtual[output.virtual] = None
         elif output.expression is not None:
-            virtual.update(dict.fromkeys(path for path in columns_of(output.expression) if path in VIRTUAL_COLUMNS))
+            virtual.update(
+                dict.fromkeys(path for path in expr.columns_of(output.expression) if path in expr.VIRTUAL_COLUMNS)
+            )
     arrow = pa.schema([output.field for output in outputs], metadata=schema.metadata or None)
     names = [output.virtual for output in outputs if output.virtual is not None]
     plain = (
@@ -227,7 +229,7 @@ def _top_level(schema: Schema, path: str) -> Field:
 
 def column_not_found(schema: Schema, path: str) -> ColumnNotFoundError:
     """Return the error for a missing column, with the most similar names."""
-    return not_found(path, [schema.path_of(field.id) for field in schema.walk()])
+    return expr.not_found(path, [schema.path_of(field.id) for field in schema.walk()])
 
 
 def evaluation_schema(schema: Schema, blobs_as_bytes: bool = False) -> pa.Schema:
@@ -309,8 +311,8 @@ def _expression_table(
     return pa.table([*columns, *virtual.values()], names=[*names, *virtual])
 
 
-def _value(expression: Expr, table: pa.Table, num_rows: int) -> ColumnLike:
-    value = evaluate(expression, table)
+def _value(expression: expr.Expr, table: pa.Table, num_rows: int) -> ColumnLike:
+    value = expr.evaluator.evaluate(expression, table)
     if isinstance(value, pa.Scalar):
         return pa.repeat(value, num_rows)
     return value

@@ -19,9 +19,8 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancetable import expr
 from lancetable.errors import InvalidInputError, OutOfRangeError
-from lancetable.expr import VIRTUAL_COLUMNS, Expr, columns_of, parse_predicate
-from lancetable.expr.syntax.ast import Literal
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.read.order import ColumnOrdering
 from lancetable.ops.read.projection import (
@@ -33,7 +32,7 @@ from lancetable.ops.read.projection import (
 )
 from lancetable.table.version import TableVersion
 
-Filter: TypeAlias = "str | pc.Expression | Expr"
+Filter: TypeAlias = "str | pc.Expression | expr.Expr"
 
 DEFAULT_BATCH_ROWS = 8192
 _MAX_BATCH_ROWS = 2**32 - 1
@@ -86,7 +85,7 @@ class ScanPlan:
     projection: Projection
     fragments: tuple[int, ...]
     row_ranges: Mapping[int, range] | None = None
-    predicate: Expr | None = None
+    predicate: expr.Expr | None = None
     filter_columns: tuple[Field, ...] = ()
     filter_virtual: tuple[str, ...] = ()
     use_stats: bool = False
@@ -138,7 +137,7 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
     predicate = None if options.filter is None else resolve_filter(schema, options.filter, blobs_as_bytes=as_bytes)
     positions = _fragment_positions(version, options.fragments)
     row_ranges = _row_ranges(version, options)
-    if isinstance(predicate, Literal):
+    if predicate is not None and isinstance(predicate, expr.Literal):
         # A constant predicate needs no read: every row passes, or none does.
         positions = positions if predicate.value.as_py() else ()
         predicate = None
@@ -211,31 +210,28 @@ def _early(columns: Sequence[Field], late: bool | Sequence[str] | None) -> list[
 # --- filter ----------------------------------------------------------------------------------------------------------
 
 
-def resolve_filter(schema: Schema, predicate: Filter, *, blobs_as_bytes: bool = False) -> Expr:
+def resolve_filter(schema: Schema, predicate: Filter, *, blobs_as_bytes: bool = False) -> expr.Expr:
     """Return the predicate as an expression.
 
     Raises InvalidSqlError, ColumnNotFoundError, and TypeError for an object of another type.
     """
     if isinstance(predicate, str):
-        return parse_predicate(predicate, evaluation_schema(schema, blobs_as_bytes))
+        return expr.parse_predicate(predicate, evaluation_schema(schema, blobs_as_bytes))
     if isinstance(predicate, pc.Expression):
-        # Imported here because only this branch needs Substrait.
-        from lancetable.expr import from_arrow_expression
-
-        return from_arrow_expression(predicate, evaluation_schema(schema, blobs_as_bytes))
-    if isinstance(predicate, Expr):
+        return expr.from_arrow_expression(predicate, evaluation_schema(schema, blobs_as_bytes))
+    if isinstance(predicate, expr.Expr):
         return predicate
     raise TypeError(f"a filter must be an SQL string or a pyarrow expression, not {type(predicate).__name__}")
 
 
 def _filter_columns(
-    schema: Schema, predicate: Expr | None, as_bytes: bool
+    schema: Schema, predicate: expr.Expr | None, as_bytes: bool
 ) -> tuple[tuple[Field, ...], tuple[str, ...]]:
     if predicate is None:
         return (), ()
-    names = columns_of(predicate)
-    virtual = tuple(name for name in names if name in VIRTUAL_COLUMNS)
-    stored = [name for name in names if name not in VIRTUAL_COLUMNS]
+    names = expr.columns_of(predicate)
+    virtual = tuple(name for name in names if name in expr.VIRTUAL_COLUMNS)
+    stored = [name for name in names if name not in expr.VIRTUAL_COLUMNS]
     return read_set(schema, stored, blobs_as_bytes=as_bytes), virtual
 
 

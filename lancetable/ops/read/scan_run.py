@@ -23,9 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.expr import Expr, evaluate
+from lancetable import expr
 from lancetable.file import pool
-from lancetable.file.reader import Cursors
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.ops.read.projection import ColumnLike, assemble, concat_columns
@@ -116,7 +115,6 @@ class ScanRun:
         self.plan = plan
         self.row_counts = row_count_index(version)
         self.sizer: RangeSizer | None = None  # set if the result is streamed
-        self._cursors: Cursors | None = None  # set if the result is streamed and one thread decodes a range
         # Number of ranges in groups so far, and of those with matches; concurrent threads may lose counts.
         self.num_tested = self.num_matching = 0
         self._counts = {"rows_scanned": 0, "fragments_scanned": 0, "ranges_scanned": 0}
@@ -147,9 +145,6 @@ class ScanRun:
             return
         if batch_rows is not None:
             self.sizer = self._make_sizer(batch_rows)
-            decodes_alone = self._is_parallel() or pool.in_worker() or pool.size() == 1
-            if self._scan_store is None and plan.limit is None and decodes_alone:
-                self._cursors = Cursors()
         # Without a filter, row_ranges applies limit and offset.
         skip, remaining = (0, None) if plan.predicate is None else (plan.offset, plan.limit)
         for table in self.map(self.read, self.groups()):
@@ -178,7 +173,7 @@ class ScanRun:
         return pool.in_order(function, items, self.sizer.max_pending) if self._is_parallel() else map(function, items)
 
     def _is_parallel(self) -> bool:
-        if pool.in_worker() or pool.size() == 1:
+        if not pool.can_share():
             return False
         if not self.version.store.capabilities.local:
             return True
@@ -293,7 +288,7 @@ class ScanRun:
                 remaining -= stop - skip
             skip = 0
 
-    def _pruned_ranges(self, predicate: Expr) -> Iterator[tuple[int, list[range]]]:
+    def _pruned_ranges(self, predicate: expr.Expr) -> Iterator[tuple[int, list[range]]]:
         columns = prunable_columns(self.version.schema, predicate)
 
         def prune(position: int) -> tuple[int, list[range]]:
@@ -318,7 +313,7 @@ class ScanRun:
             selections = self.select(group)
             if not selections:
                 return None
-            table = self._assemble(selections, self._read_columns(selections, plan.projection.columns, self._cursors))
+            table = self._assemble(selections, self._read_columns(selections, plan.projection.columns))
             if sizer is not None:
                 sizer.note_read(table.num_rows, table.nbytes)
             return table
@@ -348,7 +343,7 @@ class ScanRun:
         num_rows = sum([selection.num_rows for selection in selections])
         early = plan.filter_columns
         late = plan.late_columns if self._reads_all(selections) else ()
-        columns = self._read_columns(selections, (*early, *late), self._cursors)
+        columns = self._read_columns(selections, (*early, *late))
         if self.sizer is not None:
             self.sizer.note_read(num_rows, sum([column.nbytes for column in columns]))
         virtual = [self._virtual_column(selections, name) for name in plan.filter_virtual]
@@ -363,7 +358,7 @@ class ScanRun:
     def _reads_all(self, selections: Sequence[Selection]) -> bool:
         """Return True if the late columns of a group are read with its filter columns.
 
-        This takes less work if they are small and most ranges so far had matches.
+        If they are small and most ranges so far had matches, this saves a round trip to a remote store.
         """
         late = self.plan.late_columns
         if len(selections) == 1 or not late or self.num_matching * 2 < max(1, self.num_tested):
@@ -379,11 +374,9 @@ class ScanRun:
         selections = [select(self.version, fragment, rows, keep_deleted=include_deleted) for fragment, rows in group]
         return [selection for selection in selections if selection.num_rows]
 
-    def _read_columns(
-        self, selections: Sequence[Selection], columns: Sequence[Field], cursors: Cursors | None = None
-    ) -> list[ColumnLike]:
+    def _read_columns(self, selections: Sequence[Selection], columns: Sequence[Field]) -> list[ColumnLike]:
         """Read columns of all selections, concatenated."""
-        parts = read_selections(self.version, selections, columns, cursors)
+        parts = read_selections(self.version, selections, columns)
         return parts[0] if len(parts) == 1 else [concat_columns(column, _MAX_COPIED_BYTES) for column in zip(*parts)]
 
     def _virtual_column(self, selections: Sequence[Selection], name: str) -> ColumnLike:
@@ -424,12 +417,12 @@ def group_ranges(ranges: Iterable[RowRange], max_rows: Callable[[], int] | None 
         yield group
 
 
-def _mask(predicate: Expr, table: pa.Table, num_rows: int) -> Mask:
+def _mask(predicate: expr.Expr, table: pa.Table, num_rows: int) -> Mask:
     """Return the rows for which the predicate is true; null counts as false."""
     if not table.num_columns:
         # A table without columns does not keep its number of rows.
         table = pa.table({"": pa.nulls(num_rows)})
-    value = evaluate(predicate, table)
+    value = expr.evaluator.evaluate(predicate, table)
     if isinstance(value, pa.ChunkedArray):
         value = value.chunk(0) if value.num_chunks == 1 else value.combine_chunks()
     if not num_rows:

@@ -43,7 +43,6 @@ from lancetable.table.row_count_index import (
     physical_rows,
     row_count_index,
 )
-from lancetable.table.row_id_sequences import row_id_index
 from lancetable.table.version import TableVersion
 
 Indices: TypeAlias = "Sequence[int] | npt.NDArray[Any] | pa.Array | pa.ChunkedArray | range"
@@ -116,6 +115,8 @@ def take_row_ids(version: TableVersion, row_ids: Indices, columns: Columns = Non
     """
     ids = integers(row_ids, "row_ids", unsigned=True)
     if version.manifest.has_stable_row_ids:
+        from lancetable.table.row_id_sequences import row_id_index  # imported on first use, with all of rowids
+
         addresses, found = row_id_index(version).find(ids)
         return fetch_addresses(version, _projection(version, columns), addresses[found])  # all of them are live
     fragments = version.manifest.fragments

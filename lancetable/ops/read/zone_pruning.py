@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from lancetable import expr
 from lancetable.errors import CorruptFileError
-from lancetable.expr import VIRTUAL_COLUMNS, Expr, ZoneValues, columns_of, prune_mask
 from lancetable.file.encodings_v0_1.statistics import read_zones
 from lancetable.file.fetch import run
 from lancetable.file.legacy_container import LegacyMetadata
@@ -35,14 +35,14 @@ Mask = npt.NDArray[np.bool_]
 _NONE = FileStatistics(np.zeros(0, dtype=np.int64), {})
 
 
-def prunable_columns(schema: Schema, predicate: Expr) -> dict[str, int]:
+def prunable_columns(schema: Schema, predicate: expr.Expr) -> dict[str, int]:
     """Return the stored columns of a predicate: field ids by column name."""
-    fields = ((name, schema.field(name)) for name in columns_of(predicate) if name not in VIRTUAL_COLUMNS)
+    fields = ((name, schema.field(name)) for name in expr.columns_of(predicate) if name not in expr.VIRTUAL_COLUMNS)
     return {name: field.id for name, field in fields if field is not None}
 
 
 def prune_fragment(
-    version: TableVersion, fragment: Fragment, predicate: Expr, columns: Mapping[str, int]
+    version: TableVersion, fragment: Fragment, predicate: expr.Expr, columns: Mapping[str, int]
 ) -> list[range]:
     """Return the row ranges of a fragment in which the predicate may be true, ascending and disjoint.
 
@@ -104,19 +104,19 @@ def _legacy_statistics(version: TableVersion, metadata: LegacyMetadata) -> FileS
     )
 
 
-def zones_to_keep(statistics: FileStatistics, predicate: Expr, fields: dict[str, int]) -> Mask:
+def zones_to_keep(statistics: FileStatistics, predicate: expr.Expr, fields: dict[str, int]) -> Mask:
     """Return one bool per zone: False only if no row can satisfy the predicate. `fields` maps column names to field
     ids.
     """
 
-    def lookup(name: str) -> ZoneValues | None:
+    def lookup(name: str) -> expr.ZoneValues | None:
         field_id = fields.get(name)
         zones = None if field_id is None else statistics.columns.get(field_id)
         if zones is None:
             return None
-        return ZoneValues(statistics.zone_rows, zones.min, zones.max, zones.null_count, zones.nan_count)
+        return expr.ZoneValues(statistics.zone_rows, zones.min, zones.max, zones.null_count, zones.nan_count)
 
-    return prune_mask(predicate, lookup, statistics.num_zones)
+    return expr.prune_mask(predicate, lookup, statistics.num_zones)
 
 
 def ranges_of(zone_rows: npt.NDArray[np.int64], keep: Mask) -> list[range]:

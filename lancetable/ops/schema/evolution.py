@@ -68,11 +68,11 @@ class Alteration:
 def alter(version: TableVersion, alterations: Iterable[Alteration]) -> TableVersion:
     """Rename columns, change whether they are nullable, or change their type, in one new version.
 
-    A type can change within its kind: integers, floats, times, strings, bytes, decimals, and lists of these. Converted
-    values are written to new files; older versions keep the old files. Raises ColumnNotFoundError,
-    InvalidOperationError for a conversion to another kind or of an indexed column, SchemaMismatchError for nulls in a
-    column that becomes required and for values that do not fit the new type, AlreadyExistsError and InvalidSchemaError
-    for a duplicate name.
+    A type can change within its kind: integers, floats, times, strings, bytes, decimals, and lists of these. Integers
+    can also become doubles. Converted values are written to new files; older versions keep the old files. Raises
+    ColumnNotFoundError, InvalidOperationError for a conversion to another kind or of an indexed column,
+    SchemaMismatchError for nulls in a column that becomes required and for values that do not fit the new type,
+    AlreadyExistsError and InvalidSchemaError for a duplicate name.
     """
     check_writable(version)
     schema, casts = version.schema, dict[int, int]()
@@ -151,8 +151,38 @@ def _check_null_free(version: TableVersion, field: Field, path: str) -> None:
         raise SchemaMismatchError(f'Column "{path}" contains NULL values and cannot be made non-nullable', column=path)
 
 
+def represents(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    """Return whether a type can represent every value of another one.
+
+    Among integers and floats of different widths, from integers to floats, strings and bytes with large offsets,
+    decimals of one scale, and from dates to timestamps without a zone.
+    """
+    types = pa.types
+    if types.is_null(narrow):
+        return True
+    if types.is_integer(wide) and types.is_integer(narrow):
+        if types.is_signed_integer(wide) == types.is_signed_integer(narrow):
+            return bool(wide.bit_width >= narrow.bit_width)
+        return bool(types.is_signed_integer(wide) and wide.bit_width > narrow.bit_width)
+    if types.is_floating(wide) and types.is_floating(narrow):
+        return bool(wide.bit_width >= narrow.bit_width)
+    if types.is_floating(wide) and types.is_integer(narrow):
+        # A double represents integers of up to 53 bits exactly, a float those of up to 24 bits.
+        return bool(narrow.bit_width < {32: 24, 64: 53}.get(wide.bit_width, 0))
+    if types.is_decimal(wide) and types.is_decimal(narrow):
+        return bool(wide.scale == narrow.scale and wide.precision >= narrow.precision and wide.id >= narrow.id)
+    if types.is_timestamp(wide) and types.is_date(narrow):
+        return wide.tz is None and wide.unit != "ns"
+    return (wide, narrow) in ((pa.large_string(), pa.string()), (pa.large_binary(), pa.binary()))
+
+
 def _is_conversion(old: pa.DataType, new: pa.DataType) -> bool:
-    """Return whether both types are of one kind, or lists of items of one kind."""
+    """Return whether both types are of one kind, or lists of items of one kind, or the new one is wider.
+
+    All integers become doubles; one that a double cannot represent is an error.
+    """
+    if represents(new, old) or (pa.types.is_integer(old) and new == pa.float64()):
+        return True
     for is_kind in _CONVERTIBLE:
         if is_kind(old):
             return is_kind(new)

@@ -26,16 +26,16 @@ from lancetable.errors import (
     SchemaMismatchError,
     UnsupportedFeatureError,
 )
-from lancetable.expr import columns_of, parse_expression
+from lancetable.expr import VIRTUAL_COLUMNS, columns_of, parse_expression
 from lancetable.expr.analyze.nullability import may_be_null
 from lancetable.expr.syntax.ast import Literal
-from lancetable.expr.typing.column_names import VIRTUAL_COLUMNS
 from lancetable.file.writer import FileWriter
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
 from lancetable.format.paths import data_path
 from lancetable.format.schema import Schema
 from lancetable.format.transaction import Transaction
+from lancetable.format.version import FileVersion
 from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.maintain.migrate import name_of, written_before
 from lancetable.ops.read.projection import evaluation_schema
@@ -216,12 +216,17 @@ def _is_null_constant(sql: str) -> bool:
 
 
 def add_nulls(version: TableVersion, new: pa.Schema) -> TableVersion:
-    """Add columns that are null in every existing row; only the schema is written.
+    """Add columns, and fields of structs and of items of lists, that are null in every existing row.
 
-    Raises InvalidOperationError for non-nullable columns, AlreadyExistsError, UnsupportedFeatureError for 0.1 tables.
+    Only the schema is written. Raises InvalidOperationError for non-nullable columns, AlreadyExistsError,
+    UnsupportedFeatureError for 0.1 tables, and for added fields before 2.2, as in pylance.
     """
-    schema, added = _extended(version, new)
-    required = [field.name for field in added.fields if not field.nullable]
+    schema, _ = _extended(version, new, nested=version.manifest.file_version is FileVersion.V2_2)
+    known = version.schema.by_id
+    added = [field for field in schema.walk() if field.id not in known and field.parent_id in (-1, *known)]
+    if new.names and not added:
+        raise AlreadyExistsError(f"Column {new.names[0]} already exists in the dataset", column=new.names[0])
+    required = [field.name for field in added if not field.nullable]
     if required:
         raise InvalidOperationError(f"All-null columns must be nullable, but field {required[0]!r} is not.")
     if version.manifest.file_version.is_legacy:
@@ -327,16 +332,19 @@ def commit_fragments(
     return commit_merge(version, tuple(fragments), schema, preserves_nullability=_all_nullable(added), uuid=uuid)
 
 
-def _extended(version: TableVersion, new: pa.Schema) -> tuple[Schema, Schema]:
-    """Return the table's schema with new top-level columns, and the new columns alone.
+def _extended(version: TableVersion, new: pa.Schema, *, nested: bool = False) -> tuple[Schema, Schema]:
+    """Return the table's schema with new columns, and the new top-level columns alone.
 
-    New fields are numbered after every field the table ever had.
+    New fields are numbered after every field the table ever had. With `nested`, fields are added to existing columns.
     """
     check_writable(version)
-    for name in new.names:
+    for field in new:
+        name = field.name
         existing = version.schema.field_case_insensitive(name) if "." not in name else None
         if existing is not None and existing.name == name:
-            if existing.is_struct and pa.types.is_struct(new.field(name).type):
+            if nested and existing.children:
+                continue
+            if "struct" in existing.logical_type and pa.types.is_nested(field.type):
                 raise UnsupportedFeatureError(
                     f"Column {name} is a struct col, add sub column is not supported in Lance file version "
                     f"{version.manifest.file_version}",

@@ -92,7 +92,8 @@ def conform_batches(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterat
         for index, field in required:
             for path, _ in forbidden_nulls(columns[index], field, field.name):
                 raise SchemaMismatchError(
-                    f"The field `{path}` contained null values even though the field is marked non-null in the schema"
+                    f"The field `{path}` contained null values even though the field is marked non-null in the schema;"
+                    f" to allow them, call alter_columns({{'path': {path!r}, 'nullable': True}})"
                 )
         yield pa.RecordBatch.from_arrays(columns, schema=target)
 

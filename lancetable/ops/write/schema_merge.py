@@ -1,21 +1,97 @@
-"""Schema merge for appends: the table is extended to fit rows with another schema before they are written.
+"""Schema merge: the table is extended to fit rows with another schema before they are written.
 
-    table   a: int32   b: string              append   a: int64   c: bool
-    then    a: int64   b: string   c: bool             (b is null in the new rows, c in the old ones)
+    table   a: int32   s: struct<x>           append   a: int64   s: struct<y>   c: bool
+    then    a: int64   s: struct<x, y>   c: bool       (s.x is null in the new rows, s.y and c in the old ones)
 
-New columns are null in existing rows; columns that the data lacks are null in the new rows. Two types are merged only
-if one of them can represent every value of the other: integers and floats of different widths, strings and bytes with
-large offsets, decimals of one scale. The schema changes in separate commits, before the rows are appended.
+New columns and fields are null in existing rows; those that the data lacks are null in the new rows. Two types are
+merged only if one of them can represent every value of the other: see `represents`. The schema changes in separate
+commits, before the rows are written.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError
-from lancetable.ops.schema.evolution import Alteration, alter
+from lancetable.expr.arrow_types import is_list
+from lancetable.format.field_paths import format_path
+from lancetable.ops.schema.evolution import Alteration, alter, represents
 from lancetable.ops.schema.new_columns import add_nulls
 from lancetable.table.version import TableVersion
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A column or field that the table does not have (`stored` is None), or has in another type.
+
+    `parents` are the fields of the table that enclose it.
+    """
+
+    parents: tuple[pa.Field, ...]
+    field: pa.Field
+    stored: pa.DataType | None
+
+    @property
+    def path(self) -> str:
+        """The dotted path of the field."""
+        return format_path(field.name for field in (*self.parents, self.field))
+
+    @property
+    def is_fixed(self) -> bool:
+        """True in maps and fixed-size lists, whose types cannot change."""
+        return any(pa.types.is_map(each.type) or pa.types.is_fixed_size_list(each.type) for each in self.parents)
+
+    @property
+    def column(self) -> pa.Field:
+        """The top-level column, with this field alone."""
+        column = self.field.with_nullable(True)
+        for parent in reversed(self.parents):
+            kinds = {pa.ListType: pa.list_, pa.LargeListType: pa.large_list}
+            inner = pa.struct([column]) if pa.types.is_struct(parent.type) else kinds[type(parent.type)](column)
+            column = parent.with_type(inner)
+        return column
+
+
+def differences(
+    table: Iterable[pa.Field], incoming: Iterable[pa.Field], parents: tuple[pa.Field, ...] = ()
+) -> Iterator[Difference]:
+    """Yield the differences of incoming fields from those of a table; a missing field is none."""
+    known = {field.name: field for field in table}
+    for field in incoming:
+        stored = known.get(field.name)
+        if stored is None:
+            yield Difference(parents, field, None)
+            continue
+        old, new = plain_type(stored.type), plain_type(field.type)
+        if any(is_kind(old) and is_kind(new) for is_kind in (pa.types.is_struct, pa.types.is_map, is_list)):
+            children = [new.field(number) for number in range(new.num_fields)]
+            if not pa.types.is_struct(new):
+                children = [children[0].with_name(old.field(0).name)]
+            yield from differences(map(old.field, range(old.num_fields)), children, (*parents, stored))
+        elif old != new:
+            yield Difference(parents, field, stored.type)
+
+
+def plain_type(arrow: pa.DataType) -> pa.DataType:
+    """Return the type of the values of a dictionary, or of the storage of an extension."""
+    if isinstance(arrow, pa.BaseExtensionType):
+        return plain_type(arrow.storage_type)
+    return plain_type(arrow.value_type) if pa.types.is_dictionary(arrow) else arrow
+
+
+def apply_changes(version: TableVersion, changes: Sequence[Difference]) -> TableVersion:
+    """Add the columns and fields that the table does not have, in one commit, and change the other types in another.
+
+    Raises the errors of `add_nulls` and `alter`.
+    """
+    added = [change.column for change in changes if change.stored is None]
+    altered = [Alteration(change.path, data_type=change.field.type) for change in changes if change.stored is not None]
+    if added:
+        version = add_nulls(version, pa.schema(added))
+    return alter(version, altered) if altered else version
 
 
 def merge_schema(version: TableVersion, incoming: pa.Schema) -> tuple[TableVersion, pa.Schema]:
@@ -23,54 +99,15 @@ def merge_schema(version: TableVersion, incoming: pa.Schema) -> tuple[TableVersi
 
     Raises SchemaMismatchError for incompatible types, before anything is committed; CommitConflictError.
     """
-    table = {field.name: field for field in version.schema.fields}
-    added: list[pa.Field] = []
-    alterations: list[Alteration] = []
-    wanted: list[pa.Field] = []
-    for field in incoming:
-        known = table.get(field.name)
-        if known is None:
-            added.append(field.with_nullable(True))
-            wanted.append(field)
-            continue
-        stored = known.to_arrow()
-        common = stored.type if stored.type.equals(field.type) else wider_type(stored.type, field.type)
-        if common is None:
+    changes = []
+    for found in differences(version.schema.to_arrow(), incoming):
+        if not found.is_fixed and (found.stored is None or represents(found.field.type, found.stored)):
+            changes.append(found)
+        elif found.stored is None or not represents(found.stored, found.field.type):
             raise SchemaMismatchError(
-                f"Append with different schema: `{field.name}` is {stored.type} in the table and {field.type} in the"
-                " data; neither type can represent all values of the other",
-                column=field.name,
+                f"Append with different schema: `{found.path}` is {found.stored or 'absent'} in the table and"
+                f" {found.field.type} in the data; neither type can represent all values of the other",
+                column=found.path,
             )
-        if not common.equals(stored.type):
-            alterations.append(Alteration(field.name, data_type=common))
-        wanted.append(pa.field(field.name, common, field.nullable, field.metadata))
-    if added:
-        version = add_nulls(version, pa.schema(added))
-    if alterations:
-        version = alter(version, alterations)
-    return version, pa.schema(wanted, metadata=incoming.metadata)
-
-
-def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the type that can represent all values of both types; None if neither can."""
-    if _represents(one, other):
-        return one
-    return other if _represents(other, one) else None
-
-
-def _represents(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    types = pa.types
-    if types.is_null(narrow):
-        return True
-    if types.is_integer(wide) and types.is_integer(narrow):
-        if types.is_signed_integer(wide) == types.is_signed_integer(narrow):
-            return bool(wide.bit_width >= narrow.bit_width)
-        return bool(types.is_signed_integer(wide) and wide.bit_width > narrow.bit_width)
-    if types.is_floating(wide) and types.is_floating(narrow):
-        return bool(wide.bit_width >= narrow.bit_width)
-    if types.is_floating(wide) and types.is_integer(narrow):
-        # A double represents integers of up to 53 bits exactly, a float those of up to 24 bits.
-        return bool(narrow.bit_width < {32: 24, 64: 53}.get(wide.bit_width, 0))
-    if types.is_decimal(wide) and types.is_decimal(narrow):
-        return bool(wide.scale == narrow.scale and wide.precision >= narrow.precision and wide.id >= narrow.id)
-    return (wide, narrow) in ((pa.large_string(), pa.string()), (pa.large_binary(), pa.binary()))
+    version = apply_changes(version, changes)
+    return version, pa.schema([field for field in version.schema.to_arrow() if field.name in incoming.names])

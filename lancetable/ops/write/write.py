@@ -21,6 +21,7 @@ from lancetable.commit.first_version import create_table
 from lancetable.commit.loop import commit_transaction
 from lancetable.errors import AlreadyExistsError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file.blobs.descriptor import holds_blobs
+from lancetable.file.writer import FileWriter
 from lancetable.format import transaction as tx
 from lancetable.format.paths import TRANSACTIONS_DIR, ManifestNamingScheme, data_path, join, parse_transaction_name
 from lancetable.format.schema import Schema
@@ -220,6 +221,13 @@ def _write_to_table(
 
 def _new_schema(schema: pa.Schema, file_version: FileVersion) -> Schema:
     return Schema.from_arrow(blob_schema(schema, file_version))
+
+
+def check_new_schema(schema: pa.Schema, file_version: FileVersion) -> None:
+    """Raise InvalidSchemaError or UnsupportedFeatureError if data files of a version cannot have these columns."""
+    stored = _new_schema(schema, file_version)
+    if not file_version.is_legacy:  # its writer checks values
+        FileWriter(MemoryStore.private().open_writer("schema"), stored, file_version)
 
 
 def _append_schema(version: TableVersion, schema: pa.Schema, file_version: FileVersion) -> Schema:

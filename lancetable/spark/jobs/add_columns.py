@@ -35,6 +35,7 @@ class AddColumnsJob(TableJob):
     columns: tuple[str, ...] | None
     batch_rows: int | None
     job: str
+    verb = "add_columns"
 
     def plan_tasks(self, version: TableVersion) -> Json:
         """Return a task for each fragment, and the schema of the columns."""
@@ -73,5 +74,5 @@ class AddColumnsJob(TableJob):
     def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
         """Commit the columns, and return how many fragments an earlier run had completed."""
         fragments = [fragment_from_string(result["fragment"]) for result in results]
-        new_columns.commit_fragments(self.base(plan), fragments, schema_from_string(plan["new"]), uuid)
-        return {"reused": sum(result["reused"] for result in results)}
+        version = new_columns.commit_fragments(self.base(plan), fragments, schema_from_string(plan["new"]), uuid)
+        return {"reused": sum(result["reused"] for result in results), "version": version.version}

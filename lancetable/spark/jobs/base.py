@@ -34,12 +34,13 @@ class TableJob:
     """A change of the newest version of a table. Pickles.
 
     `txn` is an application and the number of its change, and `repeated` the result of a change that was committed
-    before.
+    before. `verb` names the change in the log.
     """
 
     options: SourceOptions
     txn: tuple[str, int] | None
 
+    verb: ClassVar[str]
     repeated: ClassVar[Json] = {"rows": 0}
 
     def plan(self) -> Json:
@@ -63,7 +64,7 @@ class TableJob:
         raise NotImplementedError
 
     def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
-        """Commit under this uuid, and return the result of the job.
+        """Commit under this uuid, and return the result of the job with its "version".
 
         If the commit certainly failed, the files of the tasks are removed, unless `keep_files`.
 
@@ -119,12 +120,12 @@ class RowsJob(TableJob):
         transaction = tx.Transaction(base.version, uuid, self.operation(update), "", properties)
         try:
             with discarding_on_failure(lambda: None if keep_files else discard_update(base, update)):
-                commit_transaction(base, transaction, inserts_keys=self.inserts_keys(base, plan))
+                version = commit_transaction(base, transaction, inserts_keys=self.inserts_keys(base, plan))
         except AlreadyExistsError:
             if not is_done(pinned(self.options).open().manifest.config, self.txn):
                 raise
             return self.repeated
-        return self.result(results)
+        return {**self.result(results), "version": version.version}
 
     def discard(self, plan: Json, results: list[Json]) -> Json:
         """Remove the deletion files and the data files that results name."""

@@ -19,6 +19,7 @@ class CompactJob(TableJob):
     """A compaction. A task is {"task"} -> {"result"}, both as `lancetable.optimize` writes them."""
 
     settings: Mapping[str, Any]
+    verb = "compact"
 
     def plan_tasks(self, version: TableVersion) -> Json:
         """Return the tasks of the compaction, or an empty result if there are none."""
@@ -33,7 +34,8 @@ class CompactJob(TableJob):
     def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
         """Commit the rewritten fragments, and return the metrics."""
         dataset = LanceDataset.from_version(self.base(plan))
-        return asdict(Compaction.commit(dataset, _rewritten(results), dict(self.settings)))
+        metrics = Compaction.commit(dataset, _rewritten(results), dict(self.settings))
+        return {**asdict(metrics), "version": dataset.version}
 
     def discard(self, plan: Json, results: list[Json]) -> Json:
         """Remove the data files of rewritten fragments."""

@@ -15,6 +15,7 @@ class DeleteJob(RowsJob):
     """A delete. A task is {"slices"} of whole fragments -> an Update without new fragments, and {"rows"}."""
 
     predicate: str
+    verb = "delete"
 
     def execute(self, plan: Json, task: Json) -> Json:
         """Write the deletion files of some fragments."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from lancetable.dataset import LanceDataset
+from lancetable.errors import InvalidInputError
+from lancetable.ops.read.diff import only_in
 from lancetable.ops.read.matching_rows import count_plan
 from lancetable.ops.read.null_free import null_free_columns
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan, resolve_filter
@@ -17,6 +19,7 @@ from lancetable.spark.jobs.base import (
 )
 from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json
+from lancetable.table.version import checkout
 
 _MOST_TAILS, _MOST_PAGES = 64, 512  # 0.2 ms to read the tail of a data file, 0.04 ms for each page of a column
 
@@ -43,19 +46,36 @@ def plan_frame(
     task_rows: int | None,
     task_bytes: int,
     cores: int | None,
+    other: int | None = None,
+    needs_row_ids: bool = False,
 ) -> Json:
     """Return the version, schema and tasks of a read: of `task_rows` rows, or as many as suit the `cores`.
 
+    With `other`, only fragments are read that this version of the table does not have.
+
     `without_nulls` are nullable columns in which files have no nulls. It is empty for a single task: with the union of
     `SparkTable.scan`, Spark would no longer see that all rows are in one partition.
+
+    Raises
+    ------
+    InvalidInputError
+        If row ids are needed, and those of the version are not stable.
     """
     version = dataset.table_version
+    if needs_row_ids and not version.manifest.has_stable_row_ids:
+        raise InvalidInputError(
+            f"version {version.version} of {version.uri} has no stable row ids, by which changed rows are found: pass"
+            " key, the columns that identify a row, or create tables with enable_stable_row_ids=True"
+        )
     schema = plan_scan(version, ScanOptions(columns=columns)).output_schema
     if filter is not None:
         resolve_filter(version.schema, filter)  # raises here rather than in a task
     names = schema.names
     rows = task_rows or rows_per_task(version, cores)
-    tasks = plan_splits(version, columns=names, task_rows=rows, task_bytes=task_bytes)
+    fragments = None
+    if other is not None:
+        fragments = frozenset(fragment.id for fragment in only_in(version, checkout(version, other)))
+    tasks = plan_splits(version, columns=names, task_rows=rows, task_bytes=task_bytes, fragments=fragments)
     without_nulls: list[str] = []
     if len(tasks) > 1:
         without_nulls = null_free_columns(version, names, most_files=_MOST_TAILS, most_pages=_MOST_PAGES)

@@ -16,6 +16,7 @@ class UpdateJob(RowsJob):
 
     assignments: Mapping[str, str]
     where: str | None
+    verb = "update"
 
     def execute(self, plan: Json, task: Json) -> Json:
         """Write the changed rows of some fragments."""

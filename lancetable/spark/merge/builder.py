@@ -30,7 +30,9 @@ from lancetable.spark.merge.join_merge import JoinedMerge, KeyScan
 from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_problem
 from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json, SparkRunner, permanent_failure, succeeded
-from lancetable.spark.types import spark_schema
+from lancetable.spark.schema_evolution import Evolution
+from lancetable.spark.sql import check_sql_text
+from lancetable.spark.types import spark_schema, table_schema
 
 if TYPE_CHECKING:
     from lancetable.spark.table import SparkTable
@@ -86,6 +88,8 @@ class SparkMergeBuilder:
         self._table, self._source, self._null_keys = table, source, null_keys
         self._runner, self._cores = table.runner, table.cores()
         self._clauses = Clauses(on, insert_null_keys=null_keys == "keep")
+        call = "call .with_schema_evolution()"
+        self._evolution = Evolution("fixed", call, call)
 
     def when_matched_update_all(
         self, condition: str | None = None, *, newest_by: str | None = None, skip_unchanged: bool = False
@@ -152,6 +156,25 @@ class SparkMergeBuilder:
         """
         return self._with(delete_unmatched=True, delete_condition=condition)
 
+    def with_schema_evolution(self) -> SparkMergeBuilder:
+        """Add columns and fields of the source that the table does not have, and widen types of the table.
+
+        int becomes long or double, float becomes double, and date becomes timestamp_ntz. The schema changes in commits
+        of its own before rows are merged.
+
+        Returns
+        -------
+        SparkMergeBuilder
+            This builder.
+
+        Examples
+        --------
+        >>> t.merge(updates, "id").with_schema_evolution().when_matched_update_all().execute()  # doctest: +SKIP
+        """
+        self._evolution = replace(self._evolution, policy="evolve")
+        return self
+
+    withSchemaEvolution = with_schema_evolution  # noqa: N815  # Delta's name
     whenMatchedUpdateAll = when_matched_update_all  # noqa: N815  # Delta's name
     whenMatchedDelete = when_matched_delete  # noqa: N815  # Delta's name
     whenNotMatchedInsertAll = when_not_matched_insert_all  # noqa: N815  # Delta's name
@@ -206,7 +229,8 @@ class SparkMergeBuilder:
         >>> t.merge(updates, "id").when_not_matched_insert_all().execute(txn=("daily", 7))  # doctest: +SKIP
         """
         self._clauses.check()
-        job = MergeJob(self._table.options, txn, self._clauses, tuple(self._source.columns), self._cores, consecutive)
+        given = table_schema(self._source.schema)
+        job = MergeJob(self._table.options, txn, self._clauses, given, self._evolution, self._cores, consecutive)
         source = _SourceOfCall()
         try:
             run = partial(self._write, source)
@@ -230,15 +254,19 @@ class SparkMergeBuilder:
         return result
 
     def _with(self, **changes: object) -> SparkMergeBuilder:
+        check_sql_text(**{name: value for name, value in changes.items() if "condition" in name})
         self._clauses = replace(self._clauses, **changes)  # type: ignore[arg-type]  # names and types are those above
         return self
+
+    def _cast(self, incoming: pa.Schema) -> DataFrame:
+        return cast_source(self._source, incoming, self._evolution.widen_call)
 
     def _write(self, source: _SourceOfCall, plan: Json) -> list[Json]:
         clauses, incoming = replace(self._clauses, on=tuple(plan["on"])), schema_from_string(plan["incoming"])
         pin = planned_pin(self._table.options, plan)
         if not source.is_measured and keys_compare_as_in_spark([incoming.field(name).type for name in clauses.on]):
             directory = self._runner.directory_of_tasks() if isinstance(self._runner, SparkRunner) else None
-            source.broadcast = broadcast_source(cast_source(self._source, incoming), directory, self._cores)
+            source.broadcast = broadcast_source(self._cast(incoming), directory, self._cores)
             source.is_measured = True
             if source.broadcast is not None and not clauses.insert_null_keys:
                 source.null_keys = null_key_rows(source.broadcast.parts, clauses.on)
@@ -263,7 +291,7 @@ class SparkMergeBuilder:
         keys = self._table.scan(plan["tasks"], KeyScan(pin, plan["columns"]), schema)
         # Columns of the source may have any name.
         names = {name: f"{_SOURCE}{number}" for number, name in enumerate(incoming.names)}
-        source = cast_source(self._source, incoming).toDF(*names.values()).withColumn(IN_SOURCE, F.lit(True))
+        source = self._cast(incoming).toDF(*names.values()).withColumn(IN_SOURCE, F.lit(True))
         matches = reduce(and_, (F.col(f"{KEY}{n}") == F.col(names[name]) for n, name in enumerate(clauses.on)))
         null_key = reduce(or_, (F.col(names[name]).isNull() for name in clauses.on))
         # Rows with null keys reach the tasks, which count them, also where unmatched rows are of no use.

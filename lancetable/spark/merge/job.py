@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import ClassVar
 
 import pyarrow as pa
 
-from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
+from lancetable.errors import UnsupportedFeatureError
 from lancetable.ops.change.batch_history import follows
 from lancetable.ops.change.merge.clauses import Clauses, Condition, Counts, check_source, key_fields
 from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
 from lancetable.ops.change.rewritten_rows import Prepared
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import plan_splits
-from lancetable.spark.jobs.base import RowsJob, rows_per_task, schema_to_string, tasks_of_slices, update_to_json
+from lancetable.spark.jobs.base import (
+    RowsJob,
+    pin_to_json,
+    rows_per_task,
+    schema_to_string,
+    tasks_of_slices,
+    update_to_json,
+)
 from lancetable.spark.options import DEFAULT_TASK_BYTES, DEFAULT_TASK_ROWS
 from lancetable.spark.runner import Json
+from lancetable.spark.schema_evolution import Evolution, fit_table
 from lancetable.spark.sql import quote_name
 from lancetable.table.version import TableVersion
 
@@ -34,9 +42,11 @@ class MergeJob(RowsJob):
     """
 
     clauses: Clauses
-    source: Sequence[str]
+    source: pa.Schema
+    evolution: Evolution
     cores: int | None
     consecutive: bool = False
+    verb = "merge"
 
     repeated: ClassVar[Json] = {"counts": asdict(Counts()), "repeated": True}
 
@@ -48,7 +58,7 @@ class MergeJob(RowsJob):
         return not follows(version, *self.txn, remedy=remedy)
 
     def plan_tasks(self, version: TableVersion) -> Json:
-        """Return the plan of both strategies.
+        """Return the plan of both strategies, after the schema of the table is changed, if it evolves.
 
         Raises
         ------
@@ -58,11 +68,11 @@ class MergeJob(RowsJob):
             If the source has a column with a name that the merge needs.
         """
         on = tuple(field.name for field in key_fields(version.schema, self.clauses.on))
-        incoming = incoming_schema(version, self.source)
-        check_source(version.schema, replace(self.clauses, on=on), incoming)
         for name in (ADDRESS, IN_SOURCE):
-            if name in incoming.names:
+            if name in self.source.names:
                 raise UnsupportedFeatureError(f"a merge by Spark has a column {name!r} of its own", feature="merge")
+        version, incoming, _ = fit_table(version, self.source, self.evolution, inserts=self.clauses.insert)
+        check_source(version.schema, replace(self.clauses, on=on), incoming)
         condition = self.clauses.update_condition
         if condition is not None:
             Condition(condition, version.schema, set(incoming.names))  # raises here rather than in every task
@@ -74,6 +84,7 @@ class MergeJob(RowsJob):
         # Each part indexes the source and writes a file of its own, so there are no more of them than are of use.
         parts = split(task_rows=rows_per_task(version, self.cores), whole_fragments=True)
         return {
+            "pin": pin_to_json(version),
             "on": list(on),
             "incoming": schema_to_string(incoming),
             "columns": columns,
@@ -90,24 +101,6 @@ class MergeJob(RowsJob):
     def result(self, results: list[Json]) -> Json:
         """Return the counts of all tasks."""
         return {"counts": asdict(counts_from_results(results)), "repeated": False}
-
-
-def incoming_schema(version: TableVersion, names: Sequence[str]) -> pa.Schema:
-    """Return the table's fields for the columns of a source, in the table's order.
-
-    Raises
-    ------
-    SchemaMismatchError
-        If the table does not have a column of the source.
-    """
-    table = version.schema.to_arrow()
-    unknown = [name for name in names if name not in table.names]
-    if unknown:
-        raise SchemaMismatchError(
-            f"the source has a column {unknown[0]!r} that {version.uri} does not have; it has {', '.join(table.names)}",
-            column=unknown[0],
-        )
-    return pa.schema([field for field in table if field.name in names])
 
 
 def merge_to_json(prepared: Prepared, counts: Counts) -> Json:

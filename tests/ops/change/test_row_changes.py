@@ -618,6 +618,38 @@ def test_append_with_schema_merge_extends_the_table(tmp_path: Path) -> None:
         lancetable.write_dataset(rows, ds.uri, mode="overwrite", schema_mode="merge")
 
 
+def test_schema_merge_extends_structs_and_items_of_lists(tmp_path: Path) -> None:
+    inner = pa.struct([("x", pa.int32())])
+    first = {
+        "s": pa.array([{"x": 1}], inner),
+        "l": pa.array([[{"x": 1}]], pa.list_(inner)),
+        "f": pa.array([1], pa.int32()),
+    }
+    ds = lancetable.write_dataset(pa.table(first), tmp_path / "t")
+    more = {"l": [[{"y": "a", "x": 2**40}]], "s": [{"y": "b"}], "f": [0.5]}
+    ds.insert(pa.table(more), schema_mode="merge")
+    rows = [
+        {"s": {"x": 1, "y": None}, "l": [{"x": 1, "y": None}], "f": 1.0},
+        {"s": {"x": None, "y": "b"}, "l": [{"x": 2**40, "y": "a"}], "f": 0.5},
+    ]
+    assert ds.to_table().to_pylist() == lance.dataset(ds.uri).to_table().to_pylist() == rows
+
+
+@pytest.mark.parametrize(
+    ("stored", "given"),
+    [
+        (pa.list_(pa.float32(), 2), pa.list_(pa.float64(), 2)),
+        (pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.int64())),
+        (pa.map_(pa.string(), pa.struct([])), pa.map_(pa.string(), pa.struct([("x", pa.int32())]))),
+    ],
+)
+def test_schema_merge_refuses_changes_in_maps_and_vectors(tmp_path: Path, stored: Any, given: Any) -> None:
+    ds = lancetable.write_dataset(pa.schema([("c", stored)]).empty_table(), tmp_path / "t")
+    with pytest.raises(SchemaMismatchError, match="neither"):
+        ds.insert(pa.table({"c": pa.nulls(1, given)}), schema_mode="merge")
+    assert lancetable.dataset(ds.uri).version == 1
+
+
 def test_stable_row_ids_continue_after_truncate(tmp_path: Path) -> None:
     ds = new(tmp_path / "t")
     ds.truncate_table()

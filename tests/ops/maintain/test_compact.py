@@ -124,13 +124,36 @@ def test_concurrent_deletes_are_never_undone(tmp_path: Path, stable: bool) -> No
     ds = write(lancetable, tmp_path / "t", [5, 5, 5, 50, 5, 5], stable=stable)
     plan = Compaction.plan(ds, {"target_rows_per_fragment": 12})
     results = [each.execute(ds) for each in plan.tasks]
-    lancetable.dataset(ds.uri).delete("a = 2")
-    with pytest.raises(lancetable.RetryableCommitConflictError):
+    other = lancetable.dataset(ds.uri)
+    other.delete("a = 2 OR a BETWEEN 5 AND 9 OR a = 71")  # of several fragments, and all of one
+    other.update({"s": "'new'"}, where="a IN (3, 74)")
+    Compaction.commit(ds, results)
+    expected = [k for k in range(75) if k not in (2, *range(5, 10), 71)]
+    for library in (lancetable, lance):
+        rows = library.dataset(ds.uri).to_table().to_pydict()
+        assert sorted(rows["a"]) == expected
+        assert [a for a, s in zip(rows["a"], rows["s"], strict=True) if s == "new"] == [3, 74]
+    ds.validate()
+
+
+@pytest.mark.parametrize("change", ["restore", "add column", "compact", "index"])
+def test_other_changes_of_compacted_fragments_are_conflicts(tmp_path: Path, change: str) -> None:
+    ds = write(lancetable, tmp_path / "t", [5, 5])
+    ds.delete("a = 7")
+    before = ds.version
+    results = [each.execute(ds) for each in Compaction.plan(ds).tasks]
+    other = lancetable.dataset(ds.uri)
+    if change == "restore":
+        other.checkout_version(before - 1).restore()
+    elif change == "add column":
+        other.add_columns({"b": "a + 1"})
+    elif change == "compact":
+        other.optimize.compact_files()
+    else:
+        lance.dataset(ds.uri).create_scalar_index("a", "BTREE")
+    with pytest.raises(lancetable.CommitConflictError):
         Compaction.commit(ds, results)
-    ds.checkout_latest()
-    assert 2 not in ds.to_table()["a"].to_pylist()
-    Compaction.commit(ds, results[1:])
-    assert ds.to_table()["a"].to_pylist() == [k for k in range(75) if k != 2]
+    assert len(lancetable.dataset(ds.uri).to_table()) == (10 if change == "restore" else 9)
 
 
 def test_concurrent_appends_do_not_conflict(tmp_path: Path) -> None:
@@ -158,7 +181,7 @@ def test_a_failed_compaction_leaves_no_files(tmp_path: Path, monkeypatch: pytest
     files = set((tmp_path / "t" / "data").iterdir())
 
     def race(*args: object, **kwargs: object) -> Any:
-        lancetable.dataset(ds.uri).delete("a = 0")
+        lancetable.dataset(ds.uri).add_columns({"b": "a"})
         return real(*args, **kwargs)
 
     from lancetable.ops.maintain import compact
@@ -167,7 +190,8 @@ def test_a_failed_compaction_leaves_no_files(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(compact, "commit", race)
     with pytest.raises(lancetable.RetryableCommitConflictError):
         ds.optimize.compact_files()
-    assert set((tmp_path / "t" / "data").iterdir()) == files
+    named = {file.path for fragment in lancetable.dataset(ds.uri).get_fragments() for file in fragment.data_files()}
+    assert {file.name for file in (tmp_path / "t" / "data").iterdir()} == named > {file.name for file in files}
 
 
 @pytest.mark.parametrize("kind", ["BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER"])

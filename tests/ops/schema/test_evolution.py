@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -339,3 +340,50 @@ def test_casting_an_indexed_column_is_refused(tmp_path: Path, library: Any) -> N
     found = {each.name: each.field_names for each in lance.dataset(tmp_path / "t").describe_indices()}
     assert found == {"k_idx": ["key"], "t.a_idx": ["t.a"]}
     assert lance.dataset(tmp_path / "t").to_table(filter="key = 4").num_rows == 1
+
+
+STRUCTS = {"s": [{"x": 1}, None], "l": [[{"x": 1}, {"x": 2}], []], "k": [[1], None]}
+
+
+def outcome(library: Any, path: Path, new: pa.Schema, version: str) -> Any:
+    lance.write_dataset(pa.table(STRUCTS), path, data_storage_version=version)
+    ds = library.dataset(path)
+    try:
+        ds.add_columns(new)
+    except OSError:
+        return "refused"
+    except lancetable.AlreadyExistsError:
+        return "refused"
+    return ds.schema, ds.to_table().to_pylist(), lance.dataset(path).to_table().to_pylist()
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+@pytest.mark.parametrize(
+    "new",
+    [
+        pa.field("s", pa.struct([("y", pa.string())])),
+        pa.field("s", pa.struct([("z", pa.struct([("q", pa.int64())]))])),
+        pa.field("l", pa.list_(pa.struct([("y", pa.string())]))),
+        pa.field("s", pa.struct([("x", pa.int64())])),
+        pa.field("l", pa.list_(pa.int64())),
+        pa.field("k", pa.list_(pa.int64())),
+        pa.field("s", pa.int64()),
+    ],
+)
+def test_null_fields_are_added_to_structs_and_to_items_of_lists_as_in_pylance(
+    tmp_path: Path, new: pa.Field, version: str
+) -> None:
+    ours, theirs = (outcome(each, tmp_path / each.__name__, pa.schema([new]), version) for each in (lancetable, lance))
+    assert ours == theirs
+
+
+def test_integers_become_doubles_and_dates_timestamps(tmp_path: Path) -> None:
+    columns = {"i": pa.array([1, 2**53]), "d": pa.array([1, None], pa.date32()), "big": [1, 2**53 + 1]}
+    ds = lancetable.write_dataset(pa.table(columns), tmp_path / "t")
+    ds.alter_columns({"path": "i", "data_type": pa.float64()}, {"path": "d", "data_type": pa.timestamp("us")})
+    assert lance.dataset(ds.uri).to_table(columns=["i", "d"]).to_pylist() == [
+        {"i": 1.0, "d": datetime(1970, 1, 2)},
+        {"i": 2.0**53, "d": None},
+    ]
+    with pytest.raises(lancetable.SchemaMismatchError, match="'big' cannot be converted to double"):
+        ds.alter_columns({"path": "big", "data_type": pa.float64()})

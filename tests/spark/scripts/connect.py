@@ -1,11 +1,13 @@
 """Everything through a Connect session, which starts a server of its own: connect.py DIRECTORY."""
 
 import sys
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import lancetable
+from lancetable.errors import LanceError
 from lancetable.spark import SparkTable, register, write_table
 from lancetable.spark.pipeline import Pipeline, Stream
 
@@ -30,6 +32,11 @@ assert t.history().count() >= 6 and t.fragments().count() == 1
 seen = lancetable.dataset(path).to_table()
 assert sorted(seen["id"].to_pylist()) == sorted(seen["n"].to_pylist()) == list(range(100, 1100))
 
+wider = spark.range(1).selectExpr("id", "double(0.5) AS v", "'x' AS note")
+t.merge(wider, "id").with_schema_evolution().when_not_matched_insert_all().execute()
+seen = lancetable.dataset(path).to_table(filter="note = 'x' OR id = 200")
+assert seen.to_pydict() == {"id": [200, 0], "v": [200.0, 0.5], "n": [200, None], "note": [None, "x"]}, seen
+
 # Upserts out of a stream: what foreachBatch runs, runs in a process of the server.
 source = f"{base}/source.lance"
 follow = Pipeline(
@@ -39,14 +46,32 @@ follow = Pipeline(
     "id",
     checkpoint=f"{base}/checkpoint",
     metrics=f"{base}/metrics.lance",
+    rejects=f"{base}/rejects.lance",
+    schema="add",
 )
 for number in range(3):
-    write_table(spark.range(number * 5, number * 5 + 10).selectExpr("id", f"{number} AS n"), source, "append")
+    columns = ["nullif(id, -1) AS id", f"{number} AS n"] + ["'x' AS note"] * (number == 2)
+    rows = spark.range(number * 5, number * 5 + 10).selectExpr(*columns)
+    write_table(rows, source, "append", merge_schema=True)
     follow.run(spark)
 seen = lancetable.dataset(f"{base}/copy.lance").to_table()
 assert dict(zip(seen["id"].to_pylist(), seen["n"].to_pylist())) == {i: min(i // 5, 2) for i in range(20)}, seen
 assert seen.num_rows == 20
 noted = lancetable.dataset(f"{base}/metrics.lance").to_table()
 assert noted["rows_inserted"].to_pylist()[::3] == [10, 5, 5], noted["rows_inserted"]
+assert noted["schema_changes"].to_pylist()[::3] == ["[]", "[]", '["added note string"]'], noted["schema_changes"]
+
+# Null keys are rejected, and the error of a batch is found in what the server reports.
+write_table(spark.range(1).selectExpr("bigint(NULL) AS id", "7 AS n"), source, "append")
+try:
+    replace(follow, clean=lambda frame: 1 / 0).run(spark)
+except LanceError as error:
+    assert str(error) == "follow failed in batch 3: ZeroDivisionError: division by zero", error
+else:
+    raise AssertionError("the run succeeded")
+follow.run(spark)
+(rejected,) = lancetable.dataset(f"{base}/rejects.lance").to_table(columns=["row", "reason"]).to_pylist()
+assert rejected == {"row": '{"id":null,"n":7,"note":null}', "reason": "id is null"}, rejected
+assert lancetable.dataset(f"{base}/copy.lance").count_rows() == 20
 spark.stop()
 print("all done")

@@ -74,7 +74,7 @@ def compress_strings(block: VariableWidth) -> tuple[VariableWidth, Fsst] | None:
     sample = min(max(content // _TRAINING_SHARE, _MIN_TRAINING_BYTES), _TRAINING_BYTES)
     table = fsst.train(data, block.offsets, sample)
     parts = [block.offsets]
-    if pool.size() > 1 and not pool.in_worker():
+    if pool.can_share():
         parts = [block.offsets[first : end + 1] for first, end in itertools.pairwise(_parts(block.offsets, content))]
     run_all = pool.pool().map if len(parts) > 1 else map
     pieces = run_all(lambda part: fsst.compress(data, part, table), parts)

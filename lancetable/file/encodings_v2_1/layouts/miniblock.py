@@ -25,7 +25,6 @@ from lancetable.file import dictionary_cache
 from lancetable.file.column_interfaces import BufferPieces
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_1.base import (
-    Bytes,
     Chunks,
     Compressive,
     DecodedRows,
@@ -48,7 +47,6 @@ from lancetable.file.encodings_v2_1.compound import with_dictionary
 from lancetable.file.encodings_v2_1.layouts.chunk_table import (
     PageMetadata,
     RowIndex,
-    fetch_pieces,
     parse_index,
     parse_table,
 )
@@ -64,7 +62,6 @@ from lancetable.format.version import FileVersion
 from lancetable.lazy import lazy_property
 from lancetable.store.base import ByteRange
 
-_EVERY: Final = slice(None)
 _FEW: Final = 64  # contiguous ranges up to this many rows are read as single rows
 _MAX_ITEMS: Final = (1 << 31) - 1  # of a dictionary
 _MAX_BUFFERS: Final = 1024
@@ -126,32 +123,32 @@ class MiniBlock(PageLayout):
             return (yield from self.read_together([(page, self, row_numbers)], context, gap))
         # Fetch only the chunks of a range, unless it needs a repetition index that is missing.
         if isinstance(rows, range) and not everything and (self.is_indexed or not layers.num_lists):
-            return (yield from self._read_range(page, context, rows, gap))
-        values, repetition, definition = (yield from self.load(page, context)).decode()
+            return (yield from self._read_range(page, context, rows))
+        (metadata,), (data,) = yield from _fetch_metadata([(page, self)], context, False, page.buffers[1:2])
+        values, repetition, definition, _ = _decode_chunks(page, metadata, data, 0, len(metadata.table.starts))
         check_levels(repetition, definition, layers, values.length, page.length)
         if everything:
             return DecodedRows(values, repetition, definition, self.layers, len(rows))
         return select_rows(values, repetition, definition, layers, rows)
 
-    def _read_range(self, page: Page, context: ReadContext, rows: range, gap: int) -> ReadPlan[DecodedRows]:
+    def _read_range(self, page: Page, context: ReadContext, rows: range) -> ReadPlan[DecodedRows]:
         layers = layers_of(self.layers)
         (metadata,), _ = yield from _fetch_metadata([(page, self)], context, layers.num_lists > 0)
         table, index = metadata.table, metadata.row_index
         if index is None:
-            first, end = _chunks_of_values(table.values, rows)
+            first = int(table.values.searchsorted(rows.start, "right")) - 1
+            end = int(table.values.searchsorted(rows.stop, "left"))
         else:
             chunks = gather.chunks_of_rows(index.starts, index.continues, np.array([rows.start, rows.stop - 1]))
             first, end = int(chunks[0]), int(chunks[-1]) + 1
-        data, starts = yield from fetch_pieces(table.starts[first:end], table.ends[first:end], gap)
-        loaded = LoadedChunks(page, metadata, data, starts, slice(first, end))
-        if index is None:
-            return loaded.read(rows)
-        values, repetition, definition = loaded.decode()
+        (data,) = yield (ByteRange(int(table.starts[first]), int(table.ends[end - 1])),)
+        values, repetition, definition, num_levels = _decode_chunks(page, metadata, data, first, end)
         check_levels(repetition, definition, layers, values.length, None)
-        assert repetition is not None
-        part = RowIndex(index.starts[first : end + 1], index.continues[first:end])
-        _check_index(part, repetition, loaded.num_levels, layers.num_lists)
-        base = int(part.starts[0])
+        base = int((table.values if index is None else index.starts)[first])
+        if index is not None:
+            assert repetition is not None
+            part = RowIndex(index.starts[first : end + 1], index.continues[first:end])
+            _check_index(part, repetition, num_levels, layers.num_lists)
         return select_rows(values, repetition, definition, layers, range(rows.start - base, rows.stop - base))
 
     def read_together(
@@ -160,12 +157,6 @@ class MiniBlock(PageLayout):
         """Read rows of each of several pages with the same `row_key`, as if they were one page."""
         pages, _ = yield from _fetch_metadata([(page, layout) for page, layout, _ in parts], context, self.is_indexed)
         return (yield from take_rows(pages, [rows for _, _, rows in parts], gap, parts[0][0].limits.page_bytes))
-
-    def load(self, page: Page, context: ReadContext) -> ReadPlan[LoadedChunks]:
-        """Read all chunks of a page."""
-        (metadata,), (data,) = yield from _fetch_metadata([(page, self)], context, False, page.buffers[1:2])
-        starts = metadata.table.starts - page.buffers[1].start
-        return LoadedChunks(page, metadata, np.frombuffer(data, np.uint8), starts, slice(0, len(starts)))
 
     def _check_page(self, page: Page, context: ReadContext) -> None:
         num_lists = layers_of(self.layers).num_lists
@@ -190,53 +181,27 @@ class MiniBlock(PageLayout):
         return items
 
 
-class LoadedChunks:
-    """Consecutive chunks of a page in memory, with parsed headers."""
+def _decode_chunks(
+    page: Page, metadata: PageMetadata, data: memoryview, first: int, end: int
+) -> tuple[Block, Levels | None, Levels | None, Ints]:
+    """Decode the chunks `first` to `end` of a page, whose bytes are `data`.
 
-    __slots__ = ("_buffers", "_metadata", "_values", "num_levels", "page")
-
-    def __init__(self, page: Page, metadata: PageMetadata, data: Bytes, starts: Ints, chosen: slice) -> None:
-        """Parse the headers of the `chosen` chunks, which begin at `starts` in `data`."""
-        layout, table = metadata.layout, metadata.table
-        self.page = page
-        self._metadata = metadata
-        self._values = table.values[chosen.start : chosen.stop + 1]  # before each chunk
-        sizes = table.ends[chosen] - table.starts[chosen]
-        self.num_levels, positions, buffer_sizes = parse_chunks(layout, data, starts, sizes)
-        self._buffers = [Chunks(data, start, size) for start, size in zip(positions, buffer_sizes)]
-        has_levels = layout.rep_compression is not None or layout.def_compression is not None
-        if has_levels and not layers_of(layout.layers).num_lists and (self.num_levels != np.diff(self._values)).any():
-            raise CorruptFileError("levels and values of a chunk differ in number")
-
-    def decode(self, chosen: slice = _EVERY) -> tuple[Block, Levels | None, Levels | None]:
-        """Decode the values and the levels of some of the chunks, by default of all."""
-        layout, limit = self._metadata.layout, self.page.limits.page_bytes
-        buffers = [chunks.part(chosen) for chunks in self._buffers]
-        repetition, definition = [
-            None if encoding is None else decode_levels(encoding, buffers.pop(0), self.num_levels[chosen], limit)
-            for encoding in (layout.rep_compression, layout.def_compression)
-        ]
-        values = layout.value_compression.decode_chunks(buffers, np.diff(self._values)[chosen], limit)
-        return with_dictionary(values, self._metadata.items), repetition, definition
-
-    def read(self, rows: range) -> DecodedRows:
-        """Decode some rows of a page without lists, all of whose chunks are loaded.
-
-        Raises CorruptFileError if the page has lists.
-        """
-        layers = layers_of(self._metadata.layout.layers)
-        if layers.num_lists:
-            raise CorruptFileError("layers do not match the schema", "no lists", layers.kinds)
-        first, end = _chunks_of_values(self._values, rows)
-        values, repetition, definition = self.decode(slice(first, end))
-        check_levels(repetition, definition, layers, values.length, None)
-        base = int(self._values[first])
-        return select_rows(values, repetition, definition, layers, range(rows.start - base, rows.stop - base))
-
-
-def _chunks_of_values(values: Ints, rows: range) -> tuple[int, int]:
-    """Return the first chunk that contains a range of values, and the end; `values` is the number before each chunk."""
-    return int(values.searchsorted(rows.start, "right")) - 1, int(values.searchsorted(rows.stop, "left"))
+    Returns the values, the repetition and definition levels, and the number of levels of each chunk.
+    """
+    layout, table, limit = metadata.layout, metadata.table, page.limits.page_bytes
+    starts, counts = table.starts[first:end], np.diff(table.values[first : end + 1])
+    octets = np.frombuffer(data, np.uint8)
+    num_levels, positions, sizes = parse_chunks(layout, octets, starts - starts[0], table.ends[first:end] - starts)
+    has_levels = layout.rep_compression is not None or layout.def_compression is not None
+    if has_levels and not layers_of(layout.layers).num_lists and (num_levels != counts).any():
+        raise CorruptFileError("levels and values of a chunk differ in number")
+    buffers = [Chunks(octets, *buffer) for buffer in zip(positions, sizes)]
+    repetition, definition = [
+        None if encoding is None else decode_levels(encoding, buffers.pop(0), num_levels, limit)
+        for encoding in (layout.rep_compression, layout.def_compression)
+    ]
+    values = layout.value_compression.decode_chunks(buffers, counts, limit)
+    return with_dictionary(values, metadata.items), repetition, definition, num_levels
 
 
 def _fetch_metadata(

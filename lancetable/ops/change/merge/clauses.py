@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import ColumnNotFoundError, InvalidInputError, InvalidOperationError, SchemaMismatchError
-from lancetable.expr import Expr, columns_of, evaluate, parse_predicate
+from lancetable.expr import Expr, columns_of, parse_predicate
+from lancetable.expr.evaluate.evaluator import evaluate
 from lancetable.format.field_paths import parse_path
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.read.projection import column_not_found, evaluation_schema
