@@ -6,13 +6,12 @@ all files and evicts values first in, first out; otherwise a scan of a large tab
 
 from __future__ import annotations
 
-import os
 from collections import deque
-from threading import Lock
 from typing import Any, Final
 from weakref import ReferenceType, ref
 
 from lancetable.file.container import Page
+from lancetable.store.fork import lock_of
 
 _MAX_BYTES: Final = 4 << 20
 
@@ -20,17 +19,17 @@ _MAX_BYTES: Final = 4 << 20
 class DictionaryCache:
     """Dictionaries of pages within a budget of 4 MiB. The cache does not keep a page alive. Thread-safe."""
 
-    __slots__ = ("_entries", "_lock", "_size_bytes")
+    __slots__ = ("__weakref__", "_entries", "_size_bytes", "lock")
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self.lock = lock_of(self)
         self._entries: deque[tuple[ReferenceType[Page], int]] = deque()
         self._size_bytes = 0
 
     def put(self, page: Page, value: Any, size_bytes: int) -> None:
         """Store the value of a page, and evict the oldest values if the budget is exceeded."""
         page.cached = value
-        with self._lock:
+        with self.lock:
             self._entries.append((ref(page), size_bytes))
             self._size_bytes += size_bytes
             while self._size_bytes > _MAX_BYTES and len(self._entries) > 1:
@@ -44,15 +43,9 @@ class DictionaryCache:
         if page is not None:
             page.cached = None
 
-    def after_fork(self) -> None:
-        """Replace the lock in a forked child, where the thread that held it does not exist."""
-        self._lock = Lock()
-
 
 _cache: Final = DictionaryCache()
 put: Final = _cache.put
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_cache.after_fork)
 
 
 def get(page: Page) -> Any:

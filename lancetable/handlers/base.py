@@ -90,6 +90,9 @@ class CommitHandler(ABC):
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
     @abstractmethod
     def publish(self, publication: Publication) -> PutOutcome:
         """Publish a manifest after all files below the table's path were synced. See `commit`."""

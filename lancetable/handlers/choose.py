@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError
@@ -78,21 +79,16 @@ def _external_store(uri: str, storage_options: Mapping[str, Any] | None) -> Exte
     return SqliteManifestStore(path if path.startswith("/") else f"/{path}")
 
 
+@dataclass(frozen=True)
 class ReadOnlyHandler(CommitHandler):
     """Handler for stores without a safe way to commit. It finds versions and raises on commit."""
 
-    __slots__ = ("_uri",)
-
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
-
-    def __repr__(self) -> str:
-        return f"ReadOnlyHandler({self._uri!r})"
+    uri: str
 
     def publish(self, publication: Publication) -> PutOutcome:
         """Raise UnsupportedFeatureError, because two writers could both publish this version."""
         raise UnsupportedFeatureError(
-            f"{self._uri}: this store cannot create an object only if it does not exist, so two writers could commit "
+            f"{self.uri}: this store cannot create an object only if it does not exist, so two writers could commit "
             "the same version and one would lose its rows. Choose one: pass commit_lock, a lock that all writers "
             "share; keep the table in a store with conditional create or behind an external manifest store; or, if "
             "there is never more than one writer, set the storage option unsafe_single_writer=true",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import dataclass
 from uuid import uuid4
 
 from lancetable.errors import LanceError, StoreError, UnsupportedFeatureError
@@ -25,34 +26,26 @@ class ConditionalPutHandler(CommitHandler):
 
     __slots__ = ()
 
-    def __repr__(self) -> str:
-        return "ConditionalPutHandler()"
-
     def publish(self, publication: Publication) -> PutOutcome:
         """See CommitHandler."""
         store, path = publication.store, publication.path
         return publication.finish(store.put_if_absent(path, publication.data, on_existing=publication.on_existing))
 
 
+@dataclass(frozen=True)
 class ProbingHandler(ConditionalPutHandler):
     """Handler that commits by `put_if_absent` after a test that the server honours the condition.
 
     On a server that does not, the `fallback` handler commits if the caller has opted in to one.
     """
 
-    __slots__ = ("_fallback",)
-
-    def __init__(self, fallback: CommitHandler | None = None) -> None:
-        self._fallback = fallback
-
-    def __repr__(self) -> str:
-        return f"ProbingHandler({self._fallback!r})"
+    fallback: CommitHandler | None = None
 
     def publish(self, publication: Publication) -> PutOutcome:
         """See CommitHandler. Raises UnsupportedFeatureError if the server overwrites and there is no fallback."""
         store, base = publication.store, publication.base
-        if self._fallback is not None and not supports_conditional_put(store, base):
-            return self._fallback.publish(publication)
+        if self.fallback is not None and not supports_conditional_put(store, base):
+            return self.fallback.publish(publication)
         require_conditional_put(store, base)
         return super().publish(publication)
 

@@ -26,9 +26,6 @@ class LockedHandler(CommitHandler):
     def __init__(self, lock: CommitLock) -> None:
         self.lock = lock
 
-    def __repr__(self) -> str:
-        return "LockedHandler()"
-
     def publish(self, publication: Publication) -> PutOutcome:
         """See CommitHandler."""
         store, path, version = publication.store, publication.path, publication.version

@@ -16,9 +16,6 @@ class UnsafeHandler(CommitHandler):
 
     __slots__ = ()
 
-    def __repr__(self) -> str:
-        return "UnsafeHandler()"
-
     def publish(self, publication: Publication) -> PutOutcome:
         """See CommitHandler."""
         global _warned

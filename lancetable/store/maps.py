@@ -13,12 +13,12 @@ import mmap
 import os
 import stat
 import sys
-import threading
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from lancetable.store.base import EMPTY
+from lancetable.store.fork import lock_of
 
 _NETWORK_TYPES = frozenset(
     (
@@ -36,14 +36,12 @@ class MapCache:
     size and time therefore identify the same file.
     """
 
-    __slots__ = ("_lock", "_maps", "limit")
+    __slots__ = ("__weakref__", "_maps", "limit", "lock")
 
     def __init__(self, limit: int = 8192) -> None:
         self.limit = limit
         self._maps: dict[str, _CachedMap] = {}
-        self._lock = threading.Lock()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._renew_lock)
+        self.lock = lock_of(self)
 
     def view(self, path: str) -> memoryview | None:
         """Return all bytes of a regular file, read-only, or None if the file must be read with `pread`.
@@ -65,12 +63,8 @@ class MapCache:
 
     def clear(self) -> None:
         """Evict every map. Slices that callers hold stay valid."""
-        with self._lock:
+        with self.lock:
             self._maps = {}
-
-    def _renew_lock(self) -> None:
-        # The maps stay valid in a forked child. The lock may have been held by a thread that does not exist there.
-        self._lock = threading.Lock()
 
     def _map(self, path: str, status: os.stat_result) -> memoryview | None:
         if not stat.S_ISREG(status.st_mode):
@@ -91,7 +85,7 @@ class MapCache:
         finally:
             os.close(descriptor)
         entry = _CachedMap(view, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        with self._lock:
+        with self.lock:
             self._maps[path] = entry
             if len(self._maps) > self.limit:
                 self._evict()

@@ -8,8 +8,6 @@ of it.
 
 from __future__ import annotations
 
-import os
-import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
@@ -30,6 +28,7 @@ from lancetable.store.base import (
     missing,
     short_read,
 )
+from lancetable.store.fork import lock_of
 from lancetable.store.remote import first_names
 
 if TYPE_CHECKING:
@@ -43,23 +42,11 @@ class _Space:
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, datetime]] = {}
-        self.lock = threading.Lock()
-        _SPACES.add(self)
+        self.lock = lock_of(self)
 
 
-_SPACES: weakref.WeakSet[_Space] = weakref.WeakSet()
 _SHARED = _Space()
 _OPENED: weakref.WeakSet[MemoryStore] = weakref.WeakSet()  # stores opened by address, see `begin_anew`
-
-
-def _renew_locks() -> None:
-    # A lock that another thread held during the fork would stay locked in the child.
-    for space in _SPACES:
-        space.lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class MemoryStore(ObjectStore):

@@ -6,12 +6,11 @@ tuples of a kind of value and the key of a file in its store, so that one cache 
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
+
+from lancetable.store.fork import lock_of
 
 T = TypeVar("T")
 
@@ -24,20 +23,19 @@ class TableCache:
     Pickling keeps the capacity and drops the entries.
     """
 
-    __slots__ = ("__weakref__", "_entries", "_lock", "_size_bytes", "capacity_bytes", "hits", "misses")
+    __slots__ = ("__weakref__", "_entries", "_size_bytes", "capacity_bytes", "hits", "lock", "misses")
 
     def __init__(self, capacity_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
         self.capacity_bytes = capacity_bytes
         self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._size_bytes = 0
-        self._lock = threading.Lock()
+        self.lock = lock_of(self)
         self.hits = 0
         self.misses = 0
-        _ALL_CACHES.add(self)
 
     def get(self, key: Hashable) -> Any | None:
         """Return the value stored under `key`, or None."""
-        with self._lock:
+        with self.lock:
             entry = self._entries.get(key)
             if entry is None:
                 self.misses += 1
@@ -48,7 +46,7 @@ class TableCache:
 
     def put(self, key: Hashable, value: Any, size_bytes: int) -> None:
         """Store `value`, which takes `size_bytes`. A value larger than the capacity is not stored."""
-        with self._lock:
+        with self.lock:
             old = self._entries.pop(key, None)
             if old is not None:
                 self._size_bytes -= old[1]
@@ -77,7 +75,7 @@ class TableCache:
 
     def clear(self) -> None:
         """Remove all entries."""
-        with self._lock:
+        with self.lock:
             self._entries.clear()
             self._size_bytes = 0
 
@@ -91,16 +89,3 @@ class TableCache:
 
     def __reduce__(self) -> tuple[type[TableCache], tuple[int]]:
         return TableCache, (self.capacity_bytes,)
-
-
-_ALL_CACHES: weakref.WeakSet[TableCache] = weakref.WeakSet()
-
-
-def _renew_locks() -> None:
-    # A lock that another thread holds during the fork would never be released in the child.
-    for cache in _ALL_CACHES:
-        cache._lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)

@@ -62,7 +62,7 @@ FORK = """
 import os
 from lancetable.table.cache import TableCache
 cache = TableCache()
-with cache._lock:
+with cache.lock:
     child = os.fork()
     if child == 0:
         cache.put("a", 1, 1)

@@ -237,10 +237,6 @@ def _decimal_to_int(values: pa.Array[Any], target: pa.DataType, null_on_failure:
     return pc.cast(whole, target)
 
 
-def _decimal_to_float(values: pa.Array[Any], target: pa.DataType, null_on_failure: bool) -> pa.Array[Any]:
-    return _unchecked(pc.cast(values, pa.float64()), target, null_on_failure)
-
-
 # Strings to values
 
 
@@ -320,14 +316,6 @@ def local_values(values: Values) -> Values:
     return pc.local_timestamp(values) if pa.types.is_timestamp(values.type) and values.type.tz is not None else values
 
 
-def _timestamp_to_date(values: pa.Array[Any], target: pa.DataType, null_on_failure: bool) -> pa.Array[Any]:
-    return pc.cast(pc.cast(pc.floor_temporal(local_values(values), unit="day"), pa.date32()), target)
-
-
-def _timestamp_to_time(values: pa.Array[Any], target: pa.DataType, null_on_failure: bool) -> pa.Array[Any]:
-    return pc.cast(local_values(values), target, safe=False)
-
-
 def _date_to_date(values: pa.Array[Any], target: pa.DataType, null_on_failure: bool) -> pa.Array[Any]:
     if target == pa.date64():
         return pc.cast(values, target)
@@ -356,21 +344,13 @@ def format_float(value: float) -> str:
     return ("-" if sign else "") + body
 
 
-def _format_half(value: float) -> str:
-    return "NaN" if math.isnan(value) else repr(float(value)).removesuffix(".0")
-
-
 def _float_to_string(values: pa.Array[Any], target: pa.DataType, null_on_failure: bool) -> pa.Array[Any]:
     if values.type == pa.float16():
-        return _map_values(values, target, _format_half)
+        return _map_values(values, target, lambda half: "NaN" if math.isnan(half) else repr(float(half)).removesuffix(".0"))
     if values.type == pa.float32():
         # Arrow prints the shortest string for a float32. Parsed as a float64 it keeps these digits.
         values = pc.cast(pc.cast(values, pa.string()), pa.float64())
     return _map_values(values, target, format_float)
-
-
-def _decimal_to_string(values: pa.Array[Any], target: pa.DataType, null_on_failure: bool) -> pa.Array[Any]:
-    return _map_values(values, target, lambda value: format(value, "f"))
 
 
 def _date_to_string(values: pa.Array[Any], target: pa.DataType, null_on_failure: bool) -> pa.Array[Any]:
@@ -402,10 +382,6 @@ def _format_offset(seconds: int, zone: str) -> str:
         return "Z"
     minutes = abs(seconds) // 60
     return f"{'-' if seconds < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
-
-
-def _time_to_string(values: pa.Array[Any], target: pa.DataType, null_on_failure: bool) -> pa.Array[Any]:
-    return pc.cast(_without_zero_fraction(pc.cast(values, pa.string())), target)
 
 
 def _duration_to_string(values: pa.Array[Any], target: pa.DataType, null_on_failure: bool) -> pa.Array[Any]:
@@ -445,8 +421,8 @@ _CONVERSIONS: dict[tuple[str, str], Conversion] = {
     ("float", "string"): _float_to_string,
     ("decimal", "decimal"): _decimal_to_decimal,
     ("decimal", "int"): _decimal_to_int,
-    ("decimal", "float"): _decimal_to_float,
-    ("decimal", "string"): _decimal_to_string,
+    ("decimal", "float"): lambda values, *rest: _unchecked(pc.cast(values, pa.float64()), *rest),
+    ("decimal", "string"): lambda values, target, _: _map_values(values, target, lambda value: format(value, "f")),
     ("string", "bool"): _string_to_bool,
     ("string", "binary"): _cast_by_arrow,
     ("string", "int"): _from_string(parse_int, lambda target: r"^-?[0-9]+$"),
@@ -465,12 +441,14 @@ _CONVERSIONS: dict[tuple[str, str], Conversion] = {
     ("date", "date"): _date_to_date,
     ("date", "timestamp"): _change_unit,
     ("date", "string"): _date_to_string,
-    ("timestamp", "date"): _timestamp_to_date,
+    ("timestamp", "date"): lambda values, target, _: (
+        pc.floor_temporal(local_values(values), unit="day").cast(pa.date32()).cast(target)
+    ),
     ("timestamp", "timestamp"): _change_unit,
-    ("timestamp", "time"): _timestamp_to_time,
+    ("timestamp", "time"): lambda values, target, _: pc.cast(local_values(values), target, safe=False),
     ("timestamp", "string"): _timestamp_to_string,
     ("time", "time"): _unchecked,
-    ("time", "string"): _time_to_string,
+    ("time", "string"): lambda values, target, _: _without_zero_fraction(values.cast(pa.string())).cast(target),
     ("duration", "duration"): _change_unit,
     ("duration", "string"): _duration_to_string,
     ("list", "string"): _list_to_string,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,8 @@ def array_has(args: list[Values], target: pa.DataType) -> Values:
     return pa.array(contains_item, target, mask=lists.is_null().to_numpy(zero_copy_only=False))
 
 
-def _has_all(items: list[Any], others: list[Any]) -> bool:
-    return all(item in items for item in others)
-
-
-def _has_any(items: list[Any], others: list[Any]) -> bool:
-    return any(item in items for item in others)
+def _has(quantifier: Callable[[Iterable[bool]], bool]) -> Callable[[list[Any], list[Any]], bool]:
+    return lambda items, others: quantifier(item in items for item in others)
 
 
 def _position(items: list[Any], item: Any) -> int | None:
@@ -50,8 +47,8 @@ def _position(items: list[Any], item: Any) -> int | None:
 
 FUNCTIONS: dict[str, SqlFunction] = {
     "array_has": SqlFunction(array_has, (LIST, _ANY), pa.bool_()),
-    "array_has_all": SqlFunction(by_row(_has_all), (LIST, LIST), pa.bool_()),
-    "array_has_any": SqlFunction(by_row(_has_any), (LIST, LIST), pa.bool_()),
+    "array_has_all": SqlFunction(by_row(_has(all)), (LIST, LIST), pa.bool_()),
+    "array_has_any": SqlFunction(by_row(_has(any)), (LIST, LIST), pa.bool_()),
     "array_position": SqlFunction(by_row(_position), (LIST, _ANY), pa.uint64()),
     "array_length": SqlFunction(arrow(pc.list_value_length), (LIST,), pa.uint64()),
     "empty": SqlFunction(arrow(lambda lists: pc.equal(pc.list_value_length(lists), 0)), (LIST,), pa.bool_()),

@@ -89,10 +89,6 @@ def common_supertype(left: pa.DataType, right: pa.DataType) -> pa.DataType | Non
     return None if supertype is None else supertype(right, left)
 
 
-def _common_float(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    return left if left.bit_width >= right.bit_width else right
-
-
 def _common_timestamp(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     zone = left.tz if left.tz is not None else right.tz
     # pylance compares in the coarser unit, so that 12:30:15.5 equals 12:30:15.
@@ -104,19 +100,11 @@ def _common_list(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     return None if items is None else pa.list_(items)
 
 
-def _common_struct(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    return left if [field.name for field in left] == [field.name for field in right] else None
-
-
-def _int_with_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    return common_decimal(decimal_type(int_digits(left), 0), right)
-
-
 _SUPERTYPES: dict[tuple[str, str], Callable[[pa.DataType, pa.DataType], pa.DataType | None]] = {
     ("int", "int"): common_int,
     ("int", "float"): lambda left, right: pa.float32() if right == pa.float16() else right,
-    ("int", "decimal"): _int_with_decimal,
-    ("float", "float"): _common_float,
+    ("int", "decimal"): lambda left, right: common_decimal(decimal_type(int_digits(left), 0), right),
+    ("float", "float"): lambda left, right: left if left.bit_width >= right.bit_width else right,
     ("float", "decimal"): lambda left, right: pa.float64(),
     ("decimal", "decimal"): common_decimal,
     ("string", "string"): lambda left, right: pa.large_string() if pa.large_string() in (left, right) else pa.string(),
@@ -128,5 +116,5 @@ _SUPERTYPES: dict[tuple[str, str], Callable[[pa.DataType, pa.DataType], pa.DataT
     ("time", "time"): lambda left, right: time_type(finer_unit(left.unit, right.unit)),
     ("duration", "duration"): lambda left, right: pa.duration(finer_unit(left.unit, right.unit)),
     ("list", "list"): _common_list,
-    ("struct", "struct"): _common_struct,
+    ("struct", "struct"): lambda left, right: left if [f.name for f in left] == [f.name for f in right] else None,
 }

@@ -125,23 +125,11 @@ def _now(name: str, args: Sequence[Expr]) -> Expr:
     return Literal(now.cast(pa.timestamp("ns")), typed=True)
 
 
-def _current_date(name: str, args: Sequence[Expr]) -> Expr:
-    return Literal(pa.scalar(_utc_now().date(), pa.date32()), typed=True)
-
-
 def _of_common_type(name: str, args: Sequence[Expr]) -> Expr:
     operands = coerce(args, f"{name}()")
     if len(operands) == 1 or family_of(operands[0].data_type) == "null":
         return operands[0]
     return _call(name if name in FUNCTIONS else "coalesce", operands)  # ifnull and nvl are coalesce of two arguments
-
-
-def _nullif(name: str, args: Sequence[Expr]) -> Expr:
-    return case([compare("=", args[0], args[1])], [NULL], args[0])
-
-
-def _nvl2(name: str, args: Sequence[Expr]) -> Expr:
-    return case([is_null(args[0])], [args[2]], args[1])
 
 
 def _nanvl(name: str, args: Sequence[Expr]) -> Expr:
@@ -229,10 +217,6 @@ def _of_two_lists(name: str, args: Sequence[Expr]) -> Expr:
     return _call(name, [implicit_cast(left, common), implicit_cast(right, common)])
 
 
-def _get_field(name: str, args: Sequence[Expr]) -> Expr:
-    return field_access(args[0], _string_constant(name, args[1]))
-
-
 def _arrow_cast(name: str, args: Sequence[Expr]) -> Expr:
     type_name = _string_constant(name, args[1])
     target = parse_arrow_type(type_name)
@@ -245,15 +229,15 @@ def _arrow_cast(name: str, args: Sequence[Expr]) -> Expr:
 
 _BINDERS: dict[str, tuple[Binder, int, float]] = {
     "now": (_now, 0, 0),
-    "current_date": (_current_date, 0, 0),
+    "current_date": (lambda name, args: Literal(pa.scalar(_utc_now().date(), pa.date32()), typed=True), 0, 0),
     "pi": (lambda name, args: Literal(pa.scalar(math.pi), typed=True), 0, 0),
     "coalesce": (_of_common_type, 1, math.inf),
     "ifnull": (_of_common_type, 2, 2),
     "nvl": (_of_common_type, 2, 2),
     "greatest": (_of_common_type, 1, math.inf),
     "least": (_of_common_type, 1, math.inf),
-    "nullif": (_nullif, 2, 2),
-    "nvl2": (_nvl2, 3, 3),
+    "nullif": (lambda name, args: case([compare("=", args[0], args[1])], [NULL], args[0]), 2, 2),
+    "nvl2": (lambda name, args: case([is_null(args[0])], [args[2]], args[1]), 3, 3),
     "nanvl": (_nanvl, 2, 2),
     "log": (_log, 1, 2),
     "round": (_round, 1, 2),
@@ -264,7 +248,7 @@ _BINDERS: dict[str, tuple[Binder, int, float]] = {
     "array_position": (_of_list_and_item, 2, 2),
     "array_has_all": (_of_two_lists, 2, 2),
     "array_has_any": (_of_two_lists, 2, 2),
-    "get_field": (_get_field, 2, 2),
+    "get_field": (lambda name, args: field_access(args[0], _string_constant(name, args[1])), 2, 2),
     "arrow_cast": (_arrow_cast, 2, 2),
 }
 """Functions with rules of their own, each with the smallest and the largest number of arguments."""
