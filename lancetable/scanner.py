@@ -14,6 +14,7 @@ import pyarrow.dataset as pads
 from lancetable import expr, ops, scope
 from lancetable.arguments import check_count, check_filter
 from lancetable.errors import InvalidInputError, InvalidOperationError
+from lancetable.lazy import lazy_property
 from lancetable.ops.read.matching_rows import count_plan
 from lancetable.ops.read.order import ColumnOrdering
 from lancetable.ops.read.projection import Output, nested_value
@@ -58,12 +59,10 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         self._dataset = dataset
         self._progress = progress or None  # False is equivalent to None
         self._version = dataset.table_version if snapshot is None else snapshot
-        self._plan: ScanPlan | None = None
 
-    def _planned(self) -> ScanPlan:
-        if self._plan is None:
-            self._plan = plan_scan(self._version, self._options)
-        return self._plan
+    @lazy_property
+    def _plan(self) -> ScanPlan:
+        return plan_scan(self._version, self._options)
 
     def __repr__(self) -> str:
         values = {field.name: getattr(self._options, field.name) for field in fields(self._options)}
@@ -80,15 +79,15 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         CorruptFileError, NotFoundError, StoreError
             If a file cannot be read.
         """
-        return self._table(self._planned())
+        return self._table(self._plan)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Stream the rows with bounded memory. Raises the errors of `to_table`; those of planning at the call."""
-        return self._batches(self._planned())
+        return self._batches(self._plan)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Stream the rows through an Arrow reader. Raises the errors of `to_table`."""
-        plan = self._planned()
+        plan = self._plan
         return pa.RecordBatchReader.from_batches(plan.output_schema, self._batches(plan))
 
     def _table(self, plan: ScanPlan) -> pa.Table:
@@ -183,7 +182,7 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
 
     def count_rows(self) -> int:
         """Return the number of rows that the scan yields, reading only what the filter needs."""
-        return count_plan(self._version, self._planned())
+        return count_plan(self._version, self._plan)
 
     def explain_plan(self, verbose: bool = False) -> str:
         """Return the plan as a string, including the effect of statistics. Reads no data.
@@ -200,16 +199,16 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
                 Statistics: skip 0 of 2 fragments, 0 of 8 rows, about 0 of ... bytes
         <BLANKLINE>
         """
-        return ops.explain.explain_plan(self._version, self._planned(), verbose=verbose)
+        return ops.explain.explain_plan(self._version, self._plan, verbose=verbose)
 
     def analyze_plan(self, count_rows: bool = False) -> str:
         """Run the scan and return its plan with measured rows, bytes, requests and time."""
-        return ops.explain.analyze_plan(self._version, self._planned())
+        return ops.explain.analyze_plan(self._version, self._plan)
 
     @property
     def projected_schema(self) -> pa.Schema:
         """The schema of the rows that the scan yields."""
-        return self._planned().output_schema
+        return self._plan.output_schema
 
     @property
     def dataset_schema(self) -> pa.Schema:

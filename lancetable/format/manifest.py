@@ -22,6 +22,7 @@ from lancetable.format.fragment import MAX_ROWS, Fragment
 from lancetable.format.messages import ProtoMessage, parse_message
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import STABLE_VERSION, FileVersion
+from lancetable.lazy import lazy_property
 from lancetable.proto import table_pb2
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -193,13 +194,9 @@ class Manifest:
     `message` belongs to this object and must not be modified; a commit works on a copy.
     """
 
-    __slots__ = ("_fragments", "_schema", "message", "path")
-
     def __init__(self, message: table_pb2.Manifest, path: str | None = None) -> None:
         self.message = message
         self.path = path  # of the manifest file, for error messages
-        self._schema: Schema | None = None
-        self._fragments: FragmentList | None = None
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, path: str | None = None) -> Manifest:
@@ -218,17 +215,14 @@ class Manifest:
     def __repr__(self) -> str:
         return f"Manifest(version={self.version}, {len(self.fragments)} fragments)"
 
-    @property
+    @lazy_property
     def schema(self) -> Schema:
         """Schema of the table, built on first access.
 
         Raises the errors of `Schema.from_protos`, and CorruptFileError if two fields of one parent have the same name.
         """
-        schema = self._schema
-        if schema is None:
-            schema = Schema.from_protos(self.message.fields, self.message.schema_metadata, self.path)
-            self._check_names(schema.fields, "the table")
-            self._schema = schema
+        schema = Schema.from_protos(self.message.fields, self.message.schema_metadata, self.path)
+        self._check_names(schema.fields, "the table")
         return schema
 
     def _check_names(self, siblings: Sequence[Field], parent: str) -> None:
@@ -239,15 +233,12 @@ class Manifest:
             if field.children:
                 self._check_names(field.children, f"field {field.name!r}")
 
-    @property
+    @lazy_property
     def fragments(self) -> FragmentList:
         """The fragments, converted on access."""
-        fragments = self._fragments
-        if fragments is None:
-            # Early writers, which did not record their version, could record wrong row counts.
-            trusted = self.message.HasField("writer_version")
-            fragments = self._fragments = FragmentList(self.message.fragments, trust_row_counts=trusted, path=self.path)
-        return fragments
+        # Early writers, which did not record their version, could record wrong row counts.
+        trusted = self.message.HasField("writer_version")
+        return FragmentList(self.message.fragments, trust_row_counts=trusted, path=self.path)
 
     @property
     def version(self) -> int:

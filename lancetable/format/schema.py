@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
+from itertools import count
 from typing import Final, cast
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from lancetable.format import logical_types
 from lancetable.format.arrow_extensions import extension_metadata, restore_extension
 from lancetable.format.field_paths import format_path, parse_path
 from lancetable.format.logical_types import EXTENSION_METADATA_KEY, EXTENSION_NAME_KEY
+from lancetable.lazy import lazy_property
 from lancetable.proto import file_pb2
 
 RESERVED_NAMES: Final = frozenset(
@@ -148,10 +150,7 @@ class Field:
 
     def child(self, name: str) -> Field | None:
         """Return the direct child with this name; None if there is no such child."""
-        for child in self.children:
-            if child.name == name:
-                return child
-        return None
+        return next((child for child in self.children if child.name == name), None)
 
     def to_proto(self) -> file_pb2.Field:
         """Convert this field to protobuf, without its children, which are separate entries of the flat list."""
@@ -182,15 +181,12 @@ class Field:
 _HAS_BFLOAT16: Final = f":{logical_types.BFLOAT16_NAME}:"
 
 
-@dataclass(slots=True, unsafe_hash=True)
+@dataclass(unsafe_hash=True)
 class Schema:
     """The fields of a table or of a data file, in order, and the schema's metadata; must not be modified."""
 
     fields: tuple[Field, ...]
     metadata: Mapping[str, bytes] = dataclass_field(default_factory=dict, hash=False)
-    _by_id: dict[int, Field] | None = dataclass_field(default=None, init=False, repr=False, compare=False)
-    _by_name: dict[str, Field] | None = dataclass_field(default=None, init=False, repr=False, compare=False)
-    _arrow: pa.Schema | None = dataclass_field(default=None, init=False, repr=False, compare=False)
 
     # ------------------------------------------------------------------------------------------------- conversions
 
@@ -246,7 +242,7 @@ class Schema:
         """
         if check:
             _check_names(schema.names)
-        numbering = _Numbering(first_id)
+        numbering = count(first_id)
         fields = tuple([_from_arrow(arrow, -1, numbering, arrow.name, 1) for arrow in schema])
         result = cls(fields, _decode_metadata(schema.metadata))
         if check:
@@ -255,11 +251,11 @@ class Schema:
 
     def to_arrow(self) -> pa.Schema:
         """Return the Arrow schema for users; see `Field.to_arrow`. Cached."""
-        schema = self._arrow
-        if schema is None:
-            fields = [field.to_arrow() for field in self.fields]
-            schema = self._arrow = pa.schema(fields, metadata=self.metadata or None)
-        return schema
+        return self._arrow
+
+    @lazy_property
+    def _arrow(self) -> pa.Schema:
+        return pa.schema([field.to_arrow() for field in self.fields], metadata=self.metadata or None)
 
     def to_storage_arrow(self) -> pa.Schema:
         """Return the Arrow schema of storage types, with field metadata at the top level only."""
@@ -280,13 +276,15 @@ class Schema:
         for field in self.fields:
             yield from field.walk()
 
-    @property
+    @lazy_property
     def by_id(self) -> Mapping[int, Field]:
-        """All fields that have an id, by id. The parts of a blob's description in a data file have no ids. Cached."""
-        by_id = self._by_id
-        if by_id is None:
-            by_id = self._by_id = {field.id: field for field in self.walk() if field.id >= 0}
-        return by_id
+        """All fields that have an id, by id. The parts of a blob's description in a data file have no ids."""
+        return {field.id: field for field in self.walk() if field.id >= 0}
+
+    @lazy_property
+    def _by_name(self) -> Mapping[str, Field]:
+        """The top-level fields by name; the first field if a name is not unique."""
+        return {field.name: field for field in reversed(self.fields)}
 
     def ids(self) -> set[int]:
         """Return the ids of all fields."""
@@ -303,19 +301,13 @@ class Schema:
         Backticks quote names that contain dots. A top-level field whose whole name equals `path` takes precedence.
         Raises InvalidInputError if the path is malformed.
         """
-        by_name = self._by_name
-        if by_name is None:
-            # The first field if a name is not unique.
-            by_name = self._by_name = {field.name: field for field in reversed(self.fields)}
-        match = by_name.get(path)
+        match = self._by_name.get(path)
         if match is not None or ("." not in path and "`" not in path):
             return match
         first, *rest = parse_path(path)
-        match = by_name.get(first)
+        match = self._by_name.get(first)
         for name in rest:
-            if match is None:
-                return None
-            match = match.child(name)
+            match = None if match is None else match.child(name)
         return match
 
     def field_case_insensitive(self, path: str) -> Field | None:
@@ -404,7 +396,7 @@ class Schema:
         UnsupportedFeatureError
             If the format cannot store a type.
         """
-        numbering = _Numbering(self.max_id + 1 if first_id is None else first_id)
+        numbering = count(self.max_id + 1 if first_id is None else first_id)
         fields = _merge_fields(self.fields, other, numbering, -1, "")
         _check_names([field.name for field in fields])
         _check_keys(fields)
@@ -525,20 +517,7 @@ def _corrupt_tree(
 # ------------------------------------------------------------------------------------------------------- from Arrow
 
 
-class _Numbering:
-    """A counter of field ids."""
-
-    __slots__ = ("next_id",)
-
-    def __init__(self, first_id: int) -> None:
-        self.next_id = first_id
-
-    def take(self) -> int:
-        self.next_id += 1
-        return self.next_id - 1
-
-
-def _from_arrow(arrow: pa.Field, parent_id: int, numbering: _Numbering, path: str, depth: int) -> Field:
+def _from_arrow(arrow: pa.Field, parent_id: int, numbering: Iterator[int], path: str, depth: int) -> Field:
     if depth > MAX_DEPTH:
         raise InvalidSchemaError(f"column {path!r} is nested deeper than {MAX_DEPTH}")
     try:
@@ -553,7 +532,7 @@ def _from_arrow(arrow: pa.Field, parent_id: int, numbering: _Numbering, path: st
     if metadata.get(EXTENSION_NAME_KEY) in (b"arrow.json", b"lance.json"):
         logical_type = "json"
         metadata[EXTENSION_NAME_KEY] = b"lance.json"
-    field_id = numbering.take()
+    field_id = next(numbering)
     children = tuple(
         [
             _from_arrow(child, field_id, numbering, f"{path}.{child.name}", depth + 1)
@@ -670,7 +649,7 @@ def _replace(field: Field, new: Field) -> Field:
 
 
 def _merge_fields(
-    fields: tuple[Field, ...], other: Iterable[pa.Field], numbering: _Numbering, parent_id: int, prefix: str
+    fields: tuple[Field, ...], other: Iterable[pa.Field], numbering: Iterator[int], parent_id: int, prefix: str
 ) -> tuple[Field, ...]:
     merged = {field.name: field for field in fields}
     for arrow in other:

@@ -35,8 +35,6 @@ from lancetable.format.paths import (
 )
 from lancetable.store.base import Durability, ObjectMeta, ObjectStore, OnExisting, PutOutcome
 
-__all__ = ["CommitHandler", "ManifestLocation", "Publication", "outcome_by_content", "write_hint"]
-
 _MAX_PROBES = 64  # beyond this many versions, a listing is cheaper than single look-ups
 _FIRST_PAGE = 8
 _SHORT_PAGE = 4  # for callers that know a version and need only newer ones

@@ -26,8 +26,6 @@ from pyspark.sql import SparkSession
 from lancetable import errors
 from lancetable.errors import CorruptFileError, LanceError, StoreError
 
-__all__ = ["Json", "Runner", "SparkRunner", "ThreadRunner", "Work"]
-
 Json: TypeAlias = dict[str, Any]
 
 _ERROR = "error"

@@ -15,31 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from lancetable.errors import CorruptFileError, NotFoundError
-from lancetable.store.ranges import ByteRange
+from lancetable.store.ranges import ByteRange as ByteRange
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
-
-__all__ = [
-    "EMPTY",
-    "BufferedWriter",
-    "ByteRange",
-    "Capabilities",
-    "Durability",
-    "ObjectMeta",
-    "ObjectStore",
-    "ObjectWriter",
-    "OnExisting",
-    "PutOutcome",
-    "check_range",
-    "check_size",
-    "missing",
-    "short_read",
-]
 
 EMPTY = memoryview(b"")
 
@@ -107,9 +89,7 @@ class ObjectWriter(Protocol):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:
@@ -315,7 +295,7 @@ class ObjectStore(Protocol):
         """
         size = self.find(path)
         if size is None:
-            raise NotFoundError(f"not found: {path}", path=path)
+            raise missing(path)
         return size
 
     def find(self, path: str) -> int | None:

@@ -26,8 +26,6 @@ from lancetable.format.paths import DETACHED_BIT, ManifestNamingScheme, hint_pat
 from lancetable.handlers.base import CommitHandler, ManifestLocation
 from lancetable.store.base import ByteRange, Durability, ObjectStore, PutOutcome
 
-__all__ = ["HandlerSuite", "Place", "StoreSuite"]
-
 Place = tuple[ObjectStore, str]
 
 _DATA = bytes(range(256)) * 40

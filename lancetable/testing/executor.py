@@ -6,8 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
-__all__ = ["InlineExecutor"]
-
 
 class InlineExecutor(Executor):
     """Executor that runs work in `submit`, so that the order of calls is reproducible."""

@@ -18,8 +18,6 @@ from lancetable.proto import encodings_v2_0_pb2 as pb
 from lancetable.proto import file2_pb2, file_pb2
 from lancetable.store.ranges import ByteRange
 
-__all__ = ["VALUES", "Column", "Page", "build_file"]
-
 ARRAY_URL: Final = "/lance.encodings.ArrayEncoding"
 COLUMN_URL: Final = "/lance.encodings.ColumnEncoding"
 VALUES: Final = pb.ColumnEncoding(values={})

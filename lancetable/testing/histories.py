@@ -8,8 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["Line", "Row", "State", "Values"]
-
 Values = Mapping[str, Any]
 
 

@@ -23,8 +23,6 @@ from hypothesis import strategies as st
 
 from lancetable.format.version import FileVersion
 
-__all__ = ["PEERS", "column_fields", "comparable", "random_array", "row_choices", "stands_alone"]
-
 PREFIX: Final = "lance-encoding:"
 MAX_DEPTH: Final = 4
 MAX_ITEMS: Final = 40_000

@@ -23,8 +23,6 @@ from lancetable.store.durability import SyncQueue
 from lancetable.store.maps import MapCache
 from lancetable.testing.executor import InlineExecutor
 
-__all__ = ["FAULTS", "FaultyOs", "failing", "may_meet"]
-
 _READING = ("stat", "lstat", "fstat", "pread", "scandir")
 _WRITING = ("write", "fdatasync", "fsync", "replace", "link", "mkdir")
 CALLS = frozenset((*_READING, *_WRITING, "open", "close", "unlink"))

@@ -15,8 +15,6 @@ from lancetable.store.forwarding import ForwardingStore
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["CountingStore", "FaultyStore", "WrappingStore"]
-
 _READS = ("read", "read_many", "read_all", "read_tail")
 _WRITES = ("put", "put_if_absent", "writer.write")
 

@@ -23,19 +23,6 @@ from lancetable.format.manifest import BasePath
 from lancetable.format.paths import new_data_file_name
 from lancetable.format.schema import Schema
 
-__all__ = [
-    "NULL_FRACTIONS",
-    "TYPE_CASES",
-    "TypeCase",
-    "data_files",
-    "deletion_files",
-    "fragments",
-    "operations",
-    "random_values",
-    "schemas",
-    "transactions",
-]
-
 Builder: TypeAlias = Callable[[np.random.Generator, int, float], pa.Array]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 

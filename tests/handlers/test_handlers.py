@@ -20,20 +20,17 @@ from lancetable.errors import (
     UnsupportedFeatureError,
 )
 from lancetable.format.paths import ManifestNamingScheme, hint_path, manifest_path
-from lancetable.handlers import (
-    CommitHandler,
-    ConditionalPutHandler,
-    LockedHandler,
-    UnsafeHandler,
-    choose_handler,
-    unsafe,
-)
-from lancetable.handlers.choose import ReadOnlyHandler
-from lancetable.store import PutOutcome, open_store
-from lancetable.store.base import Capabilities, ObjectMeta, ObjectStore
+from lancetable.handlers import unsafe
+from lancetable.handlers.base import CommitHandler
+from lancetable.handlers.choose import ReadOnlyHandler, choose_handler
+from lancetable.handlers.conditional_put import ConditionalPutHandler
+from lancetable.handlers.locked import LockedHandler
+from lancetable.handlers.unsafe import UnsafeHandler
+from lancetable.store.base import Capabilities, ObjectMeta, ObjectStore, PutOutcome
 from lancetable.store.fsspec_store import FsspecStore
 from lancetable.store.local import LocalStore
 from lancetable.store.memory import MemoryStore
+from lancetable.store.open import open_store
 from lancetable.testing.conformance import HandlerSuite, Place
 from lancetable.testing.stores import CountingStore, FaultyStore
 

@@ -13,9 +13,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import lancetable
 from lancetable.errors import CorruptFileError, InvalidInputError, StoreError, UnsupportedFeatureError
-from lancetable.store import ByteRange, open_store
+from lancetable.store.base import ByteRange
 from lancetable.store.fsspec_store import FsspecStore
 from lancetable.store.local import LocalStore
+from lancetable.store.open import open_store
 from lancetable.testing.conformance import Place, StoreSuite
 
 

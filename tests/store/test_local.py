@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from lancetable.errors import InvalidInputError, LanceError, NotFoundError, StoreError, UnsupportedFeatureError
-from lancetable.store import ByteRange, Durability, PutOutcome, local, maps
+from lancetable.store import local, maps
+from lancetable.store.base import ByteRange, Durability, PutOutcome
 from lancetable.store.local import LocalStore
 from lancetable.store.maps import MapCache
 from lancetable.testing.conformance import Place, StoreSuite

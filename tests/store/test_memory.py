@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from lancetable.store import open_store
 from lancetable.store.memory import MemoryStore
+from lancetable.store.open import open_store
 from lancetable.testing.conformance import Place, StoreSuite
 
 

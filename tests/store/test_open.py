@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError
-from lancetable.store import open_store
 from lancetable.store.fsspec_store import FsspecStore
 from lancetable.store.local import LocalStore
+from lancetable.store.open import open_store
 
 LOCAL = [
     ("/data/t", "/data/t"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lancetable.errors import StoreError
-from lancetable.store import ByteRange, PutOutcome
+from lancetable.store.base import ByteRange, PutOutcome
 from lancetable.store.local import LocalStore
 from lancetable.store.memory import MemoryStore
 from lancetable.testing.conformance import Place, StoreSuite

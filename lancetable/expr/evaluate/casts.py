@@ -346,7 +346,9 @@ def format_float(value: float) -> str:
 
 def _float_to_string(values: pa.Array[Any], target: pa.DataType, null_on_failure: bool) -> pa.Array[Any]:
     if values.type == pa.float16():
-        return _map_values(values, target, lambda half: "NaN" if math.isnan(half) else repr(float(half)).removesuffix(".0"))
+        return _map_values(
+            values, target, lambda half: "NaN" if math.isnan(half) else repr(float(half)).removesuffix(".0")
+        )
     if values.type == pa.float32():
         # Arrow prints the shortest string for a float32. Parsed as a float64 it keeps these digits.
         values = pc.cast(pc.cast(values, pa.string()), pa.float64())

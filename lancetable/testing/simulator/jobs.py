@@ -30,8 +30,6 @@ from lancetable.proto import table_pb2
 from lancetable.table.version import TableVersion, checkout, latest, open_version
 from lancetable.testing.simulator.simulation import Job, Run, Work
 
-__all__ = ["TableContents", "judge_serially", "make_table", "read_table", "standard_jobs"]
-
 _STEPS = 4
 
 
@@ -105,6 +103,7 @@ class Writer:
         self.next_id = 1000 * number
 
     def __call__(self, job: Job) -> None:
+        """Make the changes."""
         while self.remaining_steps:
             self.remaining_steps -= 1
             if job.rng.random() < 0.3:

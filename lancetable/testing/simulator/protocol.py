@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Create", "External", "Exploration", "explore"]
-
 S = TypeVar("S")
 
 

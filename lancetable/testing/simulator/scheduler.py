@@ -11,8 +11,6 @@ import random
 import threading
 from collections.abc import Callable
 
-__all__ = ["Crash", "Scheduler", "Task"]
-
 _STUCK_SECONDS = 60.0
 _LONGEST_STEP_NS = 20_000_000
 _START_NS = 1_800_000_000 * 10**9

@@ -37,8 +37,6 @@ from lancetable.table.version import TableVersion, checkout, latest, open_versio
 from lancetable.testing.simulator.scheduler import Crash, Task
 from lancetable.testing.simulator.world import FaultAt, Faults, SimulatedRows, World, as_worker, virtual
 
-__all__ = ["Attempt", "Job", "Run", "SimulationError", "simulate"]
-
 T = TypeVar("T")
 URI = "memory://simulated/t.lance"
 VERSIONS = "simulated/t.lance/_versions"

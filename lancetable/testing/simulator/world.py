@@ -41,8 +41,6 @@ from lancetable.testing.stores import WrappingStore
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["FaultAt", "Faults", "SimulatedStore", "World", "virtual"]
-
 T = TypeVar("T")
 _STALL_SECONDS = 5.0
 _CREATES = ("put_if_absent", "put_new")
