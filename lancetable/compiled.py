@@ -6,8 +6,6 @@ import os
 from importlib import import_module
 from typing import Any
 
-__all__ = ["load"]
-
 
 def load(name: str) -> Any:
     """Return a compiled module by its full name; None if it was not built or LANCETABLE_KERNELS is 0."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 
-__all__ = ["ENV_NAME_PYLANCE_LOGGING_LEVEL", "LOGGER", "get_log_level", "set_logger"]
-
 ENV_NAME_PYLANCE_LOGGING_LEVEL = "LANCE_LOG"
 
 LOGGER = logging.getLogger("lancetable")

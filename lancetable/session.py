@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from lancetable.table.cache import DEFAULT_CAPACITY_BYTES, TableCache
 
-__all__ = ["Session"]
-
 
 class Session:
     """Cache of parsed immutable files, shared by all datasets that are opened with this session.

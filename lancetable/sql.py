@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from lancetable.dataset import LanceDataset
 
-__all__ = ["SqlQuery", "SqlQueryBuilder"]
-
 
 @dataclass(frozen=True)
 class SqlQueryBuilder:

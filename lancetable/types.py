@@ -19,28 +19,6 @@ if TYPE_CHECKING:
 
     from lancetable.dataset import LanceDataset
 
-__all__ = [
-    "Branch",
-    "AlterColumn",
-    "AutoCleanupConfig",
-    "BulkCommitResult",
-    "Columns",
-    "CommitLock",
-    "DatasetBasePath",
-    "DatasetStats",
-    "DeleteResult",
-    "ExecuteResult",
-    "UpdateResult",
-    "Filter",
-    "Reference",
-    "ReaderLike",
-    "Tag",
-    "Uri",
-    "Version",
-    "VersionRef",
-    "WriteMode",
-]
-
 ReaderLike = Union[
     "pd.DataFrame",
     pa.Table,

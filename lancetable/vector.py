@@ -11,8 +11,6 @@ import pyarrow as pa
 from lancetable import scope
 from lancetable.errors import InvalidInputError
 
-__all__ = ["MetricType", "vec_to_table"]
-
 MetricType = Literal["l2", "euclidean", "dot", "cosine"]
 _MISSING = scope.missing_names(scope.VECTOR)
 

@@ -20,8 +20,6 @@ from lancetable.errors import InvalidInputError
 from lancetable.format.arrow_extensions import Extension
 from lancetable.format.logical_types import BFLOAT16_NAME
 
-__all__ = ["BFloat16", "BFloat16Array", "BFloat16Scalar", "BFloat16Type", "bfloat16_array", "cast"]
-
 
 class BFloat16:
     """One bfloat16 number, rounded from a Python number. It compares with other bfloat16 numbers only.

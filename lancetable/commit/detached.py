@@ -7,14 +7,8 @@ from dataclasses import replace
 
 from lancetable.commit.commit_log import log_commit
 from lancetable.commit.contention import Backoff
-from lancetable.commit.proposal import Proposal, build_next, kept_version, remove_quietly
-from lancetable.errors import (
-    CommitStateUnknownError,
-    InvalidOperationError,
-    LanceError,
-    RetryableCommitConflictError,
-    VersionNotFoundError,
-)
+from lancetable.commit.proposal import Proposal, build_next, discarding_on_failure, kept_version, remove_quietly
+from lancetable.errors import InvalidOperationError, RetryableCommitConflictError, VersionNotFoundError
 from lancetable.format.paths import DETACHED_BIT, transaction_path
 from lancetable.format.transaction import Transaction
 from lancetable.table import transactions
@@ -30,7 +24,7 @@ def commit_detached(base: TableVersion, transaction: Transaction, backoff: Backo
         )
     source, data = kept_version(base, transaction), transaction.to_bytes()
     written: list[str] = []
-    try:
+    with discarding_on_failure(lambda: remove_quietly(base.store, written)):
         while True:
             parts = build_next(base, transaction, secrets.randbits(63) | DETACHED_BIT, source)
             if not written:
@@ -47,11 +41,6 @@ def commit_detached(base: TableVersion, transaction: Transaction, backoff: Backo
                     f"{base.uri}: found no unused number for a detached version in {backoff.attempts} attempts; run"
                     " the operation again"
                 )
-    except CommitStateUnknownError:
-        raise
-    except LanceError:
-        remove_quietly(base.store, written)
-        raise
 
 
 def _check_still_there(base: TableVersion) -> None:

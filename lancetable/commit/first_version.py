@@ -11,8 +11,8 @@ from lancetable.commit.build import build_first_manifest
 from lancetable.commit.commit_log import log_commit
 from lancetable.commit.draft import ManifestParts
 from lancetable.commit.legacy_dictionaries import dictionary_head
-from lancetable.commit.proposal import Proposal, remove_quietly
-from lancetable.errors import AlreadyExistsError, CommitStateUnknownError, LanceError
+from lancetable.commit.proposal import Proposal, discarding_on_failure, remove_quietly
+from lancetable.errors import AlreadyExistsError
 from lancetable.format.paths import ManifestNamingScheme, transaction_path
 from lancetable.format.transaction import Transaction
 from lancetable.table import transactions
@@ -84,14 +84,9 @@ def publish_first(
     data = transaction.to_bytes()
     proposal = Proposal.of(table, transaction, data, parts, naming)
     name = transactions.write(table.store, table.base, transaction, data)
-    try:
+    with discarding_on_failure(lambda: remove_quietly(table.store, [transaction_path(table.base, name)])):
         if not proposal.publish(is_last_attempt=True):
             raise AlreadyExistsError(f"Dataset already exists: {table.uri}", path=table.uri)
-    except CommitStateUnknownError:
-        raise
-    except LanceError:
-        remove_quietly(table.store, [transaction_path(table.base, name)])
-        raise
     log_commit(table.uri, proposal.location.version, transaction.operation)
     return TableVersion(
         table.store, table.base, table.uri, table.handler, table.cache, table.storage_options, proposal.file

@@ -40,7 +40,6 @@ from lancetable.errors import (
     RetryableCommitConflictError,
     VersionNotFoundError,
 )
-from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.paths import (
     VERSIONS_DIR,
@@ -138,7 +137,7 @@ def commit_transaction(
     StoreError
         If the store fails.
     """
-    flags.check_writable(base.manifest.writer_flags, base.uri, reader_flags=base.manifest.reader_flags)
+    base.check_writable()
     if detached:
         return commit_detached(base, transaction, Backoff(max_retries, timeout_s))
     if is_detached(base.version):
@@ -258,8 +257,7 @@ class _CommitRun:
             # Reading many versions from a remote store takes so long that other writers commit in the meantime, so
             # the versions are listed again. If the number of unseen versions does not decrease, this would not end.
             behind = len(unseen)
-        manifest = self.newest.manifest
-        flags.check_writable(manifest.writer_flags, base.uri, reader_flags=manifest.reader_flags)
+        self.newest.check_writable()
         return None
 
     def _apply_versions(self, unseen: list[ManifestLocation], strict: bool) -> TableVersion | None:
@@ -315,7 +313,7 @@ class _CommitRun:
         except CorruptFileError as error:
             raise self.base.explained(location, error) from error
         published = self._apply_version(file, committed, False)
-        flags.check_writable(file.manifest.writer_flags, self.base.uri, reader_flags=file.manifest.reader_flags)
+        replace(self.base, file=file).check_writable()
         self._conflict_known = True
         return published
 

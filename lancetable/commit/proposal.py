@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -132,6 +134,22 @@ def build_next(
     )
     built = repair(built, source or newest)
     return replace(built, head=dictionary_head(newest.store, newest.base, built.message, source))
+
+
+@contextmanager
+def discarding_on_failure(discard: Callable[[], None]) -> Iterator[None]:
+    """Call `discard`, which removes the files of a commit, if the commit in the block definitely failed.
+
+    Files are kept if the outcome of the commit is unknown, because the commit may still become visible. They are also
+    kept after other exceptions, such as an interrupt, because the commit may already be published.
+    """
+    try:
+        yield
+    except CommitStateUnknownError:
+        raise
+    except LanceError:
+        discard()
+        raise
 
 
 def remove_quietly(store: ObjectStore, paths: list[str]) -> None:

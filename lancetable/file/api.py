@@ -58,21 +58,6 @@ from lancetable.store.open import open_store, with_untrusted
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
-__all__ = [
-    "ColumnStatistics",
-    "LanceBufferDescriptor",
-    "LanceColumnMetadata",
-    "LanceFileMetadata",
-    "LanceFileReader",
-    "LanceFileSession",
-    "LanceFileStatistics",
-    "LanceFileWriter",
-    "LancePageMetadata",
-    "ListResult",
-    "ReaderResults",
-    "stable_version",
-]
-
 _READ_ROWS = 64 * 1024  # rows that `to_batches` reads at a time, rounded to whole batches
 
 

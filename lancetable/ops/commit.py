@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from lancetable.commit.first_version import create_table
 from lancetable.commit.loop import commit_transaction
-from lancetable.errors import (
-    AlreadyExistsError,
-    CommitStateUnknownError,
-    DatasetNotFoundError,
-    LanceError,
-    VersionNotFoundError,
-)
-from lancetable.format import flags
+from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, VersionNotFoundError
 from lancetable.format.paths import ManifestNamingScheme
 from lancetable.format.transaction import Overwrite, Restore, Transaction
 from lancetable.format.version import STABLE_VERSION, FileVersion
@@ -25,28 +17,6 @@ from lancetable.store.confined import confine
 from lancetable.store.open import open_store, with_untrusted
 from lancetable.table.cache import TableCache
 from lancetable.table.version import Table, TableVersion, checkout, latest
-
-
-def check_writable(version: TableVersion) -> None:
-    """Raise UnsupportedFeatureError if the table uses a feature that this library cannot write."""
-    manifest = version.manifest
-    flags.check_writable(manifest.writer_flags, version.uri, reader_flags=manifest.reader_flags)
-
-
-@contextmanager
-def discarding_on_failure(discard: Callable[[], None]) -> Iterator[None]:
-    """Call `discard`, which removes the files of a commit, if the commit in the block definitely failed.
-
-    Files are kept if the outcome of the commit is unknown, because the commit may still become visible. They are also
-    kept after other exceptions, such as an interrupt, because the commit may already be published.
-    """
-    try:
-        yield
-    except CommitStateUnknownError:
-        raise
-    except LanceError:
-        discard()
-        raise
 
 
 def commit(

@@ -89,22 +89,6 @@ class FieldIndex:
         return template
 
 
-class FragmentFiles(NamedTuple):
-    """The data files of a fragment, and the fields in them."""
-
-    fragment: Fragment
-    files: tuple[DataFile, ...]
-    fields: FieldIndex
-
-    @property
-    def columns(self) -> Sequence[Mapping[int, int]]:
-        return self.fields.columns
-
-    @property
-    def owner(self) -> Mapping[int, int]:
-        return self.fields.owner
-
-
 class Part(NamedTuple):
     """Fields to read from one file: top-level fields without the children that the file does not contain."""
 
@@ -132,11 +116,11 @@ class FileLayouts:
     the id of a committed one.
     """
 
-    __slots__ = ("_blob_fields", "_field_indices", "_files", "_layouts", "_manifest", "_stored_fields")
+    __slots__ = ("_blob_fields", "_field_indices", "_layouts", "_manifest", "_of_fragments", "_stored_fields")
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
-        self._files: dict[int, FragmentFiles] = {}
+        self._of_fragments: dict[int, tuple[Fragment, FieldIndex]] = {}
         self._field_indices: dict[tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], FieldIndex] = {}
         self._layouts: dict[tuple[int, ...], Layout] = {}
         self._stored_fields: dict[int, tuple[Field, Field]] = {}
@@ -163,19 +147,19 @@ class FileLayouts:
         unchanged = all(map(_is_same, children, field.children))
         return field if unchanged else replace(field, children=children)
 
-    def files_of(self, fragment: Fragment) -> FragmentFiles:
-        """Return the data files of a fragment with their fields, without negative ids (tombstones, hidden columns)."""
-        files = self._files.get(fragment.id)
-        if files is not None and (files.fragment is fragment or files.fragment == fragment):
-            return files
+    def field_index(self, fragment: Fragment) -> FieldIndex:
+        """Return the fields in the data files of a fragment, without negative ids (tombstones, hidden columns)."""
+        known, fields = self._of_fragments.get(fragment.id, (None, None))
+        if fields is not None and (known is fragment or known == fragment):
+            return fields
         if fragment.overlays:
             raise UnsupportedFeatureError(f"fragment {fragment.id} has overlay files", feature="data overlay files")
         key = tuple([(file.fields, file.column_indices) for file in fragment.files])
         fields = self._field_indices.get(key)
         if fields is None:
             fields = self._field_indices[key] = FieldIndex(fragment.files)
-        files = self._files[fragment.id] = FragmentFiles(fragment, fragment.files, fields)
-        return files
+        self._of_fragments[fragment.id] = fragment, fields
+        return fields
 
     def layout(self, version: TableVersion, fragment: Fragment, columns: Sequence[Field]) -> Layout:
         """Return the layout of the requested fields, cached for the same `Field` objects."""
@@ -188,14 +172,13 @@ class FileLayouts:
         return layout
 
     def _make_layout(self, version: TableVersion, fragment: Fragment, columns: tuple[Field, ...]) -> Layout:
-        files = self.files_of(fragment)
-        expected = physical_rows(version, fragment)
-        template = files.fields.template(columns)
+        index, expected = self.field_index(fragment), physical_rows(version, fragment)
+        template = index.template(columns)
         parts = []
         for file_number, fields in template.parts:
-            metadata = file_metadata(version, files.files[file_number])
+            metadata = file_metadata(version, fragment.files[file_number])
             check_file_rows(version, fragment, metadata, expected)
-            parts.append(Part(metadata.path, metadata, fields, files.columns[file_number]))
+            parts.append(Part(metadata.path, metadata, fields, index.columns[file_number]))
         return Layout(fragment, columns, parts, template.sources, template.direct)
 
 
@@ -207,9 +190,9 @@ def file_layouts(version: TableVersion) -> FileLayouts:
     )
 
 
-def files_of(version: TableVersion, fragment: Fragment) -> FragmentFiles:
-    """Return the data files of a fragment with their fields, cached."""
-    return file_layouts(version).files_of(fragment)
+def field_index(version: TableVersion, fragment: Fragment) -> FieldIndex:
+    """Return the fields in the data files of a fragment, cached."""
+    return file_layouts(version).field_index(fragment)
 
 
 def _make_template(owner: Mapping[int, int], columns: tuple[Field, ...]) -> LayoutTemplate:

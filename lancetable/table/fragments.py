@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -24,7 +25,7 @@ from lancetable.file.blobs.storage import BlobDataFile, blob_bytes
 from lancetable.file.reader import FileRows, read_columns, read_files, refuse_nulls
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
-from lancetable.table.file_layouts import Column, Layout, file_layouts, files_of, merge_parts
+from lancetable.table.file_layouts import Column, Layout, field_index, file_layouts, merge_parts
 from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import DeletedOffsets, Offsets, deleted_offsets, physical_rows
 from lancetable.table.version import TableVersion
@@ -273,19 +274,16 @@ def _with_blob_bytes(
 ) -> list[Column]:
     """Return the columns with the bytes of blobs, read by their descriptions."""
 
-    def data_file(field_id: int) -> BlobDataFile | None:
-        return blob_data_file(version, selection.fragment, field_id)
-
+    data_file = partial(blob_data_file, version, selection.fragment)
     return [blob_bytes(version, data_file, field, array) for field, array in zip(columns, descriptions)]
 
 
 def blob_data_file(version: TableVersion, fragment: Fragment, field_id: int) -> BlobDataFile | None:
     """Return the data file that contains a blob field, or None if the fragment does not have the field."""
-    files = files_of(version, fragment)
-    file_number = files.owner.get(field_id)
+    file_number = field_index(version, fragment).owner.get(field_id)
     if file_number is None:
         return None
-    data_file = files.files[file_number]
+    data_file = fragment.files[file_number]
     size_bytes = file_metadata(version, data_file).size_bytes
     return BlobDataFile(version.data_file_path(data_file), size_bytes, version.data_file_root(data_file))
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
-from lancetable.table.file_layouts import files_of
+from lancetable.table.file_layouts import field_index
 from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import physical_rows
 from lancetable.table.version import TableVersion
@@ -19,11 +19,11 @@ def bytes_per_row(version: TableVersion, fragment: Fragment, columns: Sequence[F
     num_rows = physical_rows(version, fragment)
     if not num_rows:
         return 0.0
-    files = files_of(version, fragment)
-    owners = [(files.owner.get(field.id), field.id) for column in columns for field in column.walk()]
+    index = field_index(version, fragment)
+    owners = [(index.owner.get(field.id), field.id) for column in columns for field in column.walk()]
     return (
         sum(
-            file_metadata(version, files.files[number]).column_size_bytes(files.columns[number][field_id])
+            file_metadata(version, fragment.files[number]).column_size_bytes(index.columns[number][field_id])
             for number, field_id in owners
             if number is not None
         )

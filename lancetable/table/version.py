@@ -23,7 +23,7 @@ from lancetable.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from lancetable.format.flags import check_readable
+from lancetable.format import flags
 from lancetable.format.paths import (
     DATA_DIR,
     DELETIONS_DIR,
@@ -73,7 +73,7 @@ class Table:
         """Open the version at a location returned by the handler."""
         file = read_manifest(self.store, location)
         manifest = file.manifest
-        check_readable(manifest.reader_flags, location.path, writer_flags=manifest.writer_flags)
+        flags.check_readable(manifest.reader_flags, location.path, writer_flags=manifest.writer_flags)
         return TableVersion(self.store, self.base, self.uri, self.handler, self.cache, self.storage_options, file)
 
     def newest(self) -> TableVersion:
@@ -173,6 +173,10 @@ class TableVersion(Table):
         main = self.base.removesuffix(f"/{TREE_DIR}/{self.branch}")
         check_inside(self.store.capabilities.roots, main, f"{self.location.path}: the parent of branch {self.branch!a}")
         return main
+
+    def check_writable(self) -> None:
+        """Raise UnsupportedFeatureError if the table uses a feature that this library cannot write."""
+        flags.check_writable(self.manifest.writer_flags, self.uri, reader_flags=self.manifest.reader_flags)
 
     def data_file_path(self, file: DataFile) -> str:
         """Return the path of a data file, its base path resolved.

@@ -28,9 +28,6 @@ from typing import Any, Final
 
 from lancetable.compiled import load
 
-__all__ = ["NATIVE", "native", "native_keys", "native_search", "native_write"]
-
-
 native: Final[Any] = load(f"{__name__}._native")
 """The compiled kernels, None if they are not built or are disabled."""
 

@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from lancetable.commit.contention import Backoff
 from lancetable.errors import RetryableCommitConflictError
-from lancetable.ops.commit import check_writable
 from lancetable.table.version import TableVersion, latest
 
 T = TypeVar("T")
@@ -28,7 +27,7 @@ def on_newest(
     def run() -> T:
         nonlocal newest
         newest = version if newest is None else latest(newest)
-        check_writable(newest)
+        newest.check_writable()
         return attempt(newest)
 
     return retried(run, version.uri, conflict_retries=conflict_retries, retry_timeout_s=retry_timeout_s)

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.commit.loop import commit_transaction
+from lancetable.commit.proposal import discarding_on_failure
 from lancetable.file import pool
 from lancetable.file.blobs.descriptor import with_bytes
 from lancetable.format import transaction as tx
@@ -26,7 +27,6 @@ from lancetable.format.schema import Field
 from lancetable.format.transaction import Transaction
 from lancetable.ops.change.deletion_vectors import discard_deletions, write_deletions
 from lancetable.ops.change.key_join import whole
-from lancetable.ops.commit import discarding_on_failure
 from lancetable.ops.read.range_sizer import note_allocated, with_memory_release
 from lancetable.ops.schema.column_files import discard_column_files
 from lancetable.ops.write.destination import Destination, WriteOptions

@@ -26,6 +26,7 @@ import numpy as np
 from lancetable.commit.contention import Backoff
 from lancetable.commit.draft import covered_fragments
 from lancetable.commit.loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS, commit_transaction
+from lancetable.commit.proposal import discarding_on_failure
 from lancetable.errors import (
     InvalidInputError,
     InvalidOperationError,
@@ -39,7 +40,6 @@ from lancetable.format.index import index_messages
 from lancetable.format.transaction import RewriteGroup, Transaction
 from lancetable.format.version import FileVersion
 from lancetable.ops.change.deletion_vectors import discard_deletions
-from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.tracker import SILENT, Tracker
@@ -176,7 +176,7 @@ class _Candidate:
 
 def plan(version: TableVersion, settings: CompactionSettings) -> list[Task]:
     """Return the tasks that compact `version`. Raises UnsupportedFeatureError for a table that cannot be written."""
-    check_writable(version)
+    version.check_writable()
     tasks = [
         Task(tuple(candidate.fragment for candidate in part), version.version)
         for run in _runs(version, settings)

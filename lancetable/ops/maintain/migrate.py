@@ -47,11 +47,10 @@ from lancetable.format.version import FileVersion
 from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.choose import choose_handler
 from lancetable.handlers.external import ExternalHandler
-from lancetable.ops.commit import check_writable
 from lancetable.ops.schema.column_files import fragment_batches
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import open_store
-from lancetable.table.file_layouts import files_of
+from lancetable.table.file_layouts import field_index
 from lancetable.table.row_count_index import physical_rows
 from lancetable.table.version import TableVersion, latest
 
@@ -116,7 +115,7 @@ def _is_outdated(fragment: Fragment, target: FileVersion) -> bool:
 def _check(version: TableVersion, target: FileVersion) -> None:
     if target not in FAMILIES or target.is_legacy:
         raise InvalidInputError(f"cannot migrate to {target}: the target must be 2.0 or newer")
-    check_writable(version)
+    version.check_writable()
     current = version.manifest.file_version
     if current.manifest_pair > target.manifest_pair and not current.is_legacy:
         raise InvalidInputError(f"{version.uri} is in {current}, which is newer than {target}")
@@ -146,7 +145,7 @@ def _migrate_fragment(
         raise UnsupportedFeatureError(
             f"{version.uri}: fragment {fragment.id} stores row ids in hidden columns", feature="hidden columns"
         )
-    owner = files_of(version, fragment).owner
+    owner = field_index(version, fragment).owner
     fields = [field for field in version.schema.fields if any(nested.id in owner for nested in field.walk())]
     if not fields:
         return None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import pyarrow as pa
 
 from lancetable.errors import LanceError
 from lancetable.file.reader import pages_without_nulls
 from lancetable.format.schema import Field
-from lancetable.table.file_layouts import FragmentFiles, files_of
+from lancetable.table.file_layouts import field_index
 from lancetable.table.open_files import file_metadata
 from lancetable.table.version import TableVersion
 
@@ -29,17 +29,17 @@ def null_free_columns(version: TableVersion, names: Iterable[str], *, most_files
     fields = [field for field in version.schema.fields if field.name in requested and _encoding_shows_nulls(field)]
     null_free: list[str] = []
     try:
-        fragment_files = [files_of(version, fragment) for fragment in fragments]
-        fields = [field for field in fields if all(field.id in files.owner for files in fragment_files)]
-        if sum(len({files.owner[field.id] for field in fields}) for files in fragment_files) > most_files:
+        owners = [field_index(version, fragment).owner for fragment in fragments]
+        fields = [field for field in fields if all(field.id in owner for owner in owners)]
+        if sum(len({owner[field.id] for field in fields}) for owner in owners) > most_files:
             return []
         for field in fields:
-            if most_pages < len(fragment_files):
+            if most_pages < len(fragments):
                 break
-            pages = _pages_without_nulls(version, fragment_files, field, most_pages)
+            pages = _pages_without_nulls(version, field, most_pages)
             if pages is not None:
                 null_free.append(field.name)
-            most_pages -= len(fragment_files) if pages is None else pages
+            most_pages -= len(fragments) if pages is None else pages
     except LanceError:
         return []  # the scan reports the error, if it needs the broken file at all
     return null_free
@@ -53,15 +53,14 @@ def _encoding_shows_nulls(field: Field) -> bool:
     return not (pa.types.is_nested(data_type) or pa.types.is_dictionary(data_type) or pa.types.is_null(data_type))
 
 
-def _pages_without_nulls(
-    version: TableVersion, fragment_files: Sequence[FragmentFiles], field: Field, most_pages: int
-) -> int | None:
+def _pages_without_nulls(version: TableVersion, field: Field, most_pages: int) -> int | None:
     """Return the number of pages of a column if no page encoding in its files allows nulls, else None."""
     total = 0
-    for files in fragment_files:
-        number = files.owner[field.id]
-        meta = file_metadata(version, files.files[number])
-        pages = pages_without_nulls(meta, field, files.columns[number], most_pages - total)
+    for fragment in version.manifest.fragments:
+        index = field_index(version, fragment)
+        number = index.owner[field.id]
+        meta = file_metadata(version, fragment.files[number])
+        pages = pages_without_nulls(meta, field, index.columns[number], most_pages - total)
         if pages is None:
             return None
         total += pages

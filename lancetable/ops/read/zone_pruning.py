@@ -24,7 +24,7 @@ from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.file.statistics import FileStatistics, StatisticsWarning, parse_statistics
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.schema import Schema
-from lancetable.table.file_layouts import files_of
+from lancetable.table.file_layouts import field_index
 from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import physical_rows
 from lancetable.table.version import TableVersion
@@ -50,7 +50,7 @@ def prune_fragment(
     """
     total = physical_rows(version, fragment)
     kept = [range(total)] if total else []
-    owner = files_of(version, fragment).owner
+    owner = field_index(version, fragment).owner
     by_file: dict[int, dict[str, int]] = {}
     for name, field_id in columns.items():
         if field_id in owner:

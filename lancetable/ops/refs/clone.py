@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 
 from lancetable.commit.clone import commit_clone
+from lancetable.commit.proposal import discarding_on_failure
 from lancetable.errors import AlreadyExistsError, LanceError, UnsupportedFeatureError
 from lancetable.file.blobs.descriptor import blob_directory
 from lancetable.format import flags
@@ -13,7 +14,6 @@ from lancetable.format import transaction as tx
 from lancetable.format.index import index_messages, uuid_text
 from lancetable.format.paths import INDICES_DIR, MANAGED_BLOBS_DIR, data_path, deletion_path, join
 from lancetable.handlers.choose import choose_handler
-from lancetable.ops.commit import discarding_on_failure
 from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
 from lancetable.table.version import TableVersion

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.commit.loop import commit_transaction
+from lancetable.commit.proposal import discarding_on_failure
 from lancetable.errors import (
     AlreadyExistsError,
     ColumnNotFoundError,
@@ -32,7 +33,6 @@ from lancetable.format.index import parse_indices
 from lancetable.format.schema import Field, Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
-from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.read.scan import scan_table
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.schema.column_files import Values, add_column_files, discard_column_files, fragment_batches
@@ -74,7 +74,7 @@ def alter(version: TableVersion, alterations: Iterable[Alteration]) -> TableVers
     SchemaMismatchError for nulls in a column that becomes required and for values that do not fit the new type,
     AlreadyExistsError and InvalidSchemaError for a duplicate name.
     """
-    check_writable(version)
+    version.check_writable()
     schema, casts = version.schema, dict[int, int]()
     next_id, narrowed = version.manifest.max_field_id + 1, False
     for alteration in alterations:
@@ -298,7 +298,7 @@ def drop(version: TableVersion, paths: Sequence[str]) -> TableVersion:
     Their bytes are removed when fragments are compacted and old versions cleaned up. Raises ColumnNotFoundError,
     InvalidInputError if no column would be left.
     """
-    check_writable(version)
+    version.check_writable()
     ids: set[int] = set()
     for path in paths:
         field = version.schema.field(path)

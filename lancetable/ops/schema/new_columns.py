@@ -17,6 +17,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from lancetable.commit.loop import commit_transaction
+from lancetable.commit.proposal import discarding_on_failure
 from lancetable.errors import (
     AlreadyExistsError,
     ColumnNotFoundError,
@@ -36,7 +37,6 @@ from lancetable.format.paths import data_path
 from lancetable.format.schema import Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
-from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.maintain.migrate import name_of, written_before
 from lancetable.ops.read.projection import evaluation_schema
 from lancetable.ops.read.scan import execute_scan
@@ -337,7 +337,7 @@ def _extended(version: TableVersion, new: pa.Schema, *, nested: bool = False) ->
 
     New fields are numbered after every field the table ever had. With `nested`, fields are added to existing columns.
     """
-    check_writable(version)
+    version.check_writable()
     for field in new:
         name = field.name
         existing = version.schema.field_case_insensitive(name) if "." not in name else None

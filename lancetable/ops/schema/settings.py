@@ -8,7 +8,6 @@ from lancetable.commit.loop import commit_transaction
 from lancetable.errors import ColumnNotFoundError, RetryableCommitConflictError
 from lancetable.format import transaction as tx
 from lancetable.format.transaction import Transaction, UpdateMap
-from lancetable.ops.commit import check_writable
 from lancetable.table.version import TableVersion, latest
 
 Changes = Mapping[str, "str | None"]
@@ -55,5 +54,5 @@ def _commit(version: TableVersion, operation: tx.UpdateConfig) -> TableVersion:
 
 
 def _commit_once(version: TableVersion, operation: tx.UpdateConfig) -> TableVersion:
-    check_writable(version)
+    version.check_writable()
     return commit_transaction(version, Transaction.create(version.version, operation))

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from lancetable.commit.first_version import create_table
 from lancetable.commit.loop import commit_transaction
+from lancetable.commit.proposal import discarding_on_failure
 from lancetable.errors import AlreadyExistsError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file.blobs.descriptor import holds_blobs
 from lancetable.file.writer import FileWriter
@@ -28,7 +29,6 @@ from lancetable.format.schema import Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.handlers.choose import choose_handler
-from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.write.blob_columns import blob_schema
 from lancetable.ops.write.conform import conform_schema
 from lancetable.ops.write.destination import DEFAULT_OPTIONS, Destination, WriteMode, WriteOptions
@@ -208,7 +208,7 @@ def _write_to_table(
     options: WriteOptions,
     mode: WriteMode,
 ) -> tuple[Destination, Transaction]:
-    check_writable(version)
+    version.check_writable()
     destination = Destination.of_table(version, options, mode)
     if mode == "append":
         stored = _append_schema(version, schema, destination.file_version)

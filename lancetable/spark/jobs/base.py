@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from lancetable.commit.idempotency import is_done, properties_of
 from lancetable.commit.loop import commit_transaction
+from lancetable.commit.proposal import discarding_on_failure
 from lancetable.errors import AlreadyExistsError
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
 from lancetable.ops.change.rewritten_rows import Prepared, discard_prepared
-from lancetable.ops.commit import check_writable, discarding_on_failure
 from lancetable.ops.read.splits import Split, even_task_rows, plan_splits
 from lancetable.spark import options as limits
 from lancetable.spark.options import SourceOptions
@@ -46,7 +46,7 @@ class TableJob:
     def plan(self) -> Json:
         """Return {"pin", "tasks"} for the newest version, or {"result"} if nothing is left to do."""
         version = pinned(self.options).open()
-        check_writable(version)
+        version.check_writable()
         if self.is_repeat(version):
             return {"result": self.repeated}
         return {"pin": pin_to_json(version), **self.plan_tasks(version)}

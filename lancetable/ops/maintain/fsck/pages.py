@@ -40,7 +40,7 @@ from lancetable.ops.maintain.fsck.zones import ZoneCheck
 from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.conform import forbidden_nulls
 from lancetable.store.base import ByteRange
-from lancetable.table.file_layouts import Part, file_layouts, files_of
+from lancetable.table.file_layouts import Part, field_index, file_layouts
 from lancetable.table.fragments import blob_data_file
 from lancetable.table.open_files import file_metadata
 from lancetable.table.row_count_index import deleted_offsets, physical_rows
@@ -108,7 +108,7 @@ class PageCheck:
 
     def _note_unused(self, version: TableVersion, fragment: Fragment) -> None:
         live = {field.id for field in version.schema.walk()}
-        for file, columns in zip(fragment.files, files_of(version, fragment).columns):
+        for file, columns in zip(fragment.files, field_index(version, fragment).columns):
             metadata = file_metadata(version, file)
             if isinstance(metadata, LegacyMetadata):
                 continue
