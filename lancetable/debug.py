@@ -224,11 +224,6 @@ def enclosed(head: str, brackets: str, items: Sequence[str], depth: int) -> str:
     return f"{head}{brackets[0]}\n{lines}{INDENT * depth}{brackets[1]}"
 
 
-def schema_block(schema: Schema) -> Block:
-    """Return a schema with pylance's names of its parts."""
-    return Block("Schema", {"fields": schema.fields, "metadata": as_text(schema.metadata)})
-
-
 def field_block(field: Field) -> Block:
     """Return a field with pylance's names of its parts."""
     encodings = (None, "Plain", "VarBinary", "Dictionary", "RLE")
@@ -252,15 +247,12 @@ def field_block(field: Field) -> Block:
     )
 
 
-def data_file_block(file: DataFile) -> Block:
-    """Return a data file with pylance's names of its parts."""
-    return Block("DataFile", {**parts_of(file), "file_size_bytes": Tuple("CachedFileSize", file.size_bytes or 0)})
-
-
 NAMED: Mapping[type, Callable[[Any], Block | Word]] = {
-    Schema: schema_block,
+    Schema: lambda schema: Block("Schema", {"fields": schema.fields, "metadata": as_text(schema.metadata)}),
     Field: field_block,
-    DataFile: data_file_block,
+    DataFile: lambda file: Block(
+        "DataFile", {**parts_of(file), "file_size_bytes": Tuple("CachedFileSize", file.size_bytes or 0)}
+    ),
     DeletionKind: lambda kind: Word("Array" if kind is DeletionKind.ARROW_ARRAY else "Bitmap"),
 }
 # The fields of a class in pylance's order, and the fields with another name in pylance.

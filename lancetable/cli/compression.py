@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from lancetable.cli.inspect import size_of
 from lancetable.file.blobs.descriptor import described
 from lancetable.file.column_numbers import is_single_column, number_columns
-from lancetable.file.container import ColumnPages, FileMetadata
+from lancetable.file.container import FileMetadata
 from lancetable.file.encoding_messages import parse_encoding
 from lancetable.file.reader import open_data_file, read_columns
 from lancetable.format.schema import Field
@@ -49,6 +49,7 @@ def describe_compression(uri: str, storage_options: Mapping[str, str] | None = N
     rows: list[dict[str, Any]] = []
     for field_id, number in column_of_field.items():
         column = metadata.column(number)
+        encodings = Counter(format_encoding(column.page(page).encoding, file_path) for page in range(len(column)))
         rows.append(
             {
                 "column": number,
@@ -58,7 +59,7 @@ def describe_compression(uri: str, storage_options: Mapping[str, str] | None = N
                 "pages": len(column),
                 "arrow_bytes": sizes[field_id],
                 "file_bytes": column.size_bytes,
-                "encodings": dict(encodings_of(column)),
+                "encodings": dict(encodings),
             }
         )
     sums = {name: sum(row[name] for row in rows) for name in ("pages", "arrow_bytes", "file_bytes")}
@@ -119,11 +120,6 @@ def children_of(field: Field, array: pa.Array) -> Iterator[tuple[Field, pa.Array
 
 
 # ----------------------------------------------------------------------------------------------------------- encodings
-
-
-def encodings_of(column: ColumnPages) -> Counter[str]:
-    """Return the number of pages of each encoding."""
-    return Counter(format_encoding(column.page(number).encoding, column.file.path) for number in range(len(column)))
 
 
 def format_encoding(data: bytes, path: str) -> str:

@@ -278,14 +278,6 @@ def _schema_keys(pending: tx.UpdateConfig, committed: tx.UpdateConfig, context: 
     return Verdict(X, f"both change the metadata of fields {sorted(clash)}") if clash else _COMPATIBLE
 
 
-def _dropped_rewritten_fields(pending: tx.Update, committed: tx.Project, context: Context) -> Verdict:
-    return _dropped(set(pending.fields_modified), committed, "rewrites", R)
-
-
-def _replaced_project(pending: tx.DataReplacement, committed: tx.Project, context: Context) -> Verdict:
-    return _dropped(_replaced_fields(pending), committed, "replaces", X)
-
-
 def _dropped(field_ids: set[int], project: tx.Project, change: str, severity: Severity) -> Verdict:
     dropped = sorted(field_ids - project.schema.by_id.keys())
     reason = f"fields {dropped}, which this one {change}, were dropped"
@@ -410,13 +402,13 @@ _CONDITIONS: Mapping[str, Condition] = {
     "again": _overwrites,
     "bases": _bases,
     "ckeys": _config_keys,
-    "cols": _dropped_rewritten_fields,
+    "cols": lambda pending, committed, _: _dropped(set(pending.fields_modified), committed, "rewrites", R),
     "F": _same_fragments,
     "gone": _replaced_delete,
     "ixcol": _index_fields,
     "ixfrg": _index_rewrite,
     "ixupd": _index_update,
-    "kept": _replaced_project,
+    "kept": lambda pending, committed, _: _dropped(_replaced_fields(pending), committed, "replaces", X),
     "keyed": _inserted_keys,
     "lost": _overlaid,
     "moved": _replaced_update,

@@ -9,7 +9,7 @@ table must agree: of any two lists of values, one must be a prefix of the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import pyarrow as pa
 
@@ -60,7 +60,8 @@ def dictionary_head(store: ObjectStore, base: str, message: table_pb2.Manifest, 
     if not fields or not Manifest(message).file_version.is_legacy:
         return b""
     known = {} if source is None else dict(dictionaries_of(source))
-    seen = set() if source is None else set(_paths(source.manifest.message))
+    before = () if source is None else source.manifest.message.fragments
+    seen = {file.path for fragment in before for file in fragment.files}
     for fragment in message.fragments:
         for file in fragment.files:
             if file.path not in seen and not fields.keys().isdisjoint(file.fields):
@@ -74,10 +75,6 @@ def dictionary_head(store: ObjectStore, base: str, message: table_pb2.Manifest, 
         parts += (bytes(data), positions)
         position = sum(map(len, parts))
     return b"".join(parts)
-
-
-def _paths(message: table_pb2.Manifest) -> Iterable[str]:
-    return (file.path for fragment in message.fragments for file in fragment.files)
 
 
 def _values_of(store: ObjectStore, base: str, source: TableVersion | None, file: DataFile) -> dict[int, pa.Array]:

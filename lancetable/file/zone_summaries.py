@@ -194,10 +194,6 @@ def _null_counts(array: pa.Array, ranges: RowRanges) -> Int64:
     return np.array([array.slice(start, count).null_count for start, count in ranges], np.int64)
 
 
-def _true_counts(array: pa.BooleanArray, ranges: RowRanges) -> Int64:
-    return np.array([array.slice(start, count).true_count for start, count in ranges], np.int64)
-
-
 def values_of(array: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return the values of an array as numbers; values at nulls are undefined."""
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
@@ -252,7 +248,7 @@ class _BoolSummary(Summary):
 
     def add(self, array: pa.Array, ranges: RowRanges) -> None:
         super().add(array, ranges)
-        self._trues.append(_true_counts(array, ranges))
+        self._trues.append(np.array([array.slice(start, count).true_count for start, count in ranges], np.int64))
 
     def finish(self, firsts: Int64, zone_rows: Int64) -> ZoneStats:
         nulls, trues = _sums(self._nulls, firsts), _sums(self._trues, firsts)

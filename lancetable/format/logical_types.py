@@ -181,10 +181,6 @@ def _parse_decimal(logical_type: str, rest: str, depth: int) -> pa.DataType:
     return pa.decimal128(int(precision), int(scale)) if width == "128" else pa.decimal256(int(precision), int(scale))
 
 
-def _parse_fixed_size_binary(logical_type: str, rest: str, depth: int) -> pa.DataType:
-    return pa.binary(_fixed_size(logical_type, rest, minimum=0))
-
-
 def _parse_fixed_size_list(logical_type: str, rest: str, depth: int) -> pa.DataType | None:
     item, _, size = rest.rpartition(":")
     num_items = _fixed_size(logical_type, size, minimum=1)
@@ -214,7 +210,7 @@ def _parse_dictionary(logical_type: str, rest: str, depth: int) -> pa.DataType:
 _PARSERS: Final[Mapping[str, Callable[[str, str, int], pa.DataType | None]]] = {
     "timestamp": _parse_timestamp,
     "decimal": _parse_decimal,
-    "fixed_size_binary": _parse_fixed_size_binary,
+    "fixed_size_binary": lambda logical_type, rest, _: pa.binary(_fixed_size(logical_type, rest, minimum=0)),
     "fixed_size_list": _parse_fixed_size_list,
     "dict": _parse_dictionary,
 }

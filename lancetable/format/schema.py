@@ -406,9 +406,10 @@ class Schema:
         """Return a schema with the same fields and other schema metadata."""
         return Schema(self.fields, dict(metadata))
 
-    def replace_field(self, new: Field) -> Schema:
-        """Return a schema in which `new` replaces the field with the same id, at any depth."""
-        return Schema(tuple(_replace(field, new) for field in self.fields), self.metadata)
+    def replace_field(self, new: Field, field_id: int | None = None) -> Schema:
+        """Return a schema in which `new` replaces the field with this id, by default its own, at any depth."""
+        replaced = new.id if field_id is None else field_id
+        return Schema(tuple(_replace(field, replaced, new) for field in self.fields), self.metadata)
 
 
 # ------------------------------------------------------------------------------------------------------ from protos
@@ -640,12 +641,12 @@ def _remove(fields: Iterable[Field], ids: set[int]) -> tuple[Field, ...]:
     return tuple(kept)
 
 
-def _replace(field: Field, new: Field) -> Field:
-    if field.id == new.id:
+def _replace(field: Field, field_id: int, new: Field) -> Field:
+    if field.id == field_id:
         return new
     if not field.children:
         return field
-    return replace(field, children=tuple(_replace(child, new) for child in field.children))
+    return replace(field, children=tuple(_replace(child, field_id, new) for child in field.children))
 
 
 def _merge_fields(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import pyarrow as pa
@@ -608,7 +608,7 @@ class SparkTable:
         --------
         >>> table.alter_columns({"path": "v", "name": "value"})  # doctest: +SKIP
         """
-        self._retried(_alter_columns, alterations=alterations)
+        self._retried(methodcaller("alter_columns", *alterations))
 
     def drop_columns(self, columns: Sequence[str]) -> None:
         """Remove columns from the schema.
@@ -848,10 +848,6 @@ def _fit(dataset: LanceDataset, source: pa.Schema, evolution: Evolution) -> list
 
 def _migrate(dataset: LanceDataset, data_storage_version: str) -> MigrationMetrics:
     return dataset.optimize.migrate(data_storage_version)
-
-
-def _alter_columns(dataset: LanceDataset, alterations: Sequence[AlterColumn]) -> None:
-    dataset.alter_columns(*alterations)
 
 
 def _detail(dataset: LanceDataset) -> list[Any]:

@@ -243,7 +243,7 @@ def _files(
     for folder in (VERSIONS_DIR, DATA_DIR, DELETIONS_DIR, TRANSACTIONS_DIR, INDICES_DIR):
         for meta in version.store.list_recursive(join(version.base, folder)):
             path = f"{folder}/{meta.name}"
-            modified = None if meta.last_modified is None else _utc(meta.last_modified)
+            modified = meta.last_modified
             if folder == VERSIONS_DIR and modified is not None and path.endswith(".manifest"):
                 times[path] = modified
             if path in manifests:
@@ -302,7 +302,3 @@ def _time_before(age: timedelta) -> datetime:
         return _now() - age
     except OverflowError:  # before year 1
         return datetime.min.replace(tzinfo=timezone.utc)
-
-
-def _utc(time_: datetime) -> datetime:
-    return time_.replace(tzinfo=timezone.utc) if time_.tzinfo is None else time_

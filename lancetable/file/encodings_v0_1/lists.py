@@ -8,7 +8,6 @@ A list is never null.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +27,8 @@ class ListNode:
 
     def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
         """Plan reading the values of spans; see `Node.read`."""
-        pages, dtype = self.pages, _offset_dtype(self.data_type)
-        width = dtype.itemsize
+        pages, width = self.pages, 8 if pa.types.is_large_list(self.data_type) else 4
+        dtype = np.dtype(f"<i{width}")
         pages.check(spans, extra=1)
         starts = pages.positions[spans.batches] + spans.firsts * width
         data = yield from fetch_joined(pages.file, starts, starts + (spans.counts + 1) * width, gap)
@@ -50,7 +49,3 @@ def list_offsets(array: pa.Array) -> bytes:
     offsets = offsets_of(array)
     page: bytes = (offsets - offsets[0]).tobytes()
     return page
-
-
-def _offset_dtype(data_type: pa.DataType) -> np.dtype[Any]:
-    return np.dtype("<i8" if pa.types.is_large_list(data_type) else "<i4")

@@ -89,10 +89,6 @@ def buffer_message(ref: BufferRef) -> pb.Buffer:
     return pb.Buffer(buffer_index=ref.number, buffer_type=pb.Buffer.BufferType.Name(ref.kind))
 
 
-def _buffer_ref(message: pb.Buffer) -> BufferRef:
-    return BufferRef(message.buffer_index, message.buffer_type)
-
-
 ENCODINGS: dict[str, type[ArrayEncoding]] = {}
 """Class of each oneof case. Filled by registry.py; `register_encoding` may add classes."""
 
@@ -116,7 +112,7 @@ def to_message(encoding: ArrayEncoding) -> pb.ArrayEncoding:
     return pb.ArrayEncoding(**{encoding.oneof_case: encoding.to_proto()})
 
 
-register(pb.Buffer.DESCRIPTOR, _buffer_ref, buffer_message)
+register(pb.Buffer.DESCRIPTOR, lambda message: BufferRef(message.buffer_index, message.buffer_type), buffer_message)
 register(pb.ArrayEncoding.DESCRIPTOR, from_message, to_message)
 
 

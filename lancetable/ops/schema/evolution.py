@@ -101,7 +101,7 @@ def alter(version: TableVersion, alterations: Iterable[Alteration]) -> TableVers
         _check_no_index(version, old, alteration.path)
         converted = _retyped(new, alteration.data_type, next_id)
         next_id = max(nested.id for nested in converted.walk()) + 1
-        schema = Schema(tuple(_exchanged(field, new.id, converted) for field in schema.fields), schema.metadata)
+        schema = schema.replace_field(converted, new.id)
         casts[old.id] = converted.id
     # Rebuild the schema so that names, keys and types are checked.
     schema = Schema.from_protos(schema.to_protos(), schema.metadata)
@@ -195,13 +195,6 @@ def _retyped(field: Field, new_type: pa.DataType, first_id: int) -> Field:
     made = Schema.from_arrow(arrow, first_id=first_id).fields[0]
     storage = {name: getattr(made, name) for name in ("id", "logical_type", "children", "encoding", "dictionary")}
     return replace(field, **storage)
-
-
-def _exchanged(field: Field, old_id: int, new: Field) -> Field:
-    """Return the field with its descendant of id `old_id`, or the field itself, replaced by `new`."""
-    if field.id == old_id:
-        return new
-    return replace(field, children=tuple(_exchanged(child, old_id, new) for child in field.children))
 
 
 def _fields_to_write(version: TableVersion, schema: Schema, new_ids: set[int]) -> Schema:

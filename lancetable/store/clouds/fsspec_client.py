@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lancetable.errors import InvalidInputError
@@ -228,11 +229,8 @@ def _gcsfs(options: CloudOptions) -> tuple[Any, dict[str, Any]]:
 
         token = Credentials(config["bearer_token"])  # type: ignore[no-untyped-call]  # google-auth is half typed
 
-    def with_checksums(**arguments: Any) -> Any:
-        # Each upload is verified, so that a truncated one is reported as an error.
-        return GCSFileSystem(consistency="md5", **arguments)
-
-    return with_checksums, {"base_url": options.endpoint, "token": token}
+    # Each upload is verified, so that a truncated one is reported as an error.
+    return partial(GCSFileSystem, consistency="md5"), {"base_url": options.endpoint, "token": token}
 
 
 def _adlfs(options: CloudOptions) -> tuple[Any, dict[str, Any]]:
@@ -250,10 +248,7 @@ def _adlfs(options: CloudOptions) -> tuple[Any, dict[str, Any]]:
         connection_string = ";".join(f"{name}={value}" for name, value in parts.items() if value)
         values = {"account_name": account, "connection_string": connection_string}
 
-    def with_containers(**arguments: Any) -> Any:
-        return AzureBlobFileSystem(assume_container_exists=True, **arguments)
-
-    return with_containers, values
+    return partial(AzureBlobFileSystem, assume_container_exists=True), values
 
 
 def reply_to(error: BaseException) -> Reply | None:
