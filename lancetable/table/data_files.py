@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -66,61 +66,6 @@ class WriteLimits:
                 raise InvalidInputError(f"{name} must be at least 1, not {value}")
 
 
-def write_data_files(
-    store: ObjectStore,
-    base: str,
-    schema: Schema,
-    batches: Iterable[pa.RecordBatch],
-    limits: WriteLimits,
-    file_version: FileVersion,
-    progress: WriteProgress | None = None,
-    dictionaries: Mapping[int, pa.Array] | None = None,
-    batch_rows: Sequence[int] | None = None,
-    targets: Sequence[WriteTarget] = (),
-    completed: Callable[[Fragment], None] | None = None,
-) -> list[Fragment]:
-    """Write data files and return a fragment with id 0 for each. Files are durable after the store's next `sync`.
-
-    Empty batches are skipped. An exception of the iterator or a callback is raised unchanged after all files of the
-    call have been removed.
-
-    Parameters
-    ----------
-    store, base
-        Object store and root of the table.
-    schema
-        Schema of the table; `batches` have its columns in its order.
-    batches
-        The rows to write.
-    limits
-        Sizes of files and pages.
-    file_version
-        Version of the data files.
-    progress
-        Called when a file begins and when it is complete. The files are then written one after the other.
-    dictionaries
-        Values of the dictionary fields of a 0.1 table, by field id.
-    batch_rows
-        Number of rows of each batch of a single 0.1 file.
-    targets
-        Targets that take the files in turn, by default the data directory of the table.
-    completed
-        Called with each complete fragment, in order.
-    """
-    targets = targets or (table_target(base),)
-    writer = _FragmentWriter(
-        store, targets, schema, limits, file_version, progress, dict(dictionaries or {}), batch_rows, completed
-    )
-    try:
-        for batch in batches:
-            writer.write(batch)
-        writer.finish()
-    except BaseException:
-        writer.abandon()
-        raise
-    return writer.fragments
-
-
 class _OpenFile(NamedTuple):
     """A file that is being written."""
 
@@ -133,30 +78,68 @@ class _OpenFile(NamedTuple):
 
 
 @dataclass
-class _FragmentWriter:
-    """Writer of a series of data files. The parameters are those of `write_data_files`."""
+class FragmentWriter:
+    """Writer of a series of data files, each of which becomes a fragment with id 0.
+
+    Parameters
+    ----------
+    store
+        Object store of the table.
+    targets
+        Targets that take the files in turn.
+    schema
+        Schema of the table; batches have its columns in its order.
+    limits
+        Sizes of files and pages.
+    version
+        Version of the data files.
+    progress
+        Called when a file begins and when it is complete. The files are then written one after the other.
+    dictionaries
+        Values of the dictionary fields of a 0.1 table, by field id.
+    batch_rows
+        Number of rows of each batch of a single 0.1 file.
+    completed
+        Called with each complete fragment, in order.
+    """
 
     store: ObjectStore
     targets: Sequence[WriteTarget]
     schema: Schema
     limits: WriteLimits
     version: FileVersion
-    progress: WriteProgress | None
-    dictionaries: dict[int, pa.Array]
-    batch_rows: Sequence[int] | None
-    completed: Callable[[Fragment], None] | None
-    fragments: list[Fragment] = field(default_factory=list)
-    # Files that have all their rows, and the results of closing them.
-    finishing: deque[tuple[_OpenFile, Future[WrittenFile]]] = field(default_factory=deque)
-    file: _OpenFile | None = None
+    progress: WriteProgress | None = None
+    dictionaries: Mapping[int, pa.Array] | None = None
+    batch_rows: Sequence[int] | None = None
+    completed: Callable[[Fragment], None] | None = None
 
     def __post_init__(self) -> None:
+        self.fragments: list[Fragment] = []
+        # Files that have all their rows, and the results of closing them.
+        self.finishing: deque[tuple[_OpenFile, Future[WrittenFile]]] = deque()
+        self.file: _OpenFile | None = None
+        self.merged_dictionaries = dict(self.dictionaries or {})
         self.stored_schema = stored_schema(self.schema)
         if self.stored_schema is not self.schema and self.version not in _BLOB_FILE_VERSIONS:
             raise UnsupportedFeatureError(
                 f"Blob v2 requires file version >= 2.2, not {self.version}", feature=f"blob files in {self.version}"
             )
         check_blob_nesting(self.schema)
+
+    def write_all(self, batches: Iterable[pa.RecordBatch]) -> list[Fragment]:
+        """Write all files and return their fragments. The files are durable after the store's next `sync`.
+
+        Empty batches are skipped. An exception of the iterator or a callback is raised unchanged after all files of the
+        call have been removed.
+        """
+        try:
+            for batch in batches:
+                self.write(batch)
+            self.finish()
+        except BaseException:
+            self.abandon()
+            raise
+        return self.fragments
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows, in as many files as the limits require."""
@@ -212,7 +195,7 @@ class _FragmentWriter:
                 group_rows=self.batch_rows or min(limits.max_rows_per_group, limits.max_rows_per_file),
                 statistics=limits.statistics,
                 keep_arrays=limits.keep_arrays,
-                dictionaries=self.dictionaries,
+                dictionaries=self.merged_dictionaries,
             )
         return FileWriter(
             sink,

@@ -19,7 +19,8 @@ from lancetable.format.manifest import BasePath
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.write import write
 from lancetable.table import deletions
-from lancetable.table.data_files import WriteLimits, write_data_files
+from lancetable.table.base_paths import table_target
+from lancetable.table.data_files import FragmentWriter, WriteLimits
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.version import TableVersion, open_version
 
@@ -72,9 +73,9 @@ class Maker:
 
     def files(self, schema: Schema, table: pa.Table) -> Fragment:
         version = self.version
-        (fragment,) = write_data_files(
-            version.store, version.base, schema, iter(table.to_batches()), WriteLimits(), version.manifest.file_version
-        )
+        (fragment,) = FragmentWriter(
+            version.store, (table_target(version.base),), schema, WriteLimits(), version.manifest.file_version
+        ).write_all(iter(table.to_batches()))
         return fragment
 
     def rows(self, first: int, count: int) -> pa.Table:

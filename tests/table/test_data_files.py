@@ -16,7 +16,8 @@ from lancetable.format.version import FileVersion
 from lancetable.store.local import LocalStore
 from lancetable.store.memory import MemoryStore
 from lancetable.table import data_files
-from lancetable.table.data_files import WriteLimits, remove_quietly, write_data_files
+from lancetable.table.base_paths import table_target
+from lancetable.table.data_files import FragmentWriter, WriteLimits, remove_quietly
 from lancetable.testing.stores import FaultyStore
 
 SCHEMA = Schema.from_arrow(pa.schema([("id", pa.int64())]))
@@ -43,7 +44,9 @@ def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
 )
 def test_files_are_limited_by_rows(tmp_path: Path, sizes: tuple[int, ...], rows: int, expected: list[int]) -> None:
     limits = WriteLimits(max_rows_per_file=rows)
-    fragments = write_data_files(LocalStore(), str(tmp_path), SCHEMA, batches(*sizes), limits, FileVersion.V2_0)
+    fragments = FragmentWriter(
+        LocalStore(), (table_target(str(tmp_path)),), SCHEMA, limits, FileVersion.V2_0
+    ).write_all(batches(*sizes))
     assert [fragment.physical_rows for fragment in fragments] == expected
     found: list[int] = []
     for fragment in fragments:
@@ -58,7 +61,9 @@ def test_files_are_limited_by_rows(tmp_path: Path, sizes: tuple[int, ...], rows:
 
 def test_files_are_limited_by_bytes() -> None:
     limits = WriteLimits(max_bytes_per_file=8 * 1000)
-    fragments = write_data_files(MemoryStore(), "m", SCHEMA, batches(*[500] * 10), limits, FileVersion.V2_0)
+    fragments = FragmentWriter(MemoryStore(), (table_target("m"),), SCHEMA, limits, FileVersion.V2_0).write_all(
+        batches(*[500] * 10)
+    )
     sizes = [fragment.physical_rows for fragment in fragments]
     assert sum(size or 0 for size in sizes) == 5000
     assert len(sizes) == 5
@@ -73,9 +78,9 @@ def test_an_error_of_the_source_removes_all_files(tmp_path: Path, fail_at: int) 
             yield batch
 
     with pytest.raises(ZeroDivisionError, match="source failed"):
-        write_data_files(
-            LocalStore(), str(tmp_path), SCHEMA, broken(), WriteLimits(max_rows_per_file=5), FileVersion.V2_0
-        )
+        FragmentWriter(
+            LocalStore(), (table_target(str(tmp_path)),), SCHEMA, WriteLimits(max_rows_per_file=5), FileVersion.V2_0
+        ).write_all(broken())
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -85,9 +90,9 @@ def test_an_interrupt_removes_all_files(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_data_files(
-            LocalStore(), str(tmp_path), SCHEMA, interrupted(), WriteLimits(max_rows_per_file=5), FileVersion.V2_0
-        )
+        FragmentWriter(
+            LocalStore(), (table_target(str(tmp_path)),), SCHEMA, WriteLimits(max_rows_per_file=5), FileVersion.V2_0
+        ).write_all(interrupted())
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -96,9 +101,9 @@ def test_an_error_of_the_store_removes_all_files(tmp_path: Path, method: str) ->
     store = FaultyStore(LocalStore())
     store.fail(method, 2)
     with pytest.raises(StoreError):
-        write_data_files(
-            store, str(tmp_path), SCHEMA, batches(7, 7), WriteLimits(max_rows_per_file=5), FileVersion.V2_0
-        )
+        FragmentWriter(
+            store, (table_target(str(tmp_path)),), SCHEMA, WriteLimits(max_rows_per_file=5), FileVersion.V2_0
+        ).write_all(batches(7, 7))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -113,7 +118,9 @@ def pool_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("keep", [False, True])
 def test_files_finished_on_the_pool_keep_their_order(tmp_path: Path, keep: bool) -> None:
     limits = WriteLimits(max_rows_per_file=10, keep_arrays=keep)
-    fragments = write_data_files(LocalStore(), str(tmp_path), SCHEMA, batches(35, 4, 30), limits, FileVersion.V2_1)
+    fragments = FragmentWriter(
+        LocalStore(), (table_target(str(tmp_path)),), SCHEMA, limits, FileVersion.V2_1
+    ).write_all(batches(35, 4, 30))
     assert [fragment.physical_rows for fragment in fragments] == [10] * 6 + [9]
     found: list[int] = []
     for fragment in fragments:
@@ -137,13 +144,15 @@ def test_an_error_removes_files_finished_on_the_pool(tmp_path: Path, method: str
 
     limits = WriteLimits(max_rows_per_file=10, keep_arrays=keep)
     with pytest.raises(StoreError):
-        write_data_files(store, str(tmp_path), SCHEMA, source(), limits, FileVersion.V2_0)
+        FragmentWriter(store, (table_target(str(tmp_path)),), SCHEMA, limits, FileVersion.V2_0).write_all(source())
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_an_error_of_removing_files_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     store = FaultyStore(MemoryStore())
-    fragments = write_data_files(store, "r", SCHEMA, batches(3), WriteLimits(), FileVersion.V2_0)
+    fragments = FragmentWriter(store, (table_target("r"),), SCHEMA, WriteLimits(), FileVersion.V2_0).write_all(
+        batches(3)
+    )
     store.fail("delete")
     remove_quietly(store, "r", fragments)
     assert "1 data files" in caplog.text

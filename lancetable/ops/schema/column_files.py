@@ -21,7 +21,8 @@ from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.conform import conform_batches
-from lancetable.table.data_files import WriteLimits, remove_quietly, write_data_files
+from lancetable.table.base_paths import table_target
+from lancetable.table.data_files import FragmentWriter, WriteLimits, remove_quietly
 from lancetable.table.fragments import read_selection, select
 from lancetable.table.legacy_dictionaries import dictionaries_of
 from lancetable.table.open_files import file_metadata
@@ -69,19 +70,19 @@ def add_column_file(
     `batches` are the values of its live rows, which `tracker` counts. Raises the errors of `add_column_files`.
     """
     num_rows = physical_rows(version, fragment)
-    batches = tracker.counted(batches)
     _check_first_columns(fragment, schema)
-    written = write_data_files(
+    writer = FragmentWriter(
         version.store,
-        version.base,
+        (table_target(version.base),),
         schema,
-        conform_batches(spread(batches, live_offsets(version, fragment), num_rows, fragment.id), schema),
         _ONE_FILE,
         version.manifest.file_version,
         dictionaries=dictionaries_of(version),
         batch_rows=batches_of(version, fragment),
         completed=tracker.wrote,
     )
+    values = spread(tracker.counted(batches), live_offsets(version, fragment), num_rows, fragment.id)
+    written = writer.write_all(conform_batches(values, schema))
     if len(written) != 1 or written[0].physical_rows != num_rows:
         remove_quietly(version.store, version.base, written)
         raise _wrong_count(fragment.id, num_rows, sum(part.physical_rows or 0 for part in written))

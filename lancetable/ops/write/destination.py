@@ -20,7 +20,7 @@ from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.store.base import ObjectStore
 from lancetable.table.base_paths import WriteTarget, all_targets, resolve_targets, with_ids
-from lancetable.table.data_files import WriteLimits, WriteProgress, remove_from, write_data_files
+from lancetable.table.data_files import FragmentWriter, WriteLimits, WriteProgress, remove_from
 from lancetable.table.legacy_dictionaries import dictionaries_of
 from lancetable.table.version import TableVersion
 
@@ -116,18 +116,17 @@ class Destination:
         limits, tracker = replace(options.limits, base_ids=frozenset(self.bases)), options.tracker
         if limits.keep_arrays and limits.max_bytes_per_file > _MAX_COALESCED * _TINY_BYTES:
             batches = _coalesced(batches)
-        return write_data_files(
+        writer = FragmentWriter(
             self.store,
-            self.base,
+            self.targets,
             schema,
-            conform_batches(tracker.counted(batches), schema),
             limits,
             self.file_version,
             options.progress,
             self.dictionaries,
-            targets=self.targets,
             completed=tracker.wrote,
         )
+        return writer.write_all(conform_batches(tracker.counted(batches), schema))
 
     def sync_bases(self) -> None:
         """Sync files outside of the table's own directory; the commit syncs only those inside."""
