@@ -17,7 +17,7 @@ import contextlib
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -35,6 +35,7 @@ from lancetable.format.paths import (
 )
 from lancetable.store.base import Durability, ObjectMeta, ObjectStore, OnExisting, PutOutcome
 
+_NAMINGS = (ManifestNamingScheme.V2, ManifestNamingScheme.V1)  # the usual one first
 _MAX_PROBES = 64  # beyond this many versions, a listing is cheaper than single look-ups
 _FIRST_PAGE = 8
 _SHORT_PAGE = 4  # for callers that know a version and need only newer ones
@@ -183,11 +184,7 @@ class CommitHandler(ABC):
             return None
         if naming is None and is_detached(version):
             naming = ManifestNamingScheme.V2
-        for scheme in (ManifestNamingScheme.V2, ManifestNamingScheme.V1) if naming is None else (naming,):
-            found = _look_up(store, base, version, scheme)
-            if found is not None:
-                return found
-        return None
+        return _first_found(store, base, version, _NAMINGS if naming is None else (naming,))
 
     def candidates(
         self, store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme | None = None
@@ -210,10 +207,7 @@ class CommitHandler(ABC):
             return [] if found is None else [found]
         if not 1 <= version <= MAX_VERSION:
             return []
-        namings = (
-            [ManifestNamingScheme.V2] if is_detached(version) else [ManifestNamingScheme.V2, ManifestNamingScheme.V1]
-        )
-        namings.sort(key=lambda scheme: scheme is not naming)
+        namings = _NAMINGS[:1] if is_detached(version) else sorted(_NAMINGS, key=lambda scheme: scheme is not naming)
         return [ManifestLocation(version, manifest_path(base, version, scheme), None, scheme) for scheme in namings]
 
     def history(self, store: ObjectStore, base: str, after: int = 0) -> list[ManifestLocation]:
@@ -314,17 +308,12 @@ def _hints_enabled() -> bool:
 def _latest_by_hint(store: ObjectStore, base: str) -> ManifestLocation | None:
     """Return the newest version if the hint certainly leads to it, else None."""
     version = _read_hint(store, base)
-    if version is None:
+    hinted = None if version is None else _first_found(store, base, version, _NAMINGS)
+    if hinted is None:
         return None
-    for naming in (ManifestNamingScheme.V2, ManifestNamingScheme.V1):
-        hinted = _look_up(store, base, version, naming)
-        if hinted is not None:
-            break
-    else:
-        return None
-    newer = _probe_successors(store, base, version, naming)
+    newer = _probe_successors(store, base, hinted.version, hinted.naming)
     last = newer[-1] if newer else hinted
-    if len(newer) >= _MAX_PROBES or not _is_newest(store, base, last.version, naming):
+    if len(newer) >= _MAX_PROBES or not _is_newest(store, base, last.version, last.naming):
         return None
     return last
 
@@ -344,9 +333,8 @@ def _probe_successors(
 ) -> list[ManifestLocation]:
     """Return at most `_MAX_PROBES` successors of a version, up to the first gap."""
     found: list[ManifestLocation] = []
-    while len(found) < _MAX_PROBES:
-        version += 1
-        location = _look_up(store, base, version, naming)
+    for successor in range(version + 1, version + 1 + _MAX_PROBES):
+        location = _look_up(store, base, successor, naming)
         if location is None:
             break
         found.append(location)
@@ -365,6 +353,13 @@ def _is_newest(store: ObjectStore, base: str, last: int, naming: ManifestNamingS
     hint_ns = store.modified_ns(hint_path(base))
     directory_ns = store.modified_ns(join(base, VERSIONS_DIR))
     return hint_ns is not None and directory_ns is not None and directory_ns <= hint_ns + _HINT_SLACK_NS
+
+
+def _first_found(
+    store: ObjectStore, base: str, version: int, namings: Iterable[ManifestNamingScheme]
+) -> ManifestLocation | None:
+    found = (_look_up(store, base, version, naming) for naming in namings)
+    return next((location for location in found if location is not None), None)
 
 
 def _look_up(store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme) -> ManifestLocation | None:
