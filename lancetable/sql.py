@@ -19,7 +19,7 @@ __all__ = ["SqlQuery", "SqlQueryBuilder"]
 
 @dataclass(frozen=True)
 class SqlQueryBuilder:
-    """A query and the form of the dataset in it. `build` returns an executable query.
+    """A query, and the options for scanning the dataset in it. `build` returns an executable query.
 
     Examples
     --------

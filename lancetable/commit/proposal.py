@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A serialized manifest, and the version of a table as which it may be published."""
+    """A serialized manifest, and the location where it may be published as a version of a table."""
 
     table: Table
     transaction: Transaction

@@ -80,7 +80,7 @@ def holds_null(array: pa.Array) -> bool:
 
 
 class RunPlan(Protocol):
-    """Function that runs read plans on one file that is memory-mapped or in memory."""
+    """Function that runs read plans on one file, which is memory-mapped or in memory."""
 
     def __call__(self, plan: ReadPlan[T]) -> T: ...
 

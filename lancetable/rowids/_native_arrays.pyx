@@ -37,7 +37,7 @@ cdef struct Piece:
 
 
 cdef inline const uint8_t* number(const uint8_t* at, const uint8_t* end, uint64_t* value) noexcept nogil:
-    """Parse a varint; return its end, or NULL if it is malformed."""
+    """Parse a varint; return the position after it, or NULL if it is malformed."""
     cdef int shift = 0
     cdef uint8_t octet
     value[0] = 0
@@ -56,7 +56,7 @@ cdef inline const uint8_t* number(const uint8_t* at, const uint8_t* end, uint64_
 
 
 cdef inline const uint8_t* body(const uint8_t* at, const uint8_t* end, const uint8_t** stop) noexcept nogil:
-    """Return the start of the field body whose length is at `at`, and set `stop` to its end; NULL if it exceeds `end`."""
+    """Return the start of the field body whose length is at `at`, and set `stop` to its end; NULL if past `end`."""
     cdef uint64_t length
     at = number(at, end, &length)
     if at == NULL or length > <uint64_t>(end - at):
@@ -66,7 +66,7 @@ cdef inline const uint8_t* body(const uint8_t* at, const uint8_t* end, const uin
 
 
 cdef const uint8_t* next_piece(const uint8_t* at, const uint8_t* end, Piece* piece) noexcept nogil:
-    """Parse the segment at `at`; return its end, or NULL if it is not exactly one array of 16- or 32-bit offsets."""
+    """Parse the segment at `at`; return the position after it, NULL unless it is an array of 16- or 32-bit offsets."""
     cdef const uint8_t* last
     cdef const uint8_t* inner
     cdef uint8_t tag
@@ -118,9 +118,9 @@ cdef bint look(const offset_t* values, int64_t count, uint64_t* greatest) noexce
 def short_arrays(bytes data, int64_t least):
     """Parse a serialized RowIdSequence that consists only of arrays of one width.
 
-    Returns (n,) offsets and, for each of the k arrays that have values, the base, the count, whether the values are
-    ascending, and whether the array is stored as a sorted array. Returns None for any other sequence, and for fewer
-    than `least` segments.
+    Returns (n,) offsets and four arrays with one entry for each non-empty array: the base, the number of values,
+    whether the values are ascending, and whether the array is stored as a sorted array. Returns None for any other
+    sequence, and for fewer than `least` segments.
     """
     cdef const uint8_t* start = <const uint8_t*>data
     cdef const uint8_t* end = start + len(data)

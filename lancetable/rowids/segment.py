@@ -1,13 +1,13 @@
 """U64Segment: a sequence of row ids in one of five forms.
 
-    Range            20..50                 no value missing
+    Range            20..50                 no missing values
     RangeWithHoles   20..50 without 21, 30  few values missing
     RangeWithBitmap  20..50, one bit each   many values missing, yet dense     (bit i of byte i // 8, lowest bit first)
     SortedArray      3 900 17000 ...        ascending and sparse
     Array            900 3 17000 ...        in any order
 
-A writer selects the form by size; a reader accepts any form. `from_proto` validates a segment, and no form allocates
-memory that its encoded size does not justify: a range is two numbers, whatever its length.
+A writer selects the form by size; a reader accepts any form. `from_proto` validates a segment. The memory of a parsed
+segment is proportional to its encoded size: a range of any length is two numbers.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class SortedArray(Array):
 
 
 class SortedArrays:
-    """Ascending values in many short arrays, as other writers store them; decoded when all values are requested."""
+    """Ascending values in many short arrays, as other writers store them; decoded on demand."""
 
     __slots__ = ("_bases", "_ends", "_firsts", "_offsets", "_values")
     oneof_case: ClassVar[str] = SortedArray.oneof_case
@@ -149,7 +149,7 @@ class SortedArrays:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The smallest and the greatest value."""
+        """The smallest and the largest value."""
         return int(self._firsts[0]), int(self._bases[-1]) + int(self._offsets[-1])
 
     def values(self) -> U64Array:
@@ -159,7 +159,7 @@ class SortedArrays:
         return self._values
 
     def positions(self, wanted: U64Array) -> npt.NDArray[np.int64]:
-        """Return the (m,) positions of values, -1 for a value that is not in the segment."""
+        """Return (m,) positions of the values in the segment, -1 for a value that it does not contain."""
         if self._values is not None or len(wanted) > _MAX_SINGLE_LOOKUPS:
             values = self.values()
             at = np.minimum(values.searchsorted(wanted), len(values) - 1)
@@ -187,8 +187,8 @@ Segment: TypeAlias = Range | RangeWithHoles | RangeWithBitmap | SortedArray | So
 
 SEGMENTS: Final = {kind.oneof_case: kind for kind in (Range, RangeWithHoles, RangeWithBitmap, SortedArray, Array)}
 EMPTY: Final = Range(0, 0)
-_MAX_SINGLE_LOOKUPS: Final = 32  # more values are looked up together, in the decoded array
-_MIN_SEGMENTS: Final = 32  # from which on consecutive arrays are merged
+_MAX_SINGLE_LOOKUPS: Final = 32  # larger lookups decode the array first
+_MIN_SEGMENTS: Final = 32  # consecutive arrays are merged from this number of segments on
 native: Final[Any] = load("lancetable.rowids._native_arrays")
 
 
@@ -241,7 +241,7 @@ def from_protos(messages: Sequence[rowids_pb2.U64Segment], path: str | None = No
 
 
 def many_arrays(data: bytes, path: str | None = None) -> Segment | None:
-    """Parse a serialized RowIdSequence that consists only of many arrays into one segment; return None for any other.
+    """Parse a serialized RowIdSequence that consists of many arrays into one segment; return None for any other one.
 
     Raises CorruptFileError if values that must be ascending are not.
     """

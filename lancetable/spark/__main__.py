@@ -1,7 +1,7 @@
-"""`python -m lancetable.spark run pipelines.py:flights`: one run of a pipeline, for cron and similar schedulers.
+"""Command `python -m lancetable.spark run pipelines.py:flights`, which runs a pipeline once, for schedulers like cron.
 
-Prints each step. If a step fails, prints the error and exits with 1; the next run continues there. The session is
-created with `--master` and `--conf`, or is that of `spark-submit`.
+The command prints each step. If a step fails, it prints the error and exits with code 1; the next run resumes at that
+step. The session is created with `--master` and `--conf`, or provided by `spark-submit`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lancetable.spark.pipeline import Pipeline
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command of the arguments, by default those of the process, and return the exit code."""
+    """Run the command line and return the exit code. The default arguments are those of the process."""
     parser = argparse.ArgumentParser(prog="python -m lancetable.spark", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
     run = commands.add_parser("run", help="run a pipeline once")

@@ -1,14 +1,14 @@
-"""Casts of a frame to the types of a table, in which no value changes.
+"""Casts of a frame to the types of a table that do not change any value.
 
-A value that does not fit is an error, as in an INSERT, whatever `spark.sql.ansi.enabled` makes of casts. So is a number
-or a time that the cast would round, since the row would then be stored with another value, or match another key.
+A value that does not fit raises an error, as in an INSERT, regardless of `spark.sql.ansi.enabled`. A number or a time
+that the cast would round raises an error too, because the row would be stored with another value or match another key.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
+from pyspark.sql import functions as F  # noqa: N812  # the conventional alias
 from pyspark.sql import types as st
 
 from lancetable.errors import SchemaMismatchError
@@ -19,7 +19,7 @@ _INFINITY = float("inf")
 
 
 def cast_source(source: DataFrame, schema: pa.Schema) -> DataFrame:
-    """Return the columns of `schema` in the types in which Spark reads the table; the source itself if it has them.
+    """Cast a source to the Spark types of a table with this schema. A source with these types is returned unchanged.
 
     Raises SchemaMismatchError for a nested field that the table does not have.
     """
@@ -35,7 +35,7 @@ def cast_source(source: DataFrame, schema: pa.Schema) -> DataFrame:
 
 
 def _cast(column: Column, given: st.DataType, wanted: st.DataType, path: str) -> Column:
-    """Return a column in another type; of nested types the fields are found by name."""
+    """Cast a column to another type. Fields of structs are matched by name."""
     if given.simpleString() == wanted.simpleString():
         return column
     if isinstance(given, st.StructType) and isinstance(wanted, st.StructType):
@@ -49,7 +49,7 @@ def _cast(column: Column, given: st.DataType, wanted: st.DataType, path: str) ->
         return F.transform_values(with_keys, lambda _, value: _cast(value, *values, f"{path}.value"))
     nested = (st.ArrayType, st.MapType, st.StructType)
     if isinstance(given, nested) or isinstance(wanted, nested):
-        return column.cast(wanted)  # Spark refuses it
+        return column.cast(wanted)  # Spark raises an error
     cast = column.try_cast(wanted)
     message = F.concat(F.lit(f"{path} cannot become {wanted.simpleString()}: "), column.cast("string"))
     return F.when(column.isNull() | _is_same(column, cast, given, wanted), cast).otherwise(F.raise_error(message))
@@ -74,7 +74,7 @@ def _cast_struct(column: Column, given: st.StructType, wanted: st.StructType, pa
 
 
 def _is_same(column: Column, cast: Column, given: st.DataType, wanted: st.DataType) -> Column:
-    """Return the condition that a value, which is not null, is the same after a cast."""
+    """Return a condition that is true for non-null values that the cast does not change."""
     if isinstance(given, st.NumericType) and isinstance(wanted, (st.IntegralType, st.DecimalType)):
         return cast.isNotNull() & (cast == column)
     if isinstance(given, (st.IntegralType, st.DecimalType)) and isinstance(wanted, (st.FloatType, st.DoubleType)):

@@ -1,4 +1,4 @@
-"""Names of columns in SQL."""
+"""Quoting of column names in SQL."""
 
 from __future__ import annotations
 

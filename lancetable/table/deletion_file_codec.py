@@ -1,11 +1,11 @@
-"""The two serialized forms of a deletion vector. Every length is checked before it is used.
+"""Serialized forms of a deletion vector: Arrow and roaring. Every length is checked before it is used.
 
 Arrow form: an Arrow IPC file with one record batch of one column `row_id: uint32 not null`.
 
     ARROW1, 2 zeros | schema message | batch: ffffffff, i32 length, flatbuffer, body | footer, i32 length, ARROW1
 
-Arrow checks the structure of the file. The message of the record batch is parsed here, because Arrow allocates the
-memory that a compressed buffer declares before it is known to be needed.
+Arrow checks the structure of the file. The message of the record batch is parsed here, because Arrow would allocate the
+size that a compressed buffer declares without comparing it with the number of values.
 
 Roaring form: the portable serialization of a 32-bit roaring bitmap (github.com/RoaringBitmap/RoaringFormatSpec).
 
@@ -60,12 +60,12 @@ def _failing(path: str, kind: str) -> Fail:
 
 def build_roaring(offsets: npt.NDArray[Any]) -> bytes:
     """Return the roaring form of 32-bit numbers in any order."""
-    # BitMap copies a buffer at once, but reads a NumPy array value by value.
+    # BitMap copies a buffer in one step, but reads a NumPy array value by value.
     return bytes(pyroaring.BitMap(array.array("I", offsets.astype(np.uint32, copy=False).tobytes())).serialize())
 
 
 def build_arrow(offsets: Offsets) -> bytes:
-    """Return the Arrow form of `offsets`, zstd-compressed unless there are only a few."""
+    """Return the Arrow form of `offsets`, compressed with zstd unless there are few."""
     compression = "zstd" if len(offsets) >= _COMPRESSED_OFFSETS else None
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, _ARROW_SCHEMA, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
@@ -155,7 +155,7 @@ def _decompressed(compression: _Table, values: memoryview, expected: int, offset
 
 
 class _Table:
-    """One table of a flatbuffer. `base` is the position of the flatbuffer in the file, `at` that of the table in it."""
+    """Table of a flatbuffer. `base` is the position of the flatbuffer in the file, `at` that of the table in it."""
 
     __slots__ = ("_num_slots", "_vtable", "at", "base", "fail", "position", "view")
 
@@ -182,7 +182,7 @@ class _Table:
         return self.at + offset if offset else 0
 
     def scalar(self, slot: int, form: str, default: int) -> int:
-        """Return the number in a field."""
+        """Return the number in a field, or `default` if the field is absent."""
         at = self.field(slot)
         return self.unpack(form, at) if at else default
 
@@ -197,7 +197,7 @@ class _Table:
         return _Table(self.view, self.base, self.fail, self._target(slot))
 
     def vector(self, slot: int, item_bytes: int) -> tuple[int, int]:
-        """Return the file position of the first item and the number of items; (position, 0) if absent."""
+        """Return the file position of the first item and the number of items, which is 0 if the field is absent."""
         if not self.field(slot):
             return self.position, 0
         at = self._target(slot)

@@ -12,7 +12,7 @@ from lancetable.expr.syntax.ast import Column, Expr
 from lancetable.expr.typing.nested import field_access
 
 VIRTUAL_COLUMNS = ("_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version")
-"""Columns that every table has although they are not stored, of type uint64."""
+"""Columns of type uint64 that exist in every table but are not stored."""
 
 _SHOWN_NAMES = 20
 

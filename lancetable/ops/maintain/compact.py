@@ -1,12 +1,12 @@
 """Compaction: rewrite the live rows of several fragments, in order, into fewer and larger fragments.
 
-    plan      which fragments belong together              pure, from the manifest
-    execute   one task: read live rows, write new files    anywhere, in any process; nothing is committed
-    commit    ReserveFragments, then one Rewrite           against the version that was planned on
+    plan      group fragments into tasks                   from the manifest; no data is read
+    execute   one task: read live rows, write new files    in any process; nothing is committed
+    commit    ReserveFragments, then one Rewrite           based on the planned version
 
-Rows keep their order and, if the table has them, their row ids and versions. A concurrent delete or update of a moved
-row makes the commit fail with `RetryableCommitConflictError`, so a deleted row never reappears. Concurrent appends do
-not conflict.
+Rows keep their order and, in a table with stable row ids, their row ids and row versions. A concurrent delete or update
+of a moved row makes the commit fail with `RetryableCommitConflictError`, so a deleted row never reappears. Concurrent
+appends do not conflict.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _BATCH_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
-    """Settings that select fragments to compact and shape the new ones.
+    """Settings that select the fragments to compact and determine the size of the new fragments.
 
     A fragment with fewer than `target_rows_per_fragment` physical rows is merged with its neighbours. A fragment whose
     share of deleted rows exceeds `materialize_deletions_threshold` is rewritten, even alone. The `max_source_*` limits
-    restrict one run: tasks are taken in order while their total of fragments, live rows or bytes stays within the
+    restrict one run: tasks are taken in order while their total of fragments, live rows and bytes does not exceed the
     limits.
     """
 
@@ -92,7 +92,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """Result of a task: new fragments, with id 0, that contain the live rows of the old ones."""
+    """Result of a task: new fragments, with id 0, that contain the live rows of the old fragments."""
 
     old_fragments: tuple[Fragment, ...]
     new_fragments: tuple[Fragment, ...]
@@ -173,7 +173,7 @@ def plan(version: TableVersion, settings: CompactionSettings) -> list[Task]:
 
 
 def _runs(version: TableVersion, settings: CompactionSettings) -> Iterator[list[_Candidate]]:
-    """Yield runs of adjacent candidates that the same indices cover."""
+    """Yield runs of adjacent candidates that are covered by the same indices."""
     for _, run in itertools.groupby(_candidates(version, settings), lambda candidate: candidate and candidate.indices):
         candidates = [candidate for candidate in run if candidate is not None]
         if candidates:
@@ -202,7 +202,7 @@ def _candidates(version: TableVersion, settings: CompactionSettings) -> Iterator
 
 
 def _parts(run: list[_Candidate], target: int) -> Iterator[list[_Candidate]]:
-    """Split a run where a part is full and the remainder fills another one."""
+    """Split a run into parts of at least `target` live rows; a smaller remainder is added to the last part."""
     left = sum(candidate.live_rows for candidate in run)
     part: list[_Candidate] = []
     rows = 0
@@ -245,8 +245,8 @@ def _within_limits(version: TableVersion, tasks: list[Task], settings: Compactio
 def execute(version: TableVersion, task: Task, settings: CompactionSettings, tracker: Tracker = SILENT) -> Rewritten:
     """Write the rows of a task to new files; `version` may be any version of the table.
 
-    Batches in flight bound the memory use. Files are durable on return. Raises InvalidOperationError if the task's
-    fragments differ from those of the version it was planned on.
+    Memory use is limited to the batches in flight. Files are durable on return. Raises InvalidOperationError if the
+    fragments of the task differ from the fragments of the planned version.
     """
     version = checkout(version, task.read_version)
     by_id = {fragment.id: fragment for fragment in version.manifest.fragments}
@@ -276,9 +276,9 @@ def execute(version: TableVersion, task: Task, settings: CompactionSettings, tra
 
 
 def _limits(settings: CompactionSettings, live_rows: int) -> WriteLimits:
-    """Return limits for as many files as reach the target size.
+    """Return limits that produce as many files as can reach the target number of rows, but at least one.
 
-    The row counts of the files differ by at most one, larger files first.
+    The row counts of the files differ by at most one, and larger files are written first.
     """
     num_files = max(1, live_rows // max(settings.target_rows_per_fragment, 1))
     limits = WriteLimits(
@@ -291,7 +291,7 @@ def _limits(settings: CompactionSettings, live_rows: int) -> WriteLimits:
 
 
 def _with_lineage(version: TableVersion, old: Sequence[Fragment], new: Sequence[Fragment]) -> list[Fragment]:
-    """Return the new fragments with the row ids and row versions of their rows."""
+    """Return the new fragments with the row ids and row versions of the old rows."""
     sizes = [fragment.physical_rows or 0 for fragment in new]
     row_ids, created, updated = [], [], []
     for fragment in old:
@@ -333,8 +333,8 @@ def _versions(version: TableVersion, fragment: Fragment, data: bytes | LineagePl
 def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
     """Commit the results of any tasks of one plan, in any order.
 
-    Raises RetryableCommitConflictError if moved rows have changed since the plan (the new files are kept for another
-    attempt or for cleanup), and InvalidOperationError for results of different plans or of the same fragments.
+    Raises RetryableCommitConflictError if moved rows were changed after planning, and InvalidOperationError for results
+    of different plans or several results for one fragment. The new files are not removed on a conflict.
     """
     results = sorted(
         (result for result in results if result.old_fragments), key=lambda result: result.old_fragments[0].id
@@ -354,7 +354,7 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
     count = sum(len(result.new_fragments) for result in results)
     newest = latest(version)
     if count:
-        # Based on the planned version: if the table was replaced since, this fails before reserving anything.
+        # Use the planned version as the base, so that this fails before reserving ids if the table was replaced since.
         newest = commit_transaction(newest, Transaction.create(read_version, tx.ReserveFragments(count)))
     next_id = (newest.manifest.max_fragment_id or 0) + 1 - count
     groups = []
@@ -366,16 +366,16 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
 
 
 def num_rows_of(version: TableVersion, tasks: Iterable[Task]) -> int:
-    """Return the number of rows that the tasks have to write."""
+    """Return the number of rows that the tasks write."""
     return sum(num_live_rows(version, fragment) for task in tasks for fragment in task.fragments)
 
 
 def compact(
     version: TableVersion, settings: CompactionSettings, tracker: Tracker = SILENT
 ) -> tuple[TableVersion, list[Rewritten]]:
-    """Plan, execute and commit; return the new version and the results. Without tasks no version is created.
+    """Plan, execute and commit; return the new version and the results. Without tasks, no version is created.
 
-    After a failure all new files are removed, unless the outcome of the commit is unknown.
+    After a failure, all new files are removed, unless the outcome of the commit is unknown.
     """
     tasks = plan(version, settings)
     tracker.begin(total_rows=num_rows_of(version, tasks))

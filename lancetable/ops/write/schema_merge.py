@@ -1,7 +1,7 @@
-"""Schema merge for appends: the table is extended to fit rows with another schema before they are written.
+"""Schema merge for appends: extension of the table schema to rows with another schema, before they are written.
 
     table   a: int32   b: string              append   a: int64   c: bool
-    then    a: int64   b: string   c: bool             (b is null in the new rows, c in the old ones)
+    then    a: int64   b: string   c: bool             (b is null in new rows, c in old rows)
 
 New columns are null in existing rows; columns that the data lacks are null in the new rows. Two types are merged only
 if one of them can represent every value of the other: integers and floats of different widths, strings and bytes with

@@ -27,10 +27,10 @@ KEY, DELETE = "_key_", "_delete"
 
 @dataclass(frozen=True)
 class MergeJob(RowsJob):
-    """A merge, planned for both strategies.
+    """Job that merges a source, planned for both strategies.
 
-    The `tasks` of the plan scan the keys for a join in Spark. Its `parts` are whole fragments, for tasks that have the
-    whole source.
+    In the plan, `tasks` scan the keys for a join in Spark, and `parts` are groups of whole fragments for tasks that get
+    the whole source.
     """
 
     clauses: Clauses
@@ -41,7 +41,7 @@ class MergeJob(RowsJob):
     repeated: ClassVar[Json] = {"counts": asdict(Counts()), "repeated": True}
 
     def is_repeat(self, version: TableVersion) -> bool:
-        """Return True if a version contains the change; a consecutive one must otherwise follow the last."""
+        """Return True if a version contains the change. Otherwise, a consecutive change must follow the last one."""
         if self.txn is None or not self.consecutive:
             return super().is_repeat(version)
         remedy = "consecutive=False for this change (of a pipeline: continue_from_checkpoint=True)"
@@ -55,7 +55,7 @@ class MergeJob(RowsJob):
         SchemaMismatchError, ColumnNotFoundError, InvalidSqlError
             If the source, a key or a condition does not fit the table.
         UnsupportedFeatureError
-            If the source has a column with a name that the merge needs.
+            If a column of the source has a name that the merge reserves.
         """
         on = tuple(field.name for field in key_fields(version.schema, self.clauses.on))
         incoming = incoming_schema(version, self.source)
@@ -71,7 +71,7 @@ class MergeJob(RowsJob):
             columns[DELETE] = "true" if self.clauses.delete_condition is None else self.clauses.delete_condition
         keys = plan_scan(version, ScanOptions(columns=columns)).output_schema.append(pa.field(ADDRESS, pa.int64()))
         split = partial(plan_splits, version, columns=on, task_bytes=DEFAULT_TASK_BYTES)
-        # Each part indexes the source and writes a file of its own, so there are no more of them than are of use.
+        # Each part builds an index of the source and writes its own file, so there is only about one part per core.
         parts = split(task_rows=rows_per_task(version, self.cores), whole_fragments=True)
         return {
             "on": list(on),
@@ -83,7 +83,7 @@ class MergeJob(RowsJob):
         }
 
     def inserts_keys(self, base: TableVersion, plan: Json) -> bool:
-        """Return True if rows are inserted by the primary key of the table."""
+        """Return True if rows are inserted and the keys of the merge are the primary key of the table."""
         primary = {field.name for field in base.schema.primary_key()}
         return self.clauses.insert and bool(primary) and primary == set(plan["on"])
 
@@ -98,7 +98,7 @@ def incoming_schema(version: TableVersion, names: Sequence[str]) -> pa.Schema:
     Raises
     ------
     SchemaMismatchError
-        If the table does not have a column of the source.
+        If the table lacks a column of the source.
     """
     table = version.schema.to_arrow()
     unknown = [name for name in names if name not in table.names]
