@@ -1,4 +1,4 @@
-"""Everything through a Connect session, which starts a server of its own: connect.py DIRECTORY."""
+"""All operations through a Connect session, which starts its own server: connect.py DIRECTORY."""
 
 import sys
 
@@ -30,7 +30,7 @@ assert t.history().count() >= 6 and t.fragments().count() == 1
 seen = lancetable.dataset(path).to_table()
 assert sorted(seen["id"].to_pylist()) == sorted(seen["n"].to_pylist()) == list(range(100, 1100))
 
-# Upserts out of a stream: what foreachBatch runs, runs in a process of the server.
+# Upserts from a stream: the function of foreachBatch runs in a process of the server.
 source = f"{base}/source.lance"
 follow = Pipeline(
     "follow",
