@@ -94,8 +94,7 @@ class Tables:
             self.write(table, uri, mode="overwrite" if number else "create")
 
     def make_ids(self, uri: str) -> None:
-        """Write five times as many rows as usual, with one column; some are deleted, some updated and so out of order.
-        """
+        """Write five times as many rows as usual, with one column; some are deleted, some updated and so out of order."""
         ids = np.arange(self.rows * 5)
         self.write(pa.table({"id": ids}), uri, max_rows_per_file=self.rows // 2, enable_stable_row_ids=True)
 

@@ -1,6 +1,6 @@
 """Writer of `test_races.py`: a process that imports one of the libraries only.
 
-    race_writer.py LIBRARY ACTION URI NUMBER COUNT   ->   one line of JSON for each commit: its ids or its name
+race_writer.py LIBRARY ACTION URI NUMBER COUNT   ->   one line of JSON for each commit: its ids or its name
 """
 
 from __future__ import annotations

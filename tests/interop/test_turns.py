@@ -301,8 +301,7 @@ def field_of(field: Any) -> Any:
 
 
 class LegacyStory(Story):
-    """Table of version 0.1 with values that it can store: nulls in strings only, no empty strings, no missing columns.
-    """
+    """Table of version 0.1 with values that it can store: nulls in strings only, no empty strings, no missing columns."""
 
     storage = "0.1"
     parts = False
