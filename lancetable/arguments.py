@@ -27,11 +27,11 @@ DEFAULT_BLOB_BUFFER_SIZE = 512 * 1024
 DEFAULT_MAX_BYTES_PER_FILE = 90 * 1024 * 1024 * 1024
 _MODES: dict[str, WriteMode] = {"create": "create", "append": "append", "overwrite": "overwrite"}
 _U64 = 2**64
-_CHANGES: dict[str, type] = {"name": str, "nullable": bool, "data_type": pa.DataType}  # of a column
+_CHANGES: dict[str, type] = {"name": str, "nullable": bool, "data_type": pa.DataType}  # keys of an alteration
 
 
 def uri_text(uri: Any) -> str:
-    """Return a URI or path as a string; also accepts a path in an fsspec file system. Raises TypeError."""
+    """Return a URI, a path, or a pair of an fsspec file system and a path, as a string. Raises TypeError."""
     if isinstance(uri, tuple):
         return FileSystemUri.of(uri)
     path = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
@@ -48,7 +48,7 @@ def check_integer(name: str, value: Any) -> int:
 
 
 def check_count(name: str, value: Any) -> int:
-    """Return a count as an int. Raises TypeError unless it is an integer, OutOfRangeError below zero and from 2^63."""
+    """Return a count as an int. Raises TypeError for other types, OutOfRangeError unless it is from 0 to 2^63 - 1."""
     number = check_integer(name, value)
     if number < 0:
         raise OutOfRangeError(f"{name} must be non-negative, got {number}")
@@ -86,7 +86,7 @@ def check_names(name: str, value: Any) -> tuple[str, ...]:
 def check_timeout(name: str, value: Any) -> float:
     """Return a time limit in seconds, infinite for None.
 
-    Raises TypeError unless it is a timedelta, InvalidInputError below zero, InvalidOperationError for zero.
+    Raises TypeError unless it is a timedelta, InvalidInputError if it is negative, InvalidOperationError if it is zero.
     """
     if value is None:
         return math.inf
@@ -127,7 +127,7 @@ def parse_reference(version: Any, *, branches: bool = False) -> Reference:
 
 
 def version_number(version: Any) -> int:
-    """Return a version number. Raises TypeError, and OutOfRangeError if it does not fit 64 bits."""
+    """Return a version number as an int. Raises TypeError for other types, OutOfRangeError beyond 64 bits."""
     number = check_integer("version", version)
     if not 0 <= number < _U64:
         raise OutOfRangeError(f"a version number must be from 1 to 2^64 - 1, got {number}")
@@ -159,7 +159,8 @@ def parse_asof(asof: Any) -> datetime:
 def version_to_write(data_storage_version: str | None, use_legacy_format: bool | None) -> FileVersion | None:
     """Return the format of new files, or None to keep that of the table.
 
-    Raises InvalidInputError, UnsupportedFeatureError, TypeError.
+    Raises TypeError unless the version is a string, InvalidInputError if it is unknown, UnsupportedFeatureError if it
+    is not released.
     """
     if use_legacy_format is not None:
         warnings.warn("use_legacy_format is deprecated: use data_storage_version", DeprecationWarning, stacklevel=3)

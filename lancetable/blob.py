@@ -1,6 +1,6 @@
 """Blobs: values of any size that are opened like files, and the Arrow type for writing them.
 
-    blob_field("video")                      the field of a blob column, for tables of format 2.2 on
+    blob_field("video")                      the field of a blob column; needs format 2.2 or newer
     blob_array([b"...", None, Blob(b"")])    its values
     ds.take_blobs("video", indices=[3])      [BlobFile]: read, seek, read_range; bytes are fetched on demand
     ds.read_blobs("video", indices=[3])      [(row address, bytes)]
@@ -122,7 +122,7 @@ class BlobFile(io.BufferedIOBase):
         return target
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return up to `size` bytes from the position, the rest if negative or None; b"" at the end."""
+        """Return up to `size` bytes from the position, or all of the rest if `size` is negative or None."""
         self._check_open("read")
         left = max(self.inner.size - self._position, 0)
         length = left if size is None else operator.index(size)
@@ -132,7 +132,7 @@ class BlobFile(io.BufferedIOBase):
         return data
 
     def read1(self, size: int = -1, /) -> bytes:
-        """Return bytes like `read`, but at most one buffer without a size."""
+        """Return up to `size` bytes from the position. A negative size means `io.DEFAULT_BUFFER_SIZE`."""
         return self.read(io.DEFAULT_BUFFER_SIZE if size < 0 else size)
 
     def readall(self) -> bytes:
@@ -213,10 +213,10 @@ def checked_buffer_size(buffer_size: int) -> int:
 
 
 class BlobColumn:
-    """Iterable over a column of binary values as files in memory; a null becomes an empty file.
+    """Iterable view of a binary column as files in memory. A null becomes an empty file.
 
-    For columns of bytes, such as the result of a scan with `blob_handling="all_binary"`. Raises InvalidInputError for
-    columns of other types.
+    The column must be binary or large_binary, as in a scan with `blob_handling="all_binary"`. Raises InvalidInputError
+    for other types.
     """
 
     def __init__(self, blob_column: pa.Array | pa.ChunkedArray) -> None:
@@ -306,7 +306,7 @@ class BlobType(Extension):
         super().__init__(storage_type)
 
 
-with suppress(pa.ArrowKeyError):  # another library has registered a type with this name, which works as well
+with suppress(pa.ArrowKeyError):  # if another library has registered the name, its type is used
     pa.register_extension_type(BlobType())
 
 

@@ -27,35 +27,36 @@ def fsck(
     Parameters
     ----------
     uri
-        The table, or one branch of it by the address of its directory.
+        Address of the table, or of the directory of one of its branches.
     repair
-        Repair what can be repaired without losing a readable version, then check again. Damaged manifests are moved to
-        `_quarantine` below the table if a readable version remains. A newest version with damaged files is followed by
-        one that restores the newest intact version. Old unreferenced files are removed, and a hint that names a missing
-        version is rewritten.
+        Repair the problems that can be repaired without losing a readable version, then check again. Damaged manifests
+        are moved to `_quarantine` below the table if a readable version remains. If the newest version has damaged
+        files, a new version restores the newest intact one. Old unreferenced files are removed, and a version hint for
+        a missing version is rewritten.
     deep
         Read every page of every data file, in batches of bounded size, and compare the values with zone maps and the
-        schema. Otherwise manifests, footers, deletion files and row ids are read.
+        schema. By default, only manifests, footers, deletion files and row ids are read.
     storage_options
         Options of the object store.
     progress
         A callback that receives `Progress` records of data files, rows and bytes, or True for a progress bar. The rows
         of a file count once for each of its columns.
     untrusted
-        Check a table from a source that you do not trust, see `dataset`. What is refused is a problem of the kind
-        `refused`, which a repair does not change.
+        Check a table from a source that you do not trust; see `dataset`. A path outside of the table or a size above a
+        limit is a problem of the kind `refused`, which a repair does not change.
 
     Returns
     -------
     Report
-        `problems` that remain (`is_clean` if there are none), `repaired` and `found` after a repair, and `not_checked`:
-        what the check cannot find or did not read, such as files of newer versions and changed bytes that decode to
-        other valid values, since the format has no checksums.
+        `problems` lists the remaining problems; `is_clean` is True if there are none. After a repair, `found` lists the
+        problems before it, and `repaired` the successful steps. `not_checked` lists parts that were not read, such as
+        files of newer versions, and damage that the check cannot detect, such as changed bytes that decode to other
+        valid values, because the format has no checksums.
 
     Raises
     ------
     DatasetNotFoundError
-        If the address has no table.
+        If there is no table at `uri`.
     StoreError
         If the versions cannot be listed.
 

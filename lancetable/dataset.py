@@ -196,10 +196,10 @@ def dataset(
     namespace_client, table_id, base_store_params
         Not supported; raise UnsupportedFeatureError if given.
     untrusted
-        Open a table from a source that you do not trust. Paths that lead out of `uri` raise UntrustedPathError: base
-        paths, as in shallow clones and in a branch that is opened without its table, and symbolic links of a local
-        disk. Strict limits apply, see docs/reliability.md. The setting is the storage option `untrusted`, and applies
-        to all versions and branches, to fragments and to pickled copies.
+        Open a table from a source that you do not trust. Paths outside of `uri` raise UntrustedPathError: base paths,
+        as in shallow clones and in a branch that is opened by its own address, and symbolic links on a local disk.
+        Strict limits apply; see docs/reliability.md. The setting is stored as the storage option `untrusted`, so it
+        applies to all versions, branches, fragments and pickled copies.
 
     Returns
     -------
@@ -209,11 +209,11 @@ def dataset(
     Raises
     ------
     DatasetNotFoundError, VersionNotFoundError, RefNotFoundError
-        If the table, version or tag does not exist. All are ValueError and FileNotFoundError.
+        If the table, version or tag does not exist. All are subclasses of ValueError and FileNotFoundError.
     CorruptFileError, UnsupportedFeatureError, StoreError
         If the manifest cannot be read, needs a newer reader, or the storage failed.
     UntrustedPathError, LimitError
-        If the table is refused because it is untrusted.
+        If the table is untrusted, and a path or a size is not allowed.
     InvalidInputError
         If `uri` is missing or `asof` is not a valid time.
 
@@ -248,9 +248,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     Created by `dataset()` or `write_dataset()`. It is a `pyarrow.dataset.Dataset`, so DuckDB, polars and other engines
     scan it with projection and filter pushdown, and it supports the Arrow C stream interface.
 
-    A dataset stays at its version when others commit; `checkout_latest` moves it to the newest version. Its own changes
-    (`insert`, `delete`, `restore`) move it to the version they create. It is pickled with its manifest, so that a
-    worker process sees the same version without reading it again.
+    A dataset stays at its version when other writers commit; `checkout_latest` moves it to the newest version. Its own
+    changes (`insert`, `delete`, `restore`) move it to the version they create. It is pickled with its manifest, so that
+    a worker process sees the same version without reading it again.
 
     Examples
     --------
@@ -396,20 +396,20 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def data_storage_version(self) -> str:
         """The format version of the table, such as "2.2", as its manifest records it.
 
-        Release 0.16 of Lance recorded "0.1" for tables with newer files. New files of such a table have the format of
-        its files, which the next commit records.
+        Release 0.16 of Lance recorded "0.1" for tables with newer files. New files of such a table use the format of
+        its existing files, and the next commit records that format.
         """
         manifest = self._table.manifest
         return manifest.data_format or manifest.file_version.number
 
     @property
     def has_stable_row_ids(self) -> bool:
-        """Whether rows keep their `_rowid` when they are rewritten."""
+        """True if rows keep their `_rowid` when they are rewritten."""
         return self._table.manifest.has_stable_row_ids
 
     @property
     def has_index(self) -> bool:
-        """Whether the table has a secondary index, created by another library."""
+        """True if the table has a secondary index, which another library has created."""
         return len(self.describe_indices()) > 0
 
     def describe_indices(self) -> list[IndexDescription]:
@@ -587,7 +587,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         filter
             Predicate, as SQL or as an expression. It is checked when the scan is planned.
         limit, offset
-            Number of rows to yield and to skip, after filter and order.
+            Maximum number of rows to yield, and number of rows to skip first. Both apply after filter and order.
         batch_size
             Maximum number of rows per batch. With a filter, batches of wide rows end at about 4 MiB; see
             `strict_batch_size`.
@@ -602,8 +602,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         io_buffer_size
             Accepted for compatibility, without effect.
         late_materialization
-            Read columns that the filter does not need only for matching rows: all, none, or the given ones. All by
-            default.
+            Columns to read only for rows that match the filter: True for all columns that the filter does not use
+            (default), False for none, or a list of columns.
         blob_handling
             "blobs_descriptions" (default), "all_descriptions" or "all_binary".
         include_deleted_rows
@@ -965,7 +965,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         io_buffer_size: int | None = None,
         preserve_order: bool | None = None,
     ) -> list[tuple[int, int, bytes | None]]:
-        """Read parts of blobs: for each request (row, offset, length) its number, the row address and the bytes.
+        """Read byte ranges of blobs, each given as (row, offset, length).
 
         Parameters
         ----------
@@ -1021,8 +1021,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         number = check_count("num_rows", num_rows)
         return ops.take.sample(self._table, number, columns, randomize_order=randomize_order)
 
-    # --------------------------------------------------------------------------- other methods of
-    # pyarrow.dataset.Dataset
+    # ------------------------------------------------------------------ other methods of pyarrow.dataset.Dataset
 
     def filter(self, expression: pc.Expression) -> LanceDataset:
         """Return a view of this version whose scans yield only matching rows.
@@ -1330,8 +1329,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> None:
         """Add the columns of another table by key, and move this dataset to the new version.
 
-        Every row gets the values of the matching row of `data_obj`: nulls without a match, the last one of several
-        matches.
+        Each row gets the values of the row of `data_obj` with the same key, or nulls if there is none. If several rows
+        of `data_obj` have the same key, the last one is used.
 
         Parameters
         ----------
@@ -1416,9 +1415,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> CleanupStats:
         """Remove old versions, and the files that no other version references.
 
-        Kept are the versions from this dataset's version on, tagged versions, and versions that branches start from.
-        Shallow clones are not known to the table: tag the versions they use. `explain_cleanup_old_versions` is the dry
-        run.
+        This dataset's version and newer ones, tagged versions, and versions that branches start from are always kept.
+        The table has no record of its shallow clones, so tag the versions that they use. `explain_cleanup_old_versions`
+        is a dry run.
 
         Parameters
         ----------
@@ -1490,9 +1489,9 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         include_files: bool = False,
         max_files: int = 1000,
     ) -> CleanupExplanation:
-        """Return what `cleanup_old_versions` with these arguments would remove, without changing anything.
+        """Return the versions and files that `cleanup_old_versions` would remove with these arguments.
 
-        With `include_files`, at most `max_files` files are listed.
+        Nothing is changed. With `include_files`, at most `max_files` files are listed.
 
         Raises
         ------
@@ -1531,7 +1530,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> DatasetDelta:
         """Return the changes from `begin_version` (exclusive) to `end_version` (inclusive), by row lineage.
 
-        `compared_against` is short for the changes from that version to this one.
+        `compared_against` replaces both: it is the first version, and the last version is that of this dataset.
 
         Raises
         ------
@@ -1750,7 +1749,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         InvalidInputError
             If there are too few or too many rows.
         TypeError
-            If `transforms` has another type, or a function fails.
+            If `transforms` has another type, or is a plain function that fails on the first row.
         CommitConflictError
             If the table changed during the call; try again.
 
@@ -1850,7 +1849,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return self.schema_metadata
 
     def update_field_metadata(self, field_updates: dict[str, dict[str, str | None]], *, replace: bool = False) -> None:
-        """Change the metadata of fields, given by their paths ("a.b"). Raises ColumnNotFoundError."""
+        """Change the metadata of fields, given by path ("a.b"). Raises ColumnNotFoundError for an unknown path."""
         changes = {path: checked_changes(values) for path, values in checked_mapping(field_updates).items()}
         self._table = ops.settings.update_field_metadata(self._table, changes, replace=replace)
 
@@ -2136,7 +2135,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def all_files(self) -> pa.RecordBatchReader:
         """Return a reader over every object below the table's root, whether or not a version references it.
 
-        The columns are base_uri (dictionary of string), path (string, relative to it), size_bytes (int64) and
+        The columns are base_uri (dictionary of string), path (string, relative to base_uri), size_bytes (int64) and
         last_modified (timestamp[us, UTC]).
         """
         return ops.list_files.all_files(self._table)
@@ -2223,9 +2222,10 @@ def write_dataset(
     schema
         Schema to cast the data to.
     mode
-        "create" fails if the table exists; it replaces a table only in `memory://`. "append" adds rows; columns may be
-        in any order and nullable ones may be missing; a missing table is created with a warning. "overwrite" creates a
-        version with only these rows and this schema; older versions stay readable.
+        "create" raises AlreadyExistsError if the table exists, except in `memory://`, where it replaces the table.
+        "append" adds rows; columns may be in any order, and nullable columns may be missing. If the table does not
+        exist, it is created with a warning. "overwrite" creates a version with only these rows and this schema; older
+        versions stay readable.
     max_rows_per_file, max_bytes_per_file
         Size limits of a data file.
     max_rows_per_group

@@ -20,7 +20,7 @@
     ├── CleanupError                   tagged versions prevent the cleanup
     ├── UntrustedPathError             a path of a table opened with untrusted=True leads out of its root
     ├── CorruptFileError               the bytes violate the format
-    │   └── LimitError                 content above a limit of reading
+    │   └── LimitError                 content above a read limit
     ├── MissingPackageError            an optional package is not installed
     ├── UnsupportedFeatureError        a newer flag, version or encoding, or a feature that is not implemented
     └── StoreError                     the storage failed; the cause is chained
@@ -187,7 +187,7 @@ class CorruptFileError(LanceError, OSError, ValueError):
 
 
 class LimitError(CorruptFileError):
-    """Content that exceeds the limit of reading named `limit`, such as "page_bytes"; see docs/reliability.md."""
+    """Content above the read limit that `limit` names, such as "page_bytes"; see docs/reliability.md."""
 
     limit: str | None = None
 

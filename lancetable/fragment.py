@@ -150,7 +150,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         progress: ProgressLike = None,
     ) -> LanceScanner:
         """Return a scanner of this fragment. Arguments and errors are those of `LanceDataset.scanner`."""
-        # False is the default here, and does not replace a default of the dataset.
+        # The default False must not override a default scan option of the dataset.
         with_row_id, with_row_address = with_row_id or None, with_row_address or None  # type: ignore[assignment]
         builder = ScannerBuilder(self._dataset).with_fragments([self])
         return builder.apply_defaults(scan_arguments(locals())).to_scanner(self._version)
@@ -253,7 +253,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
     def delete(self, predicate: str) -> FragmentMetadata | None:
         """Write a deletion file for the matching rows without committing it.
 
-        Returns the new metadata for `LanceOperation.Delete`, or None if no row is left, so that the fragment has to be
+        Returns the new metadata for `LanceOperation.Delete`, or None if no row is left and the fragment must be
         removed.
 
         Raises
@@ -266,7 +266,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         return None if remaining is None else FragmentMetadata.from_format(remaining)
 
     def delete_rows(self, offsets: Iterable[int]) -> FragmentMetadata | None:
-        """Write a deletion file like `delete`, for rows given by physical offset, counting deleted rows.
+        """Write a deletion file like `delete`, for rows given by physical offset, which counts deleted rows too.
 
         Raises
         ------
@@ -457,8 +457,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         written[0].id = number
         return written[0]
 
-    # --------------------------------------------------------------------------- other methods of
-    # pyarrow.dataset.Fragment
+    # ----------------------------------------------------------------- other methods of pyarrow.dataset.Fragment
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the live rows as an Arrow C stream."""
@@ -466,7 +465,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
 
 
 class FragmentSession:
-    """Takes of rows of one fragment with fixed columns."""
+    """Session for repeated takes from one fragment with fixed columns."""
 
     def __init__(self, session: LanceFragment, columns: Columns | None = None, with_row_address: bool = False) -> None:
         self._fragment = session

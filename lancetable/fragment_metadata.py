@@ -33,7 +33,7 @@ U64 = 2**64
 
 
 class _Path(str):
-    """A path that can also be called, for code from the time when `path` was a method."""
+    """String that can also be called, because `path` was a method in older releases of pylance."""
 
     __slots__ = ()
 
@@ -221,7 +221,7 @@ class InlineBytes:
 
     @classmethod
     def from_json(cls, json: str) -> Self:  # the argument name is pylance's
-        """Parse the output of `json`. Raises InvalidInputError, TypeError."""
+        """Parse the output of `json`. Raises InvalidInputError for invalid JSON, TypeError unless it is a string."""
         return cls.parse(parse_object(json))
 
     @classmethod
@@ -249,7 +249,7 @@ class RowIdMeta(InlineBytes):
 
     @staticmethod
     def from_dict(dict: Mapping[str, Any]) -> RowIdMeta:  # the argument name is pylance's
-        """Parse the output of `asdict`. Raises InvalidInputError."""
+        """Parse the output of `asdict`. Raises InvalidInputError for another form."""
         return RowIdMeta.parse(dict)
 
 
@@ -440,7 +440,7 @@ def _deletion_file(value: Any) -> DeletionFile:
     return DeletionFile(**{name: value[name] for name in names if name in value})
 
 
-# The optional parts of a fragment in the order of its JSON form, each with the parser of its own form.
+# Parsers of the optional parts of a fragment, in the order of its JSON form.
 _PARSERS_OF_PARTS: dict[str, Callable[[Any], Any]] = {
     "deletion_file": _deletion_file,
     "row_id_meta": RowIdMeta.parse,
@@ -471,7 +471,7 @@ def parse_object(text: str) -> dict[str, Any]:
 
 
 def checked(parse: Any, value: Any) -> Any:
-    """Call a parser of `format` on a value that is an argument of the caller, not the content of a file.
+    """Parse an argument of the caller with a parser of `lancetable.format`, which is meant for the content of files.
 
     Raises
     ------

@@ -128,7 +128,7 @@ class IndexDescription:
     """One index with its segments, as recorded in the manifest.
 
     `num_rows_indexed` counts the live rows of the covered fragments. `details` are the settings of a vector or inverted
-    index; they are empty for other types, and for vector indexes of releases that stored them elsewhere.
+    index; they are empty for other types, and for vector indexes whose release did not store them in the manifest.
     """
 
     name: str

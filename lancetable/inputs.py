@@ -143,7 +143,7 @@ def _check_not_truncated(field: pa.Field, values: Sequence[Any]) -> None:
 
 
 def _is_truncating(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether a conversion truncates values: fractions to integers, or short units to longer ones."""
+    """Return whether a conversion truncates values: a float to an integer, or a time unit to a coarser one."""
     if pa.types.is_struct(found) and pa.types.is_struct(wanted):
         types = {field.name: field.type for field in wanted}
         return any(field.name in types and _is_truncating(field.type, types[field.name]) for field in found)
@@ -176,7 +176,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def _from_table(table: pa.Table, schema: pa.Schema | None) -> Input:
-    """Return the input of a table in memory, cast at once if it differs from `schema`."""
+    """Return the input of a table in memory, cast immediately if it differs from `schema`."""
     if schema is not None and not table.schema.equals(schema, check_metadata=True):
         table = _cast_table(table, schema)
     return Input(table.schema, iter(table.to_batches()), table.num_rows)
@@ -195,7 +195,7 @@ def foreign_frame(data: Any) -> Callable[[Any, pa.Schema | None], pa.Table] | No
     if package == "pandas" and kind == "DataFrame":
         return _table_of_pandas
     if package == "polars" and kind in ("DataFrame", "LazyFrame"):
-        # polars exports string views in its C stream, which Lance files do not support; its own conversion does not.
+        # The C stream of polars contains string views, which Lance files do not support; `to_arrow` returns none.
         return lambda frame, schema: frame.lazy().collect().to_arrow()
     return None
 

@@ -15,8 +15,9 @@ T = TypeVar("T")
 class lazy_property(Generic[T]):  # noqa: N801  # used as a decorator, like property
     """Property whose value is computed on first access and kept in the `__dict__` of the instance.
 
-    It has no lock, so a child forked during a computation does not wait forever, as with functools.cached_property
-    before Python 3.12. Threads may compute the value more than once, but all of them get the same one.
+    It has no lock, because a child that is forked while another thread holds a lock would wait forever, as with
+    functools.cached_property before Python 3.12. Threads may compute the value more than once, but all of them get the
+    same one.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:

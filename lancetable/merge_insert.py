@@ -45,7 +45,7 @@ __all__ = ["MergeInsertBuilder"]
 class MergeInsertBuilder:
     """A merge insert: source rows update, delete or extend the table rows with the same key.
 
-    Created by `LanceDataset.merge_insert`. Each `when_...` method selects the action for one kind of rows; rows without
+    Created by `LanceDataset.merge_insert`. Each `when_...` method selects the action for one kind of row; rows without
     an action stay unchanged. `execute` runs the merge. A key that contains a null never matches.
 
     Examples
@@ -105,9 +105,10 @@ class MergeInsertBuilder:
         return self._with(delete_unmatched=True, delete_condition=expr)
 
     def when_source_repeated(self, keep: Literal["fail", "first", "last"]) -> MergeInsertBuilder:
-        """Select one of several source rows with the same key, for updates and inserts. Not in pylance.
+        """Select the source row to use if several have the same key. Not in pylance.
 
-        The default "fail" inserts all of them, and raises an error if they match the same table row.
+        "first" and "last" apply to updates and inserts. "fail", the default, inserts all of these rows, and raises an
+        error if they match a table row.
 
         Raises
         ------
@@ -123,9 +124,9 @@ class MergeInsertBuilder:
         """Select how updated rows are written: as whole rows, or only the columns of the source.
 
         "rewrite_rows" writes whole rows to new fragments. "rewrite_columns" writes only the columns of the source, for
-        all rows of the fragments with a match; it is cheaper if a few narrow columns of wide rows change. It only
-        supports updates, from a source that fits in memory, lacks at least one column of the table, and has a column
-        besides the key and no blobs. "auto" writes rows.
+        all rows of the fragments with a match; it is cheaper if a few narrow columns of wide rows change. It supports
+        only updates. The source must fit in memory, lack at least one column of the table, have a column besides the
+        key, and have no blobs. "auto" is the same as "rewrite_rows".
 
         Raises
         ------

@@ -2,7 +2,7 @@
 
 Each class mirrors a frozen class of `lancetable.format.transaction`. `Mirror` converts in both directions: it matches
 fields by name, `renamed` lists the fields with another name in the frozen class, and `FIELD_TO_FORMAT` the fields whose
-values are checked or built on the way. A test checks that every operation has a public class.
+values are checked or built during the conversion. A test checks that every operation has a public class.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Mirror:
-    """Base of dataclasses that mirror a frozen class; None and an empty collection mean the same."""
+    """Base of dataclasses that mirror a frozen class. None and an empty collection are equivalent."""
 
     frozen_class: ClassVar[type | None] = None
     renamed: ClassVar[Mapping[str, str]] = {}
@@ -315,7 +315,8 @@ class Transaction:
     def to_format(self, properties: Mapping[str, str] | None = None) -> tx.Transaction:
         """Return the frozen form; `properties` replace those of this transaction.
 
-        Raises TypeError, InvalidInputError, UnsupportedFeatureError.
+        Raises TypeError or InvalidInputError for invalid values, UnsupportedFeatureError if the operation is not
+        supported.
         """
         check_type("operation", self.operation, LanceOperation.BaseOperation)
         own = self.transaction_properties or {}

@@ -180,7 +180,7 @@ class RewriteResult(JsonValue):
 
 
 class CompactionPlan(JsonValue):
-    """The tasks that compact one version of a table. Each can run anywhere, and any of the results can be committed."""
+    """The tasks that compact one version of a table. Tasks can run anywhere, and any subset can be committed."""
 
     def __init__(self, tasks: Iterable[Task], read_version: int, options: Mapping[str, Any]) -> None:
         self._tasks, self._read_version, self._options = list(tasks), read_version, dict(options)

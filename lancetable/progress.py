@@ -1,6 +1,6 @@
 """Progress reports of long operations: a callback function, or a progress bar.
 
-    ds.optimize.compact_files(progress=True)                          a bar, by tqdm
+    ds.optimize.compact_files(progress=True)                          a tqdm progress bar
     ds.optimize.compact_files(progress=lambda now: log(now.num_rows)) a function of a `Progress`
 
 The callback is called when the operation begins, about ten times a second while batches and files are processed, and
@@ -8,10 +8,10 @@ once at the end. A compaction calls it from its worker threads, one call at a ti
 caller's thread, or from the thread that requests the next batch of a scan.
 
 An exception of the callback ends the operation and propagates to the caller. The table is unchanged and written files
-are removed (a cleanup leaves the remaining files to the next cleanup). Only an exception from the last report, with
-`done`, is too late: the change is committed, or, for operations without a commit (`write_fragments`, tasks of a
-compaction), the files are complete and left to a cleanup. `FragmentWriteProgress` is pylance's interface for the files
-of a write.
+are removed (a cleanup leaves the remaining files to the next cleanup). An exception from the last report, with `done`,
+cannot undo the operation: the change is already committed, or, for operations without a commit (`write_fragments`,
+tasks of a compaction), the files are complete and are left to a cleanup. `FragmentWriteProgress` is pylance's interface
+for the files of a write.
 """
 
 from __future__ import annotations

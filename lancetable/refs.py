@@ -70,7 +70,7 @@ class Tags:
         ops.tags.update_tag(self._dataset.table_version, tag, reference)
 
     def delete(self, tag: str) -> None:
-        """Remove a tag; its version is kept. Raises RefNotFoundError."""
+        """Remove a tag, but not its version. Raises RefNotFoundError if the tag does not exist."""
         ops.tags.delete_tag(self._dataset.table_version, tag)
 
     def get_version(self, tag: str) -> int:
@@ -87,7 +87,7 @@ class Tags:
         return contents.version
 
     def replace_metadata(self, tag: str, metadata: dict[str, str]) -> None:
-        """Replace the metadata of a tag. Raises RefNotFoundError."""
+        """Replace the metadata of a tag. Raises RefNotFoundError if it does not exist."""
         ops.tags.replace_tag_metadata(self._dataset.table_version, tag, metadata)
 
     def __repr__(self) -> str:
@@ -125,7 +125,7 @@ class Branches:
         return ordered(self.list(), lambda branch: branch["parent_version"], order)
 
     def replace_metadata(self, branch: str, metadata: dict[str, str]) -> None:
-        """Replace the metadata of a branch. Raises RefNotFoundError."""
+        """Replace the metadata of a branch. Raises RefNotFoundError if it does not exist."""
         ops.branches.replace_branch_metadata(self._dataset.table_version, branch, metadata)
 
     def delete(self, branch: str) -> None:

@@ -162,7 +162,7 @@ class FullScanSampler(FragmentSampler):
 
 
 class _Sharded:
-    """One of `world_size` processes that share a table; `seed` and the epoch determine the order if it is random."""
+    """Base of samplers for `world_size` processes that share a table; `seed` and epoch determine a random order."""
 
     def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
         self._rank, self._world_size = checked_rank(rank, world_size)

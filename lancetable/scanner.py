@@ -82,7 +82,7 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         return self._table(self._plan)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Stream the rows with bounded memory. Raises the errors of `to_table`; those of planning at the call."""
+        """Stream the rows with bounded memory. Raises the errors of `to_table`, planning errors at the call."""
         return self._batches(self._plan)
 
     def to_reader(self) -> pa.RecordBatchReader:
@@ -93,7 +93,7 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
     def _table(self, plan: ScanPlan) -> pa.Table:
         if self._progress is None:
             return scan_table(self._version, plan)
-        # The scan runs window by window anyway, so request large batches to avoid small chunks.
+        # Progress needs a streamed scan. Large batches avoid many small chunks in the table.
         parts = replace(plan, batch_rows=max(plan.batch_rows, TABLE_BATCH_ROWS), strict_batch_size=False)
         return pa.Table.from_batches(self._batches(parts), plan.output_schema)
 
@@ -277,11 +277,11 @@ class ScannerBuilder:
         return self._set("filter", filter)
 
     def limit(self, n: int | None = None) -> ScannerBuilder:
-        """Limit the result to `n` rows, after filter and order. Raises OutOfRangeError below zero, TypeError."""
+        """Limit the result to `n` rows, after filter and order. Raises TypeError, OutOfRangeError for other values."""
         return self._set("limit", None if n is None else check_count("Limit", n))
 
     def offset(self, n: int | None = None) -> ScannerBuilder:
-        """Skip the first `n` rows, after filter and order. Raises OutOfRangeError below zero, TypeError."""
+        """Skip the first `n` rows, after filter and order. Raises TypeError or OutOfRangeError for another value."""
         return self._set("offset", None if n is None else check_count("Offset", n))
 
     def order_by(self, orderings: list[ColumnOrdering | str] | None) -> ScannerBuilder:
@@ -297,15 +297,15 @@ class ScannerBuilder:
         return self._count("batch_size_bytes", batch_size_bytes)
 
     def batch_readahead(self, nbatches: int | None = None) -> ScannerBuilder:
-        """Do nothing but check the argument; accepted for compatibility."""
+        """Check the argument and ignore it; accepted for compatibility."""
         return self._count("batch_readahead", nbatches)
 
     def fragment_readahead(self, nfragments: int | None = None) -> ScannerBuilder:
-        """Do nothing but check the argument; accepted for compatibility."""
+        """Check the argument and ignore it; accepted for compatibility."""
         return self._count("fragment_readahead", nfragments)
 
     def io_buffer_size(self, io_buffer_size: int | None) -> ScannerBuilder:
-        """Do nothing but check the argument; accepted for compatibility."""
+        """Check the argument and ignore it; accepted for compatibility."""
         return self._count("io_buffer_size", io_buffer_size)
 
     def scan_in_order(self, scan_in_order: bool | None = True) -> ScannerBuilder:
@@ -353,7 +353,7 @@ class ScannerBuilder:
         return self._set("include_deleted_rows", flag)
 
     def late_materialization(self, late_materialization: bool | list[str] | None) -> ScannerBuilder:
-        """Read columns that the filter does not need only for matching rows: all, none or the given ones."""
+        """Set the columns to read only for rows that match the filter: True for all others, False, or a list."""
         return self._set("late_materialization", late_materialization)
 
     def blob_handling(self, blob_handling: str | None) -> ScannerBuilder:
@@ -527,7 +527,7 @@ def blob_paths(
 
 
 def frame_with(table: pa.Table, columns: dict[str, list[Any]], kwargs: dict[str, Any]) -> pd.DataFrame:
-    """Return a table as a DataFrame with some columns given as objects."""
+    """Return a table as a DataFrame in which `columns` replace columns of the table, with dtype object."""
     import pandas as pd
 
     names = [name for name in table.schema.names if name not in columns]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SqlQueryBuilder:
-    """A query and the form of the dataset in it. `build` returns an executable query.
+    """A query, and the options for scanning the dataset in it. `build` returns an executable query.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A module of pylance that is out of scope: importing it raises an ImportError that states the reason."""
+"""Stub of a pylance module that is out of scope. Its import raises an ImportError with the reason."""
 
 from lancetable import scope
 

@@ -35,8 +35,8 @@ class BatchUDF:
     checkpoint_file
         SQLite file for results, so that a failed run can resume. It is removed at the end. The next run must use a
         function of the same name and the same new columns, `read_columns`, `batch_size` and table; otherwise
-        `add_columns` raises InvalidInputError. Fragments that have changed are computed again. Results of an earlier
-        version of the function's code are kept: remove the file if they are wrong.
+        `add_columns` raises InvalidInputError. Fragments that have changed are computed again. A change of the
+        function's code is not detected; remove the file if the stored results are outdated.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ def as_batch(result: Any, schema: pa.Schema | None = None) -> pa.RecordBatch:
 def new_columns(
     transforms: Any, source: Any, read_columns: Sequence[str] | None, reader_schema: pa.Schema | None
 ) -> pa.Schema | dict[str, str] | BatchUDF | pa.RecordBatchReader:
-    """Convert the argument of `add_columns` to one of its four forms; `source` is used to try functions.
+    """Convert the argument of `add_columns` to one of its four forms. Functions are tried on the first row of `source`.
 
     Raises
     ------

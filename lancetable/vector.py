@@ -21,7 +21,7 @@ def __getattr__(name: str) -> Any:
     Raises
     ------
     AttributeError
-        pylance does not have the name either.
+        If pylance does not have the name either.
     """
     if name in _MISSING:
         return scope.stub(f"lancetable.vector.{name}", _MISSING[name])
@@ -46,7 +46,8 @@ def vec_to_table(
     ndim
         Length of the vectors, by default that of the first.
     check_ndim
-        Whether to check that each vector has this length. If not, the values are divided into vectors of this length.
+        Check that each vector has this length. If False, the values of all vectors are divided into vectors of this
+        length.
 
     Raises
     ------

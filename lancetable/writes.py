@@ -5,7 +5,7 @@
     write_table        creates, appends to or overwrites a table
     write_fragments    writes data files without a commit
 
-The module does not know `LanceDataset`, so that `lancetable.fragment` can import it.
+This module does not import `LanceDataset`, so that `lancetable.fragment` can import it.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def write_options(arguments: Mapping[str, Any], *, keep_arrays: bool) -> WriteOp
     arguments
         The arguments of `write_dataset` or `write_fragments` by name: their `locals()`.
     keep_arrays
-        Whether the memory of the batches does not change during the write.
+        True if the memory of the batches does not change during the write.
 
     Raises
     ------
@@ -235,7 +235,7 @@ def _file_callback(progress: FragmentWriteProgress) -> Callable[[str, Fragment],
 def tracked_write(
     options: WriteOptions, progress: FragmentWriteProgress | ProgressLike, source: Input
 ) -> Iterator[WriteOptions]:
-    """Yield the options of a write with the tracker for a `progress` argument, if it asks for one."""
+    """Yield the options of a write with a tracker, which reports to the `progress` argument of the write."""
     _, progress_of_rows = of_files(progress)
     with tracked(progress_of_rows, "write") as tracker:
         tracker.begin(total_rows=source.num_rows)

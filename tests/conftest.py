@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from integration.servers.moto_locked import Moto
 
 settings.register_profile("dev", max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# The same examples in every run, so that a change is judged by what it changes; the nightly run looks for new ones.
+# Every run uses the same examples, so that a new failure has its cause in the code; the nightly run uses new ones.
 settings.register_profile(
     "ci", max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -23,13 +23,13 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
-# Tests measure what is written, not how long the disk takes to confirm it; the durable path has tests of its own.
+# Syncs are slow, and most tests do not depend on them. Tests of durability enable them.
 os.environ.setdefault("LANCETABLE_FSYNC", "0")
 
 
 @pytest.fixture(scope="session")
 def corpus() -> Path:
-    """A directory of tables and files written by pylance, with their expected contents."""
+    """Return a directory of tables and files written by pylance, with their expected contents."""
     path = os.environ.get("LANCETABLE_CORPUS")
     if not path:
         pytest.skip("LANCETABLE_CORPUS does not name a corpus directory")
@@ -44,7 +44,7 @@ def scale() -> int:
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
-    """An S3 and DynamoDB server with the bucket `lab` and the table `lab`."""
+    """Run an S3 and DynamoDB server with the bucket `lab` and the table `lab`."""
     pytest.importorskip("moto")
     pytest.importorskip("flask")
     from integration.servers.moto_locked import moto
@@ -57,7 +57,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
 
 @pytest.fixture(scope="session")
 def liar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
-    """A server that accepts conditional PUTs but ignores their condition."""
+    """Run a server that accepts conditional PUTs but ignores their condition."""
     pytest.importorskip("moto")
     pytest.importorskip("flask")
     from integration.servers.moto_locked import moto

@@ -1,7 +1,7 @@
 """Describe the call signatures of a module in the shape of `pylance` as plain JSON.
 
-`python tests/signatures.py > tests/golden/pylance_signatures.json` restates the installed pylance; the golden file lets
-`test_public_names.py` compare without pylance being there. Facts only: names, order, kinds and defaults.
+`python tests/signatures.py > tests/golden/pylance_signatures.json` records the installed pylance; with the golden file,
+`test_public_names.py` compares without an installed pylance. It contains only names, order, kinds and defaults.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Blobs as users meet them: files, frames, and the Arrow type of their columns."""
+"""Blobs in the public API: files, data frames, and the Arrow type of their columns."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_a_merge_with_a_schema_of_arrow_warns(ds: LanceDataset) -> None:
     assert LanceDataset.commit(ds.uri, operation, read_version=1).to_table().num_columns == 3
 
 
-def test_config_changes_on_a_handle_whose_next_versions_are_gone(ds: LanceDataset) -> None:
+def test_config_is_changed_although_the_next_versions_were_removed(ds: LanceDataset) -> None:
     """The changes of those versions are unknown, and do not affect the config."""
     other = lance.dataset(ds.uri)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""`LanceDataset`, `dataset()` and `write_dataset()`: what users call first."""
+"""The main calls of the public API: `LanceDataset`, `dataset()` and `write_dataset()`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def uri(tmp_path: Path) -> str:
 
 @pytest.fixture
 def ds(uri: str) -> LanceDataset:
-    """Ten rows in fragments of 4, 4 and 2."""
+    """Write ten rows in fragments of 4, 4 and 2."""
     return lance.write_dataset(TABLE, uri, max_rows_per_file=4)
 
 
@@ -215,7 +215,7 @@ def test_scanner_forms(ds: LanceDataset) -> None:
     assert "filter='id > 2'" in repr(scanner)
     assert pa.table(scanner).num_rows == 7
     seen: list[Any] = []
-    # A handle of its own: what another one has read of so small a table is kept.
+    # A new dataset, because another one caches the content of such a small table.
     lance.dataset(ds.uri).scanner(scan_stats_callback=seen.append).to_table()
     assert len(seen) == 1 and isinstance(seen[0], lance.ScanStatistics) and seen[0].bytes_read > 0
     for refused in (

@@ -61,7 +61,7 @@ def test_dumps_equal_those_of_pylance(tmp_path: Path) -> None:
     assert not Counter(debug.format_manifest(ours).splitlines()) - expected
 
 
-def test_show_versions_prints_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_versions_prints_installed_versions(capsys: pytest.CaptureFixture[str]) -> None:
     assert lance.show_versions() is None  # an interactive session would print a result once more
     text = capsys.readouterr().out
     assert f"pyarrow      {pa.__version__}" in text and "kernels" in text

@@ -1,4 +1,4 @@
-"""The examples in the docstrings of the public API run, and print what they show.
+"""The examples in the docstrings of the public API run, and print the documented output.
 
 Every example runs in its own directory with three tables:
 
@@ -104,7 +104,7 @@ def example_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_example_prints_what_it_shows(
+def test_examples_print_the_documented_output(
     example: doctest.DocTest, example_tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(example_tables, tmp_path, dirs_exist_ok=True)
@@ -139,7 +139,7 @@ for name in sys.argv[1:]:
 """
 
 
-def test_examples_of_extension_types_print_what_they_show(tmp_path: Path) -> None:
+def test_examples_of_extension_types_print_the_documented_output(tmp_path: Path) -> None:
     """They run in a process of their own: where pylance is imported, its types are the registered ones."""
     command = [sys.executable, "-c", RUN_MODULES, "lancetable.arrow.bfloat16", "lancetable.arrow.images"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Other engines read a dataset, with projection and filter handed down to it."""
+"""Other engines read a dataset, and pass projection and filter to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ds(tmp_path: Path) -> LanceDataset:
 
 @pytest.fixture
 def scans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, Any]]]:
-    """(columns, filter) of every scan."""
+    """Record (columns, filter) of every scan."""
     seen: list[tuple[Any, Any]] = []
     original = LanceDataset.scanner
 

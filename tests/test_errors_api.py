@@ -27,7 +27,7 @@ TABLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "s": ["a", "b", None]})
 
 Case = tuple[str, type[BaseException], type[BaseException], Callable[[LanceDataset, Path], Any]]
 
-# situation, what pylance raises, what we raise, how to get there
+# situation, class of pylance, class of lancetable, call
 CASES: list[Case] = [
     # dataset()
     ("missing table", VE, errors.DatasetNotFoundError, lambda ds, tmp: lance.dataset(tmp / "no")),
@@ -271,7 +271,7 @@ def test_stubs_name_the_feature(ds: LanceDataset) -> None:
             lance.dataset(ds.uri, **arguments)
 
 
-# --------------------------------------------------------------------------------------------------- ways to get there
+# ------------------------------------------------------------------------------------------------ causes of the errors
 
 
 def new(tmp: Path, data: Any, schema: pa.Schema | None = None, **arguments: Any) -> LanceDataset:

@@ -1,4 +1,4 @@
-"""Fragments: reading one, deleting in one, writing them apart from the commit."""
+"""Fragments: reads of one, deletes in one, and writes that are separate from the commit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLE = pa.table({"id": pa.array(range(10), pa.int64()), "s": [f"v{i}" for i in 
 
 @pytest.fixture
 def ds(tmp_path: Path) -> LanceDataset:
-    """Ten rows in fragments of 4, 4 and 2; row 5 is deleted."""
+    """Write ten rows in fragments of 4, 4 and 2, and delete row 5."""
     made = lance.write_dataset(TABLE, tmp_path / "t.lance", max_rows_per_file=4)
     made.delete("id = 5")
     return made

@@ -1,4 +1,4 @@
-"""Everything tabular becomes one stream of batches."""
+"""Conversion of tabular input to one stream of batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = TABLE.to_pylist()
 
 @dataclass
 class Capsule:
-    """Nothing but an Arrow C stream."""
+    """Object that has an Arrow C stream and nothing else."""
 
     table: pa.Table
 
@@ -60,7 +60,7 @@ def frames() -> list[Any]:
         lambda: frames()[2],
     ],
 )
-def test_every_kind_of_input_gives_the_same_rows(make: Any) -> None:
+def test_every_kind_of_input_has_the_same_rows(make: Any) -> None:
     source = read_input(make())
     assert pa.Table.from_batches(list(source.batches), source.schema).to_pylist() == ROWS
 

@@ -1,4 +1,4 @@
-"""The public API beside pylance's on the same tables: same answers, and each commits what the other wrote."""
+"""The public API and pylance on the same tables: equal results, and commits of what the other library wrote."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows(first: int, number: int) -> pa.Table:
 
 @pytest.fixture(params=["ours", "theirs"])
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Any]:
-    """The same table opened by both, written by either: 20 rows in files of 6, some deleted, a tag, an old version."""
+    """Open one table with both libraries: 20 rows in files of 6, some deleted, a tag, an old version."""
     writer: Any = lancetable if request.param == "ours" else lance
     uri = str(tmp_path / "t.lance")
     ds = writer.write_dataset(rows(0, 20), uri, max_rows_per_file=6, data_storage_version="2.0", commit_message="one")
@@ -106,7 +106,7 @@ def test_both_libraries_return_the_same(pair: tuple[Any, Any], question: Any) ->
 def same_history(ours: Any, theirs: Any) -> None:
     for our, their in zip(ours.versions(), theirs.versions(), strict=True):
         assert (our["version"], our["metadata"]) == (their["version"], their["metadata"])
-        # pylance goes through a float, which rounds; we cut.
+        # pylance converts to a float, which rounds; lancetable truncates.
         assert abs(our["timestamp"] - their["timestamp"]) <= timedelta(microseconds=1)
 
 

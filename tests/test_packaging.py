@@ -1,4 +1,4 @@
-"""What type checkers of users see: an editable installation, and the return types of reads."""
+"""Type checkers of users: an editable installation, and the return types of reads."""
 
 from __future__ import annotations
 

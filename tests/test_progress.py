@@ -38,7 +38,7 @@ def _tell_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def ds(tmp_path: Path) -> LanceDataset:
-    """100 rows in 10 fragments, 90 of them live."""
+    """Write 100 rows in 10 fragments, of which 90 are live."""
     made = lance.write_dataset(TABLE, tmp_path / "t", max_rows_per_file=10)
     made.delete("id >= 85 AND id < 95")
     return made

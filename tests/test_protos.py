@@ -1,4 +1,4 @@
-"""The generated modules are what scripts/gen_protos makes of protos/ today."""
+"""The generated modules are the output of scripts/gen_protos for protos/."""
 
 from __future__ import annotations
 

@@ -118,12 +118,12 @@ def test_member_has_the_signature_of_pylance(owner: str, name: str, expected: An
     ],
 )
 def test_every_name_of_the_arrow_base_class_is_overridden(base: type, ours: type) -> None:
-    # Inherited methods would touch an Arrow object that was never made, and crash the process.
+    # Inherited methods would access an Arrow object that does not exist, and crash the process.
     inherited = [name for name in dir(base) if not name.startswith("__") and name not in ours.__dict__]
     assert inherited == []
 
 
-def test_gap_tables_name_only_what_is_missing() -> None:
+def test_gap_tables_contain_only_missing_names() -> None:
     for owner, groups in GAPS.items():
         cls = find(owner)
         for name in scope.missing_names(groups):

@@ -1,4 +1,4 @@
-"""Schemas with ids, and the JSON form that pylance gives them."""
+"""Schemas with ids, and their JSON form, which equals that of pylance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import lancetable
 from lancetable.errors import InvalidInputError, InvalidSchemaError
 from lancetable.schema import LanceSchema
 
-# Type -> the JSON that pylance 14.0.2 gives for it.
+# Each type, and the JSON that pylance 14.0.2 returns for it.
 TYPES = [
     (pa.int8(), {"type": "int8"}),
     (pa.uint64(), {"type": "uint64"}),

@@ -15,7 +15,7 @@ TOOLS = ("bash", "basename", "cat", "cksum", "dirname", "env", "head", "printf",
 
 @pytest.fixture
 def bare_path(tmp_path: Path) -> Path:
-    """A directory for PATH with the usual tools, without Java, and with an `id` command that reports a regular user."""
+    """Return a PATH directory with the usual tools, no Java, and an `id` command that reports a regular user."""
     if not (ROOT / "scripts" / "demo").exists():
         pytest.skip("not a source checkout: scripts/demo is not there")
     for tool in TOOLS:

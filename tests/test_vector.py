@@ -68,7 +68,7 @@ def test_a_call_has_the_result_of_pylance(data: Any, options: dict[str, Any]) ->
 
 
 @given(stn.arrays(np.float64, stn.array_shapes(min_dims=2, max_dims=2), elements=st.floats(width=32, allow_nan=False)))
-def test_arrays_lists_and_dicts_give_the_tables_of_pylance(array: np.ndarray[Any, Any]) -> None:
+def test_arrays_lists_and_dicts_are_converted_to_the_tables_of_pylance(array: np.ndarray[Any, Any]) -> None:
     theirs = pytest.importorskip("lance.vector")
     for data in (array, list(array), dict(enumerate(array))):
         assert vec_to_table(data).equals(theirs.vec_to_table(data))

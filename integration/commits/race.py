@@ -53,7 +53,7 @@ def append_in_processes(
 ) -> dict[str, Any]:
     """Run one process for each entry of `libraries` ("ours" is lancetable, or "pylance"); all start together.
 
-    They append to a dataset that is open, or open it for each append.
+    They append to an open dataset, or open the dataset for each append if `by_address` is True.
     """
     root = Path(__file__).resolve().parents[2]
     workers = []
@@ -91,7 +91,7 @@ def append_in_processes(
     return {
         "commits": committed,
         "errors": errors,
-        # Processes take their time to end, so the slowest writer's own time counts.
+        # The time of the slowest writer does not include the end of its process.
         "commits_per_second": round(committed / max(totals), 2),
         "p50_ms": round(1000 * statistics.median(times), 1),
         "p99_ms": round(1000 * times[min(int(len(times) * 0.99), len(times) - 1)], 1),

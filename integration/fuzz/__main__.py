@@ -47,7 +47,7 @@ def fuzz(target: Target, folder: Path, seconds: int) -> Result:
 
 
 def replay(target: Target, data: bytes) -> bool:
-    """Decode one stored input and print the outcome; return True if it is one that a decoder may have."""
+    """Decode one stored input and print the outcome; return True if the outcome is allowed."""
     from lancetable.errors import LanceError
 
     started = time.process_time()

@@ -1,7 +1,7 @@
-"""Ceph's radosgw, a real S3 server, in one directory and without services of the system.
+"""Ceph's radosgw, a real S3 server, in one directory and without system services.
 
-A monitor, one OSD in memory and the gateway; up in some twenty-five seconds. Debian: ceph-mon ceph-osd radosgw
-ceph-common.
+It consists of a monitor, one OSD in memory and the gateway, and starts in about 25 seconds. Debian packages: ceph-mon
+ceph-osd radosgw ceph-common.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from integration.servers.process import ServerError, free_port, running, wait_fo
 __all__ = ["ceph", "is_installed"]
 
 _PROGRAMS = ("ceph", "ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "ceph-authtool", "monmaptool")
-_SECONDS = 240  # for each step; some twenty-five for all of them where nothing else runs
+_SECONDS = 240  # limit for each step; all steps take about 25 on an idle machine
 
 
 def is_installed() -> bool:
@@ -32,12 +32,12 @@ def is_installed() -> bool:
 def ceph() -> Iterator[dict[str, str]]:
     """Run the server in a temporary directory and yield its storage options. The caller creates the buckets.
 
-    On a busy machine its parts may miss each other, so that it is started a second time where it did not come up.
-    Raises ServerError with the logs of all parts.
+    A failed start is repeated once, because the parts may not find each other on a busy machine. Raises ServerError
+    with the logs of all parts.
     """
     for is_last in (False, True):
         with contextlib.ExitStack() as stack:
-            # Sockets have short names: a directory below the temporary one, whatever the tests use.
+            # The paths of sockets are limited in length, so the directory of the tests is not used.
             root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ceph")))
             try:
                 options = _start(root, stack)
@@ -50,7 +50,7 @@ def ceph() -> Iterator[dict[str, str]]:
 
 
 def _start(root: Path, stack: contextlib.ExitStack) -> dict[str, str]:
-    """Start all parts; they end with the stack."""
+    """Start all parts, which end with the stack."""
     monitor, gateway, fsid = free_port(), free_port(), str(uuid.uuid4())
     configuration = root / "ceph.conf"
     configuration.write_text(_configuration(root, monitor, gateway, fsid))

@@ -52,7 +52,7 @@ class _Bucket:
             return stored
 
     def names(self, prefix: str, delimiter: str, after: str, inclusive: bool) -> Iterator[tuple[str, _Object | None]]:
-        """Objects in order; a directory once, without an object."""
+        """Yield the objects in order; a directory is yielded once, without an object."""
         with self.lock:
             keys = sorted(self.objects.items())
         seen = set()
@@ -323,7 +323,7 @@ class Gcs:
     """A running server."""
 
     port: int
-    replies: list[int]  # their sizes in bytes, of every request so far
+    replies: list[int]  # sizes in bytes of all replies so far
 
     @property
     def options(self) -> dict[str, str]:

@@ -66,12 +66,12 @@ class Moto:
         }
 
     def log(self) -> list[list[Any]]:
-        """Requests since the last reset."""
+        """Return the requests since the last reset."""
         found: list[list[Any]] = self._call("log", None)
         return found
 
     def reset(self) -> None:
-        """Forget requests and faults."""
+        """Forget the requests and the faults."""
         self._call("reset", [])
 
     def plan(self, *faults: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ class Moto:
         urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")).close()
 
     def client(self, service: str) -> Any:
-        """A boto3 client."""
+        """Return a boto3 client."""
         import boto3
 
         return boto3.client(
@@ -265,7 +265,7 @@ def _main() -> None:
     arguments = parser.parse_args()
 
     class Handler(WSGIRequestHandler):
-        protocol_version = "HTTP/1.1"  # connections are kept, as by every real server
+        protocol_version = "HTTP/1.1"  # connections are kept alive, as by real servers
 
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     lab = _Lab(DomainDispatcherApplication(create_backend_app), arguments.lying)

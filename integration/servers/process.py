@@ -34,7 +34,7 @@ def free_port() -> int:
 def running(
     command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command until the block ends; its output goes to a file. The whole process group is ended."""
+    """Run a command until the block ends; its output is written to a file. The whole process group is ended."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -58,7 +58,7 @@ def running(
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:
-    """Return as soon as a process listens on the port. Raises ServerError if the process ends or the time does."""
+    """Return as soon as a process listens on the port. Raises ServerError if it ends, or after the time limit."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
@@ -68,7 +68,7 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path, second
 
 
 def wait_for_http(port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:
-    """Return as soon as the server sends any HTTP response. Raises ServerError if the process ends or the time does."""
+    """Return as soon as the server sends any HTTP response. Raises ServerError if it ends, or after the time limit."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         try:

@@ -1,7 +1,7 @@
 """Proxy that drops requests and replies, for servers without fault injection.
 
 The planned faults are those of moto_locked.py: dropped, stored_then_dropped, stored_then_500, 409, 412, 500, 503, 403.
-Requests are handed on as they are, the name of the host too, since signatures may cover it.
+Requests are forwarded unchanged, including the host name, because signatures may cover it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ __all__ = ["check"]
 
 
 def check(uri: str, options: Mapping[str, str], history: History) -> Iterator[str]:
-    """Yield what is wrong with the table, before and after the files that killed writers left are removed."""
+    """Yield the problems of the table, before and after the files of killed writers are removed."""
     yield from _check_once(uri, options, history)
     dataset = lancetable.dataset(uri, storage_options=dict(options))
     dataset.cleanup_old_versions(timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False)

@@ -1,6 +1,6 @@
-"""lancetable against pylance, paired: both do the same job in turns in one process, and only ratios are compared.
+"""Benchmark of lancetable and pylance: both do the same job alternately in one process, and ratios are compared.
 
-Every page of a result is touched inside the timed part, so that a result handed out as a memory map is paid for.
+Every page of a result is touched within the timed part, so that memory-mapped results include page faults.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORDS = [f"word-{i:02d}" for i in range(40)]
 
 
 def column(name: str, n: int, seed: int = 7) -> pa.Array:
-    """One column of `n` random values; the shapes that users' tables are made of."""
+    """Return a column of `n` random values with a shape that is typical of tables."""
     rng = np.random.default_rng(seed)
     if name == "int":
         return pa.array(rng.integers(-(2**40), 2**40, n))
@@ -100,7 +100,7 @@ NEW_COLUMNS = (
 
 
 def table_of(name: str, n: int) -> pa.Table:
-    """A table of one column, with the metadata of its name."""
+    """Return a table of one column, with the metadata that belongs to its name."""
     values = column(name, n)
     metadata = {"lance-encoding:compression": "zstd"} if name == "float_zstd" else None
     return pa.table([values], schema=pa.schema([pa.field(name, values.type, metadata=metadata)]))
@@ -121,7 +121,7 @@ def touch(data: Any) -> int:
 def paired(
     ours: Callable[[], Any], theirs: Callable[[], Any], repeats: int, fresh: Callable[[], None] = lambda: None
 ) -> tuple[float, float]:
-    """Best seconds of each side over `repeats` alternating runs, one warm-up before; `fresh` comes before each run."""
+    """Return the best seconds of each side in `repeats` alternating runs after a warm-up; `fresh` precedes each run."""
     for side in (ours, theirs):
         fresh()
         side()
@@ -282,8 +282,8 @@ def main() -> int:
     parser.add_argument("--version", default="2.0", choices=["0.1", "2.0", "2.1", "2.2"], help="data file version")
     parser.add_argument("--columns", help="names, separated by commas; all that suit the version by default")
     parser.add_argument("--only", default="scan,take,filter,write,open,change")
-    parser.add_argument("--cases", default="", help="only changes whose name has this in it")
-    parser.add_argument("--cpu", action="store_true", help="compare CPU time, not time that passed")
+    parser.add_argument("--cases", default="", help="only changes whose name contains this")
+    parser.add_argument("--cpu", action="store_true", help="compare CPU time instead of wall-clock time")
     parser.add_argument("--dir", help="keep the generated tables here and use them again")
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()

@@ -1,6 +1,7 @@
 """Benchmark cases that change an existing table: change rows, add columns, compact fragments, clean up versions.
 
-A case changes a table for good, so every run gets a copy of the prepared one (of hard links; making it is not timed).
+Every run gets a new copy of the prepared table, because a case changes it. The copy consists of hard links and is not
+timed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ROWS_PER_BATCH = 1 << 18
 
 @dataclass(frozen=True)
 class Case:
-    """One change: `run` does it with one of the libraries to the table that `fresh` has put in place."""
+    """One change: `run` applies it with one of the libraries to the table that `fresh` has copied."""
 
     name: str
     fresh: Callable[[], None]
@@ -82,22 +83,23 @@ class Tables:
         self.write(rows_of(np.arange(self.rows), 1), uri, max_rows_per_file=-(-self.rows // 100))
 
     def make_torn(self, uri: str) -> None:
-        """Every fragment has lost a fifth of its rows."""
+        """Write a table whose fragments have lost a fifth of their rows each."""
         self.make_pieces(uri)
         lance.dataset(uri).delete("id % 5 = 0")
 
     def make_versions(self, uri: str) -> None:
-        """201 versions, of which each has files of its own."""
+        """Write 201 versions, each of which has its own files."""
         table = rows_of(np.arange(1000), 1)
         for number in range(201):
             self.write(table, uri, mode="overwrite" if number else "create")
 
     def make_ids(self, uri: str) -> None:
-        """Five times as many rows as others, one column; some of them deleted, some updated and so out of order."""
+        """Write a table with one column and five times as many rows as usual, with stable row ids."""
         ids = np.arange(self.rows * 5)
         self.write(pa.table({"id": ids}), uri, max_rows_per_file=self.rows // 2, enable_stable_row_ids=True)
 
     def make_moved_ids(self, uri: str) -> None:
+        """Write the table of `make_ids`; then update and delete rows, so that ids are moved and missing."""
         self.make_ids(uri)
         for step in range(3):
             lance.dataset(uri).update({"id": "id + 1"}, where=f"id % 50 = {17 * step}")
@@ -105,7 +107,7 @@ class Tables:
 
 
 def cases(root: Path, version: str, rows: int) -> Iterator[Case]:
-    """Every case, in the order they are run."""
+    """Return every case in the order of execution."""
     tables = Tables(root, version, rows)
     uri = tables.work
     base = tables.fresh("base")
@@ -166,7 +168,7 @@ def cases(root: Path, version: str, rows: int) -> Iterator[Case]:
     )
 
     def first_take(module: Any) -> None:
-        """A row by its id from a table that was just opened: what it takes is the index."""
+        """Take a row by its id from a newly opened table, which has to build the index."""
         assert module.dataset(uri)._take_rows([rows * 4 + 2]).num_rows == 1
 
     yield Case(f"row id index, {rows * 5 // 10**6} M", tables.fresh("ids"), first_take)

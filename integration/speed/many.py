@@ -31,7 +31,7 @@ LIBRARIES = ("lancetable", "lance")
 
 
 def make_fragments(uri: str, count: int) -> None:
-    """A table of `count` fragments: one data file under as many names as hard links allow, the manifest by hand."""
+    """Create a table of `count` fragments that refer to the same data file, by writing its manifest directly."""
     import lancetable
     from lancetable.format.paths import ManifestNamingScheme, manifest_path
     from lancetable.table import manifests, transactions
@@ -82,7 +82,7 @@ def best_ms(act: Callable[[], Any], repeats: int) -> dict[str, float]:
 
 
 def measure(library: str, uri: str, what: str, count: int) -> dict[str, Any]:
-    """All figures of one library."""
+    """Return all figures of one library."""
     module = importlib.import_module(library)
     with tempfile.TemporaryDirectory() as directory:
         warm = f"{directory}/warm.lance"

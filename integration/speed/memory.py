@@ -1,21 +1,21 @@
 """Peak anonymous memory of a streamed scan and a streamed write: neither may grow with the table.
 
 A scan is compared with the same scan of ten times the rows, for tables of several shapes. Every case runs in a process
-of its own, which samples RssAnon of /proc/self/status; pages of mapped files do not count. It also prints the
-peak of Arrow's allocator ("held"), which is the memory of the scan itself.
+of its own, which samples RssAnon of /proc/self/status; pages of mapped files do not count. It also prints the peak of
+Arrow's allocator ("held"), which is the memory of the scan itself.
 
-Of the two, RssAnon is the larger by far where rows are filtered, and not the same in two runs. Arrow's allocator
-(mimalloc) asks for huge pages, and keeps a page of 4 MiB for each thread and class of sizes: whatever is touched counts
-as 2 MiB. How many of them are touched depends on which thread frees what first, and takes some tenths of a second to
-settle, which is as long as the scans of the smaller tables take. What shows that nothing else is behind it, measured
-for 2.0, "half of the rows", texts and words, pyarrow 26, two cores:
+If rows are filtered, RssAnon is much larger than the held memory, and differs between runs. Arrow's allocator
+(mimalloc) requests huge pages, and keeps a page of 4 MiB for each thread and size class; each touched part of it counts
+as 2 MiB. The number of touched pages depends on the order in which threads free memory. It is stable only after some
+tenths of a second, which is as long as the scans of the smaller tables. The following measurements show that there is
+no other cause (version 2.0, "half of the rows", shapes texts and words, pyarrow 26, two cores):
 
 - held: 8 MB for both sizes; RssAnon: 21 to 31 MB for the smaller, 24 to 32 MB for the larger table.
-- MIMALLOC_ALLOW_THP=0, everything else the same: 8 to 13 MB and 10 to 16 MB.
-- The scan of the larger table six times in one process, its peaks: 29, 31, 27, 27, 26, 27 MB for words, 26, 24, 21,
-  24, 26, 25 MB for texts. Sixty times the rows of the smaller table take no more than ten times do.
-- With the allocator of the C library instead (ARROW_DEFAULT_MEMORY_POOL=system) the peaks of these six are 14, 17, 20,
-  24, 28, 33 MB for texts: that one does grow, so buffers of results had better not come from there.
+- RssAnon with MIMALLOC_ALLOW_THP=0, everything else equal: 8 to 13 MB and 10 to 16 MB.
+- Peaks of six scans of the larger table in one process: 29, 31, 27, 27, 26, 27 MB for words, 26, 24, 21, 24, 26, 25 MB
+  for texts. Sixty times the rows of the smaller table need no more memory than ten times.
+- The same six peaks with the allocator of the C library (ARROW_DEFAULT_MEMORY_POOL=system): 14, 17, 20, 24, 28, 33 MB
+  for texts. The memory of this allocator grows, so result buffers should not be allocated with it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def scan(uri: str, arguments: dict[str, Any]) -> None:
 
 
 class Sampler(threading.Thread):
-    """Watches the anonymous memory of this process."""
+    """Thread that samples the anonymous memory of this process."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -136,8 +136,9 @@ def anonymous_kb() -> int:
 
 
 def in_process(job: str, uri: str, shape: str, rows: int, version: str) -> tuple[float, float]:
-    """Run a job (the name of a scan, or "write") in a new process: by how many MB its anonymous memory grew, and how
-    many Arrow's allocator had given out at most.
+    """Run a job, which is the name of a scan or "write", in a new process.
+
+    Returns by how many MB its anonymous memory grew, and the peak of Arrow's allocator in MB.
     """
     command = [sys.executable, __file__, "--job", job, "--uri", uri, "--rows", str(rows)]
     command += ["--shapes", shape, "--versions", version]
@@ -146,7 +147,7 @@ def in_process(job: str, uri: str, shape: str, rows: int, version: str) -> tuple
 
 
 def run_job(job: str, uri: str, shape: str, rows: int, version: str) -> None:
-    # Libraries and threads that every use needs are not what is measured.
+    # Libraries and threads that every use needs are not part of the measurement.
     warm_up = f"{uri}.warm"
     write(warm_up, shape, 1000, version)
     scan(warm_up, SCANS.get(job, {}))
@@ -204,7 +205,7 @@ def check_write(root: Path, gigabytes: float, version: str) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=10, help="how much the write streams; 0 leaves it out")
-    parser.add_argument("--scale", type=float, default=4, help="factor on the rows; by 1 the tables end too soon")
+    parser.add_argument("--scale", type=float, default=4, help="factor on the rows; with 1 the scans are too short")
     parser.add_argument("--shapes", default=",".join(SHAPES), help="names, separated by commas; may be empty")
     parser.add_argument("--versions", default="2.0,2.1,2.2", help="data file versions, separated by commas")
     parser.add_argument("--dir", help="where the tables are made; they are removed again")

@@ -1,7 +1,7 @@
-"""Peak anonymous memory of what changes a table: none of it may take more than 1 GB, however large the table is.
+"""Peak anonymous memory of operations that change a table, which must not exceed 1 GB for tables of any size.
 
-Each change is made to a table and to one of ten times the rows, in a process of its own; see memory.py. What streams
-through may not grow with the table; a merge keeps its source up to a budget, beyond which it goes through files.
+Each change is made to a table and to one of ten times the rows, in a process of its own; see memory.py. The memory of
+streamed changes must not grow with the table. A merge keeps its source in memory up to a budget, and spills the rest.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ JOBS = {
 
 
 def batches(rows: int, first: int = 0, step: int = 1) -> Iterator[pa.RecordBatch]:
-    """Rows with the ids first, first + step, ..."""
+    """Yield rows with the ids first, first + step, and so on."""
     rng = np.random.default_rng(first + 1)
     letters = rng.integers(97, 123, BATCH_ROWS * 200, dtype=np.uint8)
     for start in range(0, rows, BATCH_ROWS):
@@ -60,7 +60,7 @@ def batches(rows: int, first: int = 0, step: int = 1) -> Iterator[pa.RecordBatch
 
 
 def prepare(uri: str, job: str, rows: int, version: str) -> None:
-    """The table that a job changes; for a compaction in fragments of the same size, with some rows deleted."""
+    """Write the table that a job changes; for a compaction, in small fragments with some deleted rows."""
     per_file = FRAGMENT_ROWS if job.startswith("compact") else 1 << 20
     dataset = lancetable.write_dataset(
         batches(rows),
@@ -96,7 +96,7 @@ def run(uri: str, job: str, rows: int, smaller: int) -> None:
 
 
 def in_process(uri: str, job: str, rows: int, smaller: int, version: str) -> float:
-    """Make the table here, change it in a new process; by how many MB the anonymous memory of that grew."""
+    """Write the table, and change it in a new process; return by how many MB the anonymous memory of that grew."""
     prepare(uri, job, rows, version)
     command = [sys.executable, __file__, "--job", job, "--uri", uri, "--versions", version]
     command += ["--rows", str(rows), "--smaller", str(smaller)]
@@ -113,7 +113,7 @@ def in_process(uri: str, job: str, rows: int, smaller: int, version: str) -> flo
 
 
 def run_job(uri: str, job: str, rows: int, smaller: int, version: str) -> None:
-    # Libraries and threads that every use needs are not what is measured.
+    # Libraries and threads that every use needs are not part of the measurement.
     prepare(f"{uri}.warm", job, 2000, version)
     run(f"{uri}.warm", job, 2000, 2000)
     shutil.rmtree(f"{uri}.warm")

@@ -1,6 +1,7 @@
-"""Sizes of files of version 2.1 and 2.2 against those of pylance for the same data, statistics excluded.
+"""Sizes of files of version 2.1 and 2.2 compared with those of pylance for the same data, without statistics.
 
-Prints a table; exit code 1 where the geomean is above 1.0 or a shape above 1.15; files below 1 MiB do not count.
+Prints a table. The exit code is 1 if the geometric mean is above 1.0 or a shape is above 1.15; files below 1 MiB do not
+count.
 """
 
 from __future__ import annotations

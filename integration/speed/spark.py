@@ -1,14 +1,14 @@
-"""Spark on lancetable against Spark on Parquet, on 8 M rows of 20 columns; and how its jobs grow with cores.
+"""Spark on lancetable compared with Spark on Parquet, for 8 million rows of 20 columns; speedup of jobs with two cores.
 
     frames    2 columns, all 20, a selective filter: `SparkTable.to_df` / native Parquet, both into Spark's noop sink
-    jobs      compaction and merge with local[1] / local[2], beside what the machine itself makes of a second core
+    jobs      compaction and merge with local[1] / local[2], beside the speedup of two processes that add numbers
     memory    anonymous memory of the Python driver while jobs run on local-cluster[2,1,1024]
 
-Each session is a process of its own. Both sides of a ratio alternate run by run, and the best run of each counts. Where
-two processes that only add numbers are not nearly twice as fast as one (neighbours, two halves of one core), jobs are
-wanted to be 1.4 instead of 1.6 times as fast with two cores, by the best runs of three tries. Prints ratios (above 1:
-lancetable is faster, two cores are faster) and ends with 1 if one misses what is promised. `--cpu` prints the CPU
-seconds of Spark and all of its Python workers besides, for machines that are busy with something else.
+Each session is a separate process. Both sides of a ratio alternate, and the best run of each counts. If two processes
+that only add numbers are not nearly twice as fast as one, because cores are shared with other work, the target speedup
+of jobs is 1.4 instead of 1.6, and the best runs of three tries count. Prints ratios (above 1: lancetable is faster, two
+cores are faster); the exit code is 1 if a target is missed. `--cpu` also prints the CPU seconds of Spark and of all its
+Python workers, for busy machines.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FILTER = "a0 = 5"
 
 
 def rows(rng: np.random.Generator, count: int, first: int) -> pa.Table:
-    """20 columns: 9 of integers, 5 of floats, 4 of strings, one of times, one of booleans."""
+    """Return rows of 20 columns: 9 of integers, 5 of floats, 4 of strings, one of times, one of booleans."""
     words = pa.array([f"word-{number:03d}" for number in range(200)])
     columns: dict[str, pa.Array] = {"id": pa.array(np.arange(first, first + count))}
     for number in range(5):
@@ -68,8 +68,10 @@ def rows(rng: np.random.Generator, count: int, first: int) -> pa.Table:
 
 
 def make(base: Path, count: int) -> None:
-    """The same rows as Parquet and as a table, in as many files; a table of small fragments to compact; one to merge
-    into."""
+    """Write the same rows as Parquet and as a table, with the same number of files.
+
+    Also write a table of small fragments to compact, and a table to merge into.
+    """
     (base / "parquet").mkdir(parents=True)
     rng = np.random.default_rng(7)
     each = count // FILES
@@ -104,7 +106,7 @@ def session(master: str) -> Any:
 
 
 def family_cpu() -> float:
-    """CPU seconds so far of all processes below this one: the JVM and its Python workers."""
+    """Return the CPU seconds of this process and all processes below it: the JVM and its Python workers."""
     parents, used = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -113,7 +115,7 @@ def family_cpu() -> float:
             except OSError:
                 continue
             parents[int(entry.name)] = int(fields[1])
-            used[int(entry.name)] = sum(map(int, fields[11:15]))  # own and of children that have ended
+            used[int(entry.name)] = sum(map(int, fields[11:15]))  # of the process, and of its children that have ended
     below = {os.getpid()}
     grown = True
     while grown:
@@ -147,7 +149,7 @@ def frames(base: Path, rounds: int) -> dict[str, Any]:
         "selective filter": (table.to_df(filter=FILTER), parquet().where(FILTER)),
     }
     found = {}
-    # Frames are made before: neither the plan of a table nor the footers of Parquet files are part of what is timed.
+    # Frames are created before, so that neither plans of tables nor footers of Parquet files are part of the timing.
     for name, sides in cases.items():
         assert sides[0].count() == sides[1].count(), name
         seen = [[timed(partial(sink, side)) for side in sides] for _ in range(rounds + 1)][1:]
@@ -157,13 +159,15 @@ def frames(base: Path, rounds: int) -> dict[str, Any]:
     return found
 
 
-# Names and, of merges, to how many rows of the table there is one of the source.
+# Names and, for merges, the number of rows of the table for each row of the source.
 JOBS: dict[str, int | None] = {"compaction": None, "merge of 1/16": 16, "merge of 1/4": 4}
 
 
 def jobs(base: Path, master: str) -> None:
-    """Run each job that is named on the input, and print its seconds; its changes are undone by linking the table's
-    files again."""
+    """Run each job that a line of the input names, and print its seconds.
+
+    The changes of a job are undone before the next one, by linking the files of the table again.
+    """
     from lancetable.spark import SparkTable
 
     spark = session(master)
@@ -173,7 +177,7 @@ def jobs(base: Path, master: str) -> None:
     for line in sys.stdin:
         part = JOBS[line.rstrip("\n")]
         shutil.rmtree(scratch, ignore_errors=True)
-        # Data files never change, and a copy of all would leave the machine busy with its memory.
+        # Data files never change, and copies of them would keep the machine busy.
         shutil.copytree(base / ("small.lance" if part is None else "t.lance"), scratch, copy_function=os.link)
         table = SparkTable.for_path(spark, str(scratch))
         if part is None:
@@ -210,7 +214,7 @@ def job_ratios(base: Path, rounds: int) -> tuple[float, dict[str, list[tuple[flo
         if machine >= UNDISTURBED:
             found = seen
             break
-        # Of each side: the try with the best ratio would be one that was slow on one core.
+        # The best runs of each side; the try with the best ratio may be one that was slow on one core.
         found = {name: [min(pair) for pair in zip(found.get(name, each), each)] for name, each in seen.items()}
         if all(ratio_of(each) >= CORES_WANTED_DISTURBED for each in found.values()):
             break
@@ -226,7 +230,7 @@ def ratio_of(sides: list[tuple[float, float]]) -> float:
 
 @contextmanager
 def anonymous_memory() -> Iterator[list[float]]:
-    """The most anonymous memory of this process, in MB, while the block runs."""
+    """Yield a list with the peak anonymous memory of this process, in MB, within the block."""
     most = [0.0]
     done = threading.Event()
 
@@ -276,7 +280,7 @@ def second_core(rounds: int = 5) -> float:
 
 
 class Part:
-    """A part of this bench in a process of its own, which prints lines of JSON. Raises SystemExit if it fails."""
+    """A part of this benchmark in a separate process, which prints lines of JSON. Raises SystemExit if it fails."""
 
     def __init__(self, name: str, *arguments: str) -> None:
         environment = {
@@ -318,8 +322,8 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=8_000_000)
     parser.add_argument("--rounds", type=int, default=5, help="runs of each side after those to warm up")
     parser.add_argument("--only", choices=["frames", "jobs", "memory"])
-    parser.add_argument("--data", type=Path, help="where the data lies; made there if it is not, and kept")
-    parser.add_argument("--cpu", action="store_true", help="CPU seconds and their ratios too")
+    parser.add_argument("--data", type=Path, help="directory of the data; written there if it is missing, and kept")
+    parser.add_argument("--cpu", action="store_true", help="also print CPU seconds and their ratios")
     parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.part:

@@ -134,7 +134,9 @@ class TestDynalite(HandlerSuite):
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_server_that_lies_is_refused(liar: dict[str, str], client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_ignores_the_condition_is_refused(
+    liar: dict[str, str], client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(conditional_put, "_probed", {})
     uri, options = _address("s3", liar, client)
     table = pa.table({"id": [1, 2, 3]})
@@ -145,7 +147,7 @@ def test_a_server_that_lies_is_refused(liar: dict[str, str], client: str, monkey
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("server", ["azurite", "ceph"])
-def test_an_honest_server_wins_each_key_once(server: str, client: str, request: pytest.FixtureRequest) -> None:
+def test_correct_server_has_one_winner_for_each_key(server: str, client: str, request: pytest.FixtureRequest) -> None:
     running: Any = request.getfixturevalue(server)
     options = running.options if server == "azurite" else running
     scheme = "az" if server == "azurite" else "s3"
@@ -156,7 +158,7 @@ def test_an_honest_server_wins_each_key_once(server: str, client: str, request: 
 
 
 @pytest.mark.parametrize("libraries", [["ours"] * 8, ["ours", "pylance"] * 4], ids=["ours", "mixed"])
-def test_eight_writers_on_ceph(ceph: dict[str, str], libraries: list[str]) -> None:
+def test_eight_writers_on_ceph_lose_no_rows(ceph: dict[str, str], libraries: list[str]) -> None:
     uri = f"s3://lab/{uuid4()}"
     lancetable.write_dataset(pa.table({"id": pa.array([-1], pa.int64())}), uri, storage_options=ceph)
     result = append_in_processes(uri, ceph, libraries, 25)
@@ -166,7 +168,7 @@ def test_eight_writers_on_ceph(ceph: dict[str, str], libraries: list[str]) -> No
         assert result["errors"] == []
 
 
-def test_eight_writers_with_dynalite(dynamo: Moto, directory: Path) -> None:
+def test_eight_writers_with_dynalite_lose_no_rows(dynamo: Moto, directory: Path) -> None:
     with moto(directory) as s3:
         s3.make_bucket("lab")
         options = {**s3.options, "dynamodb_endpoint": dynamo.endpoint}

@@ -2,8 +2,8 @@
 
     import lancetable.arrow
 
-After this import, columns of these types are read as the arrays of this package; before it, as their storage. Where
-another library has registered a type with the same name, as pylance's `lance.arrow` does, that type is used. This
+After this import, columns of these types are read as the arrays of this package; before it, as their storage. If
+another library has registered a type with the same name, such as pylance's `lance.arrow`, that type is used. This
 package registers nothing with pyarrow, so both libraries can be imported in any order. To get these types from files of
 other formats, pass them to `pyarrow.register_extension_type`.
 """

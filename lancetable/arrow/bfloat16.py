@@ -36,11 +36,11 @@ class BFloat16:
     __slots__ = ("_value",)
 
     def __init__(self, value: float) -> None:
-        number = pa.array([math.ldexp(value, 0)], pa.float64())  # ldexp takes numbers, but no strings
+        number = pa.array([math.ldexp(value, 0)], pa.float64())  # ldexp rejects strings
         self._value: float = _to_floats(_to_storage(number))[0].as_py()
 
     @classmethod
-    def from_bytes(cls, bytes: bytes) -> BFloat16:  # the name of pylance
+    def from_bytes(cls, bytes: bytes) -> BFloat16:  # pylance's argument name
         """Return the number that is stored as two bytes, in little-endian order.
 
         Raises
@@ -74,7 +74,7 @@ class BFloat16:
 
 
 class BFloat16Scalar(pa.ExtensionScalar):  # type: ignore[misc]  # pyarrow comes without types
-    """One value of a `BFloat16Array`. It equals a `BFloat16` and a bfloat16 number of ml_dtypes with its value."""
+    """One value of a `BFloat16Array`. It is equal to a `BFloat16` or an ml_dtypes number of the same value."""
 
     def as_py(self, **kwargs: Any) -> BFloat16 | None:
         """Return the value as a `BFloat16`, None for a null."""
@@ -167,7 +167,7 @@ def bfloat16_array(values: Iterable[Any]) -> BFloat16Array:
 
 
 def cast(arr: pa.Array, target_type: pa.DataType | str, *args: Any, **kwargs: Any) -> pa.Array:
-    """Cast an array to another type, from or to bfloat16 numbers too.
+    """Cast an array to another type, with support for casts from and to bfloat16.
 
     Numbers of all floating-point types are cast to bfloat16 and back, in arrays and in fixed-size lists of the same
     size. Nulls stay null. Other casts are those of `pyarrow.compute.cast`.

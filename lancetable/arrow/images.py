@@ -54,8 +54,8 @@ class ImageArray(pa.ExtensionArray):  # type: ignore[misc]  # pyarrow comes with
         Parameters
         ----------
         images
-            An array of images is returned as it is. Binary arrays are encoded images, arrays of fixed-shape tensors are
-            tensors, and anything else is a sequence of URIs; see `ImageURIArray.from_uris`.
+            An array of images is returned unchanged. Binary arrays become encoded images, arrays of fixed-shape tensors
+            become tensors, and any other sequence becomes URIs; see `ImageURIArray.from_uris`.
 
         Examples
         --------
@@ -135,13 +135,13 @@ class EncodedImageArray(ImageArray):
     """Images as the contents of files, in any format."""
 
     def to_tensor(self, decoder: Callable[[pa.Array], Any] | None = None) -> FixedShapeImageTensorArray:
-        """Decode the images, which have one shape.
+        """Decode the images, which must have the same shape.
 
         Parameters
         ----------
         decoder
             Function that takes the binary array of images and returns their pixels, as a NumPy array whose first
-            dimension is the image, or as an array of fixed-shape tensors. By default Pillow decodes.
+            dimension is the image, or as an array of fixed-shape tensors. Pillow by default.
 
         Raises
         ------
@@ -189,8 +189,8 @@ class FixedShapeImageTensorArray(ImageArray):
         Parameters
         ----------
         encoder
-            Function that takes the NumPy array of `to_numpy` and returns the images as bytes. By default Pillow encodes
-            to PNG.
+            Function that takes the NumPy array of `to_numpy` and returns the images as bytes. By default, Pillow
+            encodes them as PNG.
         storage_type
             `pa.large_binary()` for more than 2 GiB.
 

@@ -14,7 +14,7 @@ def load(name: str, purpose: str, remedy: str = "") -> Any:
     Raises
     ------
     MissingPackageError
-        If it is not installed. The message contains the purpose, and a remedy beside installing it.
+        If it is not installed. The message contains `purpose`, the command that installs it, and `remedy`.
     """
     try:
         return import_module(name)

@@ -57,7 +57,7 @@ class PandasBFloat16Array(ExtensionArray):
         return self.data.is_null().to_numpy(zero_copy_only=False)
 
     def copy(self) -> PandasBFloat16Array:
-        """Return an array with the same values, which cannot be changed."""
+        """Return an array that shares the values, which are immutable."""
         return type(self)(self.data)
 
     def to_numpy(self, *args: Any, **kwargs: Any) -> np.ndarray[Any, Any]:

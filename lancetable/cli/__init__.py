@@ -1,1 +1,1 @@
-"""Command line: `lancetable info | versions | schema | head | inspect | migrate | compact | cleanup | fsck | probe`."""
+"""Command line `lancetable`, which inspects and maintains tables and data files."""

@@ -33,7 +33,7 @@ def parse_options(context: click.Context, parameter: click.Parameter, values: tu
 
 
 def select_output(context: click.Context, parameter: click.Parameter, value: bool) -> Output:
-    """Return the output in the selected form."""
+    """Return an output that prints JSON if `value` is true, and readable text otherwise."""
     from lancetable.cli.output import Output
 
     return Output(value)
@@ -50,7 +50,7 @@ def parse_names(context: click.Context, parameter: click.Parameter, value: str |
 
 
 def announce(context: click.Context, parameter: click.Parameter, value: bool) -> bool:
-    """Print at the end of a command without --run that nothing was changed."""
+    """Without --run, print at the end of the command that nothing was changed."""
     if not value:
         context.call_on_close(lambda: click.echo("lancetable: nothing was changed; run again with --run", err=True))
     return value
@@ -63,7 +63,7 @@ run_option = click.option("--run", is_flag=True, callback=announce, help="Make t
 
 
 class UriCommand(click.Command):
-    """A command that is called with a URI, the options of the store, and the output."""
+    """A command whose function receives a URI, storage options and the output."""
 
     def __init__(self, *, params: list[click.Parameter], **kwargs: Any) -> None:
         common: list[click.Parameter] = [
@@ -86,7 +86,7 @@ class UriCommand(click.Command):
 
 
 class TableCommand(UriCommand):
-    """A command that is called with the open dataset and the output."""
+    """A command whose function receives the open dataset and the output."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Open the dataset and call the command."""
@@ -289,7 +289,7 @@ def migrate(uri: str, output: Output, storage_options: dict[str, str] | None, to
 
     If interrupted, run it again to continue.
     """
-    # Rename first, because an interrupted renaming leaves both schemes, and such a table cannot be opened.
+    # Rename first: an interrupted renaming leaves manifests of both schemes, and such a table cannot be opened.
     renamed = ops.migrate.rename_manifests(uri, storage_options, run=run) if rename else 0
     dataset = lancetable.LanceDataset(uri, storage_options=storage_options)
     before = dataset.data_storage_version
@@ -387,8 +387,8 @@ def fsck(
 ) -> None:
     """Check every version and every file of a table.
 
-    Exit codes: 0 if there are no problems or all were repaired; 1 if the table does not exist or cannot be accessed;
-    2 if problems remain.
+    Exit codes: 0 if fsck found no problems or repaired all of them; 1 if the table does not exist or cannot be
+    accessed; 2 if problems remain.
     """
     report = lancetable.fsck(uri, repair=repair, deep=deep, storage_options=storage_options, progress=progress)
     if output.as_json:
@@ -473,7 +473,7 @@ def file_compression(uri: str, output: Output, storage_options: dict[str, str] |
 
 
 def version_facts(summary: VersionSummary) -> dict[str, Any]:
-    """Return number, time and sizes of a version."""
+    """Return the number, commit time and sizes of a version."""
     return {
         "version": summary.version,
         "committed": summary.timestamp,

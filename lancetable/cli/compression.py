@@ -1,8 +1,8 @@
 """Compression of each column of a data file: bytes as Arrow arrays, bytes in the file, and the encodings.
 
-The size of a page is that of its buffers, without padding. Payloads of blobs are stored outside their column and are
-not counted on either side. From 2.1 on, structs and lists have no column: their offsets and validity are counted with
-the first leaf below them.
+The size of a page is the size of its buffers, without padding. Payloads of blobs are stored outside their column and
+are counted neither as Arrow bytes nor as file bytes. From 2.1 on, structs and lists have no column: their offsets and
+validity are counted with the first leaf below them.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def describe_manifest(dataset: LanceDataset) -> dict[str, Any]:
 
 
 def describe_fragment(fragment: Fragment) -> dict[str, Any]:
-    """Return a fragment. Serialized sequences are shown by their size."""
+    """Return a fragment with its files. Serialized sequences are represented by their size."""
     files = [
         {
             "path": file.path,
@@ -157,7 +157,7 @@ def describe_file(uri: str, storage_options: Mapping[str, str] | None = None) ->
 def size_of(store: ObjectStore, path: str, uri: str) -> int:
     """Return the size of a data file in bytes.
 
-    Raises NotFoundError. If the path is a table, the message has the name of one of its data files.
+    Raises NotFoundError. If the path is a table, the message contains the path of one of its data files.
     """
     size_bytes = store.find(path)
     if size_bytes is not None:
@@ -211,7 +211,7 @@ def encoding_tree(data: bytes, path: str) -> Any:
 
 
 def to_plain(value: Any) -> Any:
-    """Return dataclasses of the format as dicts, and byte strings as their size."""
+    """Convert a value to dicts, lists and scalars. Bytes are replaced with their size."""
     if isinstance(value, Fragment):
         return describe_fragment(value)
     if isinstance(value, Schema):

@@ -18,7 +18,7 @@ from rich.tree import Tree
 
 
 class Output:
-    """Printer of facts, tables and trees. With `as_json` it prints one JSON value instead."""
+    """Printer of properties, tables and trees. With `as_json` it prints one JSON value instead."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
@@ -83,7 +83,7 @@ def is_leaf(value: Any) -> bool:
 
 
 def format_value(value: Any) -> str:
-    """Return a value as readable string."""
+    """Return a value as a readable string."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -68,7 +68,7 @@ def build_manifest(
     Returns
     -------
     ManifestParts
-        The new manifest, which nothing else refers to, and its index section.
+        The new manifest, which shares no state with `newest`, and its index section.
 
     Raises
     ------
@@ -184,7 +184,7 @@ def _(operation: tx.Update, draft: ManifestDraft) -> None:
     if draft.stable_row_ids and operation.mode is tx.UpdateMode.REWRITE_COLUMNS:
         draft.stamp_rows(operation.updated_offset_bitmaps)
     draft.remove(operation.removed_fragment_ids)
-    # No index covers the new fragments, even if its values are unchanged: readers would miss the moved rows.
+    # No index may cover the new fragments, even if the indexed values are unchanged: readers would miss the moved rows.
     draft.add_moved(operation.new_fragments, sources)
     if operation.mode is tx.UpdateMode.REWRITE_COLUMNS and operation.fields_modified:
         draft.uncover((fragment.id for fragment in operation.updated_fragments), operation.fields_modified)
@@ -403,11 +403,11 @@ def _(operation: tx.CreateIndex, draft: ManifestDraft) -> None:
     draft.set_indices([*kept, *(index.to_proto() for index in operation.new_indices)])
 
 
-# --- what every commit does ------------------------------------------------------------------------------------------
+# --- common to all operations ----------------------------------------------------------------------------------------
 
 
 def _record_format(message: table_pb2.Manifest) -> None:
-    """Record the format of the data files, which old releases of Lance did not or as 0.1.
+    """Record the format of the data files. Old releases of Lance recorded no format, or always 0.1.
 
     Raises InvalidOperationError if files of format 0.1 and newer files are mixed.
     """

@@ -1,8 +1,8 @@
 """Detection of writers that lose every race against this process.
 
-On an object store, a writer that has just committed has its next version ready before the writers that lost have read
-the last one. It can win many times in a row without a loss that tells it about them. Before some commits of such a
-series it therefore lists `_transactions`: every writer stores a transaction file there before it publishes a version.
+On an object store, a writer that has just committed can publish its next version before the writers that lost have read
+the last one. It may win many times in a row and never detect the other writers. Before some commits of such a series it
+therefore lists `_transactions`, where every writer stores a transaction file before it publishes a version.
 
     commits before the listing    3   9   21   45   93   157   221   ...
 """
@@ -17,12 +17,12 @@ from lancetable.store.base import ObjectStore
 
 _FIRST_INTERVAL = 3
 _MAX_INTERVAL = 64
-_MAX_PAUSE_SECONDS = 2.0  # a writer that waits for longer between its commits blocks nobody
+_MAX_PAUSE_SECONDS = 2.0  # a longer pause between commits lets other writers win
 
 
 @dataclass(slots=True)
 class CommitSeries:
-    """Commits of this process to one table, each directly on the version of the one before and without a lost race.
+    """Consecutive commits of this process to one table, each based on the previous one and without a lost race.
 
     Attributes
     ----------

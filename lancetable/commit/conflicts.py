@@ -9,7 +9,7 @@ without an entry, an unknown operation and an unreadable transaction all count a
     F    retryable if both change the same fragment
     else the name of a condition in _CONDITIONS, a function of both operations
 
-Source: the conflict matrix of the format's transaction document; every cell was also observed with pylance 14.
+Source: the conflict matrix of the format's transaction document. Every cell was verified with pylance 14.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _COMPATIBLE = Verdict(OK)
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Facts about the pending transaction that it does not contain itself.
+    """Facts about the pending transaction that are not part of it.
 
     `known_rows` are the ids of fragments whose newly deleted rows are known. `inserts_keys` is True if an Update
     inserts rows because no existing row had their keys.
@@ -174,7 +174,7 @@ Condition = Callable[[Any, Any, Context], Verdict]
 
 
 def _conflict_if(fragments: Iterable[int], reason: str, severity: Severity = R) -> Verdict:
-    """Return a conflict on these fragments, or that there is none if the list is empty."""
+    """Return a conflict on these fragments, or the verdict COMPATIBLE if there are none."""
     ids = tuple(sorted(fragments))
     return Verdict(severity, reason, ids) if ids else _COMPATIBLE
 
@@ -370,7 +370,7 @@ def _mem_wal_index(pending: Operation, committed: Operation, context: Context) -
 def _shards(
     pending: tx.Update | tx.UpdateMemWalState, committed: tx.Update | tx.UpdateMemWalState, context: Context
 ) -> Verdict:
-    # The second of two state changes cannot succeed by running again.
+    # Of two state changes, running the second one again cannot succeed.
     severity = X if isinstance(pending, tx.UpdateMemWalState) and isinstance(committed, tx.UpdateMemWalState) else R
     common = _shard_ids(pending) & _shard_ids(committed)
     return Verdict(severity, "both compact the same MemWAL shard") if common else _COMPATIBLE

@@ -1,7 +1,7 @@
 """Randomized backoff between commit attempts, within a limit of attempts and a time budget.
 
     lost, conflicting version unknown    wait for a random part of the window, then list and check the new versions
-    lost, conflicting version known      try again at once: the retry is one request, so writers that lost are ahead of
+    lost, conflicting version known      retry immediately: the retry is one request, so writers that lost are ahead of
     (put_if_absent reported its bytes)   the winner, which has to write the files of its next commit first
     next commit on a contended table     wait for half a window to one and a half
 
@@ -41,7 +41,7 @@ if sys.platform != "win32":
 
 # Windows are measured in attempt lengths.
 _FIRST_WINDOW = 3.0
-_FIRST_WINDOW_WITHOUT_LOSS = 16.0  # an attempt that wins takes a part of the time of one that loses
+_FIRST_WINDOW_WITHOUT_LOSS = 16.0  # a winning attempt takes a fraction of the time of a losing one
 _MAX_WINDOW = 64.0
 _MIN_WINDOW = 1.0  # a smaller window means no contention
 _GROWTH = 1.25

@@ -16,7 +16,7 @@ from lancetable.table.version import TableVersion
 
 
 def commit_detached(base: TableVersion, transaction: Transaction, backoff: Backoff) -> TableVersion:
-    """Publish under a random detached number."""
+    """Publish a transaction on top of `base` as a detached version with a random number."""
     if transaction.read_version != base.version:
         raise InvalidOperationError(
             f"{base.uri}: a detached commit needs its read version {transaction.read_version} as base, got version"

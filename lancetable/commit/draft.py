@@ -345,7 +345,7 @@ def covered_fragments(bitmap: bytes | None, name: str) -> pyroaring.BitMap | Non
 
 
 def _drop_dead_files(message: table_pb2.DataFragment, live: set[int]) -> None:
-    """Remove data files without a live field. Negative ids other than the tombstone are hidden columns."""
+    """Remove data files without a live field. Field ids below the tombstone are hidden columns, which are kept."""
     for position in range(len(message.files) - 1, -1, -1):
         fields = message.files[position].fields
         if not any(field in live or field < TOMBSTONE for field in fields):

@@ -36,7 +36,7 @@ def create_table(
     Parameters
     ----------
     table
-        Where the table is created.
+        Location of the new table.
     transaction
         The Overwrite.
     file_version

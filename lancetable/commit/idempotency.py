@@ -8,8 +8,8 @@ the newest manifest shows whether change 7 was committed, however long ago. Numb
 number is rejected, even if both changes are committed concurrently, because each attempt checks the key of the newest
 version before it publishes. A restore of an older version resets the key together with the rows.
 
-The batches of a stream are numbered without gaps, so that a batch that does not follow the recorded one shows that
-table and checkpoint are out of step.
+The batches of a stream are numbered without gaps. A batch that does not follow the recorded one therefore shows that
+table and checkpoint are out of sync.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PREFIX = "lancetable.txn."
 
 
 def properties_of(app: str, number: int) -> dict[str, str]:
-    """Return the transaction properties of change `number` of an application. Raises InvalidInputError."""
+    """Return the transaction properties of a change. Raises InvalidInputError for an empty name or negative number."""
     if not app:
         raise InvalidInputError("the application name is empty; pass a name that identifies the application")
     if number < 0:
@@ -52,7 +52,7 @@ def is_done(config: Mapping[str, str], txn: tuple[str, int] | None) -> bool:
 
 
 def is_next_batch(config: Mapping[str, str], app: str, number: int, *, uri: str, remedy: str) -> bool:
-    """Compare a batch with the last one that a table records, for an application that leaves no number out.
+    """Compare a batch with the last one that a table records, for an application that numbers without gaps.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def check_not_committed(config: Mapping[str, str], transaction: Transaction) -> 
 
 
 def record_change(message: table_pb2.Manifest, transaction: Transaction) -> None:
-    """Record the number of the change in the config of the manifest that the transaction becomes."""
+    """Record the number of the change in the config of the new manifest."""
     requested = _requested(transaction)
     if requested is not None:
         message.config[config_key(requested[0])] = str(requested[1])

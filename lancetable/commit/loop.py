@@ -8,8 +8,8 @@ One attempt:
     5. apply the transaction to the newest manifest (build) and serialize it (table.manifests)
     6. publish the manifest as the next version: won, lost or unknown (handlers)
 
-A lost race leads to another attempt after a backoff (contention). An unknown outcome is looked up once. If it stays
-unknown, the loop raises CommitStateUnknownError and removes no files, because the commit may still appear.
+A lost race leads to another attempt after a backoff (contention). If the outcome is unknown, the manifest is read once.
+If it stays unknown, the loop raises CommitStateUnknownError and removes no files, because the commit may still appear.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ _STRICT = Verdict(
     "without retries (max_retries=0), an overwrite must directly follow its read version",
 )
 _FRESH_SECONDS = 2.0  # on remote stores, a younger listing is not repeated before the first attempt
-_MAX_UNLISTED = 1  # on remote stores, versions read between the last listing and the publication
+_MAX_UNLISTED = 1  # on remote stores, maximum number of versions read between the last listing and the publication
 _READ_AT_ONCE = 16
 _MAX_KNOWN_CONFLICTS = 6  # lost attempts in a row before versions are listed again
-_SMALL_BYTES = 256 * 1024  # before a larger manifest is sent, versions are listed to see if its number is still free
+_SMALL_BYTES = 256 * 1024  # before a retry with a larger manifest, list the versions, because its number may be taken
 DEFAULT_MAX_RETRIES = 20
 DEFAULT_TIMEOUT_SECONDS = 30 * 60.0
 
@@ -179,7 +179,7 @@ class _CommitRun:
         self._listed_at = base.newest_at if base.newest_at is not None else -math.inf
         self._conflict_known = False  # `_existing` was checked, so the next attempt need not list versions
 
-        # Records versions of other libraries. The base is not recorded, because it may be old.
+        # Also records when a version of another library was seen. The base does not count, because it may be old.
         self._contention: Contention | None = None
 
     def commit(self, max_retries: int, timeout_s: float) -> TableVersion:
@@ -254,8 +254,9 @@ class _CommitRun:
                 return published
             if base.store.capabilities.local or not _MAX_UNLISTED < len(unseen) < behind:
                 break
-            # Reading many versions from a remote store takes so long that other writers commit in the meantime, so
-            # the versions are listed again. If the number of unseen versions does not decrease, this would not end.
+            # Reading many versions from a remote store takes so long that other writers commit in the meantime, so the
+            # versions are listed again. The loop ends if the number of unseen versions does not decrease, because it
+            # might not terminate otherwise.
             behind = len(unseen)
         self.newest.check_writable()
         return None

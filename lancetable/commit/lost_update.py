@@ -6,16 +6,16 @@ A cleanup can free a version number between the listing of new versions and the 
     others       commit versions 8 and 9; a cleanup removes version 8
     publication  the transaction becomes a new version 8, which precedes 9, and no later version contains its changes
 
-A conditional create cannot prevent this. Time can: cleanups of this library wait before they remove very young versions
-(commit/cleanup/plan.py: CleanupPlan), so a publication within the grace period of its listing needs no check. After a
-longer time the versions are listed again. A cleanup never removes the newest version, so a published version that is
-the newest is valid. Otherwise the next version is compared with it:
+A conditional create cannot prevent this, but a time limit can. Cleanups of this library wait before they remove very
+young versions (commit/cleanup/plan.py: CleanupPlan), so a publication within the grace period of its listing needs no
+check. After a longer time the versions are listed again. A cleanup never removes the newest version, so a published
+version that is the newest is valid. Otherwise the next version is compared with it:
 
     a file that the publication added is in the next version        valid
     the next version is an Overwrite or a Restore                   valid: it discards earlier changes of files anyway
     a file that the publication dropped is in the next version      lost
     no added file is there, but the next version keeps such files   lost
-    undecided, for example if only the configuration was changed    neighbours and the clock of the store decide
+    undecided, for example if only the configuration was changed    adjacent versions and modification times decide
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def is_in_grace_period(store: ObjectStore, seconds: float) -> bool:
 def is_lost_update(published: TableVersion, predecessor: TableVersion) -> bool | None:
     """Return True if newer versions do not contain the changes of a published version, None if that is unknown.
 
-    `predecessor` is the version that `published` was built on. One request if `published` is the newest version. A
-    version decided by an external manifest store is never lost, because its rows outlive a cleanup.
+    `predecessor` is the version that `published` was built on. Sends one request if `published` is the newest version.
+    A version decided by an external manifest store is never lost, because its rows outlive a cleanup.
     """
     if isinstance(published.handler, ExternalHandler):
         return False

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A serialized manifest, and the version of a table as which it may be published."""
+    """A serialized manifest, and the location where it may be published as a version of a table."""
 
     table: Table
     transaction: Transaction
@@ -138,10 +138,10 @@ def build_next(
 
 @contextmanager
 def discarding_on_failure(discard: Callable[[], None]) -> Iterator[None]:
-    """Call `discard`, which removes the files of a commit, if the commit in the block definitely failed.
+    """Call `discard`, which removes the files of a commit, if the commit in the `with` block definitely failed.
 
-    Files are kept if the outcome of the commit is unknown, because the commit may still become visible. They are also
-    kept after other exceptions, such as an interrupt, because the commit may already be published.
+    Files are not removed if the outcome of the commit is unknown, because the commit may still become visible, or after
+    other exceptions such as an interrupt, because the commit may already be published.
     """
     try:
         yield

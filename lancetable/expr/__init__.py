@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lancetable.expr.typing.substrait import from_arrow_expression as from_arrow_expression
 
 VIRTUAL_COLUMNS = ("_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version")
-"""Columns that every table has although they are not stored, of type uint64."""
+"""Columns of type uint64 that exist in every table but are not stored."""
 
 __getattr__ = lazy_names(
     __name__,

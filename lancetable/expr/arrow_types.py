@@ -1,4 +1,4 @@
-"""Families of Arrow types, common types, and the integers in which numbers and times are stored."""
+"""Families of Arrow types, common types, and the integers that store numbers, dates and times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUMBERS = ("int", "float", "decimal")
 UNIT_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 DAY_NANOS = 86_400 * 1_000_000_000
 DECIMAL_CONTEXT = decimal.Context(prec=100, rounding=decimal.ROUND_HALF_UP)
-"""More digits than Arrow's largest decimal."""
+"""A context with more digits than the largest Arrow decimal."""
 
 _FAMILIES: dict[int, Family] = {
     getattr(pa.lib, f"Type_{name}"): family
@@ -41,14 +41,14 @@ _FAMILIES: dict[int, Family] = {
 
 
 def family_of(data_type: pa.DataType) -> Family:
-    """Return the family of a type; for dictionaries that of the values, for extension types that of the storage."""
+    """Return the family of a type; for a dictionary, of its values, and for an extension type, of its storage."""
     return _FAMILIES.get(data_type.id) or _FAMILIES.get(unwrapped_type(data_type).id, "other")
 
 
 def unwrapped_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the type in which kernels work.
+    """Return the type that kernels process.
 
-    That is the value type of a dictionary, the storage type of an extension type, and string or binary for views.
+    It is the value type of a dictionary, the storage type of an extension type, and string or binary for views.
     """
     if isinstance(data_type, pa.BaseExtensionType):
         return unwrapped_type(data_type.storage_type)
@@ -78,7 +78,7 @@ def int_type(bits: int, *, signed: bool) -> pa.DataType:
 
 
 def common_int(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """Return the narrowest type for both integer types; decimal128(20, 0) for uint64 and a signed type."""
+    """Return the narrowest integer type that contains both types; decimal128(20, 0) for uint64 and a signed type."""
     left_signed, right_signed = pa.types.is_signed_integer(left), pa.types.is_signed_integer(right)
     bits = max(left.bit_width, right.bit_width)
     if left_signed == right_signed:
@@ -111,7 +111,7 @@ def decimal_type(precision: int, scale: int) -> pa.DataType:
 
 
 def common_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """Return the decimal type for the values of both types."""
+    """Return the decimal type that can represent the values of both types."""
     scale = max(left.scale, right.scale)
     return decimal_type(max(left.precision - left.scale, right.precision - right.scale) + scale, scale)
 
@@ -119,8 +119,8 @@ def common_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 def step_of(data_type: pa.DataType) -> Fraction:
     """Return the value of one unit of the stored integer.
 
-    1 for integers, 10^-scale for decimals, nanoseconds for dates, times, timestamps and durations. Other types have no
-    stored integer.
+    It is 1 for integers, 10^-scale for decimals, and a number of nanoseconds for dates, times, timestamps and
+    durations. Other types have no stored integer.
     """
     family = family_of(data_type)
     if family == "int":

@@ -82,7 +82,7 @@ class LanceBufferDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class LancePageMetadata:
-    """Buffers of a page, and its encoding message in protobuf's text format, with messages named in camel case."""
+    """Buffers of a page, and its encoding in the text format of protobuf with nested messages named in camel case."""
 
     buffers: list[LanceBufferDescriptor]
     encoding: str
@@ -341,9 +341,9 @@ class LanceFileReader:
         Raises
         ------
         OutOfRangeError
-            If the file does not have a row.
+            If a row number is negative or not below the number of rows.
         InvalidInputError
-            If the row numbers are not in ascending order.
+            If the row numbers are not in ascending order or `batch_size` is less than 1.
         TypeError
             If `indices` is not a sequence of integers.
         """
@@ -400,7 +400,7 @@ class LanceFileReader:
         """
         meta = self._meta
         if meta.version.is_legacy:
-            meta.column(0)  # raises
+            meta.column(0)  # raises UnsupportedFeatureError
         buffers = [_descriptor(*location) for location in meta.global_buffers]
         added_bytes = sum(buffer.size for buffer in buffers[1:])
         major, minor = meta.footer.footer_pair
@@ -478,7 +478,7 @@ def _encoding_text(page: Page) -> str:
         page.raise_located(error)
     if isinstance(message, bytes):
         return f"{type_url} ({len(message)} bytes)"
-    # As in pylance's text, nested messages are named by their types.
+    # pylance names nested messages in camel case.
     return re.sub(r"\w+(?= \{)", lambda name: name[0].title().replace("_", ""), text_format.MessageToString(message))
 
 
@@ -495,7 +495,7 @@ class LanceFileWriter:
     schema
         Schema of the file. By default the schema of the first batch.
     data_cache_bytes
-        Maximum size of the rows that wait for their page, in all columns together. 8 MiB per column by default.
+        Maximum size of the rows queued for incomplete pages, in all columns together. 8 MiB per column by default.
     version
         Format version of the file, from 2.0 on; "stable" (2.2) by default.
     storage_options
@@ -609,7 +609,7 @@ class LanceFileWriter:
             self._writer.add_schema_metadata(key, value)
 
     def add_global_buffer(self, data: Buffer) -> int:
-        """Write arbitrary bytes.
+        """Write a global buffer with arbitrary content.
 
         Parameters
         ----------
@@ -836,7 +836,7 @@ class LanceFileSession:
         NotFoundError
             If the object does not exist.
         CorruptFileError
-            If the object is shorter.
+            If the object ends before the end of the range.
         """
         return bytes(self._store.read(self._full(path), offset, offset + length))
 

@@ -77,7 +77,7 @@ class Page:
         self.buffers = buffers
         self.encoding = encoding
         self.decoder: Any = None  # parsed encoding, set by the first reader
-        self.cached: Any = None  # value of the page; see dictionary_cache.py
+        self.cached: Any = None  # decoded metadata or dictionary; see dictionary_cache.py
 
     @property
     def path(self) -> str:
@@ -139,7 +139,7 @@ class Page:
 
 
 class IndirectEncodings(UnsupportedFeatureError):
-    """Encoding messages stored outside of the column metadata, at `ranges`, have not been fetched yet.
+    """Error for encoding messages outside of the column metadata, at `ranges`, that have not been fetched yet.
 
     The reader fetches them and opens the column again.
     """
@@ -233,7 +233,7 @@ class FileMetadata:
     content
         The bytes of a small file, so that reading its columns needs no further request.
     readers
-        Cache of file/reader.py.
+        Column readers cached by file/reader.py.
     """
 
     path: str
@@ -261,7 +261,7 @@ class FileMetadata:
 
     @property
     def num_columns(self) -> int:
-        """Number of columns; from 2.1 on only leaf fields have one."""
+        """Number of columns. From 2.1 on, only leaf fields have a column."""
         return len(self._column_ranges)
 
     @lazy_property
@@ -277,7 +277,7 @@ class FileMetadata:
 
     @property
     def statistics_index(self) -> int | None:
-        """Number of the global buffer that stores the statistics, or None if the file has none of a permitted size."""
+        """Number of the global buffer with the statistics. None if there is none or it exceeds the size limit."""
         value = self._descriptor.schema.metadata.get(STATISTICS_KEY)
         if value is None or not value.isdigit() or len(value) > 9:
             return None
@@ -310,7 +310,7 @@ class FileMetadata:
 
     @property
     def memory_bytes(self) -> int:
-        """Estimated memory of this object."""
+        """Estimated size of this object in memory."""
         # Parsed messages take about four times their serialized size.
         return (
             4096
@@ -333,7 +333,7 @@ class FileMetadata:
         return ranges
 
     def encoding_bytes(self, message: file2_pb2.Encoding) -> bytes:
-        """Return the serialized `Any` of an encoding, or empty bytes if the message has no location."""
+        """Return the serialized `Any` of an encoding, or empty bytes if the message does not locate one."""
         location = message.WhichOneof("location")
         if location == "direct":
             return message.direct.encoding
@@ -464,7 +464,7 @@ def parse_metadata(
     limits
         Limits for reading the file.
     content
-        The whole file, if the metadata is to keep it.
+        The whole file if the metadata should keep it, otherwise None.
 
     Raises
     ------

@@ -1,7 +1,8 @@
 """Cache of the decoded dictionaries of pages, for later reads of the same page.
 
-A value is an attribute of its page, so a read needs no lookup and no lock. The cache has one budget for the pages of
-all files and evicts values first in, first out; otherwise a scan of a large table would keep the values of every page.
+A value is stored in an attribute of its page, so a read needs neither a lookup nor a lock. The cache has one budget for
+the pages of all files and evicts values first in, first out. Without eviction, a scan of a large table would keep the
+values of every page.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages of encodings, for display: parsed without a check whether the encoding can be decoded."""
+"""Parser of encoding messages for display. It also accepts encodings that this library cannot decode."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _KINDS: Final = {kind.DESCRIPTOR.full_name: kind for kind in (ArrayEncoding, Col
 
 
 def parse_encoding(data: bytes, path: str | None = None) -> tuple[str, Message | bytes]:
-    """Return the type URL of a serialized encoding and its message, or the bytes of an unknown type.
+    """Return the type URL of a serialized encoding, and its message or, for an unknown type, its bytes.
 
-    Raises CorruptFileError.
+    Raises CorruptFileError if the bytes are not a valid message.
     """
     wrapper = parse_message(AnyMessage, data, path)
     kind = _KINDS.get(wrapper.type_url.rpartition("/")[2])

@@ -3,7 +3,7 @@
     user      uuid      list<uuid>                    string_view
     stored    fsb(16)   list<fixed_size_binary(16)>   string
 
-Only JSON converts values: users pass JSON strings, and files store JSONB (jsonb.py).
+JSON is the only type whose values are converted: users pass JSON strings, and files store JSONB (jsonb.py).
 """
 
 from __future__ import annotations

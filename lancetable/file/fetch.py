@@ -28,10 +28,10 @@ T = TypeVar("T")
 ReadPlan = Generator[Sequence[ByteRange], Sequence[memoryview], T]
 
 MAPPED: Final = sys.maxsize
-"""Gap for a store whose ranges are slices of a memory map, where unused bytes of a range cost nothing."""
+"""Coalescing distance for a store whose ranges are slices of a memory map: unused bytes of a range cost nothing."""
 
 REMOTE_GAP_BYTES: Final = 16 * 1024
-"""Gap for other stores: ranges closer than this are coalesced. The store may coalesce further."""
+"""Coalescing distance for other stores: ranges closer than this become one. The store may coalesce further."""
 
 _MAX_GAP_FRACTION: Final = 64  # coalescing reads at most 1/64 more bytes than needed
 
@@ -47,7 +47,7 @@ class Blocks(NamedTuple):
 
 
 Rows: TypeAlias = "range | npt.NDArray[np.int64]"
-"""Selected rows: a range of step 1, or ascending row numbers without duplicates. Never empty inside of encodings."""
+"""Selected rows: a range of step 1, or ascending row numbers without duplicates. Encodings get nonempty selections."""
 
 Slots: TypeAlias = "range | npt.NDArray[np.int64] | Blocks"
 """Selected values of an encoded array. Fixed-size lists select blocks."""
@@ -142,7 +142,7 @@ class InMemory(NamedTuple):
 
 
 def run(plan: ReadPlan[T], store: RangeSource, path: str) -> T:
-    """Run a plan on one object and return its result. Raises what the plan and the store raise."""
+    """Run a plan on one object and return its result. Errors of the plan and the store are propagated."""
     done, value = _step(plan, None)
     while not done:
         done, value = _step(plan, store.read_many(path, value))
@@ -150,10 +150,10 @@ def run(plan: ReadPlan[T], store: RangeSource, path: str) -> T:
 
 
 def run_each(plans: Sequence[ReadPlan[T]], sources: Sequence[RangeSource], paths: Sequence[str]) -> list[T]:
-    """Run plan i on object i in common rounds: every plan takes a step before any plan takes its next.
+    """Run plan i on object i, in rounds: each round advances every unfinished plan by one step.
 
-    Repeating one step keeps its code and tables in the CPU cache; running the plans one after the other takes 1.5 times
-    as long.
+    Similar steps in a row keep their code and tables in the CPU cache. Running the plans one after the other takes 1.5
+    times as long.
     """
     steps = [_step(plan, None) for plan in plans]
     waiting = [number for number, (done, _) in enumerate(steps) if not done]

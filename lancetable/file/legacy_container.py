@@ -10,9 +10,9 @@
     6  u32 size, metadata                              footer
     7  footer, 16 bytes: i64 metadata, i16 major = 0, i16 minor = 0, 1 or 2, "LANC"
 
-Nothing is aligned. The file does not store the number of rows of the page table. A row is located by the first field id
-of the file: the first id that the table's manifest lists for the file, or the lowest id of the embedded manifest if the
-file is read without a table. Source: protos/file.proto, Metadata.
+Nothing is aligned. The file does not store the number of rows of the page table. Rows are located relative to the first
+field id of the file: the first id that the manifest of the table lists for the file, or the lowest id of the embedded
+manifest if the file is read without a table. Source: protos/file.proto, Metadata.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 KEPT_BYTES: Final = 1 << 20
-"""Maximum distance from the page table to the metadata for which the page table is read with the footer and cached."""
+"""Distance from the page table to the metadata up to which the page table is read with the footer and cached."""
 
 _U32: Final = struct.Struct("<I")
 _ENTRY_BYTES: Final = 16
@@ -155,7 +155,7 @@ class LegacyMetadata(FileMetadata):
 
     @property
     def memory_bytes(self) -> int:
-        """Estimated memory of this object, including the page table rows of all fields."""
+        """Estimated size of this object in memory, including the page table rows of all fields."""
         table = self.num_fields * self.num_batches * _ENTRY_BYTES
         content = 0 if self.content is None else len(self.content)
         return (
@@ -234,10 +234,10 @@ class LegacyMetadata(FileMetadata):
 
 
 def metadata_range(footer: Footer, tail: FileTail) -> ByteRange:
-    """Return the range to read before calling `parse_legacy`, which extends to the end of the file.
+    """Return the range, up to the end of the file, to read before calling `parse_legacy`.
 
-    It starts at the metadata, or at the embedded manifest or the page table if one of these precedes it closely. If
-    `tail` does not reach the metadata, it starts at the metadata; read it and call this function again.
+    The range starts at the metadata, or at the embedded manifest or the page table if one of these precedes it closely.
+    If `tail` does not contain the metadata, the range starts at the metadata: read it and call this function again.
 
     Raises CorruptFileError if the metadata is invalid.
     """
@@ -263,7 +263,7 @@ def parse_legacy(tail: FileTail, footer: Footer, limits: ReadLimits, content: me
     limits
         Limits for reading the file.
     content
-        The whole file, if the metadata is to keep it.
+        The whole file if the metadata should keep it, otherwise None.
 
     Raises
     ------
@@ -297,7 +297,7 @@ def _parse_metadata(footer: Footer, tail: FileTail) -> file_pb2.Metadata:
 
 
 def _parse_frame(data: memoryview, offset: int, path: str) -> bytes:
-    """Return the message at `offset`, which is prefixed with its size."""
+    """Return the bytes of the message whose size is stored at `offset`."""
     start = offset + _U32.size
     end = start + _U32.unpack_from(data, offset)[0] if start <= len(data) else start
     if end > len(data):

@@ -1,11 +1,11 @@
-"""Writer of 0.1 files. It collects rows into batches and writes each batch field by field.
+"""Writer of 0.1 files. It collects rows into groups, the batches of the format, and writes them field by field.
 
     write(batch)   rows -> groups of `max_rows_per_group` -> pages of each field, in depth-first order
     close()        page table, statistics, dictionaries, embedded manifest, metadata, footer
 
-The format has no validity bitmaps. The writer raises UnsupportedFeatureError with the column for values that it cannot
-store: nulls, except in strings, binaries and the null type; and empty strings in nullable columns, because readers
-return them as null.
+The format has no validity bitmaps. The writer raises UnsupportedFeatureError, with the name of the column, for values
+that it cannot store: nulls, except in strings, binaries and the null type; and empty strings in nullable columns,
+because readers return them as null.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class LegacyFileWriter(DataFileWriter):
     schema
         Schema of the file.
     group_rows
-        Rows per batch, or the rows of each batch if the fragment has another file, because readers expect the same
-        batches in all files of a fragment.
+        Rows per group, or the number of rows of each group if the fragment already has a file, because readers expect
+        the same groups in all files of a fragment.
     statistics
-        Write statistics of each batch.
+        Write statistics of each group.
     keep_arrays
         If True, the memory of written batches does not change, so the writer does not copy queued rows.
     dictionaries
@@ -104,7 +104,7 @@ class LegacyFileWriter(DataFileWriter):
 
         Raises SchemaMismatchError if a column is missing or has another type, UnsupportedFeatureError if 0.1 cannot
         store the values of a column, and InvalidInputError if the file is closed or has too many rows. After an error,
-        the file contains nothing of the batch.
+        the file contains none of the rows of the batch.
         """
         arrays = self._storage_arrays(batch)
         num_rows = batch.num_rows
@@ -175,7 +175,7 @@ class LegacyFileWriter(DataFileWriter):
     # --- dictionaries ---------------------------------------------------------------------------------------------
 
     def _unify(self, array: pa.Array, field: Field, path: str) -> pa.Array:
-        """Convert every dictionary in an array to the dictionary of its field; append new values to the latter.
+        """Re-encode the dictionaries in an array with the dictionary of their field, to which new values are appended.
 
         `path` names the field in errors.
         """

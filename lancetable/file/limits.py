@@ -1,8 +1,8 @@
 """Limits on the resources that reading may use. They are strict for tables opened with `untrusted=True`.
 
-    limit              of all tables   untrusted
-    metadata_bytes     512 MiB         16 MiB      message of a manifest (untrusted: the whole file); data file from its
-                                                   column metadata on; its schema, and its statistics
+    limit              default         untrusted
+    metadata_bytes     512 MiB         16 MiB      message of a manifest (untrusted: the whole manifest file); end of a
+                                                   data file from its column metadata on; its schema; its statistics
     metadata_entries   -               100,000     fragments of a manifest, fields of a schema, pages of a column
     file_rows          2^62            100,000,000 rows of a data file
     page_bytes         2 GiB           512 MiB     decoded bytes of a page, or of the rows of several pages that a take
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Limits of reading; see the module. `remedy` is the end of error messages."""
+    """Limits of reading; the docstring of the module lists them. `remedy` is appended to error messages."""
 
     metadata_bytes: int = 512 << 20
     metadata_entries: int = 1 << 62
@@ -35,12 +35,15 @@ class ReadLimits:
     remedy: str = ""
 
     def check(self, limit: str, found: int, path: str, what: str) -> None:
-        """Raise CorruptFileError if the number `found` of `what` exceeds the limit of this name; see `exceeded`."""
+        """Raise the error of `exceeded` if `found`, the number of `what`, is above the limit named `limit`."""
         if found > getattr(self, limit):
             raise self.exceeded(limit, f"too many {what}", path, found)
 
     def exceeded(self, limit: str, what: str, path: str, found: object = None) -> CorruptFileError:
-        """Return the error for content above a limit: LimitError if it might be valid without untrusted."""
+        """Return the error for content above a limit; the caller raises it.
+
+        It is a LimitError if the table might be readable without `untrusted`, otherwise a CorruptFileError.
+        """
         kind = LimitError if self.remedy else CorruptFileError
         problem = f"{what}: above the limit {limit}{self.remedy}"
         return kind(problem, f"at most {getattr(self, limit)}", found, path=path, limit=limit)

@@ -1,7 +1,7 @@
 """Process-wide thread pool for decoding and encoding.
 
-The pool is created at first use, and again in a forked child, where the threads of the parent do not exist. A task on
-the pool must not wait for another task on the pool, which could deadlock; check `in_worker` before submitting.
+The pool is created on first use, and again in a forked child, where the threads of the parent do not exist. A task on
+the pool must not wait for another task on the pool, because that can deadlock. Check `in_worker` before submitting.
 """
 
 from __future__ import annotations

@@ -81,9 +81,9 @@ FAMILIES: Final[dict[FileVersion, Callable[[], Family]]] = {
 """Encodings of each supported file version, imported on first use, because most tables use one version."""
 
 TAIL_BYTES: Final = 64 * 1024
-"""Size of the first read of a file. It covers the metadata of most files and takes no longer than a round trip.
+"""Size of the first read of a file. It covers the metadata of most files; its transfer takes less than a round trip.
 
-A file up to this size is read as a whole; its bytes are cached until rows are read for the first time.
+A file up to this size is read as a whole, and its bytes are cached until rows are read for the first time.
 """
 
 KEPT_BYTES: Final = 16 * 1024
@@ -185,15 +185,15 @@ def read_columns(
     Returns
     -------
     list
-        An array of type `Field.data_type` for each field. A range returns chunked arrays with a chunk for each page,
-        without copying the bytes of the file where the encoding allows. Row numbers return arrays, which are chunked
-        only if the type contains a dictionary and several pages are read. Nulls in a non-nullable field do not raise
-        an error; see `refuse_nulls`.
+        An array of type `Field.data_type` for each field. For a range, the arrays are chunked, with a chunk for each
+        page, and refer to the bytes of the file where the encoding allows. For row numbers, they are chunked only if
+        the type contains a dictionary and several pages are read. Nulls in a non-nullable field do not raise an error;
+        see `refuse_nulls`.
 
     Raises
     ------
     OutOfRangeError
-        If the file does not have the rows.
+        If a row is not in the file.
     CorruptFileError
         If the file is invalid.
     UnsupportedFeatureError
@@ -217,8 +217,8 @@ class FileRows(NamedTuple):
 def read_files(store: ObjectStore, selections: Sequence[FileRows]) -> list[list[list[pa.Array]]]:
     """Read rows of one or several files.
 
-    A single range of rows is split among the threads of the pool. The calling thread decodes everything else; several
-    files advance in common rounds (fetch.run_each), and their results are in memory at the same time.
+    If there is one selection and it is a range, the threads of the pool share it. Otherwise the calling thread decodes
+    all rows: it reads several files in common rounds (fetch.run_each), so their results are in memory at the same time.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Registration of encodings from other packages, by type url of a page or by oneof case of the format's messages."""
+"""Registration of encodings from other packages, by type url or by oneof case of the messages of the format."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def unregister_encoding(encoding: type[Any], *, family: str = "2.1") -> None:
 
 
 def _registry_of(encoding: type[Any], family: str, *, check: bool) -> tuple[dict[str, Any], str]:
-    """Return the registry of an encoding and its key there; `check` that a page encoding is complete."""
+    """Return the registry of an encoding and its key in it. If `check` is True, validate a page encoding first."""
     if hasattr(encoding, "type_url"):
         if check:
             custom.check_page_encoding(encoding)

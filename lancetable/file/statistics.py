@@ -1,4 +1,4 @@
-"""Zone maps of a data file: bounds of the values in each zone of rows, with which a scan prunes zones.
+"""Zone maps of a data file: bounds of the values in each zone of rows, which scans use to prune zones.
 
     num_rows   "3": null_count  min_value  max_value      "7": null_count  min_value  max_value  nan_count
         8192              0        "adam"    "berta"                  12       -0.5        99.0          0
@@ -52,7 +52,7 @@ _VERSION: Final = b"1"
 # Limit of the decompressed size: the larger of 16 MiB and 1,024 times the stored size. Valid zone maps are far smaller.
 _MIN_LIMIT_BYTES: Final = 16 << 20
 _LIMIT_RATIO: Final = 1024
-# Fewer zones are not compressed: they take a few kilobytes, and compression takes longer than writing these.
+# Fewer zones are not compressed: compressing a few kilobytes takes longer than writing them.
 _COMPRESSED_ZONES: Final = 1024
 _PARSE_ERRORS: Final = (
     pa.ArrowException,
@@ -89,7 +89,7 @@ class FileStatistics:
         return len(self.zone_rows)
 
     def fold(self) -> FileStatistics:
-        """Merge all zones into one for the whole file. If there are no zones, the result has none either."""
+        """Merge all zones into one for the whole file. The result of a file without zones has none."""
         if self.num_zones <= 1:
             return self
         return FileStatistics(
@@ -120,7 +120,7 @@ class StatisticsBuilder:
         self._zone_rows = zone_rows
         self._num_rows = 0
         self._leaves = [leaf for position, field in enumerate(schema.fields) for leaf in leaves_of(field, position)]
-        self.row_bytes: Final = sum(map(bytes_read_per_row, self._leaves))  # read by the summaries
+        self.row_bytes: Final = sum(map(bytes_read_per_row, self._leaves))  # bytes that the summaries read for each row
         self._range_zones: list[Int64] = []
         self._queue: list[list[pa.Array]] = []  # queued small batches, as one list of arrays per batch
         self._queue_rows = 0
@@ -251,7 +251,7 @@ def _to_ipc(statistics: FileStatistics) -> bytes:
         arrays.append(pa.StructArray.from_arrays(list(present.values()), list(present)))
     schema = pa.schema(list(zip(names, [array.type for array in arrays])), metadata={"version": _VERSION})
     sink = pa.BufferOutputStream()
-    # Synchronizing threads would take longer than the work.
+    # Without threads: synchronizing them would take longer than the compression.
     compression = "zstd" if statistics.num_zones >= _COMPRESSED_ZONES else None
     options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
     with pa.ipc.new_file(sink, schema, options=options) as writer:
@@ -329,7 +329,7 @@ def _counts(array: pa.Array, what: str) -> Int64:
 
 
 def _crossed(low: pa.Array, high: pa.Array) -> bool:
-    """Return True if a minimum is greater than its maximum or a bound is NaN."""
+    """Return True if a minimum exceeds its maximum or a bound is NaN."""
     dtype = number_dtype(low.type)
     if dtype is not None:
         return not bool((values_of(low, dtype) <= values_of(high, dtype)).all())

@@ -3,7 +3,7 @@
     write(batch)   storage arrays -> ColumnWriter of each field -> EncodedPage -> buffers at multiples of 64
     close()        queued rows, statistics, descriptor, column metadata, tables, footer
 
-Only rows that do not fill a page yet are in memory, so memory does not grow with the rows of the file.
+Memory holds only the rows of incomplete pages, so it does not grow with the number of rows of the file.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 _MAX_ALIGNMENT: Final = 1 << 20
 _PARALLEL_ROWS: Final = 32 * 1024
-_MIN_STATISTICS_BYTES: Final = 4 << 20  # statistics of larger batches are computed on the pool
-# A file with fewer than _FEW_ROWS rows gets statistics only if its columns have _MIN_COLUMN_BYTES on average; smaller
-# columns are read as fast as their statistics.
+_MIN_STATISTICS_BYTES: Final = 4 << 20  # statistics of batches of this size or more are computed on the pool
+# A file with fewer than _FEW_ROWS rows gets statistics only if its columns have _MIN_COLUMN_BYTES on average.
+# Reading the statistics of smaller columns would take as long as reading the columns.
 _FEW_ROWS: Final = 2048
 _MIN_COLUMN_BYTES: Final = 16 << 10
 # Batches with fewer than _SMALL_ROWS rows are concatenated until they reach twice that number or one of the limits.
@@ -52,7 +52,7 @@ _MAX_JOINED: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """Properties of a written file for the manifest. `column_indices` has the column of each field id in `fields`."""
+    """Properties of a written file for the manifest. `column_indices[i]` is the column of field id `fields[i]`."""
 
     size_bytes: int
     num_rows: int
@@ -140,7 +140,7 @@ class DataFileWriter:
         ]
 
     def _copy(self, arrays: list[pa.Array]) -> list[pa.Array]:
-        """Copy arrays whose memory the caller may change after the call."""
+        """Copy arrays unless the caller has promised with `keep_arrays` not to change their memory."""
         return arrays if self._keep_arrays else [pa.concat_arrays([array]) for array in arrays]
 
 
@@ -268,7 +268,7 @@ class FileWriter(DataFileWriter):
         return array if fills_page else pa.concat_arrays([array])
 
     def _may_fail(self, arrays: Sequence[pa.Array]) -> bool:
-        """Return True if encoding may raise because of nulls; the call that passed them must raise the error."""
+        """Return True if encoding may raise because of nulls. The call that passes them must raise, not a later one."""
         return any(
             (array.null_count and field.children) or (not field.nullable and holds_null(array))
             for array, field in zip(arrays, self._schema.fields)

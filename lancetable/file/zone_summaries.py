@@ -1,7 +1,7 @@
 """Incremental computation of the zone maps of one field.
 
     batch   ->   ZoneLeaf.pick   ->   summary.add(array, ranges)   ...   summary.finish  ->  ZoneStats
-    ranges   |------|----------|---|                     a range is within one zone; a zone may have several ranges
+    ranges   |------|----------|---|                     a range is within one zone; a zone can consist of several
     zones    |---------|-----------|
 
 There is a summary class for each kind of type: numbers, booleans, decimals, and strings and binaries. For all other
@@ -258,7 +258,7 @@ class _BoolSummary(Summary):
 
 
 class _ScalarSummary(Summary):
-    """Base for types whose bounds are taken from the array and, if a zone has several ranges, compared in Python."""
+    """Base for types whose bounds are values of the array, compared in Python if a zone has several ranges."""
 
     def __init__(self, kind: pa.DataType) -> None:
         super().__init__()
@@ -295,9 +295,9 @@ class _ScalarSummary(Summary):
         return pa.array([choose(valid) if valid else None for valid in valid_values], whole.type)
 
     def _extremes(self, array: pa.Array, ranges: RowRanges) -> tuple[Int64, Int64] | None:
-        """Return the rows of the minimum and the maximum of each range, -1 if all values are null.
+        """Return the row numbers of the minimum and the maximum of each range, -1 if all values are null.
 
-        Returns None if there is no compiled kernel for the type.
+        Returns None if the type has no compiled kernel.
         """
         return None
 
@@ -356,7 +356,7 @@ class BytesSummary(_ScalarSummary):
         return bool(longest is None or longest <= MAX_BOUND_BYTES)
 
     def _truncate(self, value: bytes, upper: bool) -> bytes | None:
-        """Return a bound of at most 64 bytes, or None if there is none."""
+        """Return a bound of at most 64 bytes, or None if no such bound exists."""
         if len(value) <= MAX_BOUND_BYTES:
             return value
         if pa.types.is_fixed_size_binary(self._kind):

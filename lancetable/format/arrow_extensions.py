@@ -33,13 +33,14 @@ class SchemaCapsule:
 class Extension(pa.ExtensionType):  # type: ignore[misc]  # pyarrow comes without types
     """Base class of extension types that are known without being registered with pyarrow.
 
-    pylance cannot be imported where names of its types are taken. A registered type takes precedence.
+    They are not registered, because pylance registers types with the same names on import, which would then fail. A
+    registered type takes precedence.
     """
 
     name: ClassVar[str]
     array: ClassVar[type]
     scalar: ClassVar[type] = pa.ExtensionScalar
-    storage_types: ClassVar[tuple[pa.DataType, ...]] = ()  # the first is the default; none: any
+    storage_types: ClassVar[tuple[pa.DataType, ...]] = ()  # the first is the default; empty: any type
 
     def __init_subclass__(cls) -> None:
         _UNREGISTERED[cls.name.encode()] = cls
@@ -77,16 +78,16 @@ _UNREGISTERED: Final[dict[bytes, type[Extension]]] = {}
 
 
 def restore_extension(arrow: pa.Field) -> pa.Field:
-    """Return the field with its extension type, or with that of its items in fixed-size lists, if it is known.
+    """Return the field with its extension type, or that of the items of fixed-size lists, if the type is known.
 
-    Known types are those that are registered in this process, and the subclasses of `Extension` that are imported.
+    Known types are the types registered in this process and the imported subclasses of `Extension`.
     """
     try:
         if pa.types.is_fixed_size_list(arrow.type):
             arrow = arrow.with_type(pa.list_(restore_extension(arrow.type.value_field), arrow.type.list_size))
         restored = pa.field(SchemaCapsule(arrow))
         found = restored.type
-        if isinstance(found, pa.FixedShapeTensorType):  # the interface restores registered types of items only
+        if isinstance(found, pa.FixedShapeTensorType):  # the interface restores only registered item types
             rest = {"dim_names": found.dim_names, "permutation": found.permutation}
             return restored.with_type(pa.fixed_shape_tensor(arrow.type.value_type, found.shape, **rest))
         if isinstance(found, pa.BaseExtensionType):

@@ -42,7 +42,7 @@ def decode_batch(message: pa.Message, schema: pa.Schema, limit: int) -> pa.Recor
 
 
 def _next_message(reader: pa.ipc.MessageReader, kind: str) -> pa.Message:
-    """Read a message of a kind, which must be checked because pyarrow interprets any message as the expected one."""
+    """Read the next message and check its kind, because pyarrow interprets any message as the expected kind."""
     try:
         message = reader.read_next_message()
     except StopIteration:

@@ -1,4 +1,4 @@
-"""Feature flags: two 64-bit words that declare the features readers and writers of a table must support.
+"""Feature flags: two 64-bit words that declare the features that readers and writers of a table must support.
 
 A reader refuses a table if the reader word has a bit that it does not support; a writer checks the writer word in the
 same way. Each commit computes both words from the contents of the new version; only sticky bits are copied from the
@@ -36,7 +36,7 @@ MANAGED_BLOBS_KEY: Final = "lance.blob.managed"
 # Indices are preserved but never used to find rows, so flags that concern only indices do not stop a reader.
 _BASIC: Final = DELETIONS | STABLE_ROW_IDS | V2_FORMAT | TABLE_CONFIG | BASE_PATHS | NO_TRANSACTION_FILE
 READER_KNOWN: Final = _BASIC | COVERING_INDICES | MIXED_FILE_VERSIONS | SPILLED_LINEAGE | MANAGED_BLOBS
-# Row ids in hidden columns can be read; a commit would have to move row ids and versions out of these columns.
+# Row ids in hidden columns can be read, but not written: a commit would have to move ids and versions out of them.
 WRITER_KNOWN: Final = READER_KNOWN & ~SPILLED_LINEAGE
 
 STICKY: Final = MIXED_FILE_VERSIONS | MANAGED_BLOBS

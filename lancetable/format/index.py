@@ -58,7 +58,7 @@ class IndexMetadata(ProtoMessage):
 
     @property
     def is_system(self) -> bool:
-        """True if the table itself uses this entry, for example the map of compacted rows."""
+        """True if the entry is internal to the table format, such as the map of compacted rows."""
         return self.name.startswith("__lance_")
 
     @classmethod
@@ -79,7 +79,7 @@ class IndexMetadata(ProtoMessage):
 
 
 def parse_indices(section: bytes | memoryview | None, path: str | None = None) -> tuple[IndexMetadata, ...]:
-    """Parse the index section of a version; None has no indices.
+    """Parse the index section of a version. None means that the version has no indices.
 
     Raises CorruptFileError, with `path`, if the bytes are malformed or a uuid does not have 16 bytes.
     """

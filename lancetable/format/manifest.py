@@ -1,8 +1,8 @@
 """The metadata of one version of a table: schema, fragments, config, feature flags and references.
 
-A manifest may list 100,000 fragments, most of which a request never needs. For this reason, `Manifest` reads from the
-parsed protobuf message on access: a fragment is converted and checked on first access, and a commit copies the
-messages of unchanged fragments.
+A manifest may list 100,000 fragments, most of which a request never needs. For this reason, `Manifest` keeps the parsed
+protobuf message: a fragment is converted and checked on first access, and a commit copies the messages of unchanged
+fragments.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class FragmentList(Sequence[Fragment]):
         return ids
 
     def position(self, fragment_id: int) -> int | None:
-        """Return the list position of the fragment with this id; None if there is no such fragment."""
+        """Return the list position of the fragment with this id, or None if the list does not contain it."""
         ids = self.ids()
         rank = int(np.searchsorted(ids, np.uint64(fragment_id), sorter=self._order))
         if rank == len(ids):
@@ -134,7 +134,7 @@ class FragmentList(Sequence[Fragment]):
         return index if int(ids[index]) == fragment_id else None
 
     def by_id(self, fragment_id: int) -> Fragment | None:
-        """Return the fragment with this id; None if there is no such fragment."""
+        """Return the fragment with this id, or None if the list does not contain it."""
         position = self.position(fragment_id)
         return None if position is None else self[position]
 
@@ -358,7 +358,7 @@ class Manifest:
 
     @property
     def tag(self) -> str:
-        """A string copied from the transaction; unrelated to the tags that name versions."""
+        """String copied from the transaction; unrelated to the tags that name versions."""
         return self.message.tag
 
     @property
@@ -370,7 +370,7 @@ class Manifest:
 
     @property
     def max_field_id(self) -> int:
-        """Highest field id in the schema and in all data files; -1 if there are no fields.
+        """Highest field id in the schema and in all data files; -1 without fields.
 
         Iterates over all fragments.
         """

@@ -1,11 +1,11 @@
 """Conversion between frozen dataclasses and protobuf messages, field by field.
 
-A subclass of `ProtoMessage` names its message class; its fields are matched by name. The field's descriptor determines
+A subclass of `ProtoMessage` sets its message class; fields are matched by name. The descriptor of a field determines
 the conversion:
 
     repeated       tuple                               map       dict
     enum, message  the class that is registered for it; serialized bytes if there is none
-    absent         None, for a field whose default is None; an empty value that has no presence counts as absent
+    absent         None if the default of the field is None; a field without presence is absent if its value is empty
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CONVERSIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {}
 
 
 def register(descriptor: Any, from_proto: Callable[[Any], Any], to_proto: Callable[[Any], Any]) -> None:
-    """Define the conversion of a message or enum wherever it is a field of another message."""
+    """Register the conversion of a message or enum type for fields of this type in other messages."""
     _CONVERSIONS[descriptor.full_name] = from_proto, to_proto
 
 

@@ -12,8 +12,8 @@
     R/_refs/branches/{branch, / as %2F}.json
     R/tree/{branch}/...                                          root directory of a branch
 
-R is a "/"-separated path inside a store. Names that are read from a file are untrusted: they pass `check_relative`
-before they are joined to a directory.
+R is a "/"-separated path inside a store. Names that are read from a file are untrusted: `check_relative` validates
+them before they are joined to a directory.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def transaction_name(read_version: int, transaction_uuid: str) -> str:
 
 
 def transaction_path(base: str, name: str, found_in: str | None = None) -> str:
-    """Return the path of a transaction file. Raises CorruptFileError if `name`, from the file `found_in`, is unsafe."""
+    """Return the path of a transaction file. Raises CorruptFileError if `name`, read from `found_in`, is unsafe."""
     return join(base, f"{TRANSACTIONS_DIR}/{check_relative(name, found_in)}")
 
 
@@ -205,9 +205,10 @@ def join(base: str, relative: str) -> str:
 
 
 def check_relative(path: str, found_in: str | None = None) -> str:
-    """Return `path`, which the file `found_in` has, if it cannot leave the directory that it is joined to.
+    """Return `path` if it cannot leave the directory to which it is joined; otherwise raise CorruptFileError.
 
-    Escapes such as `%2e` are allowed, because nothing in this library decodes them.
+    `found_in` is the file that contains the path, for error messages. Escapes such as `%2e` are allowed, because this
+    library never decodes them.
 
     Raises
     ------

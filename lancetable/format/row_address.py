@@ -1,6 +1,6 @@
 """Row addresses: the fragment id in the upper 32 bits, the row offset within the fragment in the lower 32 bits.
 
-Offsets count deleted rows.
+Deleted rows have offsets, too.
 """
 
 from __future__ import annotations

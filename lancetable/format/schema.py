@@ -149,7 +149,7 @@ class Field:
             yield from child.walk()
 
     def child(self, name: str) -> Field | None:
-        """Return the direct child with this name; None if there is no such child."""
+        """Return the direct child with this name, or None if it does not exist."""
         return next((child for child in self.children if child.name == name), None)
 
     def to_proto(self) -> file_pb2.Field:
@@ -292,11 +292,11 @@ class Schema:
 
     @property
     def max_id(self) -> int:
-        """Highest field id; -1 if there are no fields."""
+        """Highest field id; -1 without fields."""
         return max(self.by_id, default=-1)
 
     def field(self, path: str) -> Field | None:
-        """Return the field at a dotted path such as `point.x`; None if there is no such field.
+        """Return the field at a dotted path such as `point.x`, or None if it does not exist.
 
         Backticks quote names that contain dots. A top-level field whose whole name equals `path` takes precedence.
         Raises InvalidInputError if the path is malformed.
@@ -311,9 +311,9 @@ class Schema:
         return match
 
     def field_case_insensitive(self, path: str) -> Field | None:
-        """Return the field at a dotted path; if there is none, compare names without regard to case.
+        """Return the field at a dotted path; if it does not exist, compare names without regard to case.
 
-        Returns None if there is no such field or the case-insensitive match is ambiguous.
+        Returns None if the field does not exist or the case-insensitive match is ambiguous.
         Raises InvalidInputError if the path is malformed.
         """
         exact = self.field(path)

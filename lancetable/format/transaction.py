@@ -334,7 +334,7 @@ class OverlayGroup(ProtoMessage):
 
 @dataclass(frozen=True, slots=True)
 class DataOverlay(ProtoMessage):
-    """Overlay files with single values for fragments. They are preserved, but not applied."""
+    """Overlay files with single values for fragments. This library preserves them, but cannot apply them."""
 
     message_class: ClassVar = _Proto.DataOverlay
     groups: tuple[OverlayGroup, ...] = ()

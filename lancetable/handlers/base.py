@@ -73,7 +73,7 @@ class Publication:
         return manifest_path(self.base, self.version, self.naming)
 
     def finish(self, outcome: PutOutcome) -> PutOutcome:
-        """Return the outcome after reading the manifest back if it is unknown. A won version gets the hint."""
+        """Resolve an unknown outcome by reading the manifest back, and write the hint of a won version."""
         if outcome is PutOutcome.UNKNOWN:
             outcome = outcome_by_content(self.store, self.base, self.path, self.data)
         if outcome is PutOutcome.WON:
@@ -84,7 +84,7 @@ class Publication:
 class CommitHandler(ABC):
     """Look-up of versions, and exactly-once publication of new versions.
 
-    The look-up is that of handlers whose manifests are visible once the object exists.
+    The look-up methods are for handlers whose versions exist as soon as the object of the manifest exists.
     """
 
     __slots__ = ()
@@ -191,7 +191,7 @@ class CommitHandler(ABC):
     ) -> list[ManifestLocation]:
         """Return the possible locations of a version, the most likely first, without checking that they exist.
 
-        For callers that read the manifest immediately: on remote stores, this saves the round trip of a look-up.
+        Callers that read the manifest immediately save the round trip of a look-up on remote stores.
 
         Parameters
         ----------
@@ -226,7 +226,7 @@ class CommitHandler(ABC):
         return found if store.capabilities.ordered_list else self._fill_gaps(store, base, found, after)
 
     def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
-        """Return the versions after `than`, like `history`. Cheap if there are none."""
+        """Return the versions after `than`, like `history`. Needs few requests if there are none."""
         if store.capabilities.local and _hints_enabled() and not is_detached(than.version):
             hint = _read_hint(store, base)
             if hint is not None:
@@ -248,9 +248,9 @@ class CommitHandler(ABC):
     ) -> list[ManifestLocation]:
         """Look up versions that a listing lacks.
 
-        A directory read during concurrent writes may show a new file and not the one before it, and so may two pages of
-        a listing if one is stale. Only the newest versions can be affected, so the search ends at the first version
-        that does not exist.
+        A directory listing during concurrent writes, or a listing with a stale page, may contain a new file but not the
+        one before it. Only the newest versions can be affected, so the search ends at the first version that does not
+        exist.
         """
         if not found or found[-1].version - after == len(found):
             return found
@@ -274,7 +274,7 @@ class CommitHandler(ABC):
 def write_hint(store: ObjectStore, base: str, version: int) -> None:
     """Write the hint of the newest version. Failures are ignored, because the hint is optional.
 
-    A hint of a newer version that exists stays: a late publication may have a number that a cleanup had freed.
+    A hint of a newer version that exists is kept: a late publication may have a number that a cleanup had freed.
     """
     capabilities = store.capabilities
     if is_detached(version) or not _hints_enabled() or (capabilities.ordered_list and not capabilities.local):
@@ -306,7 +306,7 @@ def _hints_enabled() -> bool:
 
 
 def _latest_by_hint(store: ObjectStore, base: str) -> ManifestLocation | None:
-    """Return the newest version if the hint certainly leads to it, else None."""
+    """Return the newest version if it can be determined with certainty from the hint, else None."""
     version = _read_hint(store, base)
     hinted = None if version is None else _first_found(store, base, version, _NAMINGS)
     if hinted is None:
@@ -392,7 +392,7 @@ def _latest_by_full_listing(store: ObjectStore, base: str) -> ManifestLocation |
 def _list_after(
     store: ObjectStore, base: str, after: int, naming: ManifestNamingScheme | None
 ) -> list[ManifestLocation]:
-    """Return the versions after one from as few pages of an ordered listing as possible. V1 needs all pages."""
+    """Return the versions after `after` from as few pages of an ordered listing as possible. V1 needs all."""
     names: list[ObjectMeta] = []
     if naming is not ManifestNamingScheme.V1:
         for page, is_last in _digit_pages(store, base, _SHORT_PAGE):

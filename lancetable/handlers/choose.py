@@ -27,8 +27,8 @@ def choose_handler(
 ) -> CommitHandler:
     """Return the commit handler for a store.
 
-    A commit lock has precedence over an external manifest store, and that over conditional creates. A store without
-    any of them gets a read-only handler, unless the storage option `unsafe_single_writer` is true.
+    The order of precedence is commit lock, external manifest store, conditional creates. If none of them is available,
+    the handler is read-only, unless the storage option `unsafe_single_writer` is true.
 
     Parameters
     ----------

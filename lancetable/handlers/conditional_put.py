@@ -1,8 +1,8 @@
 """Commits to stores that create an object only if it does not exist (`If-None-Match: *`). This is the default.
 
 Some servers accept the condition of a conditional PUT and overwrite the object without an error, so that acknowledged
-commits are lost. Before the first commit to a server that is not known, the condition is therefore tested on a separate
-object, `_versions/.probe-{uuid}`, which readers ignore.
+commits are lost. Before the first commit to an unknown server, the condition is therefore tested on a separate object,
+`_versions/.probe-{uuid}`, which readers ignore.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ConditionalPutHandler(CommitHandler):
 class ProbingHandler(ConditionalPutHandler):
     """Handler that commits by `put_if_absent` after a test that the server honours the condition.
 
-    On a server that does not, the `fallback` handler commits if the caller has opted in to one.
+    If the server does not, the `fallback` handler commits, if there is one.
     """
 
     fallback: CommitHandler | None = None

@@ -137,7 +137,7 @@ class DynamoManifestStore:
             arguments["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
 
     def _put(self, table: str, row: ManifestRow, condition: str) -> PutOutcome:
-        """Write a row. LOST if the condition failed, UNKNOWN without a clear reply."""
+        """Write a row. Returns LOST if the condition failed, UNKNOWN without a clear reply."""
         item = {**_key(table, row.version), "path": {"S": row.path}, "committer": {"S": "lancedb"}}
         if row.size_bytes is not None:
             item["size"] = {"N": str(row.size_bytes)}

@@ -67,7 +67,7 @@ class ExternalManifestStore(Protocol):
         """Return the row of a version, or None."""
 
     def put_new(self, table: str, row: ManifestRow) -> PutOutcome:
-        """Insert a row. LOST if the version already has a row, UNKNOWN if the row may have been inserted."""
+        """Insert a row. Returns LOST if the version already has a row, UNKNOWN if the row may have been inserted."""
 
     def put_final(self, table: str, row: ManifestRow) -> None:
         """Replace an existing row. Raises StoreError if the version has no row."""
@@ -142,7 +142,7 @@ class ExternalHandler(CommitHandler):
         return self._fill_gaps(store, base, super().history(store, base, after), after)
 
     def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
-        """See CommitHandler. One request if there are no new versions."""
+        """See CommitHandler. Sends one request if there are no new versions."""
         row = None if is_detached(than.version) else self.external.latest(self.external.key(store, base))
         if row is not None and row.version == than.version:
             self._resolve(store, base, row, is_recent=True)
@@ -243,7 +243,7 @@ class ExternalHandler(CommitHandler):
         return outcome
 
     def _complete_own(self, store: ObjectStore, base: str, version: int) -> None:
-        """Complete a version of this process before the next one, if step 3 or 4 failed when it was decided."""
+        """Complete a version that this process has decided, if its step 3 or 4 failed."""
         if not self._incomplete:
             return
         for naming in ManifestNamingScheme:
@@ -256,7 +256,7 @@ class ExternalHandler(CommitHandler):
                     self._incomplete.discard(final)
 
     def _insert_row(self, table: str, staged: ManifestRow) -> tuple[PutOutcome, ManifestRow | None]:
-        """Step 2: insert the row, with retries. Returns the outcome, and the existing row if it was read and won."""
+        """Execute step 2 with retries. Returns the outcome, and the row of the winner if it was read."""
         doubtful = False
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -302,7 +302,7 @@ class ExternalHandler(CommitHandler):
         return data if len(data) == size else None  # the size in the row may be too small
 
     def _put_final(self, store: ObjectStore, base: str, final: str, data: bytes) -> PutOutcome:
-        """Step 3. Returns WON if the object has these bytes, LOST if it exists with other bytes, which are kept."""
+        """Execute step 3. Returns WON if the object has these bytes, LOST if it has other bytes, which are kept."""
         if store.capabilities.conditional_create == "native":
             outcome = store.put_if_absent(final, data)
             return outcome if outcome is PutOutcome.WON else outcome_by_content(store, base, final, data)
@@ -310,7 +310,7 @@ class ExternalHandler(CommitHandler):
         return PutOutcome.WON
 
     def _finalize_row(self, store: ObjectStore, table: str, staged_path: str, row: ManifestRow) -> None:
-        """Step 4. If it fails, the version is still visible, but the next reader needs more requests."""
+        """Execute step 4. If it fails, the version is still visible, but the next reader needs more requests."""
         try:
             self.external.put_final(table, row)
         except LanceError as error:

@@ -1,4 +1,7 @@
-"""The operations, one module each, imported on first use: `ops.delete`, `ops.scan`. A program uses few of them."""
+"""Operations on tables: reads, writes, row and schema changes, maintenance, tags, branches and clones.
+
+Each operation is a module, such as `ops.delete`. It is imported on first use, because a program uses few of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits of transactions that were prepared elsewhere, and removal of the files of commits that failed."""
+"""Commits of prepared transactions, and removal of the files of failed commits."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ def commit(
     stable_row_ids: bool = False,
     file_version: FileVersion | None = None,
 ) -> TableVersion:
-    """Commit a transaction to a table, or create a table at an address where none exists.
+    """Commit a transaction to a table, or create a table at a URI where none exists.
 
     An Overwrite or Restore with read version 0 is based on the newest version.
 
     Parameters
     ----------
     target
-        Any version of the table, or the address of a new one.
+        Any version of the table, or the URI of a new table.
     transaction
         The transaction to commit.
     storage_options, commit_lock
-        Options of the store and lock of commits, for a new table.
+        Storage options and commit lock, for a new table.
     max_retries, timeout_s
         Limits of the retries after a conflict.
     detached
-        Commit a version outside of the lineage.
+        Commit a detached version, which is not part of the version history.
     v2_manifest_paths, stable_row_ids
         Naming scheme of the manifests and kind of row ids of a new table.
     file_version
-        Data format of the table after an Overwrite. By default, a table keeps its format, and a new table has that of
-        its files.
+        Data format of the table after an Overwrite. By default, a table keeps its format, and a new table gets the
+        format of its files.
 
     Raises
     ------
     DatasetNotFoundError
-        If `target` is an address and the operation is not an Overwrite.
+        If `target` is a URI and the operation is not an Overwrite.
     AlreadyExistsError
-        If a table exists at the address by now.
+        If a table already exists at the URI.
     VersionNotFoundError
         If the read version does not exist.
     CommitConflictError, RetryableCommitConflictError, CommitStateUnknownError
@@ -72,7 +72,7 @@ def commit(
         store, base = open_store(target, storage_options)
         handler = choose_handler(store, target, commit_lock, storage_options)
         if handler.latest(store, base) is not None:
-            # If the first versions of a table were cleaned up, creating version 1 would succeed.
+            # This check is required: creating version 1 would succeed if the first versions were cleaned up.
             raise AlreadyExistsError(f"Dataset already exists: {target}", path=target)
         return create_table(
             Table(store, base, target, handler, TableCache(), storage_options),
@@ -112,11 +112,11 @@ def with_settings(
         return version
     store = version.store if same_store else open_store(version.uri, options)[0]
     if roots and not same_store:
-        store = confine(store, roots[0])  # also of a branch of the table
+        store = confine(store, roots[0])  # the root of the table, also for a branch
     handler = choose_handler(store, version.uri, commit_lock, options)
     return replace(version, store=store, handler=handler, storage_options=options)
 
 
 def file_version_of(operation: Overwrite) -> FileVersion | None:
-    """Return the format of the files of an Overwrite; None without files."""
+    """Return the data format of an Overwrite; None if it has no files."""
     return next((file.file_version for fragment in operation.fragments for file in fragment.files), None)

@@ -27,9 +27,9 @@ INTERVAL_SECONDS = 0.1
 class Progress:
     """A snapshot of an operation's progress.
 
-    `num_rows` counts rows returned by a scan or passed to the file writers of a write, excluding batches in flight.
-    `num_files` and `num_bytes` count complete data files and their sizes; for a scan, `num_bytes` is the size of the
-    rows in memory; for a cleanup, both count removed files. Unknown totals are None.
+    `num_rows` counts the rows returned by a scan or passed to file writers, excluding batches in flight. `num_files`
+    and `num_bytes` are the number and size of complete data files. For a scan, `num_bytes` is the size of the rows in
+    memory; for a cleanup, both describe removed files. Unknown totals are None.
 
     `what` is "write", "scan", "compact", "cleanup", "fsck", "update", "merge", "add_columns", or for a merge insert
     "source", then "merge_insert". Counts never decrease for one pair (`what`, `attempt`): an operation that is retried
@@ -44,7 +44,7 @@ class Progress:
     total_bytes: int | None = None
     total_files: int | None = None
     attempt: int = 1
-    done: bool = False  # set in the last report: the operation has succeeded and its commit is published
+    done: bool = False  # set in the last report, after the commit is published
 
 
 Report: TypeAlias = Callable[[Progress], object]
@@ -62,9 +62,9 @@ class Cancelled(Exception):
 
 
 class Tracker:
-    """Counts of one operation; nothing is counted without `report`.
+    """Progress counter of one operation. Without `report`, it does nothing.
 
-    Any thread may add to them; reports are serialized.
+    Methods may be called by any thread; reports are serialized.
     """
 
     def __init__(self, report: Report | None, what: str) -> None:
@@ -105,7 +105,7 @@ class Tracker:
     def add(self, num_rows: int = 0, num_bytes: int = 0, num_files: int = 0) -> None:
         """Add to the counts, and report if the interval has passed.
 
-        Raises Cancelled if the callback raises an exception, from then on in every thread.
+        Raises Cancelled if the callback raises an exception; all later calls, in any thread, raise it too.
         """
         if self._report is None:
             return

@@ -3,10 +3,12 @@
     runs      id 0..5000 -> address (3, 17)...    disjoint ranges of ids: three numbers for a range of any length
     pieces    ids 7 9 4711 -> (9, 0) (9, 1) ...   all other segments, searched when an id is within their bounds
 
-The index of a table with appends only consists of runs. Building the index reads only the bounds of each segment, so
-its cost is proportional to the number of segments. Auxiliary data of a piece (ranks of a bitmap, sort order of an
-array) and the deletion vector of a fragment are loaded when the first id is within the bounds. Deleted rows are not
-found: the id of an updated row is still listed in its old fragment, where the row is deleted, and in the new fragment.
+If rows were only appended, the index has runs and no pieces. Building the index reads only the bounds of each segment,
+so its cost is proportional to the number of segments. Auxiliary data of a piece (ranks of a bitmap, sort order of an
+array) and the deletion vector of a fragment are loaded when an id within the bounds is first looked up.
+
+Only live rows are found. The id of an updated row is listed twice: in the old fragment, where the row is deleted, and
+in the new fragment.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class _Fragment:
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """A segment of a fragment with its bounds. Its rows start at `offset` of the fragment."""
+    """A segment of a fragment and the bounds of its ids. `offset` is the row offset of its first row."""
 
     fragment: _Fragment
     base: int  # address of the fragment's first row
@@ -123,13 +125,13 @@ class RowIdIndex:
     """Index from row ids to the addresses of live rows."""
 
     starts: U64Array  # (r,) first id of each run, ascending
-    ends: U64Array  # (r,) one past its last id
-    run_addresses: U64Array  # (r,) address of its first row
+    ends: U64Array  # (r,) one past the last id of each run
+    run_addresses: U64Array  # (r,) address of the first row of each run
     run_fragments: npt.NDArray[np.int32]  # (r,) index in `fragments`
     pieces: tuple[_Piece, ...]
-    lows: U64Array  # (p,) least id of each piece
-    highs: U64Array  # (p,)
-    fragments: tuple[_Fragment, ...]  # first one entry for all fragments without deletions, then those with deletions
+    lows: U64Array  # (p,) smallest id of each piece
+    highs: U64Array  # (p,) largest id of each piece
+    fragments: tuple[_Fragment, ...]  # entry 0 represents all fragments without deletions; the others have deletions
     path: str | None = None
 
     @classmethod
@@ -144,7 +146,7 @@ class RowIdIndex:
         """
         runs: list[tuple[int, int, int, int]] = []
         segments: list[tuple[int, int, int, Segment]] = []
-        parts: list[_Fragment] = [_Fragment(0, None)]  # for all that have no deletions
+        parts: list[_Fragment] = [_Fragment(0, None)]  # shared by all fragments without deletions
         for fragment_id, sequence, deletions in fragments:
             base, position, index = first(fragment_id), 0, 0
             if deletions is not None:
@@ -159,7 +161,7 @@ class RowIdIndex:
                 position += size
         table = np.array(runs, np.uint64).reshape(-1, 4)
         table = table[np.lexsort((-table[:, 1].astype(np.int64), table[:, 0]))]
-        # Runs must be disjoint. The range of rows that were moved overlaps the range of their old fragment.
+        # Runs must be disjoint. Updated rows keep their ids, so their range overlaps the range of their old fragment.
         max_ends = np.maximum.accumulate(table[:, 1]) if len(table) else table[:, 1]
         overlaps = np.zeros(len(table), np.bool_)
         overlaps[1:] = table[1:, 0] < max_ends[:-1]
@@ -220,7 +222,7 @@ class RowIdIndex:
                 addresses[at] = (positions + piece.offset).astype(np.uint64) + np.uint64(piece.base)
 
     def _candidates(self, ascending: U64Array) -> Iterator[tuple[int, int, int]]:
-        """Yield (piece number, begin, end) for each piece with ids within its bounds: `ascending[begin:end]`."""
+        """Yield (piece number, begin, end) for each piece whose bounds contain the ids `ascending[begin:end]`."""
         begins = np.searchsorted(ascending, self.lows, side="left")
         ends = np.searchsorted(ascending, self.highs, side="right")
         for number in np.flatnonzero(begins < ends).tolist():
@@ -228,7 +230,7 @@ class RowIdIndex:
 
     @property
     def nbytes(self) -> int:
-        """Upper bound of the index's memory in bytes, without deletion vectors, which are cached elsewhere."""
+        """Upper bound of the index size in bytes, without deletion vectors, which have their own cache."""
         pieces = sum([_PIECE_BYTES + _memory_bytes(piece.segment) for piece in self.pieces])
         return _RUN_BYTES * len(self.starts) + pieces
 

@@ -1,13 +1,13 @@
 """U64Segment: a sequence of row ids in one of five forms.
 
-    Range            20..50                 no value missing
+    Range            20..50                 no missing values
     RangeWithHoles   20..50 without 21, 30  few values missing
     RangeWithBitmap  20..50, one bit each   many values missing, yet dense     (bit i of byte i // 8, lowest bit first)
     SortedArray      3 900 17000 ...        ascending and sparse
     Array            900 3 17000 ...        in any order
 
-A writer selects the form by size; a reader accepts any form. `from_proto` validates a segment, and no form allocates
-memory that its encoded size does not justify: a range is two numbers, whatever its length.
+A writer selects the form by size; a reader accepts any form. `from_proto` validates a segment. The memory of a parsed
+segment is proportional to its encoded size: a range of any length is two numbers.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ Segment: TypeAlias = Range | RangeWithHoles | RangeWithBitmap | SortedArray | Ar
 
 SEGMENTS: Final = {kind.oneof_case: kind for kind in (Range, RangeWithHoles, RangeWithBitmap, SortedArray, Array)}
 EMPTY: Final = Range(0, 0)
-_MIN_SEGMENTS: Final = 32  # from which on consecutive arrays are merged
+_MIN_SEGMENTS: Final = 32  # consecutive arrays are merged from this number of segments on
 
 
 def from_proto(message: rowids_pb2.U64Segment, path: str | None = None) -> Segment:

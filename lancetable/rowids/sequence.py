@@ -76,7 +76,7 @@ class RowIdSequence:
             return np.zeros(0, np.uint64)
         return np.concatenate([segment.values() for segment in self.segments])
 
-    # ------------------------------------------------------------------------------------------------------- facts
+    # ----------------------------------------------------------------------------------------------------- properties
 
     @property
     def num_rows(self) -> int:
@@ -97,7 +97,7 @@ class RowIdSequence:
         only = self.segments[0]
         return only if len(self.segments) == 1 and isinstance(only, Range) else None
 
-    # --------------------------------------------------------------------------------------------------- new ones
+    # ---------------------------------------------------------------------------------------------- derived sequences
 
     def slice(self, start: int, end: int) -> RowIdSequence:
         """Return the ids of the rows start .. end - 1."""

@@ -1,10 +1,10 @@
-"""Row versions: for each row of a fragment the version that created it, or last updated it, as runs of equal versions.
+"""Row versions: the version that created, or last updated, each row of a fragment, stored as runs of equal versions.
 
     rows     0 1 2 3 4 5 6        runs   (5 rows, version 1) (2 rows, version 4)
     version  1 1 1 1 1 4 4
 
-In the serialized form, the length of a run is the number of values in a segment. The values of the segment have no
-meaning: after a compaction they are remainders of older offsets.
+In the serialized form, the length of a run is the number of values in a segment. The values themselves are ignored:
+other writers can leave outdated row offsets there, for example after a compaction.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lancetable.proto import rowids_pb2
 from lancetable.rowids import segment as segments_module
 from lancetable.rowids.sequence import check_length
 
-FIRST_VERSION: Final = 1  # version of rows without a sequence
+FIRST_VERSION: Final = 1  # version of the rows of a fragment without a sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class RowVersionSequence:
         return RowVersionSequence(tuple(taken))
 
     def mask(self, deleted_offsets: npt.NDArray[Any]) -> RowVersionSequence:
-        """Return the versions of all rows but those at these (distinct) offsets."""
+        """Return the versions of all rows except those at these distinct offsets."""
         if not len(deleted_offsets):
             return self
         ends = np.cumsum([length for length, _ in self.runs])

@@ -1,12 +1,12 @@
 """Lance tables in Spark without a JAR: `register(spark)`, then `spark.read.format("lance")`.
 
-Needs PySpark 4.0 or newer, which the platform has or `pip install 'lancetable[spark-local]'` installs.
+Requires PySpark 4.0 or newer, provided by the platform or installed by `pip install 'lancetable[spark-local]'`.
 """
 
 from __future__ import annotations
 
 try:
-    import pyspark.sql.datasource  # noqa: F401  # fails here, with a remedy, rather than deep inside a worker
+    import pyspark.sql.datasource  # noqa: F401  # fails early, with a remedy, and not inside a worker
 except ImportError as error:
     raise ImportError(
         "lancetable.spark needs PySpark 4.0 or newer: pip install 'lancetable[spark-local]' for a local session, "
@@ -43,10 +43,11 @@ __getattr__ = lazy_names(
 def register(spark: SparkSession) -> None:
     """Register the format `lance` in a session and in the calling thread.
 
-    Spark looks a format up in the active session of the thread for `df.write` and `writeStream`, and a new thread has
-    none, not even an `InheritableThread`. Call this first in each thread that writes, for instance as the initializer
-    of a pool: `ThreadPoolExecutor(4, initializer=register, initargs=(spark,))`. A session made by `newSession` is
-    registered like any other. `write_table` and `SparkTable` do not need this call.
+    For `df.write` and `writeStream`, Spark looks up the format in the active session of the calling thread. A new
+    thread has no active session, not even an `InheritableThread`. Call this function first in each thread that writes,
+    for example as the initializer of a pool: `ThreadPoolExecutor(4, initializer=register, initargs=(spark,))`. A
+    session created by `newSession` must be registered like any other session. `write_table` and `SparkTable` do not
+    need this call.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ def register(spark: SparkSession) -> None:
     Raises
     ------
     AnalysisException
-        If Spark refuses the registration.
+        If Spark rejects the registration.
 
     Examples
     --------
@@ -71,7 +72,7 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(LanceDataSource)
     except AnalysisException as error:
-        # Spark reports the name as its own if only the active session of the thread has it.
+        # Spark also raises this error if only the active session of the thread has the format.
         if active is None or error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
         _activate(spark)
@@ -83,11 +84,11 @@ def register(spark: SparkSession) -> None:
         try:
             active.dataSource.register(LanceDataSource)
         except AnalysisException as error:
-            # The session that is active in the JVM has the format; in `foreachBatch`, Python names another one.
+            # The active session of the JVM has the format. In `foreachBatch`, Python reports another active session.
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
 
 
 def _activate(spark: SparkSession) -> None:
-    """Make a session the active one of this thread, as each frame of local rows does, without a job."""
+    """Make a session the active one of this thread. Creating a frame of local rows does this without a job."""
     spark.createDataFrame([], StructType([]))

@@ -1,9 +1,9 @@
-"""`python -m lancetable.spark run pipelines.py:flights`: one run of a pipeline, for cron and similar schedulers.
+"""Command `python -m lancetable.spark run pipelines.py:flights`, which runs a pipeline once, for schedulers like cron.
 
-Prints each step and their totals. If a step fails, prints the cause as the last line and exits with 1; after SIGTERM,
-ends after the running batch or step and exits with 143. The next run continues there. With `--verbose`, the log of
-Spark and the traces of errors are printed too. The session is created with `--master` and `--conf`, or is that of
-`spark-submit`.
+The command prints each step, and the totals of all steps. If a step fails, it prints the cause as the last line and
+exits with code 1. After SIGTERM, it completes the current batch or step and exits with code 143. In both cases, the
+next run resumes there. With `--verbose`, it also prints the log of Spark and the tracebacks of errors. The session is
+created with `--master` and `--conf`, or provided by `spark-submit`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lancetable.spark.pipeline import Pipeline, RunReport, Step
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command of the arguments, by default those of the process, and return the exit code."""
+    """Run the command line and return the exit code. The default arguments are those of the process."""
     parser = argparse.ArgumentParser(prog="python -m lancetable.spark", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
     run = commands.add_parser("run", help="run a pipeline once")

@@ -1,7 +1,7 @@
-"""Casts of a frame to the types of a table, in which no value changes.
+"""Casts of a frame to the types of a table that do not change any value.
 
-A value that does not fit is an error, as in an INSERT, whatever `spark.sql.ansi.enabled` makes of casts. So is a number
-or a time that the cast would round, since the row would then be stored with another value, or match another key.
+A value that does not fit raises an error, as in an INSERT, regardless of `spark.sql.ansi.enabled`. A number or a time
+that the cast would round raises an error too, because the row would be stored with another value or match another key.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
+from pyspark.sql import functions as F  # noqa: N812  # the conventional alias
 from pyspark.sql import types as st
 
 from lancetable.spark.sql import quote_name
@@ -21,10 +21,10 @@ _INFINITY = float("inf")
 
 
 def cast_source(source: DataFrame, schema: pa.Schema, widen_call: str, keep: Sequence[str] = ()) -> DataFrame:
-    """Return the columns of `schema` in the types in which Spark reads the table; the source itself if it has them.
+    """Cast a source to the Spark types of a table with this schema. A source with these types is returned unchanged.
 
-    All columns and fields of the source must be in `schema`, see `plan_changes`. `widen_call` widens a column. Columns
-    in `keep` follow as they are.
+    `schema` must have all columns and fields of the source; see `plan_changes`. Columns in `keep` are appended without
+    a cast. `widen_call` is the call that widens a column of the table, for error messages.
     """
     wanted = spark_schema(schema)
     wire_schema(wanted)
@@ -57,7 +57,7 @@ class _Cast:
     cure: str
 
     def cast(self, column: Column, given: st.DataType, wanted: st.DataType, path: str) -> Column:
-        """Return a column in another type; of nested types the fields are found by name."""
+        """Cast a column to another type. Fields of structs are matched by name."""
         if given.simpleString() == wanted.simpleString():
             return column
         if isinstance(given, st.StructType) and isinstance(wanted, st.StructType):
@@ -71,7 +71,7 @@ class _Cast:
             return F.transform_values(with_keys, lambda _, value: self.cast(value, *values, f"{path}.value"))
         nested = (st.ArrayType, st.MapType, st.StructType)
         if isinstance(given, nested) or isinstance(wanted, nested):
-            return column.cast(wanted)  # Spark refuses it
+            return column.cast(wanted)  # Spark raises an error
         problem = _problem(column, given, wanted, path)
         failure = F.raise_error(F.concat(problem, F.lit(f"; {self.cure}")))
         return F.when(problem.isNull(), column.try_cast(wanted)).otherwise(failure)
@@ -114,7 +114,7 @@ def _problem(column: Column, given: st.DataType, wanted: st.DataType, path: str)
 
 
 def _is_same(column: Column, cast: Column, given: st.DataType, wanted: st.DataType) -> Column:
-    """Return the condition that a value, which is not null, is the same after a cast."""
+    """Return a condition that is true for non-null values that the cast does not change."""
     if isinstance(given, st.NumericType) and isinstance(wanted, (st.IntegralType, st.DecimalType)):
         return cast.isNotNull() & (cast == column)
     if isinstance(given, (st.IntegralType, st.DecimalType)) and isinstance(wanted, (st.FloatType, st.DoubleType)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
+from pyspark.sql import functions as F  # noqa: N812  # the conventional alias
 from pyspark.sql.window import Window
 
 from lancetable.errors import ColumnNotFoundError

@@ -1,11 +1,11 @@
-"""Checkpoints of Spark's streams, compared with what the table records.
+"""Comparison of the checkpoint of a Spark stream with the batch number that the table records.
 
-    checkpoint/metadata     {"id": "..."}     names the stream
+    checkpoint/metadata     {"id": "..."}     id of the stream
     checkpoint/offsets/7                      batch 7 was planned
     checkpoint/commits/7                      batch 7 is complete
 
-A table records the number of the last batch that was merged (`commit/idempotency.py`). It is that of the last complete
-batch, or of a planned one that Spark will repeat. Anything else means that rows would be lost or added twice.
+A table records the number of the last merged batch (`commit/idempotency.py`). It must be the number of the last
+complete batch, or of a planned batch that Spark will repeat. With any other number, rows would be lost or added twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Checkpoint:
 
 
 def read_checkpoint(spark: SparkSession, path: str) -> Checkpoint | None:
-    """Return the state of the checkpoint at a path, None if no stream has begun there.
+    """Return the state of the checkpoint at a path, None if no stream has started there.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def read_checkpoint(spark: SparkSession, path: str) -> Checkpoint | None:
     """
     pattern = f"{literal_path(path.rstrip('/'))}/{{metadata,offsets/*,commits/*}}"
     try:
-        # Through Spark, which has the credentials of the checkpoint's store.
+        # Read it through Spark, which has the credentials of the checkpoint's store.
         files = spark.read.format("binaryFile").load(pattern).collect()
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
@@ -62,18 +62,18 @@ def read_checkpoint(spark: SparkSession, path: str) -> Checkpoint | None:
 
 
 def literal_path(path: str) -> str:
-    """Return the glob pattern that matches nothing but a path."""
+    """Return the glob pattern that matches exactly one path."""
     return re.sub(r"([*?\[\]{}\\])", r"\\\1", path)
 
 
 def out_of_step(table: LanceDataset | None, uri: str, app: str, checkpoint: Checkpoint) -> str | None:
-    """Compare a table with the checkpoint of the stream that is merged into it, before the next batch is read.
+    """Compare a table with the checkpoint of its stream before the next batch is read.
 
     Returns
     -------
     str or None
-        What is wrong and what to do, if the last batch that the table records is neither the last one that the
-        checkpoint has completed nor one that Spark repeats, or if the table was overwritten since that batch.
+        A description of the problem and its remedy. None if the last recorded batch is the last complete batch or one
+        that Spark repeats, and the table was not overwritten after it.
     """
     recorded = None if table is None else last_number(table.table_version.manifest.config, app)
     last, completed = -1 if recorded is None else recorded, checkpoint.completed
@@ -108,7 +108,7 @@ def out_of_step(table: LanceDataset | None, uri: str, app: str, checkpoint: Chec
 
 
 def accept_table(table: LanceDataset, app: str, number: int) -> None:
-    """Record that the batches up to `number`, -1 for none, are merged, whatever the table recorded before."""
+    """Replace the recorded number: the batches up to `number` count as merged. -1 means no batch."""
     if number >= 0:
         table.update_config({config_key(app): str(number)})
     elif config_key(app) in table.config():

@@ -1,12 +1,12 @@
-"""Coordinators of distributed jobs: where a job is planned and committed.
+"""Coordinators, which plan and commit distributed jobs on the client or on the cluster.
 
     on the client    plan ─► Runner.run(work, tasks) ─► commit
     on the cluster   one task: plan ─► Runner.run(work, tasks) ─► one task: commit
 
-A Connect client may have access to neither the store nor its credentials; it then sees only JSON. A task may run
-twice. The client therefore chooses the uuid of the transaction: a commit that runs again finds its transaction among
-the newer versions and succeeds. A commit that fails on the cluster removes no files, since another run of it may commit
-them; a cleanup removes files that no version names.
+A Connect client may have no access to the store and its credentials. On the cluster, it exchanges only JSON with the
+tasks. A task may run more than once, so the client chooses the uuid of the transaction: a repeated commit finds its
+transaction among the newer versions and succeeds. A commit that fails on the cluster removes no files, because a
+repeated run may commit them. A cleanup removes unreferenced files.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ logger = logging.getLogger(__name__)
 DeployMode: TypeAlias = Literal["client", "cluster"]
 
 Request: TypeAlias = Callable[[], Json]
-"""A function that opens the table and returns JSON. Pickles."""
+"""Picklable function that opens the table and returns JSON."""
 
 RETRY_SECONDS = 24 * 3600.0  # a distributed job may take hours; the number of attempts is limited instead
 
 
 @dataclass(frozen=True)
 class Coordinator:
-    """A process that opens the table on behalf of jobs: this one, or with a runner a task of it.
+    """The process that opens the table for jobs: this process, or a task of `runner` if it is given.
 
-    A task may run more than once, even at the same time.
+    A task may run more than once, also concurrently.
     """
 
     runner: Runner | None
 
     def submit(self, request: Request) -> Json:
-        """Return the result of a request."""
+        """Execute a request and return its result."""
         if self.runner is None:
             return request()
         answer = raise_failures(self.runner.run(partial(_run_request, request), [{}]))[0]
@@ -90,9 +90,9 @@ def coordinator_for(mode: DeployMode, runner: Runner) -> Coordinator:
 def run_job(
     job: TableJob, coordinator: Coordinator, run: Callable[[Json], list[Json]], *, conflict_retries: int
 ) -> Json:
-    """Plan a job, execute its tasks with `run`, and commit; repeat on the newest version after a conflict.
+    """Plan a job, execute its tasks with `run`, and commit. Repeat on the newest version after a conflict.
 
-    Raises the LanceError of a task that failed, after the files of the other tasks were removed.
+    Raises the LanceError of a failed task after removing the files of the other tasks.
     """
 
     def attempt() -> Json:
@@ -107,7 +107,7 @@ def run_job(
             if written := succeeded(results):
                 try:
                     coordinator.submit(partial(job.discard, plan, written))
-                except Exception as error:  # of Spark or of the store; the caller gets the error of the task
+                except Exception as error:  # of Spark or of the store; the error of the task is raised instead
                     logger.warning(
                         "could not remove the files of %d tasks that are not committed: %s", len(written), error
                     )

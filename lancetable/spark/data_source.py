@@ -1,7 +1,8 @@
 """The data source `lance`, which Spark calls to plan a read or a write.
 
-Spark runs `schema()`, `reader()` and the tasks in three different Python processes. So the first one decides what must
-be the same in all of them, above all the version, and pickles carry it to the others. Each imports only its own part.
+Spark runs `schema()`, `reader()` and the tasks in three different Python processes. State that must be the same in all
+of them, above all the version, is therefore determined by the first process and pickled for the others. Each process
+imports only the modules that it needs.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ if TYPE_CHECKING:
 class LanceDataSource(DataSource):
     """`spark.read.format("lance")`, `df.write.format("lance").mode("append" | "overwrite")`, and both as streams.
 
-    Reading: `columns` ("id,price"), `filter` (SQL, evaluated in the library, not by Spark), `version`, `tag` or
-    `timestampAsOf`, `branch`, `batch_size` (rows), `target_rows_per_task`, `target_bytes_per_task`, `storage.<key>`.
-    Reading a stream, besides: `startingVersion` (a number or "latest"), `startingTimestamp`, `maxVersionsPerTrigger`,
-    `skipChangeCommits`, `failOnDataLoss`.
-    Writing: `max_rows_per_file`, `data_storage_version`, `vector.<column>` (dimension), `create`, `mergeSchema`,
-    `txnAppId` with `txnVersion`, `storage.<key>`.
-    Writing a stream, besides: `continueFromCheckpoint`, which accepts a table that does not record the batch before. It
-    is meant for one run.
+    Options of reads: `columns` ("id,price"), `filter` (SQL, evaluated by the library, not by Spark), `version`, `tag`
+    or `timestampAsOf`, `branch`, `batch_size` (rows), `target_rows_per_task`, `target_bytes_per_task`, `storage.<key>`.
+
+    Additional options of streaming reads: `startingVersion` (a number or "latest"), `startingTimestamp`,
+    `maxVersionsPerTrigger`, `skipChangeCommits`, `failOnDataLoss`.
+
+    Options of writes: `max_rows_per_file`, `data_storage_version`, `vector.<column>` (dimension), `create`,
+    `mergeSchema`, `txnAppId` with `txnVersion`, `storage.<key>`.
+
+    Additional option of streaming writes: `continueFromCheckpoint`, which accepts a table that does not record the
+    previous batch. Set it for one run only.
     """
 
     _pin: Pin | None = None
@@ -42,16 +46,16 @@ class LanceDataSource(DataSource):
         return "lance"
 
     def schema(self) -> StructType:
-        """Return the schema of the version that the options name, which is pinned for the read.
+        """Return the schema of the version that the options select, and pin this version for the read.
 
         Raises
         ------
         DatasetNotFoundError, VersionNotFoundError, RefNotFoundError
             If the table, the version, the branch or the tag does not exist.
         ColumnNotFoundError
-            If the version does not have a column of the option `columns`.
+            If the version lacks a column of the option `columns`.
         InvalidInputError
-            For an unknown or invalid option.
+            If an option is unknown or invalid.
         """
         from lancetable.spark.pin import pinned
         from lancetable.spark.reader import projected_schema
@@ -67,9 +71,9 @@ class LanceDataSource(DataSource):
         Raises
         ------
         ColumnNotFoundError
-            If the version does not have a column of `schema`.
+            If the version lacks a column of `schema`.
         InvalidInputError
-            For an option that is unknown, invalid or not for batch reads.
+            If an option is unknown, invalid or not allowed for batch reads.
         """
         from lancetable.spark.reader import LanceReader
 
@@ -85,7 +89,7 @@ class LanceDataSource(DataSource):
         SchemaMismatchError, InvalidSchemaError, UnsupportedFeatureError
             If the columns do not fit the table, or the data format of the table cannot store them.
         InvalidInputError
-            For an option that is unknown, invalid or not for batch writes.
+            If an option is unknown, invalid or not allowed for batch writes.
         """
         from lancetable.spark.writer import LanceWriter
 
@@ -97,9 +101,9 @@ class LanceDataSource(DataSource):
         Raises
         ------
         ColumnNotFoundError
-            If the newest version does not have a column of `schema`.
+            If the newest version lacks a column of `schema`.
         InvalidInputError
-            For an option that is unknown, invalid or not for streaming reads.
+            If an option is unknown, invalid or not allowed for streaming reads.
         """
         from lancetable.spark.stream_source import LanceStreamReader
 
@@ -113,7 +117,7 @@ class LanceDataSource(DataSource):
         SchemaMismatchError, InvalidSchemaError, UnsupportedFeatureError
             If the columns do not fit the table, or the data format of the table cannot store them.
         InvalidInputError
-            For an option that is unknown, invalid or not for streaming writes.
+            If an option is unknown, invalid or not allowed for streaming writes.
         """
         from lancetable.spark.stream_sink import LanceStreamWriter
 

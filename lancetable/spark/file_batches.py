@@ -1,14 +1,14 @@
-"""Batches of files, as a pipeline reads them.
+"""Batch reads of the new files of a pipeline.
 
-A Spark stream finds the names of new files, each of them once, and the files of a batch are read as a batch:
+A Spark stream lists the names of new files, each of them once. A batch read then reads the files of each batch:
 
     stream of file names ─► names of a batch ─► schema ─► records ─┬─► rows
     (Spark's checkpoint)                       by header           └─► counts of values that do not parse, by column
                                                or inferred
 
-So the schema is compared with the headers of the files that it is used for, and all options of `spark.read` are known.
-Spark assigns CSV columns by position. It is made to compare each header with the schema, at no cost; only when they
-differ, each file is read by its own header.
+This way, the schema is compared with the headers of the files that it is used for, and all options of `spark.read` are
+available. Spark assigns CSV columns by position. An option makes Spark compare each header with the schema at no extra
+cost. Only if a header differs, each file is read by its own header.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
+from pyspark.sql import functions as F  # noqa: N812  # the conventional alias
 from pyspark.sql.types import StringType, StructField, StructType
 
 from lancetable.errors import InvalidInputError, InvalidOperationError, LanceError
@@ -38,11 +38,12 @@ _SHOWN_CHARACTERS, _SHOWN_FILES = 200, 3
 
 @dataclass(frozen=True)
 class FileBatch:
-    """The rows of a batch of files, and the numbers of records and of values by column that do not parse.
+    """Rows of a batch of files, with the number of unparsable records and, by column, of unparsable values.
 
-    `rows` is None if all files are empty and no schema is given. They are persisted if `is_persisted`. `rejected` are
-    the records that do not parse, if they are rejected, in frames of `file`, `row` and `reason`. `paths` are the files,
-    and `origins` is the file of each column that is read by its header.
+    `rows` is None if all files are empty and no schema is given. The rows are persisted if `is_persisted` is True.
+    `rejected` are frames of the rejected records, with the columns `file`, `row` and `reason`. `paths` are the files of
+    the batch. `origins` maps columns to a file that contains them, for error messages; it is empty for several files
+    without headers.
     """
 
     rows: DataFrame | None
@@ -58,14 +59,14 @@ class FileBatch:
 
 @dataclass
 class InferredSchema:
-    """The schema of all files in a folder, once a run has inferred it."""
+    """The schema of all files in a folder; None until a run has inferred it."""
 
     schema: StructType | None = None
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Files whose partition folders have the same names, `keys`, and begin in the same folder, `base`."""
+    """Files with the same names of partition folders, `keys`, below the same folder, `base`."""
 
     base: str
     keys: tuple[str, ...]
@@ -74,10 +75,10 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Part:
-    """The records of files that are read alike, `path` among them, and the names of the columns that the user wants.
+    """Records of files that are read with one schema, and the names of the columns of the result, `wanted`.
 
-    `corrupt` names the column with records that do not parse, None if they are not looked for. If `is_parsed`, all
-    files have to be parsed before their rows are used.
+    `path` is one of the files. `corrupt` is the name of the column with unparsable records, None if they are not
+    collected. If `is_parsed` is True, all files must be parsed before their rows are used.
     """
 
     path: str
@@ -91,12 +92,12 @@ class _Part:
 def open_batch(
     source: Files, spark: SparkSession, names: DataFrame, inferred: InferredSchema, *, rejects: bool
 ) -> Iterator[FileBatch]:
-    """Read the files of a batch, whose rows are persisted within the context if they have to be parsed.
+    """Read the files of a batch. Rows that must be parsed are persisted while the context is open.
 
     Parameters
     ----------
     source
-        The folder and how to read it.
+        The folder, and the options for reading it.
     spark
         The session of the batch.
     names
@@ -110,11 +111,11 @@ def open_batch(
     Raises
     ------
     InvalidInputError
-        If the schema has a column that the header of a file does not have.
+        If the header of a file lacks a column of the schema.
     InvalidOperationError
-        If more records do not parse than `Files.max_unparsed`.
+        If more than `Files.max_unparsed` records cannot be parsed.
     LanceError
-        If the files cannot be read otherwise.
+        If the files cannot be read for another reason.
     """
     sizes = {row["path"]: row["length"] for row in names.collect() if row["length"]}
     paths = sorted(sizes)
@@ -126,7 +127,7 @@ def open_batch(
             batch = _counted(source, parts, persisted, paths, rejects) if parts else reader.empty()
         except LanceError:
             raise
-        except Exception:  # Spark's class for a header that differs is another one in each release and on Connect
+        except Exception:  # Spark's error class for a header mismatch depends on the release and on Connect
             if not source.has_header:
                 raise
             parts = [part for group in groups for part in reader.parts_by_header(group)]
@@ -135,9 +136,9 @@ def open_batch(
 
 
 def _by_partition_folders(paths: Sequence[str], folder: str) -> list[_Group]:
-    """Group files, since Spark drops files without partition folders that are read together with others."""
+    """Group files by partition folders, because Spark drops files without such folders if it reads both together."""
     groups = defaultdict[tuple[str, tuple[str, ...]], list[str]](list)
-    # The folder may be relative or a pattern: its last name ends what is above the partition folders.
+    # The folder may be a pattern, so only its depth is used. The depth of a relative folder is unknown.
     depth = 0
     if re.match(r"/|[a-z0-9+.-]+:", folder):
         names = re.sub(r"^[a-z0-9+.-]+:(//[^/]*)?", "", folder).split("/")
@@ -154,7 +155,7 @@ def _by_partition_folders(paths: Sequence[str], folder: str) -> list[_Group]:
 
 
 def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Sequence[str], rejects: bool) -> FileBatch:
-    """Return the rows of all parts, once all files with values to parse are parsed."""
+    """Parse the files of all parts, count and reject unparsable records, and return the rows."""
     total, values, frames, rejected = 0, Counter[str](), [], []
     for part in parts:
         records = part.records
@@ -188,12 +189,12 @@ def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Seq
 
 
 def _check_unparsed(source: Files, total: int, values: Counter[str], texts: DataFrame, paths: Sequence[str]) -> None:
-    """Check that no more records do not parse than the source allows.
+    """Check that the number of unparsable records is within the limit of the source.
 
     Raises
     ------
     InvalidOperationError
-        If there are more.
+        If it exceeds the limit.
     """
     if source.max_unparsed is None or total <= source.max_unparsed:
         return
@@ -208,9 +209,10 @@ def _check_unparsed(source: Files, total: int, values: Counter[str], texts: Data
 
 
 def _unparsed_values(source: Files, broken: DataFrame, part: _Part) -> tuple[DataFrame, dict[str, Column]]:
-    """Return by column the problem of a value that is null although the broken record has a string for it, else null.
+    """Return the broken records, and by column an expression that describes an unparsable value.
 
-    The columns refer to the frame that is returned with them.
+    A value is unparsable if it is null although the record has a string for it; for any other value, the expression is
+    null. The expressions refer to the returned frame.
     """
     types = {name: kind for name, kind in broken.dtypes if name not in (part.corrupt, FILE)}
     text = F.col(quote_name(str(part.corrupt)))
@@ -251,7 +253,10 @@ class _Reader:
         return [part for group in groups for part in self.parts(group, compares_headers=False)]
 
     def parts(self, group: _Group, *, compares_headers: bool) -> list[_Part]:
-        """Return the records of files by the header of the first one, with which Spark may compare the others."""
+        """Return the records of files, read by the header of the first file.
+
+        With `compares_headers`, Spark raises an error if the header of another file differs.
+        """
         source = self._source
         schema, left_out = self._schema_of(group)
         if not schema.fields:
@@ -264,7 +269,7 @@ class _Reader:
                 schema = StructType([*schema.fields, StructField(corrupt, StringType())])
         reader = self._reader(group, corrupt).schema(schema)
         if compares_headers:
-            # Without pruning, so that Spark compares the whole header.
+            # Without column pruning, Spark compares the whole header.
             reader = reader.option("enforceSchema", "false").option("columnPruning", "false")
         records = reader.load([literal_path(path) for path in group.paths])
         partitions = [name for name in records.columns if name not in schema.names]
@@ -277,7 +282,7 @@ class _Reader:
         return [_Part(group.paths[0], records, wanted, corrupt, is_parsed)]
 
     def _reader(self, group: _Group, corrupt: str | None) -> Any:
-        """Return a reader for files, of which partition folders become columns."""
+        """Return a Spark reader for files that turns partition folders into columns."""
         source = self._source
         options = {name: value for name, value in source.options.items() if name.lower() != "recursivefilelookup"}
         reader = self._spark.read.format(source.format).options(**options)
@@ -286,7 +291,7 @@ class _Reader:
         return reader.option("basePath", group.base) if group.base else reader
 
     def _load_schema(self, reader: Any, paths: Sequence[str]) -> StructType:
-        """Return the schema of files, without fields if they have no record to infer it from.
+        """Return the schema of files. It has no fields if there is no record to infer it from.
 
         Raises
         ------
@@ -306,14 +311,14 @@ class _Reader:
         return [str(name) for name in schema.names if name not in group.keys]
 
     def _corrupt_column(self, schema: StructType) -> str:
-        """Return the column of records that do not parse: the user's, if the schema has it."""
+        """Return the name of the column of unparsable records: the user's if the schema has it, else our own."""
         name = self._source.option("columnNameOfCorruptRecord") or str(
             self._spark.conf.get("spark.sql.columnNameOfCorruptRecord", "_corrupt_record")
         )
         return name if name in schema.names else _CORRUPT
 
     def _schema_of(self, group: _Group) -> tuple[StructType, list[str]]:
-        """Return the schema of files, and the columns of it that the user's schema leaves out."""
+        """Return the schema of files, and the names of its columns that the user's schema lacks."""
         source = self._source
         if self._given is not None:
             return self._by_header(self._given, group) if source.has_header else (self._given, [])

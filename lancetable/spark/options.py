@@ -10,12 +10,12 @@ from lancetable.errors import InvalidInputError
 
 STORAGE_PREFIX = "storage."
 VECTOR_PREFIX = "vector."
-DEFAULT_BATCH_ROWS = 262_144  # or 16 MB: the cost of a batch in Python, 2 to 3 ms of 20 columns, is then a tenth of it
+DEFAULT_BATCH_ROWS = 262_144  # or 16 MB; the overhead per batch, 2 to 3 ms for 20 columns, is then 10 %
 _CATALOG_OPTION = "owner"  # Spark adds it to the options of a table of its catalog
 DEFAULT_TASK_ROWS = 1_048_576
 MOST_TASK_ROWS, LEAST_TASK_ROWS = 8 << 20, 128 << 10
 DEFAULT_FILE_ROWS = 1 << 20
-DEFAULT_TASK_BYTES = 256 << 20  # in memory; Spark makes about as much of 128 MB of a Parquet file
+DEFAULT_TASK_BYTES = 256 << 20  # in memory; 128 MB of a Parquet file in Spark need about as much
 LATEST = "latest"
 
 
@@ -26,7 +26,7 @@ def _flag(name: str, value: str) -> bool:
 
 
 def _at_least(minimum: int) -> Callable[[str, str], int]:
-    """Return the parser of whole numbers that are not less than a minimum."""
+    """Return a parser of integers that are at least `minimum`."""
 
     def parse(name: str, value: str) -> int:
         try:
@@ -58,7 +58,7 @@ def _version_or_latest(name: str, value: str) -> int | str:
 
 
 def _option(name: str, parse: Callable[[str, str], Any], meaning: str, default: Any = None) -> Any:
-    """Return a field for an option, which `parse` reads from its name and value."""
+    """Return a dataclass field for an option. `parse` converts its name and string to the value."""
     return field(default=default, metadata={"name": name, "parse": parse, "meaning": meaning})
 
 
@@ -100,12 +100,12 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
-        """Return the options that Spark passes; their names are case-insensitive, and empty ones are not given.
+        """Parse the options that Spark passes. Names are case-insensitive, and empty values count as missing.
 
         Raises
         ------
         InvalidInputError
-            For an option that is unknown, invalid, missing, or excluded by another one.
+            If an option is unknown, invalid, missing, or excluded by another one.
         """
         options = dict[str, str]()
         for given_name, value in given.items():
@@ -143,12 +143,12 @@ class SourceOptions:
         return cls(**parsed)
 
     def for_batch_read(self) -> SourceOptions:
-        """Return the options of a batch read.
+        """Return the options after checking that they suit a batch read.
 
         Raises
         ------
         InvalidInputError
-            For one of a streaming read.
+            If an option is only for streaming reads.
         """
         return self._without(
             ("starting_version", "starting_timestamp", "max_versions_per_trigger", "skip_change_commits"),
@@ -156,12 +156,12 @@ class SourceOptions:
         )
 
     def for_stream_read(self) -> SourceOptions:
-        """Return the options of a streaming read.
+        """Return the options after checking that they suit a streaming read.
 
         Raises
         ------
         InvalidInputError
-            For one that selects a version.
+            If an option selects a version.
         """
         return self._without(
             ("version", "tag", "timestamp_as_of"),
@@ -169,12 +169,12 @@ class SourceOptions:
         )
 
     def for_batch_write(self) -> SourceOptions:
-        """Return the options of a batch write.
+        """Return the options after checking that they suit a batch write.
 
         Raises
         ------
         InvalidInputError
-            For one of a read or of a stream, and for a name without a number.
+            If an option is only for reads or streams, or if `txnAppId` is given without `txnVersion`.
         """
         if self.txn_app is not None and self.txn is None:
             raise InvalidInputError(
@@ -185,12 +185,12 @@ class SourceOptions:
         return self._for_write()
 
     def for_stream_write(self) -> SourceOptions:
-        """Return the options of a streaming write.
+        """Return the options after checking that they suit a streaming write.
 
         Raises
         ------
         InvalidInputError
-            For one of a read or of a batch.
+            If an option is only for reads or batches.
         """
         self._without(
             ("txn_version",), "is for batch writes, since Spark numbers batches of a stream; pass only txnAppId"
@@ -203,12 +203,12 @@ class SourceOptions:
         return self._without(("branch",), "is for reading; give the path of the branch to write to it")
 
     def _without(self, fields: Iterable[str], reason: str) -> SourceOptions:
-        """Return the options, if none of these fields is given.
+        """Return the options if none of these fields is given.
 
         Raises
         ------
         InvalidInputError
-            With the reason, if one of the fields is given.
+            If one of the fields is given. The message contains `reason`.
         """
         for name in fields:
             if getattr(self, name) != getattr(SourceOptions, name):
@@ -218,7 +218,7 @@ class SourceOptions:
 
 _NAMES = {f.name: f.metadata["name"] for f in fields(SourceOptions) if "name" in f.metadata}
 OPTIONS = {str(f.metadata["name"]).lower(): f for f in fields(SourceOptions) if "name" in f.metadata}
-"""All options but `storage.<key>`, passed to the store, and `vector.<column>`, the dimension of a vector column."""
+"""All options except `storage.<key>`, passed to the store, and `vector.<column>`, the dimension of a vector column."""
 
 _OTHER_NAMES = {"versionasof": "version"}  # Delta's
 

@@ -1,4 +1,4 @@
-"""Pins: one version of a table as a small value, which all parts of a job open in their processes."""
+"""Pins: small values that identify one version of a table, so that all processes of a job open the same version."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _OPEN_VERSIONS = 8
 
 @dataclass(frozen=True)
 class Pin:
-    """One version of a table, which no later commit and no move of a tag changes.
+    """Identity of one version of a table, independent of later commits and of moved tags.
 
-    `mark` distinguishes it from the version of the same number in a table that was created again at the address.
+    `mark` distinguishes it from a version of the same number in a table that was created again at the same address.
     """
 
     uri: str
@@ -37,12 +37,12 @@ class Pin:
 
     @lru_cache(_OPEN_VERSIONS)  # noqa: B019  # equal pins share an entry, and a pin holds nothing but its values
     def open(self) -> TableVersion:
-        """Return the table at this version. A process caches the last few, with the parsed parts of their files.
+        """Open the table at this version. Each process caches the last few versions with their parsed metadata.
 
         Raises
         ------
         VersionNotFoundError
-            If there is no such version, or if the table was removed and created again since.
+            If the version does not exist, or if the table was removed and created again.
         """
         ref = self.version if self.branch is None else (self.branch, self.version)
         version = open_version(self.uri, ref, storage_options=dict(self.storage_options) or None)
@@ -61,14 +61,14 @@ def mark_of(version: TableVersion) -> str:
 
 
 def pinned(options: SourceOptions) -> Pin:
-    """Return the version that the options name, the newest one if they name none.
+    """Return the pin of the version that the options select, by default the newest one.
 
     Raises
     ------
     DatasetNotFoundError, VersionNotFoundError, RefNotFoundError
         If the table, the version, the branch or the tag does not exist.
     InvalidInputError
-        For a tag together with a branch.
+        If both a tag and a branch are given.
     """
     storage_options = options.storage_options or None
     uri = options.uri

@@ -1,14 +1,14 @@
-"""A table kept up to date by one command: ingest, clean, upsert, compact, vacuum.
+"""Pipelines that keep a table up to date: ingest, clean, upsert, compact, vacuum.
 
     Files  ─┐ each file once
-    Stream ─┼─► clean ─► newest row of each key ─► merge, one commit a batch ─► compact ─► vacuum
+    Stream ─┼─► clean ─► newest row of each key ─► merge, one commit per batch ─► compact ─► vacuum
     Query  ─┘ rows newer than the table                       │
-                                                             metrics: one row a step
+                                                             metrics: one row per step
 
-A run may be stopped anywhere and started again. A batch of files or of a stream is merged under its number, which the
-table records (`commit/idempotency.py`), so that a batch that Spark repeats changes nothing. A run begins only if the
-number fits the checkpoint (`checkpoint.py`). A query reads the rows from the greatest cursor in the table on, which are
-merged by key: the table itself is the state.
+A run may be stopped at any time and started again. A batch of files or of a stream is merged together with its number,
+which the table records (`commit/idempotency.py`), so a batch that Spark repeats changes nothing. A run starts only if
+the number fits the checkpoint (`checkpoint.py`). A query needs no checkpoint: it reads the rows from the greatest
+cursor value in the table on, and merges them by key.
 
     flights = Pipeline(
         "flights", "s3://lake/flights.lance", key="id", newest_by="updated_at",
@@ -19,8 +19,8 @@ merged by key: the table itself is the state.
     )
     flights.run(spark)                  # or: python -m lancetable.spark run pipelines.py:flights
 
-On Connect, batches of a stream are merged in a process of the server: then `clean` and the source must pickle, and
-the steps of those batches are in `metrics` only.
+On Spark Connect, a process of the server merges the batches of a stream. `clean` and the source must then be picklable,
+and the steps of these batches are reported only in `metrics`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
+from pyspark.sql import functions as F  # noqa: N812  # the conventional alias
 
 from lancetable.dataset import dataset, write_dataset
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, InvalidOperationError
@@ -83,26 +83,27 @@ class Step:
     step
         "upsert", "compact" or "vacuum".
     rows_read
-        Rows of the batch, as `clean` returns them, and records that are rejected before. The seven numbers that follow
-        and `rows_rejected` add up to it.
+        Rows of the batch, as returned by `clean`, and records that are rejected before `clean`. It is the sum of the
+        seven counts below and `rows_rejected`.
     rows_inserted, rows_updated
         Rows that were written.
     rows_unchanged
         Rows that equal the stored row.
     rows_dropped
-        Rows with a null in their key, of a pipeline with `null_keys="drop"`.
+        Rows with a null in their key, which `null_keys="drop"` drops.
     rows_superseded
-        Rows that lost against another row of the batch with the same key.
+        Rows that were replaced by another row of the batch with the same key.
     rows_older
         Rows whose `newest_by` is less than that of the stored row.
     rows_without_order
         Rows whose `newest_by` is null while that of the stored row is not.
     rows_unparsed, unparsed
-        Records of the files with values that do not parse, and the number of such values by column. They became null,
-        or with `rejects` the records were rejected. A record that is broken as a whole, such as a line with too few
-        columns, is not counted by column.
+        Number of records with unparsable values, and number of such values by column. These values become null; with
+        `rejects`, the records are rejected instead. A malformed record, such as a line with too few columns, is not
+        counted by column.
     repeated
-        Whether the batch had been merged before by a run that was stopped. It is not read again, and the numbers are 0.
+        True if an earlier run that was stopped had already merged the batch. It is not read again, and all counts are
+        0.
     files_read, bytes_read
         Files of the source that have records, and their length.
     files_removed, files_added
@@ -247,22 +248,21 @@ class Pipeline:
     key : str or sequence of str
         The columns that identify a row.
     checkpoint : str, optional
-        Directory in which Spark records what was read; required by `Files` and `Stream`. With a new one, everything is
-        read again and merged.
+        Directory in which Spark records the data that was read; required for `Files` and `Stream`. With a new
+        directory, all data is read and merged again.
     clean : function, optional
-        Function from the frame that was read to the one that is merged.
+        Function that converts the frame that was read to the frame to merge.
     newest_by : str, optional
-        See `upsert`. The cursor by default for a `Query`.
+        See `upsert`. For a `Query`, the cursor by default.
     null_keys : {"refuse", "drop", "keep"}
-        What to do with rows that have a null in a key column, see `upsert`. "keep" makes the pipeline not repeatable:
-        such rows are inserted again each time they are read. With `rejects`, "refuse" rejects the rows instead of
-        raising.
+        Treatment of rows with a null in a key column; see `upsert`. With "keep", such rows are inserted again each time
+        they are read. With `rejects`, "refuse" rejects the rows instead of raising an error.
     schema : {"fixed", "add", "evolve"}
         Whether columns are added to the table and its types become wider, see `upsert`.
     compact : mapping or None
-        Options of `SparkTable.compact`; None for never.
+        Options of `SparkTable.compact`; None disables compaction.
     keep_days : float or None
-        Age in days of versions, and of files of failed jobs, that are removed; None for never.
+        Age in days from which versions, and files of failed jobs, are removed; None disables the removal.
     vector_columns, storage_options
         Vector columns of a new table; options of the store.
     metrics : str, optional
@@ -324,17 +324,17 @@ class Pipeline:
         continue_from_checkpoint: bool = False,
         stop: Callable[[], bool] = lambda: False,
     ) -> list[Step]:
-        """Merge everything that is new, then maintain the table.
+        """Merge all new data, then compact and vacuum the table.
 
         Parameters
         ----------
         spark
             A classic or Connect session.
         progress
-            Function that is called with each step when it is done. By default steps are logged.
+            Function that is called with each completed step. By default, steps are logged.
         continue_from_checkpoint
-            Accept the table as it is if it does not fit the checkpoint, for instance after a restore, and continue with
-            what the checkpoint has not completed. Meant for one run: what it accepts is logged as a warning.
+            Accept a table that does not fit the checkpoint, for example after a restore, and continue after the last
+            batch that the checkpoint has completed. Pass it for one run only. The difference is logged as a warning.
         stop
             Function that is called before each batch and each other step; if it returns True, the run ends, and the
             next run continues there. The `is_set` of a `threading.Event`, for instance; on Connect it must pickle.
@@ -347,12 +347,12 @@ class Pipeline:
         Raises
         ------
         InvalidOperationError
-            If table and checkpoint are out of step: the table was removed, moved, replaced, restored or overwritten
-            since the last batch, or the checkpoint was. Also for null keys, see `null_keys`, and for more rejects than
-            `max_reject_share`.
+            If table and checkpoint are out of sync, because one of them was removed, moved, replaced or restored since
+            the last batch, or the table was overwritten. Also if a key is null and `null_keys` is "refuse" without
+            `rejects`, or if the share of rejected rows exceeds `max_reject_share`.
         LanceError
-            For any failure, with a message of the form "orders failed in batch 3: cause", and the error of Spark or of
-            `clean` as its cause. What was committed until then stays, and the next run continues there.
+            For any other error. The message has the form "orders failed in batch 3: cause", and the error of Spark or
+            of `clean` is the cause of the exception. Committed batches are kept, and the next run continues after them.
         """
         steps = _Steps(self, str(uuid.uuid4()), progress)
         with named_failures(self.name):
@@ -365,7 +365,7 @@ class Pipeline:
             self._run_stream(spark, self.source, steps, accepts_table, stop)
         table = self._existing(spark)
         if table is None or stop():
-            return steps.done  # no batch so far, or no more steps
+            return steps.done  # there was no batch yet, or the run is stopped
         if self.compact is not None:
             with steps.step("compact", table=table) as step:
                 metrics = table.compact(**self.compact)
@@ -433,7 +433,7 @@ class Pipeline:
             raise run.failure  # noqa: B904  # has its cause
 
     def _merge_batch(self, step: _RunningStep, frame: DataFrame, number: int, run: _StreamRun) -> None:
-        """Merge a batch of a stream, unless that was done before.
+        """Merge a batch of a stream unless it was merged before.
 
         Raises
         ------
@@ -485,7 +485,7 @@ class Pipeline:
         return f"pipeline {self.name} stream:{stream_id}"
 
     def _created(self, rows: DataFrame) -> SparkTable:
-        """Create the table for rows of this schema, without rows."""
+        """Create an empty table with the schema of `rows`."""
         vectors, storage = self.vector_columns, self.storage_options
         write_table(rows.drop(FILE).limit(0), self.table, "ignore", vector_columns=vectors, storage_options=storage)
         return self._opened(rows.sparkSession)
@@ -513,7 +513,7 @@ class Pipeline:
                 consecutive=txn is not None,
                 persist=persist,
             )
-        if result["repeated"]:  # by another run at the same time
+        if result["repeated"]:  # a concurrent run has merged the batch
             step.counts = {"repeated": True}
             return
         step.counts.update({metric: result[number] for metric, number in _UPSERT_METRICS.items()})  # type: ignore[literal-required]  # keys of an UpsertResult
@@ -551,8 +551,8 @@ class _StopRequestedError(Exception):
 class _StreamRun:
     """The state of a stream in one run.
 
-    `stream_id` is None until Spark has written it. After batch `creates_after` a missing table may be created.
-    `failure` is the error of a batch, which Spark replaces by one of its own.
+    `stream_id` is None until Spark has written it. A missing table may be created only after batch `creates_after`.
+    `failure` is the error of a batch, because Spark raises another error instead.
     """
 
     stream_id: str | None
@@ -563,7 +563,7 @@ class _StreamRun:
 
 @dataclass
 class _RunningStep:
-    """A step that runs: its table, once there is one, its files, and its counts as fields of `Step`."""
+    """A step in progress: its table, if it exists yet, its files, and its counts by field name of `Step`."""
 
     table: SparkTable | None
     files: list[str] = field(default_factory=list)
@@ -571,7 +571,7 @@ class _RunningStep:
 
 
 class _Steps:
-    """The steps of one run so far."""
+    """The completed steps of one run."""
 
     def __init__(self, pipeline: Pipeline, run: str, progress: Callable[[Step], None] | None) -> None:
         self._pipeline, self._run = pipeline, run

@@ -17,40 +17,40 @@ _FILE_SCHEMA = "path string, modificationTime timestamp, length bigint, content 
 
 @dataclass(frozen=True)
 class Files:
-    """Files below a folder, each of them read once. A file that changes after it was read is not read again.
+    """Files below a folder. Each file is read once, even if it changes later.
 
     Parameters
     ----------
     path
-        The folder. Names that begin with `_` or `.` are ignored, as everywhere in Spark.
+        The folder. Names that begin with `_` or `.` are ignored, as usual in Spark.
     format, options
-        As in `spark.read`. With `mode=DROPMALFORMED` records that do not parse are dropped and counted.
+        As in `spark.read`. With `mode=DROPMALFORMED`, unparsable records are dropped and counted.
     schema
-        Spark's schema or DDL. By default a batch of CSV files has the columns of their headers; files of other formats
-        have the columns of all files in the folder. A column that the table does not have is refused when it is
-        merged, so that no column is lost, unless the pipeline has `schema="add"` or "evolve".
+        A Spark schema or a DDL string. By default, a batch of CSV files has the columns of its headers, and a batch of
+        files in another format has the columns of all files in the folder. The merge rejects a column that the table
+        lacks, so that no column is lost, unless the pipeline has `schema="add"` or `schema="evolve"`.
     files_per_batch
-        The greatest number of files in a batch. By default a run reads all new files as one batch.
+        Maximum number of files per batch. By default, a run reads all new files as one batch.
     recursive
-        Whether files in subfolders are read. Without, only those in the folder itself and in partition folders
-        (`day=2024-01-01`). Partition folders become columns in both cases.
+        Whether files in all subfolders are read. If False, only files in the folder itself and in partition folders
+        (`day=2024-01-01`) are read. Partition folders become columns in both cases.
     max_unparsed
-        The greatest number of records of a batch with values that do not parse. By default any number: the values
-        become null and are counted by column, see `Step.unparsed`; with `rejects` of the pipeline, the records are
-        rejected. Only CSV, JSON and XML have such values.
+        Maximum number of records with unparsable values per batch; unlimited by default. The values become null and are
+        counted by column; see `Step.unparsed`. If the pipeline has `rejects`, the records are rejected instead. Only
+        CSV, JSON and XML files have such values.
 
     Notes
     -----
-    The columns of CSV files with a header are found by name: each file may have its own order, and columns that a
-    `schema` leaves out. A column of the schema that a header does not have is refused. Fields of JSON records are found
-    by name too, with regard to case.
+    Columns of CSV files with a header are matched by name. Each file may have its own order of columns, and columns
+    that are not in `schema`. A column of the schema that is missing in a header raises an error. Fields of JSON records
+    are also matched by name, and are case-sensitive.
 
-    Without a schema, a file that does not have a column of the others gets null for it, and Spark reads all files of
-    the folder, or their footers, in each run to infer the types. For a large folder, and for types that must not
-    depend on the files that are there, pass a schema.
+    Without a schema, columns that a file lacks are null, and Spark reads all files of the folder, or their footers, in
+    each run to infer the types. Pass a schema if the folder is large, or if the types must not depend on the files in
+    it.
 
-    A batch is planned before it is read. A file that is removed between the two is not read, also if the batch is
-    repeated because the first attempt failed.
+    A batch is planned before it is read. A file that is removed in between is not read, even if the batch is repeated
+    after a failed attempt.
     """
 
     path: str
@@ -82,7 +82,7 @@ class Files:
         return reader.load(self.path).select("path", "length")
 
     def option(self, name: str) -> str:
-        """Return an option, whatever the case of its name; an empty string without it."""
+        """Return the value of an option, whose name is case-insensitive; an empty string if it is not given."""
         return next((str(value) for key, value in self.options.items() if key.lower() == name.lower()), "")
 
     @property
@@ -97,19 +97,19 @@ class Files:
 
     @property
     def folder_options(self) -> dict[str, str]:
-        """The user's options, and the one that reads subfolders."""
+        """The user's options, with `recursiveFileLookup` added."""
         given = {name: str(value) for name, value in self.options.items()}
         return given if self.option("recursiveFileLookup") else {**given, "recursiveFileLookup": str(self.recursive)}
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream, of which a run reads the rows that are available when it begins.
+    """A stream. A run reads the rows that are available when it starts.
 
     Parameters
     ----------
     read
-        Function from the session to the streaming frame, for instance of Kafka or of another table.
+        Function that takes the session and returns a streaming frame, for example of Kafka or of another table.
 
     Examples
     --------
@@ -126,8 +126,8 @@ class Query:
     Parameters
     ----------
     read
-        Function from the session and the greatest value of `cursor` in the table, None for an empty table, to the
-        frame of rows from that value on, the value itself included.
+        Function that takes the session and the greatest value of `cursor` in the table (None for an empty table), and
+        returns a frame of the rows with this or a greater value.
     cursor
         A column of the table that never decreases in the source.
 

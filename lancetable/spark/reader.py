@@ -1,7 +1,7 @@
-"""Batch reading: the driver pins a version and plans slices of rows, tasks scan them.
+"""Batch reads: the driver pins a version and plans slices of rows, and tasks scan them.
 
-`pushFilters` is not overridden on purpose. In every released PySpark that has it (4.1 to 4.3) a pushed filter leaks
-into later scans of the same frame and returns wrong rows; the option `filter` does the work instead.
+`pushFilters` is deliberately not overridden. In every PySpark release that has it (4.1 to 4.3), a pushed filter also
+applies to later scans of the same frame, which then return wrong rows. Use the option `filter` instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def projected_schema(pin: Pin, columns: Sequence[str] | None) -> pa.Schema:
     Raises
     ------
     ColumnNotFoundError
-        If the version does not have a column.
+        If the version lacks a column.
     """
     names = None if columns is None else list(columns)
     return plan_scan(pin.open(), ScanOptions(columns=names)).output_schema
@@ -44,7 +44,7 @@ def scan_options(columns: Sequence[str], filter: str | None, batch_rows: int) ->
 
 
 def scan_slices(pin: Pin, options: ScanOptions, slices: Iterable[Split], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of slices in the exact types that Spark requires; runs in tasks."""
+    """Yield the rows of slices in the exact types that Spark requires. Runs in tasks."""
     init_worker()
     version = pin.open()
     for scan in scan_options_of(slices, options):
@@ -55,7 +55,7 @@ def scan_slices(pin: Pin, options: ScanOptions, slices: Iterable[Split], wire: p
 
 
 def _check_no_nulls(batch: pa.RecordBatch, uri: str) -> None:
-    """Check columns that are not nullable: for a null in them Spark would fail without their name.
+    """Check that non-nullable columns have no nulls. Spark's own error would not contain the column name.
 
     Raises
     ------
@@ -72,12 +72,12 @@ def _check_no_nulls(batch: pa.RecordBatch, uri: str) -> None:
 
 
 class SliceReader:
-    """Common part of the readers of batches and of streams.
+    """Base class of the batch reader and the streaming reader.
 
     Raises
     ------
     ColumnNotFoundError
-        For a column of the schema that the table does not have.
+        If the table lacks a column of the schema.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, pin: Pin) -> None:
@@ -108,11 +108,11 @@ class LanceReader(SliceReader, DataSourceReader):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        init_worker()  # its task reads which partition it has before it calls `read`
+        init_worker()  # in a task, this runs before the partition is unpickled
 
     def partitions(self) -> list[InputPartition]:
         """Return the slices of each task."""
-        # A table without rows gets one partition without rows: Spark would replace an empty list by a null one.
+        # An empty table gets one partition without rows, because Spark would replace an empty list by a null partition.
         return [InputPartition(task) for task in self._plan(self._pin.open()) or [()]]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:

@@ -19,7 +19,7 @@ from functools import partial, reduce
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
+from pyspark.sql import functions as F  # noqa: N812  # the conventional alias
 from pyspark.sql.types import StringType, StructField, StructType
 
 from lancetable.commit.idempotency import is_done

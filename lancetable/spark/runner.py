@@ -1,12 +1,12 @@
-"""Runners of tasks: JSON in, JSON out, on the executors of a session or on threads of this process.
+"""Runners, which execute tasks on the executors of a session or on threads of this process.
 
     client: plan ─► [task, ...] ─► Runner.run(work, tasks) ─► [result, ...] ─► client: one commit
                                     │ Spark: range(n) ─► mapInArrow ─► collect, once
                                     └ threads
 
-A task may run more than once, since Spark repeats failed and slow tasks; the result of one run is returned. So work may
-write files under new names, but must not commit. Work is pickled: the library must be installed on the executors, in
-the same version of Python.
+Tasks and results are JSON. Spark repeats failed and slow tasks, so a task may run more than once; the result of one run
+is returned. Work may therefore write files under new names, but must not commit. Work is pickled, so the library must
+be installed on the executors, with the same version of Python.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _ERROR = "error"
 
 
 Work: TypeAlias = Callable[[Json], Json]
-"""The work that all tasks of a job do: a function from a task to its result. Pickles."""
+"""The work of a job: a picklable function that executes one task and returns its result."""
 
 
 class Runner(Protocol):
-    """A place to run tasks."""
+    """Interface of a runner of tasks."""
 
     def run(self, work: Work, tasks: Sequence[Json]) -> list[Json]:
-        """Run tasks, and return when all of them are done.
+        """Run tasks and wait until all of them are done.
 
         Parameters
         ----------
@@ -51,8 +51,8 @@ class Runner(Protocol):
         Returns
         -------
         list of dict
-            The result of each task, in the order of the tasks. A task that fails for good has a result that names the
-            error.
+            The result of each task, in the order of the tasks. The result of a task that failed permanently contains
+            the error.
 
         Raises
         ------
@@ -67,7 +67,7 @@ class ThreadRunner:
     Parameters
     ----------
     num_threads
-        The number of tasks that run at a time; by default the number of processors, at most 8.
+        The number of concurrent tasks; by default the number of processors, at most 8.
 
     Examples
     --------
@@ -113,9 +113,9 @@ class SparkRunner:
         return [json.loads(results[number]) for number in range(len(texts))]
 
     def directory_of_tasks(self) -> str | None:
-        """Return a directory of this machine that tasks find at the same path and that Spark removes at the end.
+        """Return a local directory that tasks can access at the same path, and that Spark removes at the end.
 
-        None on a cluster, in a Connect session, where it is unknown, and if Spark encrypts its files.
+        Returns None on a cluster, in a Connect session, whose directory is unknown, and if Spark encrypts its files.
         """
         try:
             master = str(self._spark.sparkContext.master)
@@ -124,16 +124,16 @@ class SparkRunner:
         encrypted = self._spark.conf.get("spark.io.encryption.enabled", "false")
         if encrypted != "false" or not re.match(r"local($|\[)", master):
             return None
-        from pyspark import SparkFiles  # clients of Spark Connect do not have it
+        from pyspark import SparkFiles  # not available in clients of Spark Connect
 
         return SparkFiles.getRootDirectory()
 
 
 def init_worker() -> None:
-    """Set the number of threads of a Spark worker, at the beginning of each task.
+    """Set the number of threads of a Spark worker. Called at the start of each task.
 
-    A worker uses as many threads as its task has cores (`spark.task.cpus`), since other tasks run beside it.
-    LANCETABLE_THREADS among the executor's environment variables overrides this.
+    A worker uses as many threads as its task has cores (`spark.task.cpus`), because other tasks run on the same
+    machine. The environment variable LANCETABLE_THREADS of the executor overrides this.
     """
     context = TaskContext.get()
     if context is not None:  # otherwise a thread of the driver
@@ -141,16 +141,16 @@ def init_worker() -> None:
 
 
 def run_task(work: Work, task: str) -> str:
-    """Return the result of one task.
+    """Execute one task and return its result.
 
-    An error that every attempt would raise again is a result too, so that the runner does not repeat the task.
+    An error that every attempt would raise is returned as a result, so that the runner does not repeat the task.
 
     Raises
     ------
     StoreError
-        If the store failed, since another attempt may succeed.
+        If the store failed. Another attempt may succeed.
     CorruptFileError
-        If a file could not be read, since another attempt may succeed.
+        If a file could not be read. Another attempt may succeed.
     """
     try:
         return json.dumps(work(json.loads(task)))
@@ -166,7 +166,7 @@ def permanent_failure(error: LanceError) -> Json:
 
 
 def raise_failures(results: list[Json]) -> list[Json]:
-    """Return the results, if all tasks succeeded.
+    """Return the results if all tasks succeeded.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Names of columns, and expressions, in SQL."""
+"""Quoting of column names in SQL, and checks of SQL arguments."""
 
 from __future__ import annotations
 

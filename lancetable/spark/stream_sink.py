@@ -1,19 +1,18 @@
-"""Streaming writes, exactly once: a batch and its number are committed together.
+"""Exactly-once streaming writes: a batch and its number are committed together.
 
-Spark repeats a batch whose acknowledgement it has not seen. The commit of batch n also records, in the config of the
-table, that n was the last one of this stream (`commit/idempotency.py`). So a repeated batch is recognized at any age,
-and the files that it wrote again are removed. The batches of a stream have consecutive numbers. One that neither
-repeats the last recorded batch nor follows it shows that checkpoint and table are out of step; so does an overwrite of
-the table since (`ops/change/numbered_batches.py`). Such a batch is refused, unless `continueFromCheckpoint` accepts the
-table as it is.
+Spark repeats a batch if it did not receive the acknowledgement. The commit of batch n also records in the config of the
+table that n is the last batch of this stream (`commit/idempotency.py`). A repeated batch is therefore always
+recognized, and its new files are removed. The batches of a stream have consecutive numbers. If a batch neither repeats
+nor follows the last recorded one, or if the table was overwritten since (`ops/change/batch_history.py`), checkpoint and
+table are out of sync. Such a batch is rejected, unless `continueFromCheckpoint` accepts the table as it is.
 
-A stream is named by `txnAppId`, or else by the id that Spark stores in its checkpoint, so that a new checkpoint is a
-new stream. If that file is not on the local disk, the address of the checkpoint is the name: a new checkpoint at the
-same address then begins at batch 0 against a higher recorded number, and is refused.
+The name of a stream is `txnAppId`, or else the id that Spark stores in its checkpoint, so that a new checkpoint is a
+new stream. If the checkpoint is not on the local disk, its address is the name. A new checkpoint at the same address
+then starts at batch 0, below the recorded number, and is rejected.
 
-Spark makes one writer for the tasks of a batch and another one for its commit or abort. Both derive the name of the
-transaction from the files, so that an abort after a commit that landed keeps them; the version that the tasks wrote for
-is part of their messages.
+Spark creates one writer for the tasks of a batch, and another one for its commit or abort. Commit and abort derive the
+uuid of the transaction from the paths of the files, so an abort after a successful commit keeps the files. The messages
+of the tasks contain the version that the tasks wrote for.
 """
 
 from __future__ import annotations
@@ -48,12 +47,12 @@ from lancetable.table.version import TableVersion, checkout
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as ArrowWriter
 else:
-    # PySpark 4.0 has no Arrow writer for streams; a write is then refused below, reading works.
+    # PySpark 4.0 has no Arrow writer for streams. Reads work; the constructor below rejects writes.
     ArrowWriter = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
 
 logger = logging.getLogger(__name__)
 
-_STREAM_PROPERTY = "lancetable.txn.stream"  # the id of the checkpoint, beside the name of the application
+_STREAM_PROPERTY = "lancetable.txn.stream"  # the id of the checkpoint, in addition to the name of the application
 _REMEDY = "option('continueFromCheckpoint', 'true') for one run"
 _NAMESPACE = uuid.UUID("5c1f1b3e-6f0a-4e0b-9a3c-2d5f6f3f7a10")
 
@@ -74,12 +73,12 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         self._write_to(self._existing_or_new())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Commit a batch with its number, or remove its files if the number is recorded already.
+        """Commit a batch with its number, or remove its files if the number is already recorded.
 
         Raises
         ------
         InvalidOperationError
-            If checkpoint and table are out of step.
+            If checkpoint and table are out of sync.
         VersionNotFoundError
             If the table was removed and created again, or the version of the tasks was cleaned up.
         AlreadyExistsError
@@ -119,15 +118,15 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         self._discard(messages, _transaction(messages))
 
     def _accepted(self, batch: int) -> Pin | None:
-        """Return the newest version if the batch is to be added to it, None if the batch is a repeat.
+        """Return the newest version if the batch must be added to it, None if the batch is a repeat.
 
-        With `continueFromCheckpoint` there is no error: the recorded number is set to that of the batch before, by a
-        commit of its own.
+        With `continueFromCheckpoint`, no error is raised: a separate commit sets the recorded number to that of the
+        previous batch.
 
         Raises
         ------
         InvalidOperationError
-            If checkpoint and table are out of step.
+            If checkpoint and table are out of sync.
         """
         newest = pinned(self._options)
         version = newest.open()
@@ -141,7 +140,7 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         return Pin.of(update_config(version, {config_key(self._app): number}))
 
     def _is_next(self, version: TableVersion, batch: int) -> bool:
-        """Compare the batch with the last recorded one, as `follows`; a repeat is one of the same checkpoint.
+        """Compare the batch with the last recorded one, like `follows`. A repeat must be from the same checkpoint.
 
         Raises
         ------
@@ -161,9 +160,10 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         )
 
     def _base(self, newest: Pin, messages: list[WriterCommitMessage | None]) -> Pin:
-        """Return the version against which the batch is judged.
+        """Return the version that the commit of the batch is based on.
 
-        The newest one if its schema is that which the tasks wrote for, so that nothing in between has to be judged.
+        This is the newest version if it has the schema that the tasks wrote for, so that versions in between need no
+        conflict check. Otherwise, it is the version that the tasks wrote for.
 
         Raises
         ------
@@ -174,7 +174,7 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         for written in {message.pin for message in messages if isinstance(message, WrittenFragments)}:
             if written is None or written == newest:
                 continue
-            # Not `written.open()`, which may find the version of a removed table in the memory of this process.
+            # Not `written.open()`, which may return a cached version of a table that was removed.
             ref = written.version if version.branch is None else (version.branch, written.version)
             base = Pin.of(checkout(version, ref))
             if base.mark != written.mark:
@@ -188,7 +188,7 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         return newest
 
     def _existing_or_new(self) -> Pin:
-        """Return the newest version of the table, which is created without rows if it does not exist.
+        """Return the newest version of the table. An empty table is created if it does not exist.
 
         Raises
         ------
@@ -232,7 +232,7 @@ def app_of(options: SourceOptions) -> str:
 
 
 def stream_of(checkpoint: str) -> str | None:
-    """Return the name of a stream by the id in its checkpoint, None where that is not on the local disk."""
+    """Return the name of a stream from the id in its checkpoint, None if the checkpoint is not on the local disk."""
     try:
         with open(os.path.join(_path_of(checkpoint), "metadata"), encoding="utf-8") as file:
             return f"stream:{json.loads(file.read())['id']}"
@@ -246,6 +246,6 @@ def _path_of(checkpoint: str) -> str:
 
 
 def _transaction(messages: list[WriterCommitMessage | None]) -> str:
-    """Return the name of the transaction that commits the files of messages, the same in every process."""
+    """Return the uuid of the transaction that commits the files of messages. It is the same in every process."""
     paths = paths_of(messages)
     return str(uuid.uuid5(_NAMESPACE, "\n".join(paths)) if paths else uuid.uuid4())

@@ -1,15 +1,16 @@
-"""Streaming reads: offsets are versions, and the rows that a version appended are one step.
+"""Streaming reads. Offsets are versions, and a step returns the rows that the versions up to the next offset appended.
 
     {"version": 0}                           nothing was read: the first step is the whole table as of the end offset
     {"version": n, "transaction": "..."}     everything up to version n was read
 
-The name of the transaction identifies the version: a table that was removed and created again at the same address has
-versions of the same numbers, and is refused. Offsets of earlier releases, without it, are read as well.
+The transaction identifies the version, because a table that was removed and created again at the same address has
+versions with the same numbers. Such a table is rejected. Offsets of earlier releases have no transaction and are
+accepted too.
 
-Versions that change no row (compaction, new columns, settings, indices) are passed over. A stream cannot represent rows
-that were deleted, updated or overwritten: it stops, or with `skipChangeCommits` leaves such versions out. A version
-that a cleanup removed before it was read stops the stream as well, unless `failOnDataLoss` is false. Versions that are
-left out are logged as warnings.
+Versions that change no row (compaction, new columns, settings, indices) are skipped. A stream cannot represent rows
+that were deleted, updated or overwritten: it fails, or with `skipChangeCommits` skips such versions. It also fails if a
+cleanup removed a version before it was read, unless `failOnDataLoss` is false. Skipped versions whose rows are lost are
+logged as warnings.
 """
 
 from __future__ import annotations
@@ -63,12 +64,12 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         self._stop_at: Offset | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
-        """Return the offset at which a new stream begins.
+        """Return the offset at which a new stream starts.
 
         Raises
         ------
         InvalidInputError
-            If the version or the time to begin with is not reached yet.
+            If the starting version or the starting time is in the future.
         VersionNotFoundError
             If versions since that time were cleaned up.
         """
@@ -93,11 +94,11 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         Raises
         ------
         InvalidOperationError
-            If the checkpoint is one of another table.
+            If the checkpoint belongs to another table.
         """
         newest = self._newest()
         stop = _offset_of(newest) if self._stop_at is None else self._stop_at
-        # Before PySpark 4.2 Spark passes neither argument: then a step is everything there is.
+        # Before PySpark 4.2, Spark passes neither argument, and a step reads all new versions.
         most = getattr(limit, "max_files", None)
         if start is None:
             return stop
@@ -109,7 +110,7 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         return stop if stop["version"] > begin else start
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802  # Spark's name
-        """Return the limit of a step: a number of versions, or everything that is new."""
+        """Return the limit of a step: a number of versions, or all new versions."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
         most = self._options.max_versions_per_trigger
@@ -120,7 +121,7 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         return _offset_of(self._newest())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        """Let the stream end at the version that is the newest one now."""
+        """End the stream at the version that is the newest one now."""
         self._stop_at = _offset_of(self._newest())
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
@@ -129,7 +130,7 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         Raises
         ------
         InvalidOperationError
-            If a version deleted, updated or replaced rows, or the checkpoint is one of another table.
+            If a version deleted, updated or replaced rows, or the checkpoint belongs to another table.
         VersionNotFoundError
             If a version was cleaned up before it was read.
         """
@@ -162,7 +163,7 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         """Do nothing: Spark keeps the offsets."""
 
     def _step(self, newest: TableVersion, number: int, removed: list[int]) -> list[InputPartition]:
-        """Return the tasks for one version; one that was cleaned up is added to `removed`, or refused.
+        """Return the tasks for one version. A version that was cleaned up is added to `removed` or raises an error.
 
         Raises
         ------
@@ -214,12 +215,12 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
             ) from error
 
     def _check_same_table(self, newest: TableVersion, offset: Offset) -> None:
-        """Check that an offset is one of this table, and not of another one that was at this address before.
+        """Check that an offset belongs to this table, and not to an earlier table at the same address.
 
         Raises
         ------
         InvalidOperationError
-            If it is one of another table.
+            If it belongs to another table.
         """
         number, expected, uri = int(offset["version"]), offset.get("transaction"), self._options.uri
         if number > newest.version:

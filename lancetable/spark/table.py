@@ -50,17 +50,17 @@ from lancetable.types import AlterColumn
 
 
 class SparkTable:
-    """A table at an address; create one with `for_path`.
+    """A Lance table in a Spark session, created with `for_path`.
 
-    Each method works on the version that is the newest one when it is called. Methods that change rows run again on the
-    newest version when another commit touched the same ones.
+    Each method uses the version that is the newest one when it is called. Methods that change rows run again on the
+    newest version if another commit changed the same rows.
 
     Parameters
     ----------
     spark, uri, storage_options, branch, runner, run_on
         As in `for_path`, which also checks that the table exists.
     conflict_retries
-        How many times a change runs again after a conflict.
+        Maximum number of retries of a change after conflicts.
 
     Examples
     --------
@@ -106,10 +106,10 @@ class SparkTable:
         storage_options, branch
             As in `lancetable.dataset`.
         runner
-            Where tasks run: on the executors of the session by default, see `lancetable.spark.runner`.
+            Runner of the tasks; by default, the executors of the session. See `lancetable.spark.runner`.
         run_on
-            Where jobs are planned and committed: in this process, or with "cluster" in tasks, for clients that have
-            access to neither the table's store nor its credentials.
+            Process that plans and commits jobs: "client" for this process, or "cluster" for a task. The latter is for
+            clients without access to the table's store and its credentials.
 
         Returns
         -------
@@ -174,16 +174,16 @@ class SparkTable:
         Parameters
         ----------
         columns, filter
-            Columns, and a predicate in the library's SQL. Both are worth passing: Spark reads every column of the
-            frame, and its own filters see all rows. Spark does not know how many rows `filter` leaves: use
+            Columns to read, and a predicate in the library's SQL. Pass both where possible, because Spark pushes
+            neither projections nor filters into the frame. Spark cannot estimate how many rows match `filter`; use
             `F.broadcast(frame)` in a join if they are few.
         version, tag, as_of
-            The version, at most one of them; the newest version by default. It is chosen now, not when the frame is
-            computed.
+            The version to read; pass at most one of them. The newest version by default. It is selected by this call,
+            not when the frame is computed.
         batch_size
             Rows of an Arrow batch.
         target_rows_per_task, target_bytes_per_task
-            Limits of a task. By default a classic session has one task for each core.
+            Limits of a task. By default, a classic session has about one task per core.
 
         Returns
         -------
@@ -193,11 +193,11 @@ class SparkTable:
         Raises
         ------
         InvalidInputError
-            For more than one of `version`, `tag` and `as_of`.
+            If more than one of `version`, `tag` and `as_of` is given.
         ColumnNotFoundError, InvalidSqlError, VersionNotFoundError
-            If the version does not have what the arguments name.
+            If a column or the version does not exist, or the filter is invalid.
         UnsupportedFeatureError
-            For a column of a type that Spark does not have.
+            If Spark cannot represent the type of a column.
 
         Examples
         --------
@@ -302,25 +302,27 @@ class SparkTable:
         schema: StructType,
         without_nulls: Collection[str] = (),
     ) -> DataFrame:
-        """Return the batches that `read` yields for the slices of each task, as a frame.
+        """Return a frame of the batches that `read` yields for the slices of each task.
 
         `mapInArrow` returns the same rows as the data source in less time. Spark assumes that `mapInArrow` returns as
-        many rows as it gets, and broadcasts a frame that it considers small to all executors. It counts 8 bytes for a
-        number of the input, and 16 for its row. So the input is a range of twice as many numbers as there are rows, and
-        each task gets one of them.
+        many rows as its input has, and broadcasts a frame that it considers small. It estimates 8 bytes for each number
+        of the input, and 16 bytes for a row. The input is therefore a range of twice as many numbers as there are rows,
+        of which each task gets one.
 
         Parameters
         ----------
         tasks
-            The tasks of a plan, see `lancetable.spark.jobs`.
+            The tasks of a plan; see `lancetable.spark.jobs`.
         read
-            Function from the slices of a task and the schema of batches to the batches. It runs in tasks.
+            Function that takes the slices of a task and the schema of batches, and yields the batches. It runs in
+            tasks.
         schema
             The schema of the frame.
         without_nulls
-            Columns to declare as not nullable, which saves Spark a check of every row, about a tenth of the CPU seconds
-            of two columns; `read` must raise for nulls in them. The frame has them as nullable columns nevertheless, as
-            the table has: a union with an empty frame keeps the declaration from new tables and files.
+            Columns to declare as not nullable inside of the plan, which saves Spark a check of every row: about a tenth
+            of the CPU time of two columns. `read` must raise an error for nulls in them. In the returned frame they are
+            nullable, as in the table: a union with an empty frame removes the declaration, so that it is not copied to
+            new tables and files.
 
         Returns
         -------
@@ -348,18 +350,18 @@ class SparkTable:
         frame = numbers.mapInArrow(read_some, sent)
         if sent == schema:
             return frame
-        # Neither rows nor tasks; of two parts, since Spark 4.3 compiles a union without another one below, and then
-        # copies each row.
+        # An empty frame without tasks. It is a union itself, because Spark 4.3 compiles a union that has no union below
+        # it, and then copies each row.
         nothing = self._spark.range(0, 0, 1, 1)
         return frame.union(nothing.union(nothing).mapInArrow(read_some, schema))
 
     def count_rows(self, filter: str | None = None) -> int:
-        """Return the number of rows; without `filter` from the manifest alone.
+        """Return the number of rows. Without `filter`, only the manifest is read.
 
         Parameters
         ----------
         filter
-            SQL predicate of the library; tasks count the rows for which it is true.
+            Predicate in the library's SQL. Tasks count the rows for which it is true.
 
         Returns
         -------
@@ -413,9 +415,9 @@ class SparkTable:
         Parameters
         ----------
         predicate
-            SQL of the library.
+            Predicate in the library's SQL.
         txn
-            An application and the number of its change; a change that was committed before is not made again.
+            Name of an application and number of its change. A change that is already committed is not repeated.
 
         Returns
         -------
@@ -448,7 +450,7 @@ class SparkTable:
         where
             SQL predicate; all rows by default.
         txn
-            An application and the number of its change; a change that was committed before is not made again.
+            Name of an application and number of its change. A change that is already committed is not repeated.
 
         Returns
         -------
@@ -472,7 +474,7 @@ class SparkTable:
         return int(self._change(UpdateJob(self.options, txn, dict(set), where))["rows"])
 
     def merge(self, source: DataFrame, on: str | Sequence[str], *, null_keys: NullKeys = "refuse") -> SparkMergeBuilder:
-        """Begin a merge of a frame into the table.
+        """Return a builder for a merge of a frame into the table.
 
         Parameters
         ----------
@@ -481,14 +483,13 @@ class SparkTable:
         on
             The key columns.
         null_keys
-            What to do with source rows that have a null in a key. Such a row matches nothing, so that each repeated
-            merge would insert it again. "refuse" raises, "drop" drops and counts the rows, and "keep" inserts them
-            each time, which makes the merge not repeatable.
+            Treatment of source rows with a null in a key. Such a row has no match, so each repeated merge would insert
+            it again. "refuse" raises an error, "drop" drops and counts the rows, and "keep" inserts them every time.
 
         Returns
         -------
         SparkMergeBuilder
-            Builder of the actions.
+            The builder, which selects the actions.
 
         Raises
         ------
@@ -521,7 +522,7 @@ class SparkTable:
         Raises
         ------
         SchemaMismatchError, InvalidSchemaError, UnsupportedFeatureError
-            If the source does not fit.
+            If the source does not fit the table.
         """
         fields, changes = self._call(_fit, source=table_schema(source), evolution=evolution)
         return schema_from_string(fields), changes
@@ -536,9 +537,10 @@ class SparkTable:
         batch_size: int | None = None,
         job: str | None = None,
     ) -> int:
-        """Add columns to all rows, fragment by fragment in tasks.
+        """Add columns to all rows. Each task processes one fragment.
 
-        Nothing is visible until all fragments are done. Rows that others append in the meantime are included.
+        The columns become visible when all fragments are done. Rows that other writers append during the call are
+        included.
 
         Parameters
         ----------
@@ -554,7 +556,7 @@ class SparkTable:
         batch_size
             Rows of a batch.
         job
-            A name by which a function continues a run that was interrupted. Expressions need none.
+            Name of the job, by which a call with a function resumes an interrupted run. Expressions need no name.
 
         Returns
         -------
@@ -630,7 +632,7 @@ class SparkTable:
     # -------------------------------------------------------------------------------------------------- maintenance
 
     def compact(self, **options: Any) -> CompactionMetrics:
-        """Rewrite small neighbouring fragments, and those with many deleted rows, in tasks.
+        """Rewrite small adjacent fragments, and those with many deleted rows, in tasks.
 
         Parameters
         ----------
@@ -640,7 +642,7 @@ class SparkTable:
         Returns
         -------
         CompactionMetrics
-            Numbers of removed and added fragments and files.
+            Counts of removed and added fragments and files.
 
         Raises
         ------
@@ -662,20 +664,20 @@ class SparkTable:
         retain_versions: int | None = None,
         delete_unverified: bool = False,
     ) -> CleanupStats:
-        """Remove old versions and the files that no version needs, those of failed jobs included; keep tagged versions.
+        """Remove old versions and unreferenced files, including those of failed jobs. Tagged versions are kept.
 
         Parameters
         ----------
         older_than_days, retain_versions
-            The age of versions that are removed, and the number of newest versions that are kept; see
+            Minimum age of removed versions, and number of newest versions to keep; see
             `LanceDataset.cleanup_old_versions`.
         delete_unverified
-            Also remove files that no version names and that are less than seven days old. A running job may need them.
+            Also remove unreferenced files that are less than seven days old. A running job may need them.
 
         Returns
         -------
         CleanupStats
-            Numbers of removed versions and bytes.
+            Counts of removed versions and bytes.
         """
         older_than = None if older_than_days is None else timedelta(days=older_than_days)
         stats = self._call(
@@ -688,7 +690,7 @@ class SparkTable:
         return CleanupStats(**stats)
 
     def migrate(self, data_storage_version: str = "stable") -> MigrationMetrics:
-        """Bring the table to a newer data format, in one process, without tasks; see `DatasetOptimizer.migrate`.
+        """Migrate the table to a newer data format, in one process, without tasks; see `DatasetOptimizer.migrate`.
 
         Parameters
         ----------
@@ -698,7 +700,7 @@ class SparkTable:
         Returns
         -------
         MigrationMetrics
-            Numbers of changed fragments, of files, and of bytes.
+            Counts of changed fragments, of files, and of bytes.
 
         Raises
         ------
@@ -727,7 +729,7 @@ class SparkTable:
         self._retried(_restore, version=version)
 
     def tag(self, name: str, version: int | None = None) -> None:
-        """Create a tag, or move it. A cleanup does not remove tagged versions.
+        """Create or move a tag. A cleanup does not remove tagged versions.
 
         Parameters
         ----------
@@ -741,7 +743,7 @@ class SparkTable:
         VersionNotFoundError
             If the version does not exist.
         InvalidRefError
-            If the name is not one of a tag.
+            If the name is invalid.
         """
         self._call(_tag, name=name, version=version)
 
@@ -781,8 +783,7 @@ class SparkTable:
         Returns
         -------
         DataFrame
-            A row for each version: its number, time, operation, version that it was made from, rows, data files,
-            properties.
+            One row per version: number, time, operation, read version, rows, data files and properties.
         """
         rows = [(number, datetime.fromisoformat(time), *rest) for number, time, *rest in self._call(_history)]
         columns = (
@@ -797,13 +798,13 @@ class SparkTable:
         Returns
         -------
         DataFrame
-            A row for each fragment: its id, rows, deleted rows, data files and their bytes.
+            One row per fragment: id, rows, deleted rows, data files and their size in bytes.
         """
         rows = [tuple(row) for row in self._call(_fragments)]
         columns = "fragment_id bigint, num_rows bigint, num_deleted bigint, files array<string>, size_bytes bigint"
         return self._spark.createDataFrame(rows, columns)
 
-    # ------------------------------------------------------------------------------------------------------- inside
+    # ---------------------------------------------------------------------------------------------------- internals
 
     def _change(self, job: TableJob) -> Json:
         return run_job(
@@ -819,21 +820,22 @@ class SparkTable:
         return retried(call, self.options.uri, conflict_retries=retries, retry_timeout_s=RETRY_SECONDS)
 
     def cores(self) -> int | None:
-        """Return the number of tasks that run at a time; None in a Connect session, where it is unknown."""
+        """Return the number of concurrent tasks; None in a Connect session, where it is unknown."""
         try:
             return int(self._spark.sparkContext.defaultParallelism)
         except PySparkException:
             return None
 
     def _call(self, function: Callable[..., Any], options: SourceOptions | None = None, **arguments: Any) -> Any:
-        """Call a function with the version that the options name, by default the newest one, where jobs are planned."""
+        """Call a function in the process of the coordinator, with the version that the options select."""
         return self.coordinator.submit(partial(_answer, options or self.options, function, arguments))["value"]
 
 
-_MAX_NUMBERS = 1 << 25  # 256 MB: too much for Spark to broadcast, and counted within a tenth of a second
+_MAX_NUMBERS = 1 << 25  # 256 MB: too large for a broadcast, and counted within 0.1 s
 
 
-# Functions for `SparkTable._call`, which run on the client or on the cluster. They return JSON or a dataclass of it.
+# Functions for `SparkTable._call`, which run on the client or on the cluster. They return JSON or a dataclass of JSON
+# values.
 
 
 def _answer(options: SourceOptions, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Json:

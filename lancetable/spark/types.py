@@ -1,8 +1,8 @@
-"""Spark types and Arrow types, both ways.
+"""Conversion between Spark types and Arrow types.
 
-PySpark's own helpers are not stable between releases and leave out half of Arrow, so the mapping is kept here. There
-are three schemas: that of the *table* in Lance, the *Spark* schema that users see, and the *wire* schema, the exact
-Arrow schema that Spark requires of batches.
+PySpark's own helpers change between releases and support only half of the Arrow types, so the mapping is defined here.
+There are three schemas: that of the *table* in Lance, the *Spark* schema that users see, and the *wire* schema, the
+exact Arrow schema that Spark requires of batches.
 
 | Arrow | Spark |
 | --- | --- |
@@ -18,7 +18,7 @@ Arrow schema that Spark requires of batches.
 | dictionary, extension | as their values, as their storage |
 | time32, time64 | time (PySpark 4.1 and later) |
 
-Other types have no Spark type and are refused, with the name of the column.
+Other types have no Spark type and raise an error with the name of the column.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def spark_schema(schema: pa.Schema) -> st.StructType:
     Raises
     ------
     UnsupportedFeatureError
-        With the name of the first column that Spark cannot represent.
+        If Spark cannot represent a column. The message contains the name of the first one.
     """
     return _spark_struct(schema, "")
 
@@ -93,7 +93,7 @@ def wire_schema(schema: st.StructType) -> pa.Schema:
     Raises
     ------
     UnsupportedFeatureError
-        With the name of the first column that has no Arrow type.
+        If a column has no Arrow type. The message contains the name of the first one.
     """
     return pa.schema(_wire_fields(schema, "", "element"))
 
@@ -106,7 +106,7 @@ def table_schema(schema: st.StructType, vector_dimensions: dict[str, int] | None
     schema
         The schema of the frame.
     vector_dimensions
-        The sizes of fixed-size lists by the names of top-level array columns. Case is ignored, since Spark passes the
+        The sizes of fixed-size lists by the names of top-level array columns. Case is ignored, because Spark passes the
         keys of options in lower case.
 
     Raises
@@ -114,7 +114,7 @@ def table_schema(schema: st.StructType, vector_dimensions: dict[str, int] | None
     InvalidInputError
         If a vector column does not exist, or is not an array.
     UnsupportedFeatureError
-        With the name of the first column that has no Arrow type.
+        If a column has no Arrow type. The message contains the name of the first one.
     """
     vectors = {name.lower(): dimension for name, dimension in (vector_dimensions or {}).items()}
     fields = _wire_fields(schema, "", "item")
@@ -144,7 +144,7 @@ def convert_batch(batch: pa.RecordBatch, schema: pa.Schema, widen_call: str | No
     Raises
     ------
     SchemaMismatchError
-        With the name of the column, for a cast that would change a value.
+        If a cast would change a value. The error contains the name of the column.
     """
     columns = []
     for field in schema:
@@ -162,9 +162,9 @@ def convert_batch(batch: pa.RecordBatch, schema: pa.Schema, widen_call: str | No
 
 
 def cast_problem(given: pa.DataType, stored: pa.DataType) -> str | None:
-    """Return why Arrow's cast of one type to another one would change values without an error; None if it would not.
+    """Return the reason why Arrow's cast from one type to another would change values silently, or None.
 
-    Values that do not fit are found later, by the cast.
+    Values that do not fit are detected later, by the cast.
     """
     given, stored = plain_type(given), plain_type(stored)
     if _loses_zone(given, stored) or _loses_zone(stored, given):
@@ -204,7 +204,7 @@ def cast_call(column: str, stored: pa.DataType, cast: str = "cast") -> str:
 
 
 def _loses_zone(one: pa.DataType, other: pa.DataType) -> bool:
-    """Return True if one type is a moment in time, and the other a date or a timestamp without a zone."""
+    """Return True if one type is a timestamp with a zone, and the other a date or a timestamp without a zone."""
     if not pa.types.is_timestamp(one) or one.tz is None:
         return False
     return bool(pa.types.is_date(other) or (pa.types.is_timestamp(other) and other.tz is None))

@@ -1,4 +1,4 @@
-"""Upserts of frames: the newest row of each key is merged, and every row is accounted for."""
+"""Upserts of frames: the newest row of each key is merged, and the counts cover every row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from operator import or_
 from typing import Any, cast
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
+from pyspark.sql import functions as F  # noqa: N812  # the conventional alias
 from pyspark.sql import types as st
 from pyspark.sql.window import Window
 from pyspark.storagelevel import StorageLevel
@@ -30,11 +30,11 @@ _ORDERED = (
 
 
 class UpsertResult(MergeResult, total=False):
-    """Numbers of rows of an upsert. All but `num_source_rows` and `num_deleted_rows` add up to `num_source_rows`.
+    """Counts of an upsert. All except `num_source_rows` and `num_deleted_rows` add up to `num_source_rows`.
 
-    `num_superseded_rows` lost against another row of the frame with the same key; the others are those of
-    `MergeResult`. Of a change that was committed before, `repeated` is true and all numbers but that of the source
-    rows are 0. `schema_changes` are the changes of the table's schema in words.
+    `num_superseded_rows` counts rows that were replaced by another row of the frame with the same key. The other counts
+    are those of `MergeResult`. For a change that is already committed, `repeated` is true, and all counts except
+    `num_source_rows` are 0. `schema_changes` describes the changes of the table schema.
     """
 
     num_source_rows: int
@@ -54,7 +54,7 @@ def upsert(
     persist: bool = True,
     schema: SchemaPolicy = "fixed",
 ) -> UpsertResult:
-    """Merge a frame by key: rows that match are updated, the others are inserted.
+    """Merge a frame by key: matched rows are updated, the others are inserted.
 
     Parameters
     ----------
@@ -65,44 +65,43 @@ def upsert(
     key
         The columns that identify a row.
     newest_by
-        A column by which the newest row of a key is found, among those of the frame and the stored one: the row with
-        the greatest value. A null is older than any value. Of rows of the frame with equal values, the one with the
-        greatest values in the other columns is merged, compared in their order; it replaces a stored row with an
-        equal value. Without `newest_by`, the frame may have each key only once.
+        A column that determines the newest row of a key, among those of the frame and the stored row: the row with the
+        greatest value. A null is older than any value. If rows of the frame have equal values, the one with the
+        greatest values in the other columns, compared in order, is merged. It replaces a stored row with an equal
+        value. Without `newest_by`, each key must be unique in the frame.
     null_keys
-        What to do with rows that have a null in a key column. Such a row matches nothing, so that every repeated
-        upsert inserts it again. "refuse" raises, "drop" leaves the rows out and counts them, and "keep" inserts them,
-        which makes the upsert not repeatable.
+        Treatment of rows with a null in a key column. Such a row has no match, so each repeated upsert would insert it
+        again. "refuse" raises an error, "drop" drops and counts the rows, and "keep" inserts them every time.
     txn
-        An application and the number of its change. A change that was committed before is not made again. For
+        Name of an application and number of its change. A change that is already committed is not repeated. In
         `foreachBatch`, pass a name of the stream and the number of the batch.
     consecutive
-        Whether the application numbers its changes from 0 without gaps, as Spark does. Then a change that neither
-        follows nor repeats the last one that the table records is refused: the table or the checkpoint was replaced.
+        The application numbers its changes from 0 without gaps, like Spark. A change that neither follows nor repeats
+        the last recorded one raises InvalidOperationError, because the table or the checkpoint was replaced.
     persist
-        Whether to persist the frame during the call, since it is counted, then read by each attempt to merge. Pass
-        False for a frame that costs little and has the same rows each time.
+        Persist the frame during the call, because it is counted, and then read by each attempt to merge. Pass False if
+        the frame is cheap to compute and has the same rows each time.
     schema
-        "add" adds columns and fields that the table does not have; "evolve" also widens its types: int to long, float
-        to double, int to double, date to timestamp_ntz. Each is a commit of its own. "fixed" refuses columns that the
-        table does not have.
+        Permitted changes of the table schema. "fixed" raises an error for columns and fields that the table lacks,
+        "add" adds them, and "evolve" also widens types of the table: int to long, float to double, int to double, date
+        to timestamp_ntz. Additions and wider types are committed separately, before the rows.
 
     Returns
     -------
     UpsertResult
-        Numbers of rows, which account for every row of the frame. Rows that equal the stored row are not written.
+        Counts, which cover every row of the frame. Rows that equal the stored row are not written.
 
     Raises
     ------
     ColumnNotFoundError
-        If the frame does not have a key column or `newest_by`.
+        If the frame lacks a key column or `newest_by`.
     InvalidInputError
         If `null_keys` or `schema` is unknown.
     InvalidOperationError
-        For null keys with `null_keys="refuse"`, without `newest_by` for a key that occurs twice, and for a change
-        that does not follow.
+        If a key is null and `null_keys` is "refuse", if a key occurs twice without `newest_by`, or if a consecutive
+        change does not follow the last one.
     SchemaMismatchError
-        If the frame has a column or a nested field that the table does not have, unless `schema` adds it.
+        If the table lacks a column or a nested field of the frame, unless `schema` adds it.
 
     Examples
     --------
@@ -176,7 +175,7 @@ def _unique(frame: DataFrame, keys: list[str], has_null_key: Column) -> DataFram
 
 
 def _newest(frame: DataFrame, keys: list[str], newest_by: str, has_null_key: Column) -> DataFrame:
-    """Return the newest row of each key, and all rows with a null key, since null keys do not equal each other."""
+    """Return the newest row of each key, and all rows with a null key, because null keys are not equal."""
     others = [
         field.name
         for field in frame.schema.fields

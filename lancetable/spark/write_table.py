@@ -1,4 +1,4 @@
-"""`write_table`: writes with all four modes of Spark, which passes only two of them to a data source."""
+"""`write_table`, which supports all four write modes of Spark. Spark passes only two of them to a data source."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def write_table(
     txn: tuple[str, int] | None = None,
     merge_schema: bool = False,
 ) -> None:
-    """Write a frame as a table. Any thread may call this.
+    """Write a frame to a table. Can be called in any thread.
 
-    Each partition of the frame becomes a data file: `repartition` a frame of many small ones.
+    Each partition of the frame becomes a data file. Use `repartition` for a frame with many small partitions.
 
     Parameters
     ----------
@@ -44,9 +44,9 @@ def write_table(
         Address of the table.
     mode
         As in Spark: "errorifexists" and "ignore" create a table, "append" creates or extends one, and "overwrite"
-        replaces rows and schema, while older versions stay.
+        replaces rows and schema, but older versions are kept.
     vector_columns
-        Dimensions by the names of array columns, which a new table stores as vectors.
+        Dimensions, by name, of the array columns that a new table stores as vectors.
     max_rows_per_file, data_storage_version
         Limit of a data file, and data format of a new table.
     enable_stable_row_ids
@@ -54,22 +54,22 @@ def write_table(
     storage_options
         Options of the store.
     txn
-        An application and the number of its change, which makes a repeated write do nothing. A number below that of
-        the last change does nothing either, with a warning.
+        Name of an application and number of its change. A change that is already committed is not repeated. A number
+        below that of the last change is skipped too, with a warning.
     merge_schema
-        Whether an append adds columns that the table does not have, and widens types: int to long, float to double,
-        int to double, date to timestamp_ntz. The schema changes in commits of its own.
+        Add columns that the table lacks, and widen its types: int to long, float to double, int to double, date to
+        timestamp_ntz. Only for appends. The schema changes are committed before the rows.
 
     Raises
     ------
     InvalidInputError
         If the mode is unknown.
     AlreadyExistsError
-        If the table exists, with "errorifexists".
+        If the table exists and the mode is "errorifexists".
     LanceError
-        If this process cannot look for the table, with "errorifexists" and "ignore".
+        If this process cannot access the table and the mode is "errorifexists" or "ignore".
     Exception
-        Spark's, whose message contains SchemaMismatchError for rows that do not fit the table.
+        An error of Spark. Its message contains SchemaMismatchError if rows do not fit the table.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def write_table(
             logger.info("%s: the table exists, so mode 'ignore' writes nothing", path)
             return
         last = existing.version
-        log_if_repeated(existing, txn)  # Spark does not pass on the log of the writer
+        log_if_repeated(existing, txn)  # Spark does not forward the log of the writer
     writer = df.write.format("lance").mode("overwrite" if mode == "overwrite" else "append")
     app, number = (None, None) if txn is None else txn
     options = {
@@ -118,7 +118,7 @@ def write_table(
     try:
         writer.options(**given).save(str(path))
     except Exception as error:
-        # Spark passes the message of an error of a data source, not its type.
+        # Spark keeps the message of an error of a data source, but not its type.
         if not creates or "AlreadyExistsError" not in str(error):
             raise
         if mode != "ignore":

@@ -1,12 +1,12 @@
-"""Batch writing: tasks write fragments, the driver commits them once.
+"""Batch writes: tasks write fragments, and the driver commits them once.
 
-The files of each attempt of a task have names of their own and count only when the message that names them reaches the
-commit, so a retried or speculative task never doubles rows. A task that fails removes its files. The files of a killed
-task are part of no version until a cleanup removes them.
+Each attempt of a task writes files with unique names. They are committed only if the message that contains their names
+reaches the commit, so a retried or speculative task never duplicates rows. A task that fails removes its files. The
+files of a killed task remain unreferenced until a cleanup removes them.
 
-Spark also calls `abort` when `commit` raised, or its process died, after the version had appeared. The transaction is
-therefore named when the write begins. While its file exists, a commit was begun and may have succeeded, and the data
-files stay.
+Spark also calls `abort` if `commit` raised an error, or its process died, after the version was published. The uuid of
+the transaction is therefore chosen when the write starts. If the transaction file exists, a commit was started and may
+have succeeded, so the data files are kept.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class WrittenFragments(WriterCommitMessage):
 
 
 class FragmentWriter:
-    """Common part of the writers of batches and of streams.
+    """Base class of the batch writer and the streaming writer.
 
     `_pin` is the version to append to or to replace, None for a new table.
     """
@@ -69,7 +69,7 @@ class FragmentWriter:
     def _write_to(self, pin: Pin) -> None:
         """Set the version to append to or to replace, and the schema of the rows.
 
-        Raises SchemaMismatchError, UnsupportedFeatureError.
+        Raises SchemaMismatchError, InvalidSchemaError or UnsupportedFeatureError if it does not fit.
         """
         version = pin.open()
         if self._overwrite:
@@ -79,7 +79,7 @@ class FragmentWriter:
         self._pin = Pin.of(version)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFragments:
-        """Write the rows of one task as fragments; runs in tasks."""
+        """Write the rows of one task as fragments. Runs in tasks."""
         init_worker()
         options, pin = self._options, self._pin
         call = self._evolution.widen_call
@@ -105,10 +105,11 @@ class FragmentWriter:
         transaction_uuid: str,
         properties: Mapping[str, str],
     ) -> None:
-        """Commit the fragments of messages, judged against everything since `pin`; without one, as a new table.
+        """Commit the fragments of messages on top of `pin`, or as a new table if it is None.
 
-        Raises AlreadyExistsError for a change that was committed before, and for a table that another job created
-        since, whose rows stay; CommitConflictError, CommitStateUnknownError.
+        Raises AlreadyExistsError if the change is already committed, or if another job has created the table;
+        CommitConflictError for a conflict with a version after `pin`; CommitStateUnknownError if the outcome is
+        unknown.
         """
         fragments = fragments_of(messages)
         operation: LanceOperation.BaseOperation = LanceOperation.Append(fragments)
@@ -166,16 +167,16 @@ class LanceWriter(FragmentWriter, DataSourceArrowWriter):
             self._write_to(pin)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFragments:
-        """Write the rows of one task; nothing if the change was committed before."""
+        """Write the rows of one task, or nothing if the change is already committed."""
         return WrittenFragments([]) if self._skip else super().write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit what all tasks wrote, with the number of the change.
+        """Commit the fragments of all tasks, with the number of the change.
 
         Raises
         ------
         AlreadyExistsError
-            If another job created the table since the write began.
+            If another job created the table since the write started.
         CommitConflictError, CommitStateUnknownError
             If the commit failed, or its outcome is unknown.
         """
@@ -187,12 +188,12 @@ class LanceWriter(FragmentWriter, DataSourceArrowWriter):
         except AlreadyExistsError:
             if not self._was_committed():
                 raise
-            # Another run of the same job was faster.
+            # Another run of the same job has committed the change.
             self._discard(messages, self._transaction_uuid)
         log_if_repeated(pinned(self._options).open(), txn)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what the tasks wrote, unless it may be committed."""
+        """Remove the files of the tasks unless they may be committed."""
         self._discard(messages, self._transaction_uuid)
 
     def _was_committed(self) -> bool:
@@ -200,9 +201,10 @@ class LanceWriter(FragmentWriter, DataSourceArrowWriter):
 
 
 def log_if_repeated(version: TableVersion, txn: tuple[str, int] | None) -> bool:
-    """Log that a change is not made again if it, or a later one of the application, was committed. Return True then.
+    """Log and return True if a change, or a later change of the application, is already committed.
 
-    A later one is a warning: it shows a new checkpoint, or a name that is used twice, which begins with lower numbers.
+    A later change is logged as a warning, because it indicates a new checkpoint, or a second use of the name, whose
+    numbers start again.
     """
     if txn is None or not is_done(version.manifest.config, txn):
         return False

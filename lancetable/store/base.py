@@ -46,7 +46,7 @@ OnExisting = Callable[[bytes | memoryview], None]  # receives the object that ma
 
 
 class Durability(Enum):
-    """Time by which a written object must survive a power loss. Ignored by stores whose writes are durable at once."""
+    """Time by which a written object must survive a power loss. Ignored by stores with immediately durable writes."""
 
     NOW = "now"  # before the call returns
     AT_SYNC = "at_sync"  # before the next `sync` returns
@@ -63,7 +63,7 @@ class Capabilities:
     local: bool  # a look-up costs microseconds, not a round trip
     unproven: bool = False  # the client sends the condition, but the server must be probed for it before a commit
     parallel: bool = False  # requests of several threads overlap, so callers should send small ones in parallel
-    roots: tuple[str, ...] = ()  # other paths are refused, and limits are strict: the table is untrusted
+    roots: tuple[str, ...] = ()  # if set, the table is untrusted: other paths are refused and limits are strict
 
 
 class ObjectWriter(Protocol):
@@ -226,8 +226,8 @@ class ObjectStore(Protocol):
         data
             Bytes of the object.
         on_existing
-            Called with the bytes of the existing object if the outcome is LOST and the store had to read it to decide
-            that. The caller then need not read it again.
+            Called with the bytes of the existing object if the outcome is LOST and the store had to read the object to
+            find out. The caller then need not read it again.
 
         Returns
         -------
@@ -302,7 +302,7 @@ class ObjectStore(Protocol):
         """Return the size of the object in bytes, or None if it does not exist. Never cached. Raises StoreError."""
 
     def modified_ns(self, path: str) -> int | None:
-        """Return when an object, or the names in a directory, last changed; None if the store does not record it."""
+        """Return the time of the last change of an object, or of the entries of a directory; None if unknown."""
         return None
 
     def delete(self, paths: Iterable[str]) -> None:
@@ -371,12 +371,12 @@ class BufferedWriter(ObjectWriter):
 
 
 def check_range(path: str, start: int, end: int) -> None:
-    """Check that a range is possible; other ranges originate in damaged files.
+    """Check that a range is valid. Invalid ranges result from damaged files.
 
     Raises
     ------
     CorruptFileError
-        If it is not; the error has the path.
+        If it is invalid. The error contains the path.
     """
     if not 0 <= start <= end:
         raise CorruptFileError("invalid byte range", "0 <= start <= end", f"{start}..{end}", path=path, offset=start)

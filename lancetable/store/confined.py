@@ -38,7 +38,7 @@ def confine(store: ObjectStore, root: str) -> ObjectStore:
 def check_inside(roots: Sequence[str], path: str, place: str) -> str:
     """Return the part of a path below one of `roots`; without roots, the path.
 
-    Raises UntrustedPathError, with the `place` that has the path, if it is below none of them.
+    Raises UntrustedPathError if it is below none of them. `place` describes the origin of the path in the error.
     """
     for root in roots:
         prefix = root if root.endswith("/") or not root else f"{root}/"
@@ -54,7 +54,8 @@ def check_inside(roots: Sequence[str], path: str, place: str) -> str:
 class ConfinedStore(ForwardingStore):
     """Store that refuses paths outside of `roots`, and whole objects above `MAX_OBJECT_BYTES`.
 
-    The roots are the names of one directory: as the caller gave it, and last without symbolic links.
+    The roots are names of the same directory: the path that the caller passed, and last the path without symbolic
+    links.
     """
 
     def __init__(self, inner: ObjectStore, roots: tuple[str, ...]) -> None:
@@ -67,7 +68,7 @@ class ConfinedStore(ForwardingStore):
         return ConfinedStore, (self._inner, self._roots)
 
     def key(self, path: str) -> str:
-        """Return another key than without confinement, because cached metadata contain the limits of their reader."""
+        """Return a key other than that of the inner store, because cached metadata depend on the limits."""
         return f"untrusted {self._inner.key(path)}"
 
     def read_all(self, path: str, size: int | None = None) -> memoryview:

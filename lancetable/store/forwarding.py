@@ -14,9 +14,9 @@ def _forwarded(name: str) -> Callable[..., Any]:
 
 
 class ForwardingStore:
-    """Store whose requests, the methods of ObjectStore with paths, call `_request` with the name of the method.
+    """Store that forwards the methods of ObjectStore that take paths to `_request`, with the name of the method.
 
-    Other methods are not passed on.
+    Other methods are not forwarded.
     """
 
     read, read_many, read_all, read_tail = map(_forwarded, ("read", "read_many", "read_all", "read_tail"))

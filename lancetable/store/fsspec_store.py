@@ -1,6 +1,6 @@
 """Any fsspec file system as a store.
 
-It supports reads and plain writes, but no exclusive creates, except in a memory file system object of the caller.
+It supports reads and plain writes, but no exclusive creates, except in an in-memory file system object of the caller.
 `mode="create"` of most fsspec classes is a check followed by a write, so `conditional_create` is "none", and commits
 are refused unless the caller prevents races (see handlers/choose.py). File system objects of clouds have a class of
 their own (clouds/fsspec_client.py).
@@ -49,7 +49,7 @@ _OBJECT_STORES = frozenset((*CLOUD_OF_SCHEME, "oss", "r2", "oci"))
 
 
 def _is_asynchronous(file_system: Any) -> bool:
-    """Return True if requests can run concurrently. A directory view claims it even over a synchronous file system."""
+    """Return True if requests can run concurrently. For a DirFileSystem, the inner file system decides."""
     inner = getattr(file_system, "fs", None)
     return bool(getattr(file_system, "async_impl", False)) and (inner is None or _is_asynchronous(inner))
 
@@ -61,7 +61,7 @@ class FsspecStore(RemoteStore):
         """Create a store. `given` is a file system object of the caller, or None to create one from the options."""
         from fsspec.utils import tokenize
 
-        self.scheme = protocol  # as fsspec names the file system
+        self.scheme = protocol  # fsspec's name of the file system
         self._options = dict(options)
         self._given = given
         self._token = tokenize(options) if given is None else str(getattr(given, "_fs_token", id(given)))
@@ -165,8 +165,8 @@ class FsspecStore(RemoteStore):
         except (FileNotFoundError, NotADirectoryError):
             raise
         except Exception:
-            # A range past the end raises an error of any class on some stores and gives an empty reply on others.
-            # Any other error is raised again.
+            # For a range past the end, some stores raise an error of any class, and others return an empty reply. Any
+            # other error is raised again.
             size = self.find(path)
             if size is not None and request.end > size:
                 raise short_read(path, request.start, request.end, max(size - request.start, 0)) from None

@@ -110,7 +110,7 @@ class IOCountingStore:
 
 
 class ScanStore(IOCountingStore):
-    """Store wrapper that counts the reads of one scan exactly, and its `requests` for one or more ranges.
+    """Store wrapper with exact counts of the reads of one scan. `requests` counts requests for one or more ranges.
 
     The wrapped store counts for the dataset and the process. `mapped` is False even if the files are memory-mapped, so
     that readers request exactly the ranges they need and the counts are meaningful.

@@ -64,7 +64,7 @@ _QUEUE = SyncQueue()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LocalStore(ObjectStore):
-    """Files of this machine.
+    """Store of files on the local file system.
 
     `fsync=False` trades durability for speed. `mmap=False` reads with `pread`. Files on network file systems are always
     read with `pread`, because their mapped pages may become unreadable.
@@ -235,7 +235,8 @@ class LocalStore(ObjectStore):
         """Write a temporary file and link it to the name, which fails if the name exists. See ObjectStore.
 
         Returns UNKNOWN if the object is visible but its directory could not be synced, or if the file system did not
-        report whether the link was created. Raises UnsupportedFeatureError if it supports no exclusive creation.
+        report whether the link was created. Raises UnsupportedFeatureError if the file system does not support
+        exclusive creation.
         """
         writer = LocalWriter(path, fsync=self.fsync, buffer_bytes=0)
         with writer:
@@ -473,7 +474,7 @@ class LocalWriter(ObjectWriter):
 
 
 def _with_open_file(path: str, read: Callable[[int, int], T]) -> T:
-    """Return what `read` returns for the descriptor and the size of a regular file. Errors become typed ones."""
+    """Open a regular file and return the result of `read(descriptor, size)`. Errors are converted into typed ones."""
     try:
         descriptor = os.open(path, _READ_FLAGS)
         try:

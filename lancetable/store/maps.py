@@ -160,7 +160,7 @@ else:
         if address == _MAP_FAILED or address is None:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
-        # Every slice references the buffer, and the buffer references the mapping. The last slice ends its life.
+        # Every slice references the buffer, and the buffer references the mapping, so the last slice unmaps the file.
         return memoryview(pa.foreign_buffer(address, size, _Mapping(address, size))).cast("B")
 
 

@@ -1,9 +1,9 @@
 """In-memory store, for `memory://` addresses and for tests.
 
 The whole process shares one dictionary, so every `memory://t` is the same table until it is deleted or created again.
-(In pylance, each call has its own store, and a table disappears with its dataset; therefore creating a table twice is
-not an error there, nor here.) A forked child starts with a copy of the state at the fork. Other processes share none
-of it.
+In pylance, each call has its own store, and a table disappears with its dataset. Creating a table twice is therefore
+not an error there, and not an error here. A forked child starts with a copy of the state at the fork. Other processes
+share none of it.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ _local_store = cache(LocalStore)
 class FileSystemUri(str):
     """Address of a path in a file system object of the caller.
 
-    In messages and comparisons it is the address as a string. `open_store` opens `path` in `file_system`, so the `uri`
-    of a dataset in a file system object can be opened again.
+    It prints and compares like the address string. `open_store` opens `path` in `file_system`, so the `uri` of a
+    dataset in a file system object can be opened again.
     """
 
     file_system: Any
@@ -101,7 +101,7 @@ def open_store(
 
 
 def with_untrusted(storage_options: Mapping[str, Any] | None, untrusted: bool) -> Mapping[str, Any] | None:
-    """Return the options of a table; with `untrusted`, it is opened as untrusted wherever they are passed on to."""
+    """Return storage options; with `untrusted`, they include this option, so that it applies wherever they are used."""
     return {**(storage_options or {}), "untrusted": "true"} if untrusted else storage_options
 
 
@@ -190,7 +190,7 @@ def _open_local(path: str, storage_options: Mapping[str, str] | None) -> tuple[L
 
 
 def _check_unknown(storage_options: Mapping[str, str] | None, place: str) -> None:
-    """Check unknown options. Cloud options are allowed for tables elsewhere, where they have no effect."""
+    """Check for unknown options. Cloud options are accepted, although they have no effect on other stores."""
     if storage_options:
         from lancetable.store.clouds.options import check_option
 

@@ -20,7 +20,7 @@ class PerProcess(Generic[T]):
         self.lock = lock_of(self)
 
     def get(self) -> T:
-        """Return the value of this process. An exception of `create` is passed on, and the next call tries again."""
+        """Return the value of this process. An exception of `create` propagates, and the next call tries again."""
         pid = os.getpid()
         if pid not in self._values:
             with self.lock:

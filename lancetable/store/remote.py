@@ -83,7 +83,7 @@ class RemoteStore(ObjectStore):
         return head[start:] if len(head) == size else self.read(path, start, size), size
 
     def _read_back(self, path: str) -> memoryview | None:
-        """Return an object that may be in the way of a create, or None. Raises LanceError if the read fails."""
+        """Read back the object of a create; None if it does not exist. Raises LanceError if the read fails."""
         try:
             return self.read_all(path)
         except CorruptFileError as error:  # the object changed during the read

@@ -1,1 +1,1 @@
-"""The files of one table, typed: manifests, transactions, deletion files, data files, refs."""
+"""Typed access to the files of one table: manifests, transactions, deletion files, data files and refs."""

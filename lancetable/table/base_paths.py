@@ -1,9 +1,10 @@
-"""Base paths: directories of data files that are registered in the manifest, and the targets of new data files.
+"""Base paths, which are directories of data files registered in the manifest, and targets of new data files.
 
     base path /x, is_dataset_root      /x/data/<file>
     base path /x, otherwise            /x/<file>
 
-Several targets take new files in turn. Deletion files and manifests are always below the root of the table.
+New files are distributed among several targets in turn. Deletion files and manifests are always below the root of the
+table.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """A directory for new data files; `base_id` is None for the table's own directory."""
+    """Directory for new data files. `base_id` is None for the directory of the table."""
 
     directory: str
     base_id: int | None = None
@@ -35,7 +36,7 @@ def table_target(base: str) -> WriteTarget:
 
 
 def with_ids(bases: Iterable[BasePath]) -> tuple[BasePath, ...]:
-    """Return the bases of a new table with ids: a base without one (0) gets the next free id, from 1."""
+    """Return the bases of a new table with ids. A base without an id (0) gets the next free id, from 1 on."""
     result: list[BasePath] = []
     for base in bases:
         base_id = base.id or max((other.id for other in result), default=0) + 1
@@ -46,7 +47,9 @@ def with_ids(bases: Iterable[BasePath]) -> tuple[BasePath, ...]:
 def all_targets(
     store: ObjectStore, base: str, bases: Mapping[int, BasePath], *, include_table: bool = True
 ) -> tuple[WriteTarget, ...]:
-    """Return the table and `bases`, by id. Without `include_table`, the table is a target only without bases.
+    """Return the targets of the table and of `bases`, by id.
+
+    If `include_table` is False, the table is a target only without bases.
 
     Raises UnsupportedFeatureError for a base in another store.
     """
@@ -57,10 +60,10 @@ def all_targets(
 def resolve_targets(
     store: ObjectStore, base: str, uri: str, bases: Mapping[int, BasePath], references: Sequence[str]
 ) -> tuple[WriteTarget, ...]:
-    """Return the targets of references: names or paths of bases, or the address of the table.
+    """Return the targets of references, which are names or paths of bases, or the address of the table.
 
-    Returns the table without references. Raises InvalidOperationError for an unknown reference,
-    UnsupportedFeatureError for a base in another store.
+    Returns the target of the table if `references` is empty. Raises InvalidOperationError for an unknown reference,
+    and UnsupportedFeatureError for a base in another store.
     """
     targets = []
     for reference in references:
@@ -84,10 +87,10 @@ def base_target(store: ObjectStore, base: BasePath) -> WriteTarget:
 
 
 def path_in_store(store: ObjectStore, address: str, place: str) -> str:
-    """Return the path of a base inside `store`. `place` describes the base and the manifest that has it.
+    """Return the path of a base inside `store`. `place` describes the base, for error messages.
 
-    Raises UnsupportedFeatureError for another store, whose credentials and guarantees are unknown, CorruptFileError for
-    an unsafe path, and UntrustedPathError for one outside of an untrusted table.
+    Raises UnsupportedFeatureError for a base in another store, whose credentials and guarantees are unknown,
+    CorruptFileError for an unsafe path, and UntrustedPathError for a path outside of an untrusted table.
     """
     root = store.uri("")
     root = root if root.endswith("/") else f"{root}/"

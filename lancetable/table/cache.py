@@ -1,7 +1,7 @@
 """Bounded cache of values parsed from immutable files: footers, deletion vectors, row id sequences, statistics.
 
-Every file of a table is written once under a unique name, so entries are evicted but never become stale. Keys are
-tuples of a kind of value and the key of a file in its store, so that one cache can serve many tables (a `Session`).
+These files are written once under unique names, so entries never become stale. A key consists of a kind of value and
+the key of a file in its store, so that one cache can serve many tables (see `Session`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DEFAULT_CAPACITY_BYTES = 256 * 1024 * 1024
 
 
 class TableCache:
-    """Least-recently-used cache, bounded by the sizes that its users pass. Thread-safe.
+    """Least-recently-used cache, bounded by the sizes that callers pass. Thread-safe.
 
     Pickling keeps the capacity and drops the entries.
     """
@@ -59,7 +59,7 @@ class TableCache:
                 self._size_bytes -= evicted_bytes
 
     def computed(self, key: Hashable, make: Callable[[], T], size_bytes: Callable[[T], int]) -> T:
-        """Return the value stored under `key`; call `make` and store its result unless there is one."""
+        """Return the value stored under `key`. If there is none, call `make` and store its result."""
         value: T | None = self.get(key)
         if value is None:
             value = make()
@@ -67,9 +67,9 @@ class TableCache:
         return value
 
     def derived(self, kind: Hashable, source: object, make: Callable[[], T], size_bytes: Callable[[T], int]) -> T:
-        """Return a value computed from the object `source`; call `make` unless the value is cached.
+        """Return a value computed from the object `source`. If it is not cached, call `make`.
 
-        The entry is found by the identity of `source`, which it references, so that the identity is not reused.
+        The key is the identity of `source`. The entry references `source`, so that the identity is not reused.
         """
         return self.computed((kind, id(source)), lambda: (source, make()), lambda entry: size_bytes(entry[1]))[1]
 
@@ -81,7 +81,7 @@ class TableCache:
 
     @property
     def size_bytes(self) -> int:
-        """Return the sum of the sizes of all entries."""
+        """Sum of the sizes of all entries."""
         return self._size_bytes
 
     def __len__(self) -> int:

@@ -8,7 +8,7 @@ import time
 def seconds() -> float:
     """Return seconds since an arbitrary point, including the time that the machine was suspended.
 
-    `time.monotonic` stands still while a Linux machine is suspended, so that a listing from before would count as new.
+    `time.monotonic` does not advance while a Linux machine is suspended, so an old listing would appear to be recent.
     """
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)

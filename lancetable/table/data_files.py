@@ -1,7 +1,7 @@
-"""Data files of new fragments: one file for each fragment, up to a number of rows or bytes.
+"""Writer of the data files of new fragments: one file for each fragment, up to a number of rows or bytes.
 
-Batches are streamed; only the data of the next page is in memory. A complete file is finished on the pool while the
-next one is written. If an error occurs, all files of the call are removed, since nothing references them.
+Batches are streamed; memory holds only the rows of incomplete pages. A complete file is closed on the pool while the
+next one is written. If an error occurs, all files of the call are removed, because nothing references them.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _MIN_POOL_BYTES = 1 << 20  # fewer bytes are written faster by the calling threa
 
 logger = logging.getLogger(__name__)
 
-WriteProgress = Callable[[str, Fragment], None]  # ("begin" or "complete", the fragment as far as it is known)
+WriteProgress = Callable[[str, Fragment], None]  # ("begin" or "complete", the fragment; without files at "begin")
 
 
 @dataclass(frozen=True, slots=True)
 class WriteLimits:
-    """Limits that start a new file, and sizes within a file.
+    """Limits at which a new file is started, and sizes within a file.
 
     `data_cache_bytes` is the amount of data that all columns buffer before they write pages; None means 8 MiB for each
-    column. `keep_arrays` avoids a copy if the caller does not modify the memory of the batches. `num_full_files` is the
-    number of files with `max_rows_per_file` rows; the following files have one row less. None means all files.
+    column. `keep_arrays` avoids a copy; the caller must then not modify the memory of the batches. `num_full_files` is
+    the number of files with `max_rows_per_file` rows; later files have one row less. None means all files.
     """
 
     max_rows_per_file: int = 1024 * 1024
@@ -67,7 +67,7 @@ class WriteLimits:
 
 
 class _OpenFile(NamedTuple):
-    """A file that is being written."""
+    """File that is being written."""
 
     name: str
     target: WriteTarget
@@ -86,7 +86,7 @@ class FragmentWriter:
     store
         Object store of the table.
     targets
-        Targets that take the files in turn.
+        Targets among which the files are distributed in turn.
     schema
         Schema of the table; batches have its columns in its order.
     limits
@@ -115,7 +115,7 @@ class FragmentWriter:
 
     def __post_init__(self) -> None:
         self.fragments: list[Fragment] = []
-        # Files that have all their rows, and the results of closing them.
+        # Files whose rows are complete, with the pending results of closing them.
         self.finishing: deque[tuple[_OpenFile, Future[WrittenFile]]] = deque()
         self.file: _OpenFile | None = None
         self.merged_dictionaries = dict(self.dictionaries or {})
@@ -209,14 +209,14 @@ class FragmentWriter:
 
     def _can_finish_on_pool(self) -> bool:
         """Return True if the pool may finish the open file."""
-        # Progress is reported in order; blobs are in separate files.
+        # Progress must be reported in order, and the blob files of a file must be closed first.
         assert self.file is not None
         if self.progress is not None or self.file.blobs is not None or not self.store.capabilities.local:
             return False
         return isinstance(self.file.writer, FileWriter) and pool.can_share()
 
     def _finish_on_pool(self, part: pa.RecordBatch | None) -> None:
-        """Write the last rows of the open file, if given, and close it on the pool."""
+        """Write the last rows of the open file, if any, and close it; both on the pool."""
         if len(self.finishing) >= pool.size() - 1:
             self._complete_first()
         assert self.file is not None
@@ -224,7 +224,7 @@ class FragmentWriter:
         self.file = None
 
     def _complete_first(self) -> None:
-        """Wait for the first finishing file and report it."""
+        """Wait until the first of the finishing files is closed, and report it."""
         file, written = self.finishing[0]
         self._add_fragment(file, written.result())
         self.finishing.popleft()
@@ -251,7 +251,7 @@ class FragmentWriter:
         self.fragments.append(Fragment(id=0, files=(data_file,), physical_rows=written.num_rows))
 
     def abandon(self) -> None:
-        """Remove all files of the series. Errors are logged, because the caller raises the original one."""
+        """Remove all files of the series. Errors are only logged, because the caller raises the original error."""
         for file, written in self.finishing:
             # A task that has started cannot be cancelled, and must not continue to write after this call.
             if written.cancel() or written.exception() is not None:
@@ -276,7 +276,7 @@ def _close(writer: FileWriter | LegacyFileWriter, part: pa.RecordBatch | None) -
 
 
 def remove_quietly(store: ObjectStore, base: str, fragments: Iterable[Fragment]) -> None:
-    """Delete the data files of uncommitted fragments. An error is logged; a cleanup finds the files later."""
+    """Delete the data files of uncommitted fragments. An error is only logged; a later cleanup removes the files."""
     remove_from(store, (table_target(base),), fragments)
 
 

@@ -1,11 +1,11 @@
-"""The two serialized forms of a deletion vector. Every length is checked before it is used.
+"""Serialized forms of a deletion vector: Arrow and roaring. Every length is checked before it is used.
 
 Arrow form: an Arrow IPC file with one record batch of one column `row_id: uint32 not null`.
 
     ARROW1, 2 zeros | schema message | batch: ffffffff, i32 length, flatbuffer, body | footer, i32 length, ARROW1
 
-Arrow checks the structure of the file. The sizes that compressed buffers declare are checked before, because Arrow
-allocates memory for them (format/arrow_ipc.py).
+Arrow checks the structure of the file. The sizes that compressed buffers declare are checked first, because Arrow
+allocates them (format/arrow_ipc.py).
 
 Roaring form: the portable serialization of a 32-bit roaring bitmap (github.com/RoaringBitmap/RoaringFormatSpec).
 
@@ -58,12 +58,12 @@ def _failing(path: str, kind: str) -> Fail:
 
 def build_roaring(offsets: npt.NDArray[Any]) -> bytes:
     """Return the roaring form of 32-bit numbers in any order."""
-    # BitMap copies a buffer at once, but reads a NumPy array value by value.
+    # BitMap copies a buffer in one step, but reads a NumPy array value by value.
     return bytes(pyroaring.BitMap(array.array("I", offsets.astype(np.uint32, copy=False).tobytes())).serialize())
 
 
 def build_arrow(offsets: Offsets) -> bytes:
-    """Return the Arrow form of `offsets`, zstd-compressed unless there are only a few."""
+    """Return the Arrow form of `offsets`, compressed with zstd unless there are few."""
     compression = "zstd" if len(offsets) >= _COMPRESSED_OFFSETS else None
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, _ARROW_SCHEMA, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:

@@ -1,7 +1,7 @@
 """Deletion vectors, the deleted physical rows of a fragment, and their files.
 
 Every delete writes a complete new vector, which contains the rows deleted before. A file stores up to 5,000 offsets as
-an Arrow array and more as a roaring bitmap. Vectors merged during a commit are always bitmaps, as other writers do.
+an Arrow array and more as a roaring bitmap. Vectors merged during a commit are always bitmaps, as in other writers.
 Source: protos/table.proto, DeletionFile.
 """
 
@@ -180,10 +180,10 @@ def delete_rows(
     *,
     force_bitmap: bool = False,
 ) -> Fragment | None:
-    """Write a deletion file for the deleted rows of `fragment` and `rows`, and return the fragment that refers to it.
+    """Write a deletion file with the deleted rows of `fragment` and `rows`, and return the fragment that refers to it.
 
-    Returns the same fragment if all `rows` are deleted already, and None if none of its `physical_rows` is left; then
-    no file is written. See `write` for `force_bitmap`.
+    Returns the same fragment if all `rows` are deleted already, and None if all `physical_rows` are deleted; in both
+    cases, no file is written. See `write` for `force_bitmap`.
     """
     deleted = read(version, fragment) or EMPTY
     merged = deleted.union(rows)

@@ -1,4 +1,4 @@
-"""Layouts: the data files and columns that requested fields are read from.
+"""Layouts: the data files and columns from which requested fields are read.
 
     fragment    data file A: fields 0 1 2        data file B: fields 3 5
     requested   field 5, field 0, struct 1 {2 3}
@@ -35,7 +35,7 @@ _MAX_CACHED = 64  # entries of each cache that is keyed by the requested fields
 
 
 class Source(NamedTuple):
-    """Origin of a requested column: `parts` are (number of the part, position in the part, field as read there)."""
+    """Origin of a requested column. `parts` are (number of the part, position in the part, field as read there)."""
 
     field: Field
     parts: tuple[tuple[int, int, Field], ...]
@@ -56,8 +56,8 @@ class LayoutTemplate(NamedTuple):
 class FieldIndex:
     """Data file and column of each field, for all fragments whose files have the same fields and columns.
 
-    `columns[i]` maps field ids to columns of the i-th file, `owner` maps field ids to file numbers. `templates` caches
-    layouts by the identities of the requested fields, which the values keep alive.
+    `columns[i]` maps field ids to columns of file i; `owner` maps field ids to file numbers. `templates` caches layouts
+    by the identities of the requested fields, which the values keep alive.
     """
 
     __slots__ = ("columns", "owner", "templates")
@@ -109,7 +109,7 @@ class Layout(NamedTuple):
 
 
 class FileLayouts:
-    """Cached layouts of a version. Use `file_layouts` to get them.
+    """Cached layouts of a version. Call `file_layouts` to get them.
 
     Fields are identified by object identity, because hashing field trees would cost more than the cache saves; the
     entries keep the fields alive. Fragments are compared by value: a caller may pass an uncommitted fragment that has
@@ -128,11 +128,11 @@ class FileLayouts:
 
     @property
     def has_blob_files(self) -> bool:
-        """Return True if blobs may be stored in separate files (blob v2)."""
+        """True if the schema has version 2 blobs, which may be stored in separate files."""
         return bool(self._blob_fields)
 
     def stored_field(self, field: Field) -> Field:
-        """Return the field to read for a requested field: blob v2 bytes are read through their descriptions."""
+        """Return the field to read for a requested field: descriptions instead of the bytes of version 2 blobs."""
         entry = self._stored_fields.get(id(field))
         if entry is None or entry[0] is not field:
             if len(self._stored_fields) >= _MAX_CACHED:
@@ -215,17 +215,17 @@ def _make_template(owner: Mapping[int, int], columns: tuple[Field, ...]) -> Layo
 
 
 def _units(field: Field) -> list[int]:
-    """Return the ids of the parts of a field that are stored as a whole: leaves, packed structs, blobs."""
+    """Return the ids of the parts of a field that are stored as a whole: leaves, packed structs and blobs."""
     return [field.id] if _is_unit(field) else [unit for child in field.children for unit in _units(child)]
 
 
 def _is_unit(field: Field) -> bool:
-    # A blob read as a description has two children, but only one stored column, that of the blob.
+    # A blob that is read as a description has two children, but only one stored column, that of the blob.
     return not field.children or field.is_packed or BLOB_KEY in field.metadata
 
 
 def _prune(field: Field, owner: Mapping[int, int], file_number: int) -> Field | None:
-    """Return the part of a field that a file contains: the same object for the whole field, None for nothing."""
+    """Return the part of a field that a file contains: the same object if it is the whole field, None if nothing."""
     if _is_unit(field):
         return field if owner.get(field.id) == file_number else None
     children = tuple(part for child in field.children if (part := _prune(child, owner, file_number)) is not None)
@@ -260,7 +260,7 @@ def one_array(column: Column) -> pa.Array:
 
 
 def _merge(field: Field, parts: Sequence[tuple[Field, pa.Array]], num_rows: int) -> pa.Array:
-    """Merge the parts of a field that different files contain; what no file contains is null."""
+    """Merge the parts of a field from different files; parts that are in none of the files are null."""
     if not parts:
         return pa.nulls(num_rows, field.data_type)
     first = parts[0][1]

@@ -1,4 +1,4 @@
-"""Reads of selected rows of fragments, the entry point of scans, takes and rewrites.
+"""Reader of selected rows of fragments, which scans, takes and rewrites use.
 
     fragment 7    data file A: fields 0 1 2    data file B: field 5    deletion file    row id sequence
                            └────────────┬──────────────┘                     │                 │
@@ -52,11 +52,11 @@ _GATHER_SHARES = (0.2, 0.65)
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Rows of a fragment to read, and which of them to return.
+    """Rows of a fragment to read, and the subset of them to return.
 
-    `fetch` is read from the files. `keep` (one bool per fetched row) filters the deleted rows out; None returns all.
-    `dead` (one bool per returned row) marks returned rows that are deleted, None if there are none. `num_rows` counts
-    the returned rows.
+    `fetch` has the rows to read from the files. `keep` (one bool per fetched row) selects the rows to return; None
+    selects all. `dead` (one bool per returned row) marks returned rows that are deleted; None if there are none.
+    `num_rows` is the number of returned rows.
     """
 
     fragment: Fragment
@@ -72,7 +72,7 @@ class Selection:
         return offsets if self.keep is None else offsets[self.keep]
 
     def addresses(self) -> npt.NDArray[np.uint64]:
-        """Return the addresses of the returned rows, also of deleted rows."""
+        """Return the addresses of the returned rows, including deleted rows."""
         base = self.fragment.id << 32
         if isinstance(self.fetch, range):
             addresses = np.arange(base + self.fetch.start, base + self.fetch.stop, dtype=np.uint64)
@@ -81,7 +81,7 @@ class Selection:
 
 
 def select(version: TableVersion, fragment: Fragment, rows: Rows, *, keep_deleted: bool = False) -> Selection:
-    """Select physical rows of a fragment without the deleted rows.
+    """Select physical rows of a fragment, by default without the deleted rows.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def select(version: TableVersion, fragment: Fragment, rows: Rows, *, keep_delete
     rows
         A range of step 1, ascending distinct offsets, or None for all rows.
     keep_deleted
-        Select deleted rows, too.
+        Select deleted rows as well.
 
     Raises
     ------
@@ -124,11 +124,11 @@ def select(version: TableVersion, fragment: Fragment, rows: Rows, *, keep_delete
 
 
 def dead_rows(rows: range | Offsets, deleted: DeletedOffsets) -> npt.NDArray[np.bool_]:
-    """Return which rows are deleted; `deleted` is not empty."""
+    """Return a mask of the rows that are deleted; `deleted` must not be empty."""
     if isinstance(rows, range):
         dead = np.zeros(len(rows), dtype=np.bool_)
         if rows:
-            # The end of a range may be 2^32, which is not a uint32; its last row is.
+            # The end of a range may be 2^32, which exceeds uint32; the last row does not.
             start, stop = deleted.searchsorted(np.uint32(rows[0])), deleted.searchsorted(np.uint32(rows[-1]), "right")
             dead[deleted[start:stop] - rows.start] = True
         return dead
@@ -139,7 +139,7 @@ def dead_rows(rows: range | Offsets, deleted: DeletedOffsets) -> npt.NDArray[np.
 def narrow(selection: Selection, mask: npt.NDArray[np.bool_], num_rows: int) -> Selection:
     """Return the `num_rows` > 0 rows of a selection for which `mask` (one bool per returned row) is true.
 
-    Adjacent rows become a range, dense rows a range with a mask; sparse rows are gathered.
+    The result has a range for adjacent rows, a range with a mask for dense rows, and offsets for sparse rows.
     """
     if num_rows == len(mask):
         return selection
@@ -211,7 +211,7 @@ def read_selections(
     Raises
     ------
     CorruptFileError
-        If the files contradict the manifest or break the format.
+        If the files contradict the manifest or violate the format.
     SchemaMismatchError
         If live rows have nulls in a non-nullable field.
     """
@@ -272,7 +272,7 @@ def _refuse_nulls(layout: Layout, arrays: Sequence[Column], selection: Selection
 def _with_blob_bytes(
     version: TableVersion, selection: Selection, descriptions: Sequence[Column], columns: Sequence[Field]
 ) -> list[Column]:
-    """Return the columns with the bytes of blobs, read by their descriptions."""
+    """Return the columns with the bytes of blobs, which are read from the locations in their descriptions."""
 
     data_file = partial(blob_data_file, version, selection.fragment)
     return [blob_bytes(version, data_file, field, array) for field, array in zip(columns, descriptions)]

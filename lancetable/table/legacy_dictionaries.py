@@ -2,8 +2,8 @@
 
     "aab"  i64 0 2 3    u32 size, transaction ...        Field.dictionary = (offset 3, length 2)
 
-All data files of the table contain indices into the arrays. A dictionary never changes while the table has rows; every
-version repeats it in its own manifest file.
+All data files of the table contain indices into the arrays. A dictionary never changes while the table has rows; each
+version repeats it in its manifest file.
 """
 
 from __future__ import annotations

@@ -43,18 +43,18 @@ _MAX_LISTINGS = 10
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """A manifest, its location, and the end of its file, which often contains the other sections."""
+    """Manifest with its location and the end of its file, which often contains the other sections."""
 
     manifest: Manifest
     location: ManifestLocation  # with its size
     tail: bytes | memoryview  # the last bytes of the file
 
     def index_section(self, store: ObjectStore) -> bytes | None:
-        """Return the serialized IndexSection, None without indices; read it unless the tail contains it."""
+        """Return the serialized IndexSection, or None without indices. Reads the file unless the tail contains it."""
         return self._section(store, self.manifest.index_section)
 
     def transaction_section(self, store: ObjectStore) -> bytes | None:
-        """Return the serialized inline Transaction, None if the file does not contain it."""
+        """Return the serialized inline Transaction, or None if the file does not contain it."""
         return self._section(store, self.manifest.transaction_section)
 
     def _section(self, store: ObjectStore, offset: int | None) -> bytes | None:
@@ -75,10 +75,11 @@ class ManifestFile:
 
 
 def read_manifest(store: ObjectStore, location: ManifestLocation) -> ManifestFile:
-    """Read and parse a manifest, with a second request if it is larger than the end of the file that is read first.
+    """Read and parse a manifest. A message that is larger than the first read takes a second request.
 
     Feature flags are not checked. Raises CorruptFileError for invalid lengths, offsets and messages and for a version
-    that differs from the file name, LimitError for a large one, UnsupportedFeatureError for a newer container.
+    that differs from the file name, LimitError for a message that is too large, and UnsupportedFeatureError for a newer
+    container.
     """
     return _parsed(store, location, *store.read_tail(location.path, location.size_bytes, _TAIL_BYTES))
 
@@ -105,7 +106,7 @@ def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, si
     length = size - FOOTER_BYTES - 4 - position
     if position < 0 or length < 0:
         raise _damaged(path, f"the footer points to byte {position} of {size}", size - FOOTER_BYTES)
-    # Other sections may be as large as the message. Those of an untrusted table are limited, too.
+    # Other sections can be as large as the message, so the limit of an untrusted table applies to the whole file.
     limits.check("metadata_bytes", size if store.capabilities.roots else length, path, "bytes")
     tail_start = size - len(tail)
     if position < tail_start:
@@ -131,10 +132,10 @@ def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, si
 
 
 def pack(message: table_pb2.Manifest, transaction: bytes, index_section: bytes | None, head: bytes = b"") -> bytes:
-    """Return a manifest file, and set the section offsets in `message`. The deprecated transaction offset is cleared.
+    """Return a manifest file. Sets the section offsets in `message`, and clears the deprecated transaction offset.
 
-    `transaction` and `index_section` are serialized messages. `head` precedes all sections: the dictionary values of a
-    0.1 table.
+    `transaction` and `index_section` are serialized messages. `head`, which precedes all sections, has the dictionary
+    values of a 0.1 table.
     """
     parts: list[bytes] = [head]
     position = len(head)
@@ -154,13 +155,13 @@ def pack(message: table_pb2.Manifest, transaction: bytes, index_section: bytes |
 
 
 def packed_file(location: ManifestLocation, message: table_pb2.Manifest, data: bytes) -> ManifestFile:
-    """Return the parsed file `data`, which `pack` built from `message`. The message must not be modified afterwards."""
+    """Return the ManifestFile of `data`, which `pack` built from `message`. Do not modify the message afterwards."""
     return ManifestFile(Manifest(message, location.path), replace(location, size_bytes=len(data)), data)
 
 
 @dataclass(frozen=True, slots=True)
 class VersionSummary:
-    """Summary of one version in the history. Counts of rows are sums over the counts in the manifest."""
+    """Summary of one version in the history. Row counts are sums of the counts in the manifest."""
 
     version: int
     timestamp: datetime  # UTC
@@ -199,7 +200,7 @@ def summarize(manifest: Manifest) -> VersionSummary:
 
 
 def history(version: TableVersion) -> list[VersionSummary]:
-    """Return a cached summary of each version of the branch, ascending."""
+    """Return a summary of each version of the branch, in ascending order. Summaries are cached."""
 
     def summary_of(location: ManifestLocation) -> VersionSummary:
         if location.version == version.version:
@@ -215,9 +216,9 @@ def history(version: TableVersion) -> list[VersionSummary]:
 
 
 def read_listed(read: Callable[[], T]) -> T:
-    """Call a function that lists versions and reads them, and repeat the call if a cleanup removes a listed version.
+    """Call a function that lists and reads versions; repeat the call if a cleanup removes a listed version.
 
-    Cleanups remove the oldest versions first and `read` reads them first, so that a few calls are enough.
+    Cleanups remove the oldest versions first, and `read` reads these first, so a few calls are enough.
     """
     for _ in range(_MAX_LISTINGS - 1):
         with contextlib.suppress(NotFoundError):
@@ -228,7 +229,7 @@ def read_listed(read: Callable[[], T]) -> T:
 def map_versions(
     store: ObjectStore, function: Callable[[ManifestLocation], T], locations: Sequence[ManifestLocation]
 ) -> list[T]:
-    """Apply a function that reads a version to each location, on threads if the store serves parallel requests."""
+    """Apply a function that reads a version to each location, in threads if the store serves parallel requests."""
     if len(locations) > 1 and store.capabilities.parallel:
         with ThreadPoolExecutor(min(len(locations), _READ_AT_ONCE), "lancetable-versions") as pool:
             return list(pool.map(function, locations))
@@ -236,7 +237,10 @@ def map_versions(
 
 
 def identity_of(store: ObjectStore, location: ManifestLocation) -> int | None:
-    """Return a number that differs between manifests of the same name, because a table may be deleted and rewritten."""
+    """Return the modification time of a local manifest, or the size of a remote one.
+
+    The number distinguishes manifests of the same name, because a table can be deleted and written again.
+    """
     if not store.capabilities.local:
         return location.size_bytes
     changed = store.modified_ns(location.path)

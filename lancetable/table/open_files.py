@@ -21,7 +21,7 @@ def file_metadata(version: TableVersion, data_file: DataFile) -> FileMetadata:
     Raises CorruptFileError if the file is damaged or has another version than the manifest records.
     """
     path = version.data_file_path(data_file)
-    # The pages of a 0.1 file are located by the first field of its record, which a repair may change.
+    # The pages of a 0.1 file are located by the first field of its manifest entry, which a repair may change.
     first = data_file.fields[0] if data_file.is_legacy and data_file.fields else 0
     key = ("file", version.store.key(path), first)
     cached = version.cache.get(key)

@@ -22,7 +22,7 @@ Contents = TypeVar("Contents", TagContents, BranchContents)
 
 @dataclass(frozen=True, slots=True)
 class RefFiles(Generic[Contents]):
-    """Files of one kind of ref. `main_base` is always the root of the main branch."""
+    """Files of one kind of ref. Methods take the root of the main branch as `main_base`."""
 
     kind: str
     directory: str
@@ -35,7 +35,10 @@ class RefFiles(Generic[Contents]):
         return self.path_below(main_base, self.check_name(name))
 
     def find(self, store: ObjectStore, main_base: str, name: str) -> Contents | None:
-        """Return a ref, or None if it does not exist. Raises InvalidRefError, CorruptFileError."""
+        """Return a ref, or None if it does not exist.
+
+        Raises InvalidRefError for an invalid name, and CorruptFileError for a damaged file.
+        """
         path = self.path(main_base, name)
         size = store.find(path)
         if size is None:
@@ -46,14 +49,14 @@ class RefFiles(Generic[Contents]):
         return self.parse(bytes(store.read_all(path)), path)
 
     def read(self, store: ObjectStore, main_base: str, name: str) -> Contents:
-        """Return a ref. Raises RefNotFoundError if it does not exist, InvalidRefError, CorruptFileError."""
+        """Return a ref. Raises RefNotFoundError if it does not exist; other errors are those of `find`."""
         contents = self.find(store, main_base, name)
         if contents is None:
             raise self.not_found(name)
         return contents
 
     def check_exists(self, store: ObjectStore, main_base: str, name: str) -> None:
-        """Raise RefNotFoundError if a ref does not exist, InvalidRefError if its name is invalid."""
+        """Raise RefNotFoundError if a ref does not exist, and InvalidRefError if its name is invalid."""
         if store.find(self.path(main_base, name)) is None:
             raise self.not_found(name)
 
@@ -62,9 +65,9 @@ class RefFiles(Generic[Contents]):
         store.put(self.path(main_base, name), contents.to_json())
 
     def create(self, store: ObjectStore, main_base: str, name: str, contents: Contents) -> bool:
-        """Write a ref unless it exists, and return whether it was written.
+        """Write a ref unless it exists. Returns True if it was written.
 
-        One of several concurrent writers wins if the store supports exclusive creation.
+        At most one of several concurrent writers succeeds if the store supports exclusive creation.
         """
         path, data = self.path(main_base, name), contents.to_json()
         if store.capabilities.conditional_create != "native":
@@ -82,7 +85,7 @@ class RefFiles(Generic[Contents]):
         store.delete([self.path(main_base, name)])
 
     def list(self, store: ObjectStore, main_base: str) -> dict[str, Contents]:
-        """Return all refs by name, sorted, without other files and without refs that are deleted concurrently."""
+        """Return all refs by name, sorted. Other files and refs that are deleted concurrently are skipped."""
         refs = {}
         files = (meta.name for meta in store.list_names(join(main_base, self.directory)))
         for name in sorted(file[: -len(_SUFFIX)].replace("%2F", "/") for file in files if file.endswith(_SUFFIX)):
@@ -95,7 +98,7 @@ class RefFiles(Generic[Contents]):
         return refs
 
     def not_found(self, name: str) -> RefNotFoundError:
-        """Return the error for a ref that does not exist."""
+        """Return the error for a ref that does not exist; the caller raises it."""
         return RefNotFoundError(f"Ref not found error: {self.kind} {name} does not exist", ref=name)
 
 

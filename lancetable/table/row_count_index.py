@@ -28,9 +28,9 @@ _MAX_UNVERIFIED_ROWS = 1 << 22
 
 
 class RowCountIndex:
-    """Live row counts of the fragments of a version. Use `row_count_index` to get one.
+    """Live row counts of the fragments of a version. Call `row_count_index` to get the cached index.
 
-    `starts[i]` is the position in scan order of the first live row of the i-th fragment; the last entry is the total.
+    `starts[i]` is the position in scan order of the first live row of fragment i; the last entry is the total.
     """
 
     __slots__ = ("fragments", "starts")
@@ -52,7 +52,7 @@ class RowCountIndex:
 
     @property
     def num_rows(self) -> int:
-        """Return the number of live rows of the version."""
+        """Number of live rows of the version."""
         return int(self.starts[-1])
 
     def num_rows_at(self, position: int) -> int:
@@ -70,8 +70,8 @@ def row_count_index(version: TableVersion) -> RowCountIndex:
 def physical_rows(version: TableVersion, fragment: Fragment) -> int:
     """Return the number of rows of a fragment, including deleted rows.
 
-    Reads the footer of a data file if the manifest does not store the number, or if it stores a large one, so that
-    callers may allocate memory for each row. Raises CorruptFileError if the numbers differ or neither exists.
+    Reads the footer of a data file if the manifest does not store the number, and to verify a large number, because
+    callers allocate memory for each row. Raises CorruptFileError if the numbers differ or neither exists.
     """
     recorded = fragment.physical_rows
     if recorded and (recorded <= _MAX_UNVERIFIED_ROWS or not fragment.files):
@@ -106,7 +106,7 @@ def num_live_rows(version: TableVersion, fragment: Fragment) -> int:
 def deleted_offsets(version: TableVersion, fragment: Fragment) -> DeletedOffsets | None:
     """Return the deleted physical offsets of a fragment, ascending uint32, or None if no row is deleted.
 
-    Search the array with uint32 values; other types make NumPy convert the whole array first.
+    Search the array with uint32 values only: with other types, NumPy converts the whole array first.
     """
     vector = deletions.read(version, fragment)
     return vector.offsets() if vector else None
@@ -119,7 +119,7 @@ def live_offsets(version: TableVersion, fragment: Fragment) -> Offsets | None:
 
 
 def physical_offsets(version: TableVersion, fragment: Fragment, ordinals: Offsets) -> Offsets:
-    """Return the physical offsets of live rows, which are given by their ordinals among the fragment's live rows."""
+    """Return the physical offsets of the live rows with these ordinals among the live rows of the fragment."""
     deleted = deleted_offsets(version, fragment)
     if deleted is None:
         return ordinals

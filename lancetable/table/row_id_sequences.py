@@ -3,7 +3,7 @@
     fragment 0   ids 0 1 2 3   row 2 deleted         index   0 -> 0:0   1 -> 0:1   3 -> 0:3
     fragment 1   ids 2 4                                     2 -> 1:0   4 -> 1:1        (row 2 was updated, so it moved)
 
-Without stable row ids an id is an address and needs no lookup. Ids and versions are stored in the manifest or, if
+Without stable row ids, an id is an address and needs no lookup. Ids and versions are stored in the manifest or, if
 another library moved them, in hidden columns of a data file. Source: protos/rowids.proto, DataFragment.
 """
 
@@ -83,7 +83,7 @@ def row_ids_at(version: TableVersion, fragment: Fragment, offsets: npt.NDArray[n
 def row_versions_at(
     version: TableVersion, fragment: Fragment, offsets: npt.NDArray[np.int64], *, created: bool
 ) -> U64Array:
-    """Return the versions in which the rows at physical offsets were created or, by default, last updated."""
+    """Return the versions in which rows at physical offsets were created, or last updated if `created` is False."""
     versions = fragment.created_at if created else fragment.last_updated_at
     if versions is LineagePlace.COLUMN:
         return _hidden_column(version, fragment, CREATED_AT_FIELD if created else LAST_UPDATED_AT_FIELD)[offsets]

@@ -1,4 +1,4 @@
-"""Estimated sizes of rows in files and in memory, from which the sizes of tasks and row ranges are computed."""
+"""Estimated sizes of rows in files and in memory, for choosing the sizes of tasks and row ranges."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def has_fixed_size(kind: pa.DataType) -> bool:
 
 
 def least_bytes(kind: pa.DataType) -> float:
-    """Return the size of a value of a type in memory; for types of variable size, a lower estimate."""
+    """Return the size of a value of a type in memory, or a low estimate for types of variable size."""
     if pa.types.is_fixed_size_list(kind):
         return float(kind.list_size * least_bytes(kind.value_type))
     if pa.types.is_struct(kind):

@@ -32,7 +32,7 @@ def write(store: ObjectStore, base: str, transaction: Transaction, data: bytes) 
 def read(store: ObjectStore, base: str, file: ManifestFile) -> Transaction | None:
     """Return the transaction of a version, inline or from its file, or None if the version has neither.
 
-    An operation of a newer writer is returned as unknown. Raises CorruptFileError for an invalid message,
+    An operation of a newer writer is returned as UnknownOperation. Raises CorruptFileError for an invalid message, and
     UnsupportedFeatureError for contents that require a newer reader.
     """
     path = file.location.path
@@ -52,7 +52,7 @@ def read(store: ObjectStore, base: str, file: ManifestFile) -> Transaction | Non
 def read_since(
     store: ObjectStore, base: str, locations: Sequence[ManifestLocation]
 ) -> list[tuple[ManifestFile, Transaction | None]]:
-    """Return manifest and transaction of each location, in order; None for a missing or unreadable transaction."""
+    """Return manifest and transaction at each location, in order; None for a missing or unreadable transaction."""
     return map_versions(
         store, lambda location: _with_transaction(store, base, read_manifest(store, location)), locations
     )

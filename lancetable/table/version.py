@@ -1,4 +1,4 @@
-"""Tables opened at one version: opening, other versions, and paths of files.
+"""Tables at one version: opening, switching to other versions, and paths of files.
 
 A `TableVersion` is immutable. Opening one reads the version hint and one manifest; the schema and the fragments are
 converted on access. Other versions of the table share its store, handler and cache.
@@ -57,9 +57,9 @@ Reference = int | str | tuple[str | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table or a branch of it at an address: the state that all its versions share.
+    """Table or branch, with the state that all its versions share.
 
-    `base` is its root directory inside `store`; `uri` is the caller's address of it.
+    `base` is the root directory inside `store`; `uri` is the address that the caller passed.
     """
 
     store: ObjectStore
@@ -77,7 +77,7 @@ class Table:
         return TableVersion(self.store, self.base, self.uri, self.handler, self.cache, self.storage_options, file)
 
     def newest(self) -> TableVersion:
-        """Open the newest version. Raises DatasetNotFoundError."""
+        """Open the newest version. Raises DatasetNotFoundError if the table does not exist."""
         looked_at = clock.seconds()
         location = self.handler.latest(self.store, self.base)
         if location is None:
@@ -85,19 +85,19 @@ class Table:
         return replace(self.open_newest(location), newest_at=looked_at)
 
     def open_newest(self, location: ManifestLocation) -> TableVersion:
-        """Open the newest version. The error of a damaged manifest names the version to continue with."""
+        """Open the newest version. If its manifest is damaged, the error states the newest readable version."""
         try:
             return self.open(location)
         except CorruptFileError as error:
             raise self.explained(location, error) from error
 
     def explained(self, location: ManifestLocation, error: CorruptFileError) -> CorruptFileError:
-        """Return the error of a damaged newest manifest with the newest version that can be read and the remedies."""
+        """Return the error of a damaged newest manifest, extended by the newest readable version and the remedies."""
         if "newest_readable" in error.__dict__ or isinstance(error, LimitError):
             return error
         try:
             readable = self._readable_before(location)
-        except Exception:  # the damage is more important than an error of this search
+        except Exception:  # report the damage rather than an error of this search
             return error
         uri = self.uri
         if readable is None:
@@ -112,7 +112,7 @@ class Table:
         return advised
 
     def _readable_before(self, location: ManifestLocation) -> int | None:
-        """Return the greatest version number below a location that can be opened, of a bounded number of them."""
+        """Return the newest readable version before a location, or None if none of the 32 before it is readable."""
         for number in range(location.version - 1, max(location.version - 1 - _MAX_VERSIONS_SEARCHED, 0), -1):
             for candidate in self.handler.candidates(self.store, self.base, number, location.naming):
                 if candidate.naming is location.naming:
@@ -121,7 +121,11 @@ class Table:
         return None
 
     def at(self, version: int, naming: ManifestNamingScheme | None = None) -> TableVersion:
-        """Open a version by number. Raises OutOfRangeError, VersionNotFoundError, DatasetNotFoundError."""
+        """Open a version by number.
+
+        Raises OutOfRangeError for an impossible number, and VersionNotFoundError or DatasetNotFoundError if the version
+        or the table does not exist.
+        """
         if not 0 < version < 1 << 64:
             raise OutOfRangeError(f"version numbers are between 1 and 2^64 - 1, got {version}")
         for location in self.handler.candidates(self.store, self.base, version, naming):
@@ -134,7 +138,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class TableVersion(Table):
-    """A table at one version. Immutable and thread-safe; pickling includes the manifest."""
+    """Table at one version. Immutable and thread-safe; pickling includes the manifest."""
 
     file: ManifestFile = field(repr=False)
     # Time by `clock.seconds` when this was the newest version, None if unknown. Not pickled.
@@ -146,7 +150,7 @@ class TableVersion(Table):
 
     @property
     def location(self) -> ManifestLocation:
-        """Return the location of the manifest, with its size."""
+        """Location of the manifest, with its size."""
         return self.file.location
 
     @property
@@ -159,14 +163,14 @@ class TableVersion(Table):
 
     @property
     def branch(self) -> str | None:
-        """Return the name of the branch, None for main."""
+        """Name of the branch; None for main."""
         return self.file.manifest.branch
 
     @property
     def main_base(self) -> str:
-        """Return the root directory of the main branch, which contains the refs.
+        """Root directory of the main branch, which contains the refs.
 
-        Raises UntrustedPathError if it is outside of an untrusted table, as when only a branch was opened.
+        Raises UntrustedPathError if it is outside of an untrusted table, for example if only a branch was opened.
         """
         if self.branch is None:
             return self.base
@@ -179,7 +183,7 @@ class TableVersion(Table):
         flags.check_writable(self.manifest.writer_flags, self.uri, reader_flags=self.manifest.reader_flags)
 
     def data_file_path(self, file: DataFile) -> str:
-        """Return the path of a data file, its base path resolved.
+        """Return the path of a data file, with its base path resolved.
 
         Raises CorruptFileError for an unknown base, UnsupportedFeatureError for a base in another store, and
         UntrustedPathError for one outside of an untrusted table.
@@ -195,12 +199,15 @@ class TableVersion(Table):
         return self._file_path(file.base_id, DELETIONS_DIR, file.name(fragment_id))
 
     def base_file_path(self, base_id: int, path: str, found_in: str | None = None) -> str:
-        """Return the path of an object below a base path; `found_in` has it. Errors as for `data_file_path`."""
+        """Return the path of an object below a base path. Errors as for `data_file_path`.
+
+        `found_in` is the file that contains `path`, for error messages; the manifest by default.
+        """
         root, _ = self._foreign_base(base_id)
         return join(root, check_relative(path, found_in or self.location.path))
 
     def is_base_at(self, base_id: int, base: str) -> bool:
-        """Return True if a base path is the root `base`, of a table or branch in the same store."""
+        """Return True if a base path is `base`, the root of a table or branch in the same store."""
         listed = self.manifest.base_paths[base_id]
         root = self.store.uri(base).rstrip("/")
         return listed.is_dataset_root and listed.path.rstrip("/") in (root, f"file://{root}")
@@ -256,7 +263,8 @@ def open_location(version: TableVersion, location: ManifestLocation) -> TableVer
 def checkout(version: TableVersion, ref: Reference) -> TableVersion:
     """Open another version of the same table, by number on the same branch, by tag, or by (branch, version).
 
-    Raises VersionNotFoundError, RefNotFoundError, InvalidInputError.
+    Raises VersionNotFoundError or RefNotFoundError if it does not exist, and InvalidInputError for another type of
+    `ref`.
     """
     if isinstance(ref, str):
         tag = refs.TAGS.read(version.store, version.main_base, ref)
@@ -273,7 +281,7 @@ def checkout(version: TableVersion, ref: Reference) -> TableVersion:
 
 
 def latest(version: TableVersion) -> TableVersion:
-    """Return the newest version of the branch, or the same object if it is the newest.
+    """Return the newest version of the branch, which is the same object if nothing newer exists.
 
     Raises CorruptFileError if the newest manifest is damaged.
     """
@@ -310,7 +318,7 @@ def base_of_branch(version: TableVersion, branch: str | None) -> str:
 
 
 def uri_of_branch(version: TableVersion, branch: str | None) -> str:
-    """Return the address of a branch: below that of the main branch."""
+    """Return the address of a branch, derived from the address of this version."""
     if isinstance(version.uri, FileSystemUri):
         path = _address_of_branch(version.uri.path, version.branch, branch)
         return FileSystemUri(version.uri.file_system, path)
@@ -325,7 +333,7 @@ def _address_of_branch(address: str, current: str | None, branch: str | None) ->
 
 
 def _asof(newest: TableVersion, asof: datetime) -> TableVersion:
-    # Timestamps that pylance reports may be a microsecond early, because they are computed in floating point.
+    # Timestamps from pylance may be a microsecond early, because pylance computes them in floating point.
     moment = asof.astimezone(timezone.utc) + timedelta(microseconds=1)
     if newest.manifest.timestamp <= moment:
         return newest

@@ -5,7 +5,8 @@
         def place(self, tmp_path):
             return MyStore(), str(tmp_path)          # the store, and an empty directory in it
 
-A store must pass every test. A store whose capabilities declare no exclusive create must refuse to create exclusively.
+A store must pass every test. A store that does not declare exclusive creates in its capabilities must raise an error
+for them.
 """
 
 # mypy: disable-error-code="comparison-overlap"
@@ -425,7 +426,7 @@ class StoreSuite(_Suite):
 
 @dataclass(frozen=True)
 class _Table:
-    """A table without contents: its handler, its place, and the naming scheme of its manifests."""
+    """A table without contents: its handler, store and path, and the naming scheme of its manifests."""
 
     handler: CommitHandler
     store: ObjectStore

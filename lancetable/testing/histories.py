@@ -100,7 +100,7 @@ class State:
 class Line:
     """Versions of one branch.
 
-    A version without a state is an intermediate one of a change that made several commits.
+    The state of a version is None if it is an intermediate commit of a change with several commits.
     """
 
     parent: tuple[str | None, int] | None = None

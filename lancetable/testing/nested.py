@@ -345,7 +345,7 @@ def _numbers(rng: np.random.Generator, n: int, width: int) -> npt.NDArray[Any]:
 
 
 def row_choices(rng: np.random.Generator, n: int) -> list[npt.NDArray[np.int64]]:
-    """Return ascending row numbers: one row, a few, consecutive ones, many."""
+    """Return four selections of ascending row numbers: one row, a few rows, consecutive rows, many rows."""
     if n == 0:
         return [np.empty(0, np.int64)]
     few = np.unique(rng.integers(0, n, 5))

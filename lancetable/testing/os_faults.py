@@ -4,7 +4,7 @@
         lance.write_dataset(rows, uri)
     calls.made                                  # names of the calls; `failing(0)` injects nothing and counts them
 
-Only calls of the local store through `os` are counted, in all threads. Background syncs run at once, so the same work
+Only calls of the local store through `os` are counted, in all threads. Background syncs run inline, so the same work
 makes the same calls in the same order. Syncs do nothing.
 """
 
@@ -101,7 +101,7 @@ _queue, _maps = SyncQueue(), MapCache()
 
 @contextlib.contextmanager
 def failing(fail_at: int, fault: str = "EIO", *, forever: bool = False) -> Iterator[FaultyOs]:
-    """Inject faults into system calls of the local store within the block; see the module.
+    """Inject faults into system calls of the local store within the block; see the module docstring.
 
     Parameters
     ----------

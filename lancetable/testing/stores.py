@@ -29,12 +29,12 @@ class WrappingStore(ForwardingStore):
         self.inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the wrapped store that is no request.
+        """Return an attribute of the wrapped store that is not a request method.
 
         Raises
         ------
         AttributeError
-            The name is private.
+            If the name is private.
         """
         if name.startswith("_"):
             raise AttributeError(name)

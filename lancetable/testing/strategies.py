@@ -1,6 +1,7 @@
 """Test data: arrays of every type that can be stored, and hypothesis strategies for schemas, fragments and operations.
 
-`TYPE_CASES` contains each type once. A case generates arrays with a NumPy generator, also for tests without hypothesis:
+`TYPE_CASES` contains each type once. A case generates arrays from a NumPy random generator, so it can be used without
+hypothesis:
 
     array = TYPE_CASES["list<int32>"](np.random.default_rng(0), 100, 0.3)
 """

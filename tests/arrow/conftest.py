@@ -1,6 +1,6 @@
-"""pylance's `lance.arrow`, whose types are not registered while the tests of a module compare with it.
+"""Fixture with pylance's `lance.arrow` whose types are unregistered while the tests of a module run.
 
-Where they are registered, lancetable returns arrays of pylance's classes, and a comparison would show nothing.
+If the types were registered, lancetable would return arrays of pylance's classes, and a comparison would prove nothing.
 """
 
 from __future__ import annotations

@@ -72,11 +72,11 @@ def test_every_number_has_the_value_and_order_of_pylance(theirs: Any) -> None:
             )
 
 
-def test_the_text_of_every_number_has_as_many_digits_as_that_of_pylance_and_names_the_same_number(theirs: Any) -> None:
+def test_string_of_every_number_has_the_length_and_value_of_that_of_pylance(theirs: Any) -> None:
     differ = 0
     for each in EVERY:
         mine, other = str(BFloat16.from_bytes(each)), str(theirs.BFloat16.from_bytes(each))
-        if mine != other:  # two texts are equally close to the number
+        if mine != other:  # two strings are equally close to the number
             assert len(mine) == len(other) and np.float32(mine) == np.float32(other)
             differ += 1
     assert differ == 128

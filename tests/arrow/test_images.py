@@ -41,7 +41,7 @@ def png(pixels: np.ndarray[Any, Any]) -> bytes:
 
 
 def summary(result: Any) -> Any:
-    """Return what must agree: for an array its class, type and values."""
+    """Return the properties to compare; for an array its class, type and values."""
     if isinstance(result, pa.ExtensionArray):
         return type(result).__name__, str(result.type), result.storage.type, result.to_pylist()
     if isinstance(result, pa.BaseExtensionType):
@@ -171,7 +171,7 @@ def test_decoders_may_return_tensors_and_encoders_lists() -> None:
     )
 
 
-def test_the_text_of_an_array_is_limited() -> None:
+def test_repr_of_an_array_is_limited() -> None:
     assert repr(ImageURIArray.from_uris(["a"])).splitlines()[1:] == ["['a']"]
     assert repr(ImageArray.from_array(TENSORS)).startswith("<lance.arrow.FixedShapeImageTensorArray object at 0x")
     big = np.zeros((300, 100, 100), np.uint8)

@@ -1,7 +1,7 @@
-"""Pairs of commits prepared on one version, made for real by either library, and everything the table holds afterwards.
+"""Pairs of operations prepared on one version and committed by either library, and the resulting tables.
 
-`first` and `second` are prepared on version 1; `first` is committed as version 2, then `second`. Both libraries get
-the same operation with the same files, so that outcome and resulting manifest can be compared.
+`first` and `second` are prepared on version 1; `first` is committed as version 2, then `second`. Both libraries get the
+same operation with the same files, so that outcome and resulting manifest can be compared.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def copy_table(template: Path, target: Path) -> Path:
 
 
 def outcome(act: Callable[[], Any]) -> str:
-    """ok, R or X."""
+    """Return "ok", "R" for a retryable conflict, or "X" for an incompatible one."""
     try:
         act()
     except RetryableCommitConflictError:
@@ -203,14 +203,14 @@ def pylance_index(index: Any) -> Any:
     )
 
 
-# --- what is there afterwards ----------------------------------------------------------------------------------------
+# --- resulting tables ------------------------------------------------------------------------------------------------
 
 
 def state(uri: str) -> dict[str, Any]:
-    """The newest manifest with all that may differ from one commit to the next left out, and the rows of each version.
+    """Return what is compared of the newest version: manifest, deleted rows, indices, read version and rows.
 
-    Names of new deletion files, times, uuids and the writer's name differ; files of data do not, as both libraries got
-    the same ones.
+    Fields that differ from one commit to the next are left out: names of new deletion files, times and the name of the
+    writer. Data files are included, because both libraries commit the same files.
     """
     newest = latest(open_version(uri))
     message = table_pb2.Manifest()

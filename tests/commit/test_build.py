@@ -428,7 +428,7 @@ def test_row_ids_and_versions_of_new_and_moved_rows() -> None:
         build(before, tx.Rewrite((tx.RewriteGroup((old,), (fragment(rows=3),)),)))
 
 
-def test_versions_of_rows_whose_columns_were_rewritten() -> None:
+def test_rewritten_columns_change_the_last_updated_versions() -> None:
     old = with_lineage(fragment(0, rows=3), [7, 3, 9], [2, 4, 4])
     before = manifest(old, reader_feature_flags=2, writer_feature_flags=2, next_row_id=30)
     changed = replace(old, files=(*old.files, file("y", 5)))

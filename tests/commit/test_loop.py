@@ -151,7 +151,7 @@ def files_in(version: TableVersion, *directories: str) -> set[str]:
     return {str(path) for directory in directories for path in (root / directory).glob("*") if path.is_file()}
 
 
-# --- fragment ids and other things given out at commit time ----------------------------------------------------------
+# --- fragment ids and other values assigned by commits ---------------------------------------------------------------
 
 
 def test_fragment_ids_are_never_reused(base: TableVersion, maker: Any) -> None:
@@ -245,7 +245,7 @@ def test_create_table_raises_if_the_table_exists(tmp_path: Path, base: TableVers
     assert files_in(first, "_transactions") == before
 
 
-# --- replies that get lost -------------------------------------------------------------------------------------------
+# --- lost replies ----------------------------------------------------------------------------------------------------
 
 
 def faulty(version: TableVersion) -> tuple[TableVersion, FaultyStore]:
@@ -463,7 +463,7 @@ def test_strict_overwrite(base: TableVersion, maker: Any) -> None:
     assert latest(base).version == 2
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- refused commits -------------------------------------------------------------------------------------------------
 
 
 def test_conflict_message_names_both_operations(base: TableVersion, maker: Any) -> None:

@@ -38,10 +38,10 @@ def commit(version: TableVersion, operation: tx.Operation) -> TableVersion:
 def publish_late(
     base: TableVersion, maker_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., TableVersion | Exception]:
-    """Return a function that commits version 2 after others have committed it and `theirs`, and it was removed.
+    """Return a function that publishes version 2 after other versions were committed and some of them removed.
 
-    `removed` are the numbers that the cleanup removes; `more` more versions follow. The function returns the version or
-    the error.
+    Version 2 of the others is an append, version 3 is `theirs`, and `more` versions follow. `removed` are the numbers
+    of the versions that the cleanup removes. The function returns the version or the error.
     """
 
     def publish(
@@ -54,7 +54,7 @@ def publish_late(
         base.store.delete([manifest_path(base.base, number, base.location.naming) for number in removed])
         time.sleep(0.02)  # file system clocks may tick every 4 ms
         monkeypatch.setattr(loop, "is_in_grace_period", lambda *_: False)
-        monkeypatch.setattr(loop._CommitRun, "catch_up", lambda *_, **__: None)  # the look was before version 2
+        monkeypatch.setattr(loop._CommitRun, "catch_up", lambda *_, **__: None)  # versions were listed before version 2
         try:
             return commit(replace(base, newest_at=clock.seconds()), ours)
         except (RetryableCommitConflictError, CommitStateUnknownError) as error:

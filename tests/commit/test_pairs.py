@@ -40,7 +40,7 @@ KEPT_BY_US = {("SchemaConf", "Project"), ("SchemaConf", "ProjPres")}
 def prepared(maker: Any, name: str, fragment_id: int, row: int) -> Prepared:
     """Return an operation like `maker.make`, limited to what both libraries accept in the same form."""
     if name == "Reserve":
-        return Prepared(tx.ReserveFragments(1))  # as many as pylance's compaction of the whole table asks for
+        return Prepared(tx.ReserveFragments(1))  # the number that pylance's compaction reserves
     if name == "Merge":
         schema = maker.version.schema.to_arrow().append(pa.field("n", pa.int64()))
         return Prepared(tx.Merge(tuple(maker.version.manifest.fragments), Schema.from_arrow(schema)))
@@ -118,8 +118,9 @@ def test_conflict_messages_contain_operations_versions_and_fragments(maker: Any,
 
 # --- observed --------------------------------------------------------------------------------------------------------
 
-# Row: committed first, column: committed second from the same version. "." commits, R retryable, r retryable where the
-# call would run itself again, X incompatible. Rows id 0-3, 4-7, 8-11 in fragments 0, 1 and 2, column v in a file apart.
+# Row: operation that is committed first; column: operation on the same version that is committed second. "." commits,
+# R is retryable, r is retryable and retried by the call itself, X is incompatible. Fragments 0, 1 and 2 have the ids
+# 0-3, 4-7 and 8-11; column v has its own data file.
 OBSERVED = """
                        0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24
 append                 .  .  .  .  .  .  .  .  .  .  .  .  .  R  R  .  .  R  .  .  .  .  .  .  .
@@ -228,7 +229,7 @@ def test_observed_conflicts_of_25_pylance_calls() -> None:
         for second, (mine, rows) in made.items():
             verdict = check(mine, other, Context(frozenset(rows)))
             letter = {Severity.COMPATIBLE: ".", Severity.INCOMPATIBLE: "X"}.get(verdict.severity, "R")
-            if verdict.severity is Severity.REBASABLE:  # then the rows decide
+            if verdict.severity is Severity.REBASABLE:  # decided by the rows
                 letter = "R" if any(rows[number] & taken[number] for number in rows) else "."
             if second.startswith(("delete-op", "delete-fragment")) or letter != "R":
                 pass

@@ -361,7 +361,7 @@ def test_fold_of_nulls_and_of_unknown_bounds() -> None:
     assert folded.columns[2].min is None and folded.columns[2].null_count.tolist() == [2 * ZONE]
 
 
-# ------------------------------------------------------------------------------------------------------------ distrust
+# --------------------------------------------------------------------------------------------------- untrusted content
 
 SCHEMA = Schema.from_arrow(pa.schema([("i", pa.int32()), ("f", pa.float64()), ("s", pa.string())]))
 

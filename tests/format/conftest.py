@@ -1,4 +1,4 @@
-"""pylance as the oracle: tables it writes, and the messages found in them."""
+"""Tables and messages written by pylance, as the reference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lancetable.format.manifest import Manifest
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest message of one file, found through its footer."""
+    """Return the manifest message of a file, located through the footer."""
     data = path.read_bytes()
     (start,) = struct.unpack("<q", data[-16:-8])
     return Manifest.from_bytes(data[start + 4 : -16], str(path))
@@ -27,13 +27,13 @@ def _latest(table: Path) -> Manifest:
 
 @pytest.fixture
 def latest_manifest() -> Callable[[Any], Manifest]:
-    """The newest manifest of a pylance dataset."""
+    """Return a function that reads the newest manifest of a pylance dataset."""
     return lambda dataset: _latest(Path(dataset.uri))
 
 
 @pytest.fixture
 def write_with_pylance(tmp_path: Path) -> Callable[..., tuple[Any, Manifest]]:
-    """Write a table with pylance in 2.0; gives its dataset and the manifest it wrote."""
+    """Return a function that writes a table with pylance in 2.0 and returns its dataset and manifest."""
     lance = pytest.importorskip("lance")
 
     def write(data: pa.Table | pa.Schema, **options: Any) -> tuple[Any, Manifest]:

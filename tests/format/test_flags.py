@@ -1,3 +1,5 @@
+"""Feature flags of manifests: known, unknown and paired bits, and the words that pylance writes."""
+
 from __future__ import annotations
 
 import pyarrow as pa
@@ -44,7 +46,7 @@ def test_unknown_bits_are_named(bit):
     with pytest.raises(UnsupportedFeatureError, match=rf"cannot read some/table.*bit {bit}\b") as caught:
         flags.check_readable(1 << bit | 1, "some/table")
     assert caught.value.flags == 1 << bit
-    assert "; " in str(caught.value)  # what to do
+    assert "; " in str(caught.value)  # the remedy
     with pytest.raises(UnsupportedFeatureError, match=rf"cannot write some/table.*bit {bit}\b"):
         flags.check_writable(1 << bit, "some/table")
 
@@ -55,17 +57,17 @@ def test_lineage_in_hidden_columns_is_read_but_not_written():
         flags.check_writable(1 << 11, "t", reader_flags=1 << 11)
 
 
-def test_a_writer_bit_does_not_stop_readers():
+def test_unknown_writer_bits_do_not_prevent_reads():
     flags.check_readable(0, "t", writer_flags=1 << 15)
 
 
 @pytest.mark.parametrize("words", [(256, 0), (0, 256), (16384, 0), (0, 16384), (0, 1024), (0, 65536)])
-def test_paired_bits_stand_in_both_words(words):
+def test_paired_bits_are_required_in_both_words(words):
     with pytest.raises(CorruptFileError, match="one of the two"):
         flags.check_readable(words[0], "t", writer_flags=words[1])
 
 
-def test_meanings():
+def test_bits_are_described_by_their_meaning():
     assert flags.describe(0) == []
     assert flags.describe(1 | 1 << 12 | 1 << 50) == ["bit 0 (deletion files)", "bit 12 (a fragment tree)", "bit 50"]
 
@@ -85,7 +87,7 @@ def test_words_are_those_of_pylance(write_with_pylance, latest_manifest):
     assert [(m.reader_flags, m.writer_flags) for m in seen] == [(2, 2), (3, 3), (3, 11), (2, 10)]
 
 
-def test_manifest_without_transaction_file():
+def test_missing_transaction_file_sets_a_writer_bit():
     covering = table_pb2.IndexMetadata(covering_fields=[1])
     words = flags.compute(table_pb2.Manifest(), stable_row_ids=False, indices=[covering])
     assert words == (flags.COVERING_INDICES, flags.COVERING_INDICES | flags.NO_TRANSACTION_FILE)

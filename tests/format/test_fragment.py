@@ -1,3 +1,5 @@
+"""Fragments, data files and deletion files: round trips through messages and JSON, and invalid input."""
+
 from __future__ import annotations
 
 import json
@@ -43,7 +45,7 @@ def test_files_round_trip(file, deletion):
     assert DeletionFile.from_json(fragment_metadata.DeletionFile.from_format(deletion).asdict()) == deletion
 
 
-def test_json_is_what_pylance_makes(write_with_pylance, latest_manifest):
+def test_json_equals_that_of_pylance(write_with_pylance, latest_manifest):
     lance = pytest.importorskip("lance")
     dataset, _ = write_with_pylance(pa.table({"a": range(10)}), enable_stable_row_ids=True)
     dataset.delete("a = 3")
@@ -59,14 +61,14 @@ def test_json_is_what_pylance_makes(write_with_pylance, latest_manifest):
     assert manifest.fragments[0].num_rows == 9
 
 
-def test_presence_matters_for_base_ids():
+def test_base_id_0_differs_from_a_missing_one():
     assert DataFile.from_proto(table_pb2.DataFile(path="a", base_id=0)).base_id == 0
     assert DataFile.from_proto(table_pb2.DataFile(path="a")).base_id is None
     assert DataFile("a", (), (), base_id=0).to_proto().HasField("base_id")
     assert not DataFile("a", (), ()).to_proto().HasField("base_id")
 
 
-def test_counts():
+def test_row_counts_and_names_of_deletion_files():
     deletion = DeletionFile(DeletionKind.BITMAP, 4, 77, 3)
     assert Fragment(0, (FILE,), 10, deletion).num_rows == 7
     assert Fragment(0, (FILE,), 10).num_rows == 10
@@ -76,7 +78,7 @@ def test_counts():
     assert DeletionFile(DeletionKind.ARROW_ARRAY, 4, 77).name(5) == "5-4-77.arrow"
 
 
-def test_file_versions():
+def test_file_version_of_a_data_file():
     assert FILE.file_version is FileVersion.V2_0
     assert DataFile("a", (0,), (), 0, 2).file_version is FileVersion.LEGACY
     assert DataFile("a", (0,), (), 0, 2).is_legacy and not FILE.is_legacy
@@ -84,7 +86,7 @@ def test_file_versions():
         _ = DataFile("b.lance", (0,), (0,), 2, 3).file_version
 
 
-def test_hidden_lineage_is_told_apart():
+def test_places_of_lineage_are_distinguished():
     message = table_pb2.DataFragment()
     message.column_row_ids.SetInParent()
     message.external_created_at_versions.path = "x"
@@ -97,7 +99,7 @@ def test_hidden_lineage_is_told_apart():
         Fragment(0, row_ids=LineagePlace.EXTERNAL).to_proto()
 
 
-def test_overlays_are_carried():
+def test_overlays_are_preserved():
     message = table_pb2.DataFragment(id=3)
     overlay = message.overlays.add(committed_version=4)
     overlay.data_file.path = "o.lance"
@@ -119,7 +121,7 @@ def test_overlays_are_carried():
         (table_pb2.DataFragment(files=[table_pb2.DataFile(path="a", fields=[1], column_indices=[-2])]), "negative"),
     ],
 )
-def test_broken_messages(message, text):
+def test_invalid_messages_raise(message, text):
     with pytest.raises(CorruptFileError, match=text):
         Fragment.from_proto(message)
 
@@ -142,6 +144,6 @@ def test_broken_messages(message, text):
         {"id": 0, "files": 7, "physical_rows": 1},
     ],
 )
-def test_broken_json(value):
+def test_invalid_json_raises(value):
     with pytest.raises(InvalidInputError):
         fragment_from_json(value)

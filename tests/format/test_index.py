@@ -1,3 +1,5 @@
+"""Index metadata: known and unknown fields, and invalid sections."""
+
 from __future__ import annotations
 
 import uuid
@@ -39,7 +41,7 @@ def test_fields_are_read():
     assert not index.is_system and replace(index, name="__lance_frag_reuse").is_system
 
 
-def test_what_is_not_understood_survives():
+def test_unknown_fields_are_preserved():
     assert IndexMetadata.from_proto(message()).to_proto() == message()
     changed = replace(IndexMetadata.from_proto(message()), fragment_bitmap=b"other", base_id=None).to_proto()
     expected = message()
@@ -56,14 +58,14 @@ def test_sections_round_trip():
     assert parse_indices(b"") == parse_indices(None) == ()
 
 
-def test_broken_sections():
+def test_invalid_sections_raise():
     with pytest.raises(CorruptFileError, match="some/path"):
         parse_indices(b"\xff", "some/path")
     with pytest.raises(CorruptFileError, match="expected 16, found 3"):
         IndexMetadata.from_proto(table_pb2.IndexMetadata(uuid=table_pb2.UUID(uuid=b"abc")))
 
 
-def test_indices_of_pylance_survive(write_with_pylance, latest_manifest):
+def test_indices_of_pylance_round_trip(write_with_pylance, latest_manifest):
     from pathlib import Path
 
     import pyarrow as pa

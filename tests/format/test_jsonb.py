@@ -28,7 +28,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], list[Any]]:
-    """(bytes that pylance stores, strings that it returns) for `TEXTS`."""
+    """Return the bytes that pylance stores and the strings that it returns for `TEXTS`."""
     path = tmp_path_factory.mktemp("json") / "t"
     table = pa.table({"j": pa.array(TEXTS, pa.json_())})
     dataset = lance.write_dataset(table, str(path), data_storage_version="2.0")
@@ -37,11 +37,11 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], list[An
     return [value.as_py() for value in stored], dataset.to_table().column("j").to_pylist()
 
 
-def test_the_bytes_are_those_of_pylance(theirs: tuple[list[Any], list[Any]]) -> None:
+def test_stored_bytes_equal_those_of_pylance(theirs: tuple[list[Any], list[Any]]) -> None:
     assert from_text(pa.array(TEXTS), "j").to_pylist() == theirs[0]
 
 
-def test_the_text_is_that_of_pylance(theirs: tuple[list[Any], list[Any]]) -> None:
+def test_strings_equal_those_of_pylance(theirs: tuple[list[Any], list[Any]]) -> None:
     assert to_text(pa.array(theirs[0], pa.large_binary())).to_pylist() == theirs[1]
 
 
@@ -53,7 +53,7 @@ values = st.recursive(
 
 
 @given(value=values)
-def test_what_goes_in_comes_out(value: Any) -> None:
+def test_values_round_trip(value: Any) -> None:
     stored = from_text(pa.array([json.dumps(value)]), "j")
     (text,) = to_text(stored).to_pylist()
     assert same(json.loads(text), value)
@@ -69,13 +69,13 @@ def same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1,]", "nope", "NaN", '{"a":1,"a":2}', '"\\ud800"', "[" * 100_000])
-def test_what_is_no_json_is_refused(text: str) -> None:
+def test_invalid_json_is_refused(text: str) -> None:
     with pytest.raises(SchemaMismatchError, match="'j'"):
         from_text(pa.array([text]), "j")
 
 
 @given(value=values, data=st.data())
-def test_damage_is_noticed_or_changes_values(value: Any, data: st.DataObject) -> None:
+def test_damage_is_detected_or_changes_values(value: Any, data: st.DataObject) -> None:
     (stored,) = from_text(pa.array([json.dumps(value)]), "j").to_pylist()
     at = data.draw(st.integers(0, len(stored) - 1))
     damaged = stored[:at] if data.draw(st.booleans()) else stored[:at] + bytes([stored[at] ^ 0x41]) + stored[at + 1 :]
@@ -85,7 +85,7 @@ def test_damage_is_noticed_or_changes_values(value: Any, data: st.DataObject) ->
         pass
 
 
-def test_nesting_is_bounded() -> None:
+def test_too_deep_nesting_raises() -> None:
     inner = b"\x80\x00\x00\x00"
     for _ in range(1000):
         inner = b"\x80\x00\x00\x01" + (0x50000000 | len(inner)).to_bytes(4, "big") + inner

@@ -1,3 +1,5 @@
+"""Logical types of the format and the corresponding Arrow types."""
+
 from __future__ import annotations
 
 import pyarrow as pa
@@ -44,7 +46,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("data_type", "text", "encoding"), CASES, ids=[case[1] for case in CASES])
-def test_both_directions(data_type, text, encoding):
+def test_types_are_converted_in_both_directions(data_type, text, encoding):
     assert from_arrow(data_type) == text
     assert to_arrow(text) == data_type
     assert leaf_type(text) == data_type
@@ -52,7 +54,7 @@ def test_both_directions(data_type, text, encoding):
     assert encoding_of(text) == encoding
 
 
-def test_nested_strings_take_their_children():
+def test_nested_types_are_built_from_their_children():
     item = pa.field("item", pa.int32())
     point = pa.field("item", pa.struct([("x", pa.int8())]))
     assert to_arrow("list", children=[item]) == pa.list_(item)
@@ -71,7 +73,7 @@ def test_nested_strings_take_their_children():
     assert from_arrow(pa.map_(pa.utf8(), pa.int8())) == "map"
 
 
-def test_what_the_format_has_no_words_for_is_dropped():
+def test_properties_without_a_logical_type_are_dropped():
     assert from_arrow(pa.string_view()) == "string"
     assert from_arrow(pa.binary_view()) == "binary"
     assert from_arrow(pa.dictionary(pa.int8(), pa.utf8(), ordered=True)) == "dict:string:int8:false"
@@ -104,12 +106,12 @@ def test_bfloat16_items_keep_their_extension_name():
     ],
     ids=str,
 )
-def test_types_that_cannot_be_stored(data_type):
+def test_unsupported_types_raise(data_type):
     with pytest.raises(UnsupportedFeatureError, match="Unsupported data type"):
         from_arrow(data_type)
 
 
-def test_empty_fixed_size_lists_are_no_columns():
+def test_fixed_size_lists_of_size_0_raise():
     with pytest.raises(InvalidSchemaError, match="positive"):
         from_arrow(pa.list_(pa.int8(), 0))
 
@@ -139,7 +141,7 @@ def test_empty_fixed_size_lists_are_no_columns():
         "x" * 10000,
     ],
 )
-def test_unknown_strings(text):
+def test_unknown_logical_types_raise(text):
     with pytest.raises(UnsupportedFeatureError, match="unknown logical type") as caught:
         leaf_type(text)
     assert len(str(caught.value)) < 300
@@ -160,12 +162,12 @@ def test_unknown_strings(text):
         "fixed_size_list:int8:٣",
     ],
 )
-def test_impossible_sizes(text):
+def test_impossible_sizes_raise(text):
     with pytest.raises(CorruptFileError):
         leaf_type(text)
 
 
-def test_nesting_is_bounded():
+def test_too_deep_nesting_raises():
     text = "fixed_size_list:" * 5000 + "int8" + ":1" * 5000
     with pytest.raises(UnsupportedFeatureError):
         leaf_type(text)

@@ -1,3 +1,5 @@
+"""Manifests: fields as reported by pylance, the list of fragments, and invalid messages."""
+
 from __future__ import annotations
 
 import pickle
@@ -25,14 +27,14 @@ def fragment_list(*ids: int) -> FragmentList:
 # ------------------------------------------------------------------------------------------------ against pylance
 
 
-def test_what_pylance_says_about_its_table(write_with_pylance, latest_manifest):
+def test_fields_equal_those_that_pylance_reports(write_with_pylance, latest_manifest):
     dataset, _ = write_with_pylance(pa.table({"a": range(100)}), max_rows_per_file=30, enable_stable_row_ids=True)
     dataset.delete("a % 30 = 7")
     dataset.update_config({"k": "v"})
     manifest = latest_manifest(dataset)
     assert manifest.version == dataset.version == 3
     assert manifest.schema.to_arrow().equals(dataset.schema, check_metadata=True)
-    # pylance goes through floating point and is a microsecond off at times.
+    # pylance converts times through floating point, which can change the microsecond.
     assert abs(manifest.timestamp.astimezone().replace(tzinfo=None) - dataset.versions()[-1]["timestamp"]) <= timedelta(
         microseconds=1
     )
@@ -61,8 +63,8 @@ def test_branches_have_base_paths(write_with_pylance, latest_manifest):
     assert manifest.fragments[0].files[0].base_id == base.id
 
 
-def test_messages_of_the_corpus_survive(corpus):
-    """Every manifest of other writers: all fields are known, and every fragment comes back as the same message."""
+def test_messages_of_the_corpus_round_trip(corpus):
+    """All fields of manifests of other writers are known, and their fragments are converted back to equal messages."""
     paths = sorted(corpus.glob("tables/**/_versions/*.manifest"))
     assert paths
     for path in paths:
@@ -80,7 +82,7 @@ def test_messages_of_the_corpus_survive(corpus):
 # ----------------------------------------------------------------------------------------------------- fragment list
 
 
-def test_positions_by_id():
+def test_fragments_are_found_by_id():
     fragments = fragment_list(2, 5, 9)
     assert [fragments.position(each) for each in (2, 5, 9, 0, 3, 10, 2**32 - 1)] == [0, 1, 2, None, None, None, None]
     assert fragments.by_id(5) == fragments[1]
@@ -89,7 +91,7 @@ def test_positions_by_id():
 
 
 @given(st.lists(st.integers(0, 30), unique=True))
-def test_any_order_of_ids(ids):
+def test_fragment_ids_may_have_any_order(ids):
     fragments = fragment_list(*ids)
     assert fragments.ids().tolist() == ids
     assert [fragment.id for fragment in fragments] == ids
@@ -97,14 +99,14 @@ def test_any_order_of_ids(ids):
         assert fragments.position(wanted) == (ids.index(wanted) if wanted in ids else None)
 
 
-def test_an_id_that_occurs_twice():
+def test_duplicate_fragment_ids_raise():
     for ids in ((1, 1), (3, 1, 3)):
         with pytest.raises(CorruptFileError, match="twice"):
             fragment_list(*ids).ids()
 
 
 @pytest.mark.parametrize("inner", [False, True])
-def test_two_fields_of_one_name(inner):
+def test_duplicate_field_names_raise(inner):
     fields = Schema.from_arrow(
         pa.schema([("x", pa.int64()), ("p", pa.struct({"a": pa.int8(), "b": pa.int8()})), ("b", pa.int8())])
     )
@@ -117,7 +119,7 @@ def test_two_fields_of_one_name(inner):
         _ = Manifest(message, "_versions/1.manifest").schema
 
 
-def test_sequence_behaviour():
+def test_fragment_list_behaves_like_a_sequence():
     fragments = fragment_list(2, 5, 9)
     assert len(fragments) == 3
     assert fragments[-1].id == 9
@@ -127,7 +129,7 @@ def test_sequence_behaviour():
         _ = fragments[3]
 
 
-def test_counts():
+def test_row_count_is_none_if_a_count_is_missing():
     messages = [
         table_pb2.DataFragment(physical_rows=10),
         table_pb2.DataFragment(id=1, physical_rows=5, deletion_file=table_pb2.DeletionFile(num_deleted_rows=2)),
@@ -142,7 +144,7 @@ def test_counts():
     assert FragmentList([]).num_rows() == 0
 
 
-def test_impossible_counts():
+def test_impossible_row_counts_raise():
     for message in (
         table_pb2.DataFragment(physical_rows=2**64 - 1),
         table_pb2.DataFragment(physical_rows=5, deletion_file=table_pb2.DeletionFile(num_deleted_rows=2**63)),
@@ -151,14 +153,14 @@ def test_impossible_counts():
             FragmentList([message]).num_rows()
 
 
-def test_a_broken_fragment_is_found_when_it_is_touched():
+def test_invalid_fragment_raises_on_access():
     fragments = FragmentList([table_pb2.DataFragment(), table_pb2.DataFragment(id=2**40)])
     assert fragments[0].id == 0
     with pytest.raises(CorruptFileError, match="32 bits"):
         _ = fragments[1]
 
 
-def test_a_hundred_thousand_fragments_are_not_made(monkeypatch):
+def test_fragments_are_created_on_access(monkeypatch):
     made = []
     make = Fragment.from_proto
     monkeypatch.setattr(Fragment, "from_proto", lambda message: made.append(message.id) or make(message))
@@ -178,7 +180,7 @@ def test_a_hundred_thousand_fragments_are_not_made(monkeypatch):
 # ---------------------------------------------------------------------------------------------------------- manifest
 
 
-def test_sections_and_presence():
+def test_missing_fields_are_none():
     manifest = Manifest(table_pb2.Manifest())
     assert manifest.transaction_section is None and manifest.index_section is None
     assert manifest.max_fragment_id is None and manifest.branch is None and manifest.transaction_file is None
@@ -189,7 +191,7 @@ def test_sections_and_presence():
     assert Manifest(table_pb2.Manifest(index_section=0)).index_section == 0
 
 
-def test_file_version():
+def test_file_version_of_a_manifest():
     def version(**values: object) -> FileVersion:
         return Manifest(table_pb2.Manifest(**values), "m").file_version
 
@@ -210,7 +212,7 @@ def test_file_version():
         version(data_format=data_format("2.3"))
 
 
-def test_times():
+def test_timestamps_are_converted_and_validated():
     message = table_pb2.Manifest()
     message.timestamp.seconds, message.timestamp.nanos = 1_700_000_000, 123_456_789
     manifest = Manifest(message)
@@ -221,7 +223,7 @@ def test_times():
         _ = manifest.timestamp
 
 
-def test_pickles_and_copies():
+def test_manifests_can_be_pickled_and_copied():
     manifest = Manifest(table_pb2.Manifest(version=3, config={"a": "b"}), "some/path")
     again = pickle.loads(pickle.dumps(manifest))
     assert (again.version, again.path, again.config) == (3, "some/path", {"a": "b"})
@@ -230,7 +232,7 @@ def test_pickles_and_copies():
     assert manifest.version == 3
 
 
-def test_garbage_is_refused():
+def test_malformed_bytes_raise():
     with pytest.raises(CorruptFileError, match="some/path"):
         Manifest.from_bytes(b"\xff\xff\xff", "some/path")
 

@@ -1,3 +1,5 @@
+"""Paths and names of the files of a table, and the refusal of unsafe paths."""
+
 from __future__ import annotations
 
 import re
@@ -37,7 +39,7 @@ def test_manifest_names_are_built(name, version, naming):
 
 
 @given(st.integers(0, 2**63 - 1), st.sampled_from(ManifestNamingScheme))
-def test_every_version_comes_back(version, naming):
+def test_manifest_names_round_trip(version, naming):
     assert paths.parse_manifest_name(paths.manifest_name(version, naming)) == (version, naming)
 
 
@@ -59,16 +61,16 @@ def test_every_version_comes_back(version, naming):
         "1.manifest.bak",
     ],
 )
-def test_other_files_are_no_manifests(name):
+def test_names_of_other_files_are_not_parsed(name):
     assert paths.parse_manifest_name(name) is None
 
 
-def test_detached():
+def test_detached_versions_are_recognized():
     assert paths.is_detached(DETACHED)
     assert not paths.is_detached(2**63 - 1)
 
 
-def test_places():
+def test_paths_of_files():
     assert paths.hint_path("t") == "t/_versions/latest_version_hint.json"
     assert paths.data_path("t", "a.lance") == "t/data/a.lance"
     assert paths.data_path("", "a.lance") == "data/a.lance"
@@ -80,7 +82,7 @@ def test_places():
     assert paths.branch_root("t", "dev/x") == "t/tree/dev/x"
 
 
-def test_names_are_parsed_back():
+def test_deletion_and_transaction_names_are_parsed():
     assert paths.parse_deletion_name("1-2-3.arrow") == (1, 2, 3, "arrow")
     assert paths.parse_deletion_name("1-2-18446744073709551615.bin") == (1, 2, 2**64 - 1, "bin")
     for name in ("1-2.arrow", "1-2-3.txt", "a-2-3.bin", "1-2-3", "1-2-18446744073709551616.bin"):
@@ -90,7 +92,7 @@ def test_names_are_parsed_back():
         assert paths.parse_transaction_name(name) is None
 
 
-def test_data_file_names_look_like_those_of_other_writers():
+def test_data_file_names_have_the_form_of_other_writers():
     names = {paths.new_data_file_name() for _ in range(50)}
     assert len(names) == 50
     assert all(re.fullmatch(r"[01]{24}[0-9a-f]{26}\.lance", name) for name in names)
@@ -135,12 +137,12 @@ def test_hostile_paths_are_refused(path):
 @pytest.mark.parametrize(
     "path", ["a.lance", "sub/a.lance", "a b.lance", "..a", "a..b", ".hidden", "é.lance", "a/b:c", "%2e%2e"]
 )
-def test_ordinary_paths_pass(path):
+def test_ordinary_paths_are_accepted(path):
     assert paths.check_relative(path) == path
 
 
 @given(st.text(max_size=20))
-def test_what_passes_stays_below(path):
+def test_accepted_paths_stay_below_the_root(path):
     try:
         paths.check_relative(path)
     except CorruptFileError:

@@ -1,3 +1,5 @@
+"""Contents of tag and branch files, their names and times."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -48,7 +50,7 @@ BRANCH = b"""{
 }"""
 
 
-def test_bytes_in_both_directions():
+def test_contents_are_parsed_and_serialized():
     time = "2026-11-21T12:01:16.087970214Z"
     tag = TagContents(1, 402, None, time, time)
     assert TagContents.from_json(TAG) == tag
@@ -59,7 +61,7 @@ def test_bytes_in_both_directions():
     assert branch.to_json() == BRANCH
 
 
-def test_bytes_of_pylance_come_back(write_with_pylance):
+def test_files_of_pylance_round_trip(write_with_pylance):
     dataset, _ = write_with_pylance(pa.table({"a": [1]}))
     dataset.tags.create("v1", 1)
     dataset.create_branch("dev/x")
@@ -73,7 +75,7 @@ def test_bytes_of_pylance_come_back(write_with_pylance):
         assert kind.from_json(file.read_bytes()).to_json() == file.read_bytes()
 
 
-def test_tags_of_pylance_can_be_replaced_by_ours(write_with_pylance):
+def test_pylance_reads_serialized_tags(write_with_pylance):
     dataset, _ = write_with_pylance(pa.table({"a": [1]}))
     dataset.tags.create("v1", 1)
     file = Path(dataset.uri) / "_refs" / "tags" / "v2.json"
@@ -82,13 +84,13 @@ def test_tags_of_pylance_can_be_replaced_by_ours(write_with_pylance):
     assert dataset.tags.list()["v2"]["version"] == 1
 
 
-def test_the_main_branch_may_be_called_by_its_name():
+def test_branch_name_main_is_read_as_none():
     assert TagContents.from_json(b'{"branch": "main", "version": 1, "manifestSize": 1}').branch is None
     branch = b'{"parentBranch": "main", "parentVersion": 1, "createAt": 1, "manifestSize": 1}'
     assert BranchContents.from_json(branch).parent_branch is None
 
 
-def test_older_writers_leave_out_much():
+def test_fields_that_older_writers_omit_have_defaults():
     assert TagContents.from_json(b'{"version":3,"manifestSize":10}') == TagContents(3, 10)
     branch = BranchContents.from_json(b'{"parentVersion":3,"createAt":5,"manifestSize":10}')
     assert branch == BranchContents(3, 5, 10)
@@ -116,7 +118,7 @@ def test_older_writers_leave_out_much():
         b'{"parentVersion":3,"createAt":5,"manifestSize":10,"identifier":{"version_mapping":[[1e999,"x"]]}}',
     ],
 )
-def test_broken_files(data):
+def test_invalid_files_raise(data):
     for kind in (TagContents, BranchContents):
         with pytest.raises(CorruptFileError) as caught:
             kind.from_json(data, "refs/x.json")
@@ -133,7 +135,7 @@ BAD_BRANCHES = ["", "main", "a//b", "/a", "a/", "a/b.lock", "a\\b", "a..b", "a b
     ("check", "name"),
     [*[(check_tag_name, name) for name in GOOD_TAGS], *[(check_branch_name, name) for name in GOOD_BRANCHES]],
 )
-def test_good_names(check, name):
+def test_valid_names_are_accepted(check, name):
     assert check(name) == name
 
 
@@ -141,12 +143,12 @@ def test_good_names(check, name):
     ("check", "name"),
     [*[(check_tag_name, name) for name in BAD_TAGS], *[(check_branch_name, name) for name in BAD_BRANCHES]],
 )
-def test_bad_names(check, name):
+def test_invalid_names_raise(check, name):
     with pytest.raises(InvalidRefError, match="Ref is invalid"):
         check(name)
 
 
-def test_pylance_agrees_about_names(write_with_pylance):
+def test_pylance_accepts_and_rejects_the_same_names(write_with_pylance):
     dataset, _ = write_with_pylance(pa.table({"a": [1]}))
     for name in GOOD_TAGS:
         dataset.tags.create(name, 1)
@@ -155,7 +157,7 @@ def test_pylance_agrees_about_names(write_with_pylance):
             dataset.tags.create(name, 1)
     for name in GOOD_BRANCHES[:-1]:
         dataset.create_branch(name)
-    for name in set(BAD_BRANCHES) - {"a/./b"}:  # pylance takes this one, and lets it fold into a/b
+    for name in set(BAD_BRANCHES) - {"a/./b"}:  # pylance accepts this name and normalizes it to a/b
         with pytest.raises((OSError, ValueError)):
             dataset.create_branch(name)
 
@@ -165,7 +167,7 @@ def test_times_round_trip(nanoseconds):
     assert parse_time(format_time(nanoseconds)) == nanoseconds
 
 
-def test_times():
+def test_times_are_formatted_and_parsed():
     assert format_time(0) == "1970-01-01T00:00:00Z"
     assert format_time(1_500_000_000) == "1970-01-01T00:00:01.500Z"
     assert format_time(1_000_000_001) == "1970-01-01T00:00:01.000000001Z"

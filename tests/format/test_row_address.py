@@ -1,3 +1,5 @@
+"""Row addresses: a fragment id and a row offset in one number."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -10,7 +12,7 @@ U32 = st.integers(0, 2**32 - 1)
 
 
 @given(st.lists(st.tuples(U32, U32)))
-def test_split_and_join(pairs):
+def test_addresses_are_joined_and_split(pairs):
     fragments = np.array([pair[0] for pair in pairs], np.uint64)
     offsets = np.array([pair[1] for pair in pairs], np.uint64)
     addresses = row_address.join(fragments, offsets)
@@ -20,6 +22,6 @@ def test_split_and_join(pairs):
     assert (again[0] == fragments).all() and (again[1] == offsets).all()
 
 
-def test_one_fragment_for_all():
+def test_one_fragment_id_is_joined_with_all_offsets():
     assert row_address.join(3, np.array([0, 7], np.int64)).tolist() == [3 << 32, (3 << 32) + 7]
     assert row_address.first(3) == 3 << 32

@@ -1,3 +1,5 @@
+"""Schemas: field messages, Arrow types, ids, look-up by path and projections."""
+
 from __future__ import annotations
 
 import pickle
@@ -34,11 +36,11 @@ NESTED = pa.schema(
 
 
 def messages(*rows):
-    """Messages from (name, id, parent id, logical type)."""
+    """Return messages from (name, id, parent id, logical type)."""
     return [file_pb2.Field(name=n, id=i, parent_id=p, logical_type=t, nullable=True) for n, i, p, t in rows]
 
 
-# ---------------------------------------------------------------------------------------- the same as pylance does
+# ------------------------------------------------------------------------------------------------ against pylance
 
 
 @pytest.mark.parametrize("name", sorted(TYPE_CASES))
@@ -49,7 +51,7 @@ def test_messages_and_arrow_type_are_those_of_pylance(name, write_with_pylance):
     ours = Schema.from_arrow(data.schema)
     written = list(manifest.message.fields)
     for message in written:
-        # pylance fills in this empty message only where it saw values.
+        # pylance sets this empty message only if there are values.
         if not message.HasField("dictionary") and message.logical_type.startswith("dict:"):
             message.dictionary.SetInParent()
     assert [m.SerializeToString(deterministic=True) for m in ours.to_protos()] == [
@@ -87,7 +89,7 @@ ODD_FIELDS = [
 
 
 @pytest.mark.parametrize("field", ODD_FIELDS, ids=[f"{index}-{field.type}" for index, field in enumerate(ODD_FIELDS)])
-def test_odd_fields_as_pylance_writes_them(field, write_with_pylance):
+def test_unusual_fields_are_converted_as_by_pylance(field, write_with_pylance):
     arrow = pa.schema([field], metadata={"x": "y"})
     dataset, manifest = write_with_pylance(arrow)
     ours = Schema.from_arrow(arrow)
@@ -99,7 +101,7 @@ def test_odd_fields_as_pylance_writes_them(field, write_with_pylance):
     assert ours.to_arrow().equals(dataset.schema, check_metadata=True)
 
 
-def test_bfloat16_as_pylance_writes_it(write_with_pylance):
+def test_bfloat16_is_converted_as_by_pylance(write_with_pylance):
     lance_arrow = pytest.importorskip("lance.arrow")
     bfloat16 = lance_arrow.BFloat16Type()
     arrow = pa.schema([("a", bfloat16), ("b", pa.list_(bfloat16, 4)), ("c", pa.list_(bfloat16))])
@@ -139,14 +141,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("arrow", "error", "text"), REFUSED, ids=[str(case[2]) for case in REFUSED])
-def test_refused_as_pylance_refuses(arrow, error, text, write_with_pylance):
+def test_invalid_schemas_are_refused_as_by_pylance(arrow, error, text, write_with_pylance):
     with pytest.raises(error, match=text):
         Schema.from_arrow(arrow)
     with pytest.raises((OSError, ValueError)):
         write_with_pylance(arrow)
 
 
-def test_names_are_not_checked_where_nobody_asked():
+def test_names_are_not_checked_on_request():
     assert Schema.from_arrow(pa.schema([("_rowid", pa.uint64())]), check=False).names == ["_rowid"]
 
 
@@ -159,7 +161,7 @@ def test_messages_round_trip(arrow):
     again = Schema.from_protos(schema.to_protos(), schema.metadata)
     assert again == schema
     assert pickle.loads(pickle.dumps(again)) == schema
-    # pyarrow compares dictionary types by value type; our own numbers must come back the same.
+    # Converted to Arrow and back, the schema has consecutive ids and the same Arrow form.
     renumbered = Schema.from_arrow(again.to_arrow(), check=False)
     assert [field.id for field in renumbered.walk()] == list(range(len(renumbered.ids())))
     assert renumbered.to_arrow().equals(schema.to_arrow(), check_metadata=True)
@@ -192,7 +194,7 @@ def test_storage_types_hide_extensions():
     assert schema.to_storage_arrow().field("u").metadata[b"ARROW:extension:name"] == b"arrow.uuid"
 
 
-def test_an_extension_that_does_not_fit_its_storage_shows_what_is_stored():
+def test_extension_that_does_not_fit_its_storage_is_read_as_its_storage():
     fields = messages(("a", 0, -1, "int32"), ("u", 1, -1, "fixed_size_binary:16"))
     fields[0].extension_name = "arrow.uuid"
     fields[1].extension_name = "arrow.uuid"
@@ -202,7 +204,7 @@ def test_an_extension_that_does_not_fit_its_storage_shows_what_is_stored():
     assert arrow.field("u").type == pa.uuid()
 
 
-# ------------------------------------------------------------------------------------------------ strangers' schemas
+# ------------------------------------------------------------------------------------------------- untrusted schemas
 
 
 @pytest.mark.parametrize(
@@ -225,13 +227,13 @@ def test_an_extension_that_does_not_fit_its_storage_shows_what_is_stored():
         (messages(*[(f"s{i}", i, i - 1, "struct") for i in range(64)], ("x", 64, 63, "int8")), "deeper than 64"),
     ],
 )
-def test_broken_trees(fields, text):
+def test_invalid_trees_raise(fields, text):
     with pytest.raises(CorruptFileError, match=text) as caught:
         Schema.from_protos(fields, path="some/file")
     assert caught.value.path == "some/file"
 
 
-def test_nulls_that_are_not_nullable():
+def test_non_nullable_null_fields_are_read():
     fields = messages(("s", 0, -1, "struct"), ("n", 1, 0, "null"), ("m", 2, -1, "null"))
     for field in fields:
         field.nullable = False
@@ -242,13 +244,13 @@ def test_nulls_that_are_not_nullable():
     assert Schema.from_arrow(schema.to_arrow()).to_protos()[2].nullable is False
 
 
-def test_encoding_numbers_are_carried():
+def test_encoding_numbers_are_preserved():
     (field,) = messages(("a", 0, -1, "int8"))
     field.encoding = 77
     assert Schema.from_protos([field]).to_protos() == [field]
 
 
-def test_64_levels_are_fine():
+def test_64_levels_are_accepted():
     schema = Schema.from_protos(messages(*[(f"s{i}", i, i - 1, "struct") for i in range(64)]))
     assert len(list(schema.walk())) == 64
     assert schema.to_arrow().field(0).type.num_fields == 1
@@ -284,23 +286,23 @@ def test_any_list_of_fields_parses_or_is_refused(rows):
         ("`a``b`", ["a`b"]),
     ],
 )
-def test_paths(path, names):
+def test_field_paths_are_parsed_and_formatted(path, names):
     assert parse_path(path) == names
     assert format_path(names) == path
 
 
 @pytest.mark.parametrize("path", ["", ".", "a.", ".a", "a..b", "`a", "`a`b", "a.`b", "``"])
-def test_broken_paths(path):
+def test_invalid_field_paths_raise(path):
     with pytest.raises(InvalidInputError):
         parse_path(path)
 
 
 @given(st.lists(st.text("ab.`", min_size=1, max_size=4), min_size=1, max_size=3))
-def test_paths_round_trip(names):
+def test_field_paths_round_trip(names):
     assert parse_path(format_path(names)) == names
 
 
-def test_field_look_up():
+def test_fields_are_found_by_path():
     schema = Schema.from_arrow(NESTED)
     assert schema.field("point.y").id == 3
     assert schema.field("track.item.x").id == 8
@@ -321,7 +323,7 @@ def ids(schema):
     return [field.id for field in schema.walk()]
 
 
-def test_projection_keeps_ids_and_the_order_asked_for():
+def test_projection_keeps_ids_and_the_requested_order():
     schema = Schema.from_arrow(NESTED)
     assert ids(schema.project(["tags", "id"])) == [4, 5, 0]
     assert ids(schema.project(["point.y"])) == [1, 3]
@@ -335,19 +337,19 @@ def test_projection_keeps_ids_and_the_order_asked_for():
         schema.project(["point.z"])
 
 
-def test_projection_by_id():
+def test_projection_by_id_keeps_the_order_of_the_schema():
     schema = Schema.from_arrow(NESTED)
     assert ids(schema.project_ids([5, 0])) == [0, 4, 5]
     assert ids(schema.project_ids([8])) == [6, 7, 8]
 
 
-def test_without():
+def test_without_removes_fields_and_empty_parents():
     schema = Schema.from_arrow(NESTED)
     assert ids(schema.without({0, 3})) == [1, 2, 4, 5, 6, 7, 8, 9, 10]
     assert ids(schema.without({2, 3})) == [0, 4, 5, 6, 7, 8, 9, 10]
 
 
-def test_merge_adds_what_is_new():
+def test_merge_adds_new_fields():
     schema = Schema.from_arrow(NESTED)
     more = pa.schema([pa.field("point", pa.struct([("x", pa.float64()), ("z", POINT)])), pa.field("new", pa.int8())])
     merged = schema.merge(more)
@@ -360,7 +362,7 @@ def test_merge_adds_what_is_new():
         schema.merge(pa.schema([("id", pa.utf8())]))
 
 
-def test_replace_field():
+def test_replace_field_changes_a_copy():
     schema = Schema.from_arrow(NESTED)
     from dataclasses import replace
 
@@ -370,7 +372,7 @@ def test_replace_field():
     assert schema.to_arrow().field("point").type.field(0).name == "x"
 
 
-def test_keys_in_order():
+def test_key_columns_are_ordered_by_position():
     fields = [
         pa.field("a", pa.int8(), False, {"lance-schema:unenforced-primary-key": "true"}),
         pa.field("b", pa.int8(), False, {"lance-schema:unenforced-primary-key:position": "2"}),
@@ -382,7 +384,7 @@ def test_keys_in_order():
     assert [field.name for field in schema.clustering_key()] == ["d"]
 
 
-def test_packed_and_blobs():
+def test_packed_structs_and_blobs_are_recognized():
     packed = Schema.from_arrow(pa.schema([TYPE_CASES["struct packed"].field("p"), TYPE_CASES["blob"].field("b")]))
     assert packed.field("p").is_packed and not packed.field("b").is_packed
     assert packed.field("b").is_blob and not packed.field("p").is_blob
@@ -390,7 +392,7 @@ def test_packed_and_blobs():
     assert not any(field.is_packed or field.is_blob for field in Schema.from_arrow(plain).walk())
 
 
-def test_the_description_of_a_blob_has_no_ids() -> None:
+def test_fields_of_a_blob_description_have_no_ids() -> None:
     """Data files of 2.2 describe a blob by fields that follow it, all with the id -1."""
     metadata = {"lance-encoding:blob": b"true"}
     blob = file_pb2.Field(name="b", id=1, parent_id=-1, logical_type="struct", metadata=metadata)

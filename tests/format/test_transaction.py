@@ -1,3 +1,5 @@
+"""Transactions and operations: round trips, older forms and invalid messages."""
+
 from __future__ import annotations
 
 import pickle
@@ -18,7 +20,7 @@ from lancetable.proto import table_pb2, transaction_pb2
 from lancetable.testing.strategies import operations, transactions
 
 
-def test_every_arm_of_the_oneof_is_known():
+def test_every_oneof_case_has_a_class():
     oneof = transaction_pb2.Transaction.DESCRIPTOR.oneofs_by_name["operation"]
     assert OPERATIONS.keys() == {arm.name for arm in oneof.fields}
     assert all(OPERATIONS[arm.name].message_class.DESCRIPTOR is arm.message_type for arm in oneof.fields)
@@ -39,7 +41,7 @@ def test_transactions_round_trip(transaction):
     assert pickle.loads(pickle.dumps(transaction)) == transaction
 
 
-def test_transactions_of_the_corpus_survive(corpus):
+def test_transactions_of_the_corpus_round_trip(corpus):
     seen: Counter[type] = Counter()
     for path in sorted(corpus.glob("tables/**/_transactions/*.txn")):
         message = transaction_pb2.Transaction.FromString(path.read_bytes())
@@ -50,7 +52,7 @@ def test_transactions_of_the_corpus_survive(corpus):
     assert UnknownOperation not in seen
 
 
-def test_pylance_reads_what_we_write(write_with_pylance):
+def test_pylance_reads_serialized_transactions(write_with_pylance):
     """Transactions of pylance are read, written again, and read by pylance."""
     from pathlib import Path
 
@@ -66,12 +68,12 @@ def test_pylance_reads_what_we_write(write_with_pylance):
     assert dataset.checkout_version(2).read_transaction(2).operation.predicate == "a = 1"
 
 
-def test_empty_operations_keep_their_arm():
+def test_empty_operations_keep_their_type():
     for operation in (tx.Append(), tx.Delete(), tx.UpdateConfig(), tx.UpdateMemWalState(), tx.Rewrite()):
         assert Transaction.from_bytes(Transaction(0, "u", operation).to_bytes()).operation == operation
 
 
-def test_an_operation_from_the_future_is_carried():
+def test_unknown_operations_are_preserved():
     # Field 116, an unknown message.
     data = Transaction(5, "u", tx.Append(), properties={"a": "b"}).to_proto()
     data.ClearField("append")
@@ -83,7 +85,7 @@ def test_an_operation_from_the_future_is_carried():
     assert raw[-5:] in transaction.to_bytes()
 
 
-def test_presence_survives():
+def test_presence_of_optional_fields_is_preserved():
     file = DataFile("a", (0,), (0,), base_id=0)
     replacement = tx.DataReplacement((tx.DataReplacementGroup(0, file),))
     message = Transaction(0, "u", replacement).to_proto()
@@ -94,14 +96,14 @@ def test_presence_survives():
     assert not Transaction(0, "u", nothing).to_proto().clone.HasField("branch_name")
 
 
-def test_the_older_form_of_a_rewrite():
+def test_older_form_of_a_rewrite_is_read():
     message = transaction_pb2.Transaction.Rewrite(
         old_fragments=[table_pb2.DataFragment(id=1)], new_fragments=[table_pb2.DataFragment(id=2)]
     )
     assert tx.Rewrite.from_proto(message).groups == (tx.RewriteGroup((Fragment(1),), (Fragment(2),)),)
 
 
-def test_the_older_form_of_a_config_update():
+def test_older_form_of_a_config_update_is_read():
     message = transaction_pb2.Transaction.UpdateConfig(
         upsert_values={"a": "1"}, delete_keys=["b"], schema_metadata={"c": "2"}
     )
@@ -113,7 +115,7 @@ def test_the_older_form_of_a_config_update():
     )
 
 
-def test_create():
+def test_create_assigns_a_new_uuid():
     first, second = (Transaction.create(3, tx.Append(), properties={COMMIT_MESSAGE_KEY: "why"}) for _ in range(2))
     assert first.uuid != second.uuid and len(first.uuid) == 36
     assert first.properties[COMMIT_MESSAGE_KEY] == "why"
@@ -121,12 +123,12 @@ def test_create():
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"\xa2\x06\xff", Transaction(0, "u", tx.Append()).to_bytes()[:-1]])
-def test_garbage_is_refused(data):
+def test_malformed_bytes_raise(data):
     with pytest.raises(CorruptFileError, match="some/path"):
         Transaction.from_bytes(data, "some/path")
 
 
-def test_strangers_values_are_checked():
+def test_invalid_values_raise():
     update = transaction_pb2.Transaction.Update()
     update.ParseFromString(bytes([7 << 3, 9]))
     with pytest.raises(CorruptFileError, match="update mode 9"):
@@ -136,7 +138,7 @@ def test_strangers_values_are_checked():
         tx.Append.from_proto(transaction_pb2.Transaction.Append(fragments=[file]))
 
 
-def test_schemas_carry_their_metadata():
+def test_schema_metadata_round_trips():
     schema = Schema.from_arrow(pa.schema([("a", pa.int8())], metadata={"k": "v"}))
     for operation in (tx.Overwrite((), schema), tx.Merge((), schema)):
         again = Transaction.from_bytes(Transaction(0, "u", operation).to_bytes()).operation

@@ -1,3 +1,5 @@
+"""Versions of data files: names, numbers, and the pairs stored in footers and manifests."""
+
 from __future__ import annotations
 
 import pickle
@@ -7,7 +9,7 @@ import pytest
 from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
 from lancetable.format.version import FileVersion
 
-# version, footer pair, manifest pair: fact table of the format
+# version, pair in footers, pair in manifests
 PAIRS = [
     (FileVersion.LEGACY, (0, 2), (0, 2)),
     (FileVersion.V2_0, (0, 3), (2, 0)),
@@ -17,7 +19,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("version", "footer", "manifest"), PAIRS)
-def test_pairs_in_both_directions(version, footer, manifest):
+def test_pairs_are_converted_in_both_directions(version, footer, manifest):
     assert version.footer_pair == footer
     assert version.manifest_pair == manifest
     assert FileVersion.from_footer(*footer) is version
@@ -37,18 +39,18 @@ def test_pairs_in_both_directions(version, footer, manifest):
         ("0.3", FileVersion.V2_0),
     ],
 )
-def test_names(name, version):
+def test_names_are_parsed(name, version):
     assert FileVersion.parse(name) is version
 
 
-def test_pairs_of_early_writers():
+def test_pairs_of_early_writers_are_read():
     assert FileVersion.from_footer(2, 0) is FileVersion.V2_0
     assert FileVersion.from_manifest_pair(0, 3) is FileVersion.V2_0
     assert FileVersion.from_manifest_pair(0, 0) is FileVersion.LEGACY
     assert FileVersion.from_footer(0, 1) is FileVersion.LEGACY
 
 
-def test_unknown_names_are_the_callers_mistake():
+def test_unknown_and_unreleased_names_raise():
     with pytest.raises(InvalidInputError, match="Unknown Lance storage version"):
         FileVersion.parse("7.1")
     with pytest.raises(UnsupportedFeatureError, match=r"2\.2"):
@@ -56,7 +58,7 @@ def test_unknown_names_are_the_callers_mistake():
 
 
 @pytest.mark.parametrize("name", ["stable", "legacy", "", "2", "x" * 1000])
-def test_manifests_state_numbers_only(name):
+def test_names_in_place_of_numbers_raise(name):
     with pytest.raises(CorruptFileError):
         FileVersion.from_number(name)
 
@@ -67,7 +69,7 @@ def test_newer_numbers_are_unsupported(number):
         FileVersion.from_number(number)
 
 
-def test_pairs_nobody_wrote():
+def test_unknown_pairs_raise():
     with pytest.raises(CorruptFileError, match=r"0\.4"):
         FileVersion.from_footer(0, 4, "data/x.lance")
     with pytest.raises(UnsupportedFeatureError, match=r"2\.3.*data/x\.lance") as caught:

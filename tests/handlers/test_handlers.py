@@ -1,3 +1,5 @@
+"""Commit handlers: conformance, look-up of the newest version, lost replies, locks and the choice of a handler."""
+
 from __future__ import annotations
 
 import contextlib
@@ -38,7 +40,7 @@ V1, V2 = ManifestNamingScheme.V1, ManifestNamingScheme.V2
 
 
 def _remote(store: MemoryStore) -> MemoryStore:
-    """Memory store with the capabilities of a cloud store: remote, with ordered listings."""
+    """Return a memory store with the capabilities of a cloud store: remote, with ordered listings."""
     store.capabilities = Capabilities(conditional_create="native", ordered_list=True, durable=True, local=False)
     return store
 

@@ -1,9 +1,10 @@
-"""The processes of `test_kills.py`: writers that are killed while they append, and started again.
+"""Writers of `test_kills.py`, which are killed at random times and started again.
 
-kill_writers.py URI WRITERS KILLS SEED   ->   one line of JSON: how many processes were killed
+    kill_writers.py URI WRITERS KILLS SEED   ->   one line of JSON: the numbers of killed and of failed processes
 
-Each writer appends batches of 5 rows with ids of its own. It notes the first id of a batch in a log before it begins
-and after it was acknowledged; `O_APPEND` keeps short lines whole, and the log survives the process.
+Each writer appends batches of 5 rows with its own ids, and sometimes deletes a row of the start. It logs the first id
+of a batch before the append and after its acknowledgement; `O_APPEND` keeps short lines intact, and the log outlives
+the process.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ROWS = 5
 
 
 def work(uri: str, first: int, seed: int) -> None:
-    """Append until killed."""
+    """Append and delete until killed."""
     log = os.open(f"{uri}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     rng = random.Random(seed)
     while True:

@@ -1,6 +1,6 @@
-"""A writer of `test_races.py`, in a process of its own that imports only its library:
+"""Writer of `test_races.py`: a process that imports one of the libraries only.
 
-race_writer.py LIBRARY ACTION URI NUMBER COUNT   ->   one line of JSON for each commit: the ids or names it was promised
+race_writer.py LIBRARY ACTION URI NUMBER COUNT   ->   one line of JSON for each commit: its ids or its name
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-# Errors that a writer may retry: commits of the other library were faster too often.
+# Words of errors after which a writer retries, because other commits were faster too often.
 CONFLICT_TEXTS = ("conflict", "concurrent writers")
 
 
@@ -28,7 +28,7 @@ def again(error: OSError) -> bool:
 
 
 def insist(act: Any) -> Any:
-    """Repeat what lost against other commits. Anything else passes through."""
+    """Repeat a change that loses against other commits. Other errors are passed on."""
     for _ in range(200):
         done, result = attempt(act)
         if done:
@@ -65,11 +65,11 @@ def write(library: str, action: str, uri: str, number: int, count: int) -> None:
             if turn % 2:
                 insist(lambda rows=rows: module.write_dataset(rows, uri, mode="append"))
             else:
-                # Through a handle that falls behind.
+                # The handle stays open and misses commits of other writers.
                 insist(lambda rows=rows: handle.insert(rows))
             done = list(range(first, first + 10))
         elif action == "delete":
-            # One row of each fragment, so that every delete meets every other one.
+            # One row of each fragment, so that all deletes change the same fragments.
             row = number * count + turn
             ids = [row, 1000 + row, 2000 + row]
             predicate = f"id IN ({', '.join(map(str, ids))})"

@@ -1,7 +1,7 @@
-"""The same call on both libraries: results of the same shape, or an exception that the same `except` catches.
+"""The same call on both libraries: results of the same shape, or errors that the same `except` clause catches.
 
-A shape is the type with keys and the types of what is inside, schemas and rows for Arrow data, and plain values as they
-are. Each call gets a table of its own, written by pylance.
+The shape of a result consists of its type, keys and the types of its items, of schema and rows for Arrow data, and of
+plain values as they are. Each call uses its own copy of a table written by pylance.
 """
 
 from __future__ import annotations
@@ -390,18 +390,18 @@ CALLS: dict[str, Call] = {
 
 # Intended differences: the call and the reason. Their results are not compared.
 DIFFERENT = {
-    "dataset version numpy": "any integer is a version",
-    "dataset version bool": "no truth value is",
-    "dataset asof text": "a date is understood without pandas",
-    "partition": "the inherited property is answered",
+    "dataset version numpy": "NumPy integers are accepted",
+    "dataset version bool": "booleans are refused",
+    "dataset asof text": "dates are parsed without pandas",
+    "partition": "the inherited property returns a value",
     "join": "works, but not for struct columns",
-    "to_table tuple": "any sequence of names will do",
-    "take no columns": "as many rows without columns as asked for",
-    "filter": "a view that can be read",
-    "c stream": "offered",
-    "scanner count limit": "counted",
-    "write cast": "a table is cast to the schema that is given, not only a stream",
-    "append no columns": "nothing fits nothing",
+    "to_table tuple": "any sequence of names is accepted",
+    "take no columns": "the requested number of rows without columns is returned",
+    "filter": "the view can be read",
+    "c stream": "supported",
+    "scanner count limit": "supported",
+    "write cast": "tables are cast to the given schema, not only streams",
+    "append no columns": "rows without columns are refused",
 }
 
 
@@ -456,7 +456,7 @@ BUILT_IN = (ValueError, OSError, OverflowError, TypeError, NotImplementedError, 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", list(CALLS))
-def test_same_shape_or_same_except(name: str, original: Path, tmp_path: Path) -> None:
+def test_results_have_the_same_shape_or_errors_are_caught_alike(name: str, original: Path, tmp_path: Path) -> None:
     ours, our_error = run(lancetable, CALLS[name], original, tmp_path / "ours")
     theirs, their_error = run(lance, CALLS[name], original, tmp_path / "theirs")
     if name in DIFFERENT:

@@ -1,7 +1,7 @@
-"""`commit`, `commit_batch` and what reads transactions back, called alike in both libraries.
+"""`commit`, `commit_batch` and the calls that read transactions, on both libraries.
 
-A call that works must give the same answer. A call that fails must raise something that the `except` clause written for
-pylance catches; the class of pylance stands behind the call.
+A call that succeeds must return the same values. A call that fails must raise an error that an `except` clause for
+pylance catches; the class that pylance raises is given with the call.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def append_transaction(module: Any, uri: str, read_version: int = 1, **propertie
 
 
 class Lock:
-    """Notes what a commit does with it."""
+    """Lock that records its use by a commit."""
 
     def __init__(self) -> None:
         self.log: list[Any] = []
@@ -148,7 +148,7 @@ def index_entries(module: Any, uri: str) -> Any:
 
 
 def merge(module: Any, uri: str, change: Callable[[list[Any]], list[Any]]) -> Any:
-    """A Merge that keeps the schema, with the fragments that `change` makes of those there are."""
+    """Commit a Merge that keeps the schema and replaces the fragments with the result of `change`."""
     dataset = module.dataset(uri)
     found = change([fragment.metadata for fragment in dataset.get_fragments()])
     operation = module.LanceOperation.Merge(found, dataset.lance_schema)
@@ -156,7 +156,7 @@ def merge(module: Any, uri: str, change: Callable[[list[Any]], list[Any]]) -> An
 
 
 def merge_with_new_rows(module: Any, uri: str) -> Any:
-    """New fragments have id 0, like the first one there is, or one that was reserved."""
+    """Merge new fragments with the id 0, like the first existing one, and with a reserved id."""
     new, reserved = fragments(module, uri), fragments(module, uri)
     reserved[0].id = 7
     merged = merge(module, uri, lambda found: [*found, *new, *reserved])
@@ -165,13 +165,13 @@ def merge_with_new_rows(module: Any, uri: str) -> Any:
 
 
 def changed(found: list[Any], **fields: Any) -> list[Any]:
-    """The first fragment with other contents."""
+    """Return the fragments, with fields of the first one replaced."""
     text = {**json.loads(json.dumps(found[0].to_json())), **fields}
     return [type(found[0]).from_json(json.dumps(text)), *found[1:]]
 
 
 def without_fields(module: Any, uri: str) -> list[Any]:
-    """A fragment with a data file that claims to hold nothing."""
+    """Return a fragment with a data file that lists no fields."""
     found = fragments(module, uri)
     file = {**json.loads(json.dumps(found[0].to_json()))["files"][0], "fields": [], "column_indices": []}
     return changed(found, files=[file])
@@ -222,7 +222,7 @@ WORK: dict[str, Call] = {
 
 
 def commit(operation: str, *arguments: Any, **options: Any) -> Call:
-    """A commit on version 1 with an operation of that name."""
+    """Return a call that commits an operation of this name on version 1."""
 
     def call(module: Any, uri: str) -> Any:
         made = getattr(module.LanceOperation, operation)(*arguments)
@@ -343,13 +343,13 @@ FAIL: dict[str, tuple[Call, type[BaseException]]] = {
 
 
 @pytest.mark.parametrize("name", WORK)
-def test_same_answers(name: str, tmp_path: Path) -> None:
+def test_results_equal_those_of_pylance(name: str, tmp_path: Path) -> None:
     theirs, ours = (WORK[name](module, fresh(module, tmp_path)) for module in (lance, lancetable))
     assert ours == theirs
 
 
 @pytest.mark.parametrize("name", FAIL)
-def test_errors_that_the_same_clauses_catch(name: str, tmp_path: Path) -> None:
+def test_errors_are_caught_by_clauses_for_pylance(name: str, tmp_path: Path) -> None:
     call, kind = FAIL[name]
     with pytest.raises(kind) as theirs:
         call(lance, fresh(lance, tmp_path))
@@ -361,8 +361,8 @@ def test_errors_that_the_same_clauses_catch(name: str, tmp_path: Path) -> None:
         assert ours.value.retryable == theirs.value.retryable
 
 
-def test_where_ours_differs_on_purpose(tmp_path: Path) -> None:
-    """The same transaction twice is one commit; a detached version is made from the version it was prepared on."""
+def test_intended_differences(tmp_path: Path) -> None:
+    """A transaction committed twice is one commit; a detached version is based on the version it was prepared on."""
     uri = fresh(lancetable, tmp_path)
     transaction = append_transaction(lancetable, uri)
     versions = [lancetable.LanceDataset.commit(uri, transaction).version for _ in range(2)]

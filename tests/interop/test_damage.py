@@ -1,8 +1,8 @@
-"""Damage to each kind of file of a table, seen through the public API.
+"""Damaged files of a table, read through the public API.
 
-What may happen: an error of ours, the right answers, or, where page payloads were hit, other values. What may not: a
-crash of the process, a hang, another exception, memory beyond the limit, rows from a truncated file. Trials run in a
-child process with an address limit; this file is its program, too:
+A trial may end with an error of the library, the correct results or, if page payloads are damaged, other values. It
+must not end with a crash, a hang, another exception, memory above the limit, or rows of a truncated file. Trials run in
+a child process with a limited address space; this file is also the program of the child process:
 
     test_damage.py TABLE KIND SEED COUNT   ->   two lines of JSON for each of COUNT trials of each damage
 """
@@ -35,9 +35,9 @@ import lancetable
 from lancetable.errors import LanceError
 from lancetable.proto import table_pb2
 
-LIMIT_BYTES = 1 << 30  # address space above what the imports took
-TRIAL_SECONDS = 5.0  # of computing: how busy the machine is must not count
-TRIAL_WALL_SECONDS = 30.0  # by the clock: a trial that waits for something that never comes
+LIMIT_BYTES = 1 << 30  # address space in addition to that of the imports
+TRIAL_SECONDS = 5.0  # CPU seconds, so that the load of the machine has no effect
+TRIAL_WALL_SECONDS = 30.0  # wall-clock time, for a trial that waits forever
 TRIALS = 2
 
 FILES = {
@@ -79,8 +79,8 @@ ROWS = {"rows", "count", "filtered", "take", "take by id", "tagged", "before", "
 
 
 def make_table(uri: str, writer: str) -> None:
-    """Two fragments, one with each form of deletion file, three versions before the newest, a tag."""
-    # The child is not to import pylance.
+    """Write a table with two fragments, both forms of deletion files, three older versions and a tag."""
+    # The child process must not import pylance.
     name, storage = writer.split()
     module = import_module({"ours": "lancetable", "theirs": "lance"}[name])
     n = 6000
@@ -116,7 +116,7 @@ def damaged(damage: str, data: bytes, rng: random.Random) -> bytes:
 
 
 def ask(uri: str) -> dict[str, Any]:
-    """The answer to every question, or the name of our error; any other exception passes through."""
+    """Return the result of every question, or the name of the library's error; other exceptions are passed on."""
     answers: dict[str, Any] = {}
     try:
         dataset = lancetable.dataset(uri)
@@ -135,11 +135,12 @@ def answer(question: Callable[[Any], Any], dataset: Any) -> Any:
 
 
 def what_rows_it_tells(manifest: bytes) -> bytes | None:
-    """All in a manifest that bears on rows: the fields, the fragments and, in 0.1, the dictionaries before the message.
+    """Return the parts of a manifest that determine rows: fields, fragments and, in 0.1, dictionaries.
 
-    None of it has a checksum or is written twice: a name, a field id, a number of rows or a dictionary value may turn
-    into another that is as good, and no reader can tell. (Of all single bits of these tables 4 % do so in 2.0, 6 % in
-    0.1, the difference being dictionary values.) Anything else must not change rows.
+    They have no checksum and no copy: damage can turn a name, a field id, a row count or a dictionary value into
+    another valid one, which a reader cannot detect. (This applies to 4 % of all single bits of these tables in 2.0, and
+    to 6 % in 0.1, because of the dictionary values.) Damage of other parts must not change rows. Returns None if the
+    manifest cannot be parsed.
     """
     try:
         start = struct.unpack("<Q", manifest[-16:-8])[0]
@@ -160,7 +161,7 @@ def run_trials(table: str, kind: str, seed: int, count: int) -> None:
     warnings.simplefilter("ignore")
     rng = random.Random(f"{kind} {seed}")
     place = Path(tempfile.mkdtemp(prefix="lancetable-damage-"))
-    # Writing comes last among the questions, so the truth about reading does not depend on it.
+    # The questions that write are the last ones, so the results of reads do not depend on them.
     shutil.copytree(table, place / "whole")
     expected = ask(str(place / "whole"))
     paths = sorted(Path(table).glob(FILES[kind]))
@@ -176,7 +177,7 @@ def run_trials(table: str, kind: str, seed: int, count: int) -> None:
         uri = place / str(trial)
         shutil.copytree(table, uri, copy_function=os.link)
         told = kind != "manifest" or what_rows_it_tells(path.read_bytes()) != what_rows_it_tells(bad)
-        # A new file, never the old one written over: maps of it may be open.
+        # A new file, because memory maps of the old one may be open.
         (uri / name).unlink()
         (uri / name).write_bytes(bad)
         started, began = time.process_time(), time.monotonic()
@@ -208,12 +209,14 @@ CELLS = [(writer, kind) for writer in WRITERS for kind in FILES if kind == "data
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The tables so far."""
+    """Return a dict of the tables written so far; the key "" is their directory."""
     return {"": tmp_path_factory.mktemp("damage")}
 
 
 @pytest.mark.parametrize(("writer", "kind"), CELLS)
-def test_damage(made: dict[str, Path], writer: str, kind: str, scale: int) -> None:
+def test_damage_raises_or_changes_only_damaged_values(
+    made: dict[str, Path], writer: str, kind: str, scale: int
+) -> None:
     table = made[""] / writer.replace(" ", "-")
     if writer not in made:
         make_table(str(table), writer)

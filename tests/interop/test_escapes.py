@@ -1,10 +1,11 @@
-"""Hostile paths in the files of a table never lead to I/O outside its root.
+"""Hostile paths in the files of a table never lead to I/O outside of its root.
 
-A child process, in which an audit hook of the interpreter records every file and socket that is opened, and every file
-that is looked up, asks a table all it can; this file is its program, too:
+A child process reads and changes tables with hostile paths. An audit hook of the interpreter records the files and
+sockets that it opens, and a wrapper of `os.stat` records the files that it looks up. This file is also the program of
+the child process:
 
-    test_escapes.py DIRECTORY [untrusted]   ->   one line of JSON for each case: its name, what happened, what was
-                                                 touched outside
+    test_escapes.py DIRECTORY [untrusted]   ->   one line of JSON for each case: its name, unexpected errors, paths
+                                                 touched outside, and the kinds of outcomes
 
 With `untrusted`, base paths and symbolic links may not lead to other directories either.
 """
@@ -170,7 +171,7 @@ IN_MANIFEST: dict[str, tuple[Change, list[str]]] = {
     "transaction": (transaction_file, PATHS),
     "index": (index_file, PATHS),
     "branch": (branch, PATHS),
-    # Another directory is what base paths are for; another store must be opened by the user, not by a file.
+    # Base paths may name other directories, but not other stores, which only the user may open.
     "base path": (base_path, OTHER_AUTHORITIES),
 }
 
@@ -303,13 +304,13 @@ def run(directory: Path) -> None:
             touched.append(os.path.realpath(path))
         return stat(path, *arguments, **named)
 
-    # Everything that is imported late is imported before anything is watched.
+    # Modules that are imported on first use are imported before the watch begins.
     for question in QUESTIONS + MAINTENANCE:
         shutil.rmtree(directory / "tables" / "t", ignore_errors=True)
         shutil.copytree(directory / "whole", directory / "tables" / "t")
         question(lancetable.dataset(directory / "tables" / "t"))
     sys.addaudithook(watch)
-    os.stat = watched_stat  # type: ignore[assignment]  # it is not audited
+    os.stat = watched_stat  # type: ignore[assignment]  # calls of stat are not audited
     for name, uri in itertools.chain(cases(directory), links(directory) if UNTRUSTED else ()):
         touched.clear()
         outcomes: set[str] = set()
@@ -325,7 +326,7 @@ def run(directory: Path) -> None:
         print(json.dumps([name, foreign, outside, sorted(outcomes)]), flush=True)
 
 
-# Modes and events hand over more than paths.
+# Audit events also pass modes, which `watch` resolves like paths.
 IGNORED = {os.path.normpath(os.path.join(os.getcwd(), mode)) for mode in ("r", "rb", "w", "wb", "x", "")}
 
 

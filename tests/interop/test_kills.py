@@ -1,4 +1,4 @@
-"""Writers are killed in the middle of their work: the table opens, what was acknowledged is there, nothing is torn."""
+"""Writers that are killed at random times: the table opens, acknowledged rows exist, and every version is complete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KILLER = Path(__file__).with_name("kill_writers.py")
 ROWS = 5
 
 
-def test_killed_writers_leave_whole_versions(tmp_path: Path, scale: int) -> None:
+def test_killed_writers_leave_complete_versions(tmp_path: Path, scale: int) -> None:
     uri = str(tmp_path / "t.lance")
     first = pa.table({"id": pa.array(range(50), pa.int64())})
     lancetable.write_dataset(first, uri, max_rows_per_file=10, data_storage_version="2.0")
@@ -44,7 +44,7 @@ def check(uri: str) -> None:
         assert told["done"] <= batches, "acknowledged rows are lost"
         assert batches <= told["begun"]
         assert {number for number in ids if number >= 1_000_000} == {b + n for b in batches for n in range(ROWS)}
-    # Every manifest that a reader may find is whole, and versions have no gap.
+    # Every manifest that a reader can find is complete, and version numbers have no gap.
     versions = [each["version"] for each in datasets[0].versions()]
     assert versions == list(range(1, len(versions) + 1))
     names = [name for name in os.listdir(f"{uri}/_versions") if name.endswith(".manifest")]

@@ -1,4 +1,4 @@
-"""0.1 side by side with pylance: the same bytes for every type, and the same answers to filters on many batches."""
+"""Tables of version 0.1 compared with pylance: bytes of every type, filters over many batches, and changes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def same_rows(ours: pa.Table, theirs: pa.Table) -> bool:
 
 
 @pytest.mark.parametrize("kinds", [[name] for name in TYPES] + [list(TYPES)], ids=lambda kinds: kinds[0][:20])
-def test_the_same_bytes(kinds: list[str], tmp_path: Path) -> None:
+def test_files_have_the_bytes_of_pylance(kinds: list[str], tmp_path: Path) -> None:
     rng = np.random.default_rng(len(kinds[0]))
     for rows, group, file_rows in ((1, 1024, 1000), (230, 50, 120)):
         table = pa.table({"id": range(rows), **{name: column(TYPES[name], rows, rng) for name in kinds}})
@@ -52,12 +52,12 @@ def test_the_same_bytes(kinds: list[str], tmp_path: Path) -> None:
         for uri in places.values():
             assert same_rows(lancetable.dataset(uri).to_table(), lance.dataset(uri).to_table())
             taken = sorted({0, rows - 1, rows // 2})
-            if "bits" not in kinds:  # of which pylance cannot take rows
+            if "bits" not in kinds:  # pylance cannot take rows of this type
                 assert same_rows(lancetable.dataset(uri).take(taken), lance.dataset(uri).take(taken))
 
 
-def test_a_dictionary_goes_on_where_pylance_began(tmp_path: Path) -> None:
-    """Into the same manifest, from either side."""
+def test_dictionaries_are_extended_by_both_libraries(tmp_path: Path) -> None:
+    """Both libraries append to the dictionary values in the manifest."""
     uri = tmp_path / "t"
     items = pa.array(["red", "green"])
 
@@ -90,7 +90,7 @@ PREDICATES = [
 
 
 @pytest.mark.parametrize("writer", [lance, lancetable], ids=lambda module: module.__name__)
-def test_filters_over_many_batches(writer: Any, tmp_path: Path) -> None:
+def test_filters_over_many_batches_equal_pylance(writer: Any, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     n = 6000
     order = np.sort(rng.integers(0, 1000, n))
@@ -135,7 +135,7 @@ CHANGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_every_change_of_a_legacy_table(name: str, tmp_path: Path) -> None:
+def test_changed_legacy_tables_are_read_by_both_libraries(name: str, tmp_path: Path) -> None:
     numbers = pa.array([i % 3 for i in range(30)], pa.int8())
     table = pa.table(
         {
@@ -156,7 +156,7 @@ def test_every_change_of_a_legacy_table(name: str, tmp_path: Path) -> None:
     assert lancetable.dataset(uri).count_rows() == lance.dataset(uri).count_rows() < expected.num_rows
 
 
-def test_a_null_is_refused_wherever_it_comes_from(tmp_path: Path) -> None:
+def test_changes_that_produce_nulls_are_refused(tmp_path: Path) -> None:
     dataset = lancetable.write_dataset(pa.table({"id": [1, 2]}), tmp_path / "t", data_storage_version="0.1")
     for change in (lambda: dataset.update({"id": "null"}), lambda: dataset.add_columns({"x": "nullif(id, 1)"})):
         with pytest.raises(UnsupportedFeatureError, match="null"):

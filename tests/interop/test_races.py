@@ -1,4 +1,4 @@
-"""Processes of both libraries write to one local table at the same time: nothing lost, nothing doubled.
+"""Processes of both libraries write to one local table concurrently; no change is lost or applied twice.
 
 The writers are processes of `race_writer.py`.
 """
@@ -57,7 +57,7 @@ def make(uri: str, library: str) -> None:
 
 
 def check(uri: str, expected: set[int], commits: int) -> None:
-    """Both see exactly these ids, and each commit made one version."""
+    """Check that both libraries read exactly these ids, and that each commit made one version."""
     for module in LIBRARIES.values():
         dataset: Any = module.dataset(uri)
         ids = dataset.to_table(columns=["id"])["id"].to_pylist()
@@ -76,7 +76,7 @@ def check(uri: str, expected: set[int], commits: int) -> None:
     assert len(fragments) == len(set(fragments))
 
 
-def test_appends(tmp_path: Path, scale: int) -> None:
+def test_concurrent_appends_are_all_committed(tmp_path: Path, scale: int) -> None:
     uri = str(tmp_path / "t.lance")
     make(uri, "theirs")
     promised = race(uri, [(library, "append", APPENDS * scale) for library in LIBRARIES for _ in range(PROCESSES)])
@@ -92,7 +92,7 @@ def test_deletes_of_the_same_fragments_are_merged(tmp_path: Path, scale: int) ->
     check(uri, set(range(3000)) - gone, 2 * PROCESSES * DELETES * scale)
 
 
-def test_appends_beside_deletes(tmp_path: Path, scale: int) -> None:
+def test_concurrent_appends_and_deletes_are_all_committed(tmp_path: Path, scale: int) -> None:
     uri = str(tmp_path / "t.lance")
     make(uri, "ours")
     actions = [(library, action, 4 * scale) for library in LIBRARIES for action in ("append", "delete")]
@@ -103,7 +103,7 @@ def test_appends_beside_deletes(tmp_path: Path, scale: int) -> None:
     check(uri, ids, 4 * 4 * scale)
 
 
-def test_tags(tmp_path: Path, scale: int) -> None:
+def test_concurrently_created_tags_all_exist(tmp_path: Path, scale: int) -> None:
     uri = str(tmp_path / "t.lance")
     make(uri, "theirs")
     promised = race(uri, [(library, "tag", 10 * scale) for library in LIBRARIES])
@@ -112,8 +112,8 @@ def test_tags(tmp_path: Path, scale: int) -> None:
 
 
 @pytest.mark.parametrize("first", list(LIBRARIES))
-def test_two_deletes_from_one_version(first: str, tmp_path: Path) -> None:
-    """The second one was prepared before the first was committed; both files of deletions are needed in the end."""
+def test_second_delete_on_the_same_version_keeps_the_first(first: str, tmp_path: Path) -> None:
+    """The second delete is prepared before the first one is committed; the deletions of both are applied."""
     uri = str(tmp_path / "t.lance")
     make(uri, "ours")
     one: Any = LIBRARIES[first]
@@ -124,5 +124,5 @@ def test_two_deletes_from_one_version(first: str, tmp_path: Path) -> None:
     check_ids = set(range(3000)) - {1, 2, 3, 1500, 2500}
     for module in LIBRARIES.values():
         assert set(module.dataset(uri).to_table()["id"].to_pylist()) == check_ids
-    # Overlapping rows mean that the second one has looked again, on the version of the first.
+    # The rows overlap, so the second delete was run again on the version of the first.
     assert lance.dataset(uri).version == lancetable.dataset(uri).version == 3

@@ -1,4 +1,4 @@
-"""Number of requests and bytes of each operation on S3 and DynamoDB, equal at one version and at ten thousand."""
+"""Requests and bytes of each operation on S3 and DynamoDB, which do not depend on the number of versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLIENTS = ["obstore"]
 
 @pytest.fixture(autouse=True)
 def _however_slow_this_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second look belongs to publications that come long after the first."""
+    """Extend the periods after which a commit lists versions again, so that slow machines send no more requests."""
     monkeypatch.setattr(loop, "_FRESH_SECONDS", 600.0)
     monkeypatch.setattr(loop, "is_in_grace_period", lambda *_: True)
 
@@ -31,7 +31,7 @@ def _rows(first: int, count: int = 10) -> pa.Table:
 
 
 class Table:
-    """A table with a long history, and what is asked of the server about it."""
+    """Table with a long history that counts requests to the server."""
 
     def __init__(
         self, s3: Moto, client: str, versions: int = 1, naming: ManifestNamingScheme = V2, external: bool = False
@@ -115,12 +115,12 @@ def test_requests_do_not_grow_with_the_history(s3: Moto, client: str, versions: 
     stale = table.open()
     table.write(_rows(4000))
     requests, down = table.count(lambda: stale.insert(_rows(5000)))
-    # One attempt is lost, what was in its way is read, and the next one needs no look.
+    # The first attempt loses, the existing version is read, and the second attempt needs no listing.
     assert (requests, down <= 8_000) == (5, True)
 
 
-def test_a_late_publication_is_looked_at_again(s3: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one listing, so that an append to an open table stays within the budget all the same."""
+def test_late_publication_is_checked_by_one_listing(s3: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An append to an open table stays within its budget of requests."""
     table = Table(s3, "obstore", 100)
     dataset = table.open()
     monkeypatch.setattr(loop, "is_in_grace_period", lambda *_: False)
@@ -129,8 +129,8 @@ def test_a_late_publication_is_looked_at_again(s3: Moto, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("versions", "client"), [(5, "obstore"), *HISTORIES[2:]])
-def test_names_of_the_first_scheme_are_listed_once(s3: Moto, client: str, versions: int) -> None:
-    """They are ordered like words, so that the newest is anywhere; a page has a thousand names."""
+def test_v1_names_are_listed_once(s3: Moto, client: str, versions: int) -> None:
+    """V1 names are sorted as strings, so all of them are listed to find the newest; a page has 1,000 names."""
     table = Table(s3, client, versions, V1)
     pages = -(-versions // 1000)
     dataset = table.open()
@@ -148,7 +148,9 @@ def test_names_of_the_first_scheme_are_listed_once(s3: Moto, client: str, versio
 
 @pytest.mark.parametrize("naming", [V2, V1])
 @pytest.mark.parametrize("versions", [1, 1000, TEN_THOUSAND])
-def test_requests_over_dynamodb(s3: Moto, versions: int, naming: ManifestNamingScheme) -> None:
+def test_requests_over_dynamodb_do_not_grow_with_the_history(
+    s3: Moto, versions: int, naming: ManifestNamingScheme
+) -> None:
     table = Table(s3, "obstore", versions, naming, external=True)
     dataset = table.open()
     assert dataset.version == versions
@@ -163,8 +165,8 @@ def test_requests_over_dynamodb(s3: Moto, versions: int, naming: ManifestNamingS
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_requests_of_reads(s3: Moto, client: str) -> None:
-    """Ten small fragments: a scan reads each file once, a take the files it needs."""
+def test_reads_request_only_the_files_that_they_need(s3: Moto, client: str) -> None:
+    """The table has ten small fragments: a scan reads each file once, a take the files of its rows."""
     table = Table(s3, client)
     dataset = table.open()
     assert table.count(lambda: dataset.to_table(columns=["id"]))[0] == 10

@@ -1,4 +1,4 @@
-"""pylance and this library at the same tables on S3, with and without DynamoDB; and what each operation requests."""
+"""Tables on S3, with and without DynamoDB, used by both libraries."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ NAMES = [None, "0.1", "legacy", "Legacy", "2.0", "0.3", "2.1", "2.2", "stable", 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_of_formats_mean_what_they_mean_in_pylance(name: str | None, tmp_path: Path) -> None:
+def test_names_of_formats_have_the_meaning_of_pylance(name: str | None, tmp_path: Path) -> None:
     found = []
     for library in (lance, lancetable):
         uri, old, path = (tmp_path / f"{library.__name__}{kind}" for kind in ("new", "old", "file"))

@@ -1,7 +1,7 @@
 """pylance and lancetable change one table in turns; after every step both return equal results, including fragments.
 
-Sequences are drawn from a seed, which a failure names. `Story.step` does one change with one of the two libraries and
-`Story.check` compares everything that either tells about the newest version; `check_history` all older ones.
+Sequences are drawn from a seed, which a failure reports. `Story.step` makes one change with one of the libraries,
+`Story.check` compares all that both report about the newest version, and `Story.check_history` compares all versions.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ PREDICATES = [
 
 
 class Story:
-    """One table and the two libraries."""
+    """Table that both libraries change."""
 
     storage = "2.0"
     known = COLUMNS
@@ -79,7 +79,7 @@ class Story:
             **options,
         )
         self.told = ["create"]
-        # Handles that stay open and follow.
+        # Handles that stay open; each step moves them to the newest version.
         self.ours = lancetable.dataset(uri)
         self.theirs = lance.dataset(uri)
 
@@ -104,7 +104,7 @@ class Story:
     def append(self, library: Any) -> None:
         columns = list(self.columns)
         self.rng.shuffle(columns)
-        # A struct may not be missing: the children of an absent one would have to be null, which 2.0 shows otherwise.
+        # Structs are not left out, because 2.0 has no null structs.
         if self.parts and self.rng.random() < 0.3:
             columns = [name for name in columns if name in ("id", "p", "v") or self.rng.random() < 0.5]
         table = self.rows(self.rng.choice([0, 1, 5, 12]), columns)
@@ -154,7 +154,7 @@ class Story:
             tags.delete(self.rng.choice(known))
 
     def commit_foreign_fragments(self, library: Any) -> None:
-        """Files that one library wrote, committed by the other."""
+        """Commit files that the other library wrote."""
         other = lance if library is lancetable else lancetable
         written = other.fragment.write_fragments(self.rows(4), other.dataset(self.uri))
         fragments = [library.FragmentMetadata.from_json(as_json(each)) for each in written]
@@ -200,17 +200,17 @@ class Story:
     # ------------------------------------------------------------------------------------------------------ comparing
 
     def check(self) -> None:
-        """Return all properties of the newest version and of the table, as one library reports them."""
+        """Compare all that both libraries report about the newest version and the table."""
         compare(self.ours, self.theirs, list(QUESTIONS), self.told)
         compare(lancetable.dataset(self.uri), lance.dataset(self.uri), ["rows", "fragments", "facts"], self.told)
         self.ours.validate()
         self.theirs.validate()
         for our, their in zip(self.ours.versions(), self.theirs.versions(), strict=True):
-            # The one cuts and the other rounds to microseconds.
+            # One library truncates to microseconds, the other rounds.
             assert abs(our["timestamp"] - their["timestamp"]) <= timedelta(microseconds=1), self.told
 
     def check_history(self) -> None:
-        """Every version, and every tag, read by both."""
+        """Compare every version and every tag."""
         for reference in [*range(1, self.ours.version + 1), *self.ours.tags.list()]:
             ours, theirs = lancetable.dataset(self.uri, version=reference), lance.dataset(self.uri, version=reference)
             compare(ours, theirs, ["version", "schema", "rows", "fragments", "transaction", "get_version"], self.told)
@@ -221,7 +221,7 @@ def compare(ours: Any, theirs: Any, questions: list[str], told: Any) -> None:
         our, their = QUESTIONS[question](ours), QUESTIONS[question](theirs)
         if isinstance(our, pa.Table):
             assert our.schema.equals(their.schema, check_metadata=True), (question, told)
-            # As Python's values: dictionaries need not be in the same order.
+            # Compared as Python values, because dictionaries may be in another order.
             our, their = our.to_pylist(), their.to_pylist()
         assert our == their or their == UNTOLD, (question, told)
 
@@ -249,7 +249,7 @@ def transaction_of(dataset: Any) -> Any:
 
 
 def kind_of(transaction: Any) -> str:
-    """Name of the operation; pylance has one name for all that Python cannot build."""
+    """Return the name of the operation; pylance has one class for all operations that Python cannot build."""
     name = type(transaction.operation).__name__
     return "Other" if name == "BaseOperation" else name
 
@@ -301,7 +301,7 @@ def field_of(field: Any) -> Any:
 
 
 class LegacyStory(Story):
-    """A table in 0.1, with what can be stored there: nulls in strings only, no empty strings, no missing columns."""
+    """Table of version 0.1 with values that it can store: nulls only in strings, no empty string, no missing column."""
 
     storage = "0.1"
     parts = False
@@ -329,7 +329,7 @@ COMMON = [
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("v1", [False, True], ids=["v2", "v1"])
-def test_both_do_the_same_things(seed: int, v1: bool, tmp_path: Path) -> None:
+def test_random_changes_have_the_same_results(seed: int, v1: bool, tmp_path: Path) -> None:
     story = Story(str(tmp_path / "t.lance"), seed, v1=v1)
     for _ in range(STEPS):
         story.step(COMMON)
@@ -338,7 +338,7 @@ def test_both_do_the_same_things(seed: int, v1: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_both_do_the_same_things_in_the_legacy_format(seed: int, tmp_path: Path) -> None:
+def test_random_changes_in_the_legacy_format_have_the_same_results(seed: int, tmp_path: Path) -> None:
     story = LegacyStory(str(tmp_path / "t.lance"), 4000 + seed)
     for _ in range(STEPS):
         story.step([*COMMON, "update", "compact"])
@@ -347,7 +347,7 @@ def test_both_do_the_same_things_in_the_legacy_format(seed: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_lancetable_goes_on_with_what_pylance_did(seed: int, tmp_path: Path) -> None:
+def test_random_changes_continue_on_those_of_pylance(seed: int, tmp_path: Path) -> None:
     story = Story(str(tmp_path / "t.lance"), 1000 + seed)
     for _ in range(STEPS):
         story.step([*COMMON, "update", "upsert", "compact", "configure", "index"])
@@ -362,7 +362,7 @@ STABLE = [
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_tables_with_stable_row_ids(seed: int, tmp_path: Path) -> None:
+def test_random_changes_with_stable_row_ids_have_the_same_results(seed: int, tmp_path: Path) -> None:
     story = Story(str(tmp_path / "t.lance"), 2000 + seed, stable=True)
     for _ in range(STEPS):
         story.step(STABLE)
@@ -386,8 +386,8 @@ SCHEMA_CHANGES: list[tuple[str, Callable[[Any], Any]]] = [
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
-def test_schemas_that_pylance_changed(stable: bool, tmp_path: Path) -> None:
-    """After each change of the schema lancetable reads, deletes and, where it may, appends."""
+def test_tables_whose_schema_pylance_changed_can_be_read_and_changed(stable: bool, tmp_path: Path) -> None:
+    """lancetable reads, deletes and appends after each change of the schema."""
     uri = str(tmp_path / "t.lance")
     rng = random.Random(5)
     columns = ["id", "s", "p", "v", "d"]
@@ -403,7 +403,7 @@ def test_schemas_that_pylance_changed(stable: bool, tmp_path: Path) -> None:
         compare(lancetable.dataset(uri), lance.dataset(uri), questions, name)
         lancetable.dataset(uri).delete(f"id = {step} OR id = {100 + 10 * step}")
         compare(lancetable.dataset(uri), lance.dataset(uri), questions, name)
-        # Without the columns that may be missing; a struct may not, 2.0 has no null structs.
+        # Columns are left out where possible. Structs are not, because 2.0 has no null structs.
         new = lance.dataset(uri).to_table(columns=["p", "id"], limit=3)
         new = new.set_column(1, "id", pa.array(range(110 + 10 * step, 113 + 10 * step)))
         before = [(each.name, each.type) for each in lancetable.dataset(uri).schema]

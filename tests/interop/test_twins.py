@@ -1,8 +1,8 @@
-"""Every operation, done by each library to a copy of the same table: both must come to the same version.
+"""Every operation, applied by each library to a copy of the same table: both must produce the same version.
 
-The table goes on as what one of the two made, so that each works on what the other has left. Rows with their ids,
-addresses and versions, the schema with its field ids, fragments and settings are compared after each step, through
-both libraries. LANCETABLE_TEST_SCALE multiplies the number of walks; a failure names its seed and all that was done.
+The table of one of the two is used for the next step, so that each library works on tables of the other. Rows with
+their ids, addresses and versions, the schema with its field ids, fragments and settings are compared after each step,
+through both libraries. LANCETABLE_TEST_SCALE multiplies the number of walks; a failure reports its seed and all steps.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import lancetable
 
 SCALE = int(os.environ.get("LANCETABLE_TEST_SCALE", "1"))
 STEPS = 20
-PEER_BUG = "an error of pylance that is none of the step"
+PEER_BUG = "an error of pylance that is unrelated to the step"
 PEER_BUGS = (
-    "Internal error",  # what its query engine calls a bug of its own, as in some merges without an insert
+    "Internal error",  # bugs reported by its query engine, as in some merges without an insert
     "/_indices/",  # after it compacted a branch, it looks for the new index below the branch's parent
 )
 
 Act = Callable[[Any, str], Any]
-"""Does a step with one of the libraries to the table at a path."""
+"""Function that applies a step with one of the libraries to the table at a path."""
 
 KINDS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "s": (pa.string(), [None, "", "a", "ünï", "x" * 40]),
@@ -53,7 +53,7 @@ KINDS: dict[str, tuple[pa.DataType, list[Any]]] = {
 
 
 class Twins:
-    """The table at `uri`, copies of it, and what is drawn for the next step."""
+    """The table at `uri`, copies of it, and the random choices of the next step."""
 
     def __init__(self, root: Path, seed: int, storage: str, stable: bool) -> None:
         self.rng = random.Random(f"twins {seed} {storage} {stable}")
@@ -68,7 +68,7 @@ class Twins:
         options: dict[str, Any] = {"enable_stable_row_ids": True} if stable else {}
         creator.write_dataset(table, self.uri, data_storage_version=storage, max_rows_per_file=5, **options)
 
-    # --------------------------------------------------------------------------------------------------- what to do
+    # ------------------------------------------------------------------------------------------------------- steps
 
     def rows(self, columns: dict[str, pa.DataType], number: int, ids: list[int] | None = None) -> pa.Table:
         if ids is None:
@@ -197,7 +197,7 @@ class Twins:
             module.dataset(uri).add_columns(function, read_columns=["id"], batch_size=4)
 
         if not lance.dataset(self.uri).count_rows():
-            return None  # pylance makes columns of no rows differently
+            return None  # pylance adds columns to empty tables in another way
         return from_reader if how == "reader" else from_function
 
     def drop_column(self) -> Act | None:
@@ -249,7 +249,7 @@ class Twins:
             stats = module.dataset(uri).cleanup_old_versions(
                 retain_versions=keep, error_if_tagged_old_versions=False, delete_unverified=True
             )
-            # Files of changes that failed, which no version names, are left by pylance if they are young.
+            # pylance keeps young files of failed changes, which no version references.
             files = () if "late" in self.told else (stats.data_files_removed, stats.deletion_files_removed)
             return stats.old_versions, *files
 
@@ -290,7 +290,7 @@ class Twins:
         return lambda module, uri: getattr(module.dataset(uri), what)(values)
 
     def field_settings(self) -> Act:
-        # Of a column whose type never changes: pylance forgets them then.
+        # A column whose type never changes, because pylance loses the metadata with a cast.
         value = str(self.rng.randrange(3))
         return lambda module, uri: module.dataset(uri).update_field_metadata({"id": {"k": value}})
 
@@ -311,14 +311,14 @@ class Twins:
         return act
 
     def upsert_some_columns(self) -> Act | None:
-        """The other columns of the rows stay as they are."""
+        """Update some columns of the matched rows; the other columns keep their values."""
         columns = self.columns
         names = [name for name in columns if name != "id" and self.rng.random() < 0.5]
         known = lance.dataset(self.uri).to_table(columns=["id"])["id"].to_pylist()
         if not names or not known:
             return None
         source = self.rows({name: columns[name] for name in ["id", *names]}, 0, self.rng.sample(known, 1))
-        # By itself pylance writes columns where the key has an index that it can look into.
+        # By default, pylance rewrites columns if the key has a usable index.
         mode = self.rng.choice(["rewrite_rows", "rewrite_columns"])
         self.told.append(f"{mode} {source.column_names} {source['id'].to_pylist()}")
         self.exact = False
@@ -331,7 +331,7 @@ class Twins:
         return act
 
     def nested(self) -> Act | None:
-        """A field of a struct is dropped, gets another name, or becomes wider."""
+        """Drop, rename or widen a field of a struct."""
         able = [
             (name, each.name)
             for name, kind in self.columns.items()
@@ -342,7 +342,7 @@ class Twins:
         if not able:
             return None
         column, field = self.rng.choice(able)
-        # A table of 2.0 after a cast by pylance cannot be read by pylance any more.
+        # pylance cannot read a table of 2.0 after its own cast of a nested field.
         hows = ["drop", "rename"] if self.storage == "2.0" else ["drop", "rename", "cast"]
         path, how = f"{column}.{field}", self.rng.choice(hows)
         self.told.append(f"{how} {path}")
@@ -355,7 +355,7 @@ class Twins:
         return lambda module, uri: module.dataset(uri).alter_columns({"path": path, "data_type": kind})
 
     def written_apart(self) -> Act:
-        """Fragments written first and committed then."""
+        """Write fragments, then commit them."""
         table, over = self.rows(self.columns, self.rng.choice([2, 7])), self.rng.random() < 0.2
 
         def act(module: Any, uri: str) -> None:
@@ -369,7 +369,7 @@ class Twins:
         return act
 
     def late(self) -> Act | None:
-        """A change made on an older version: it goes on top of the others, or conflicts with one of them."""
+        """Make a change on an older version: it is rebased, or conflicts with a newer version."""
         versions = [each["version"] for each in lance.dataset(self.uri).versions()][-4:-1]
         if not versions:
             return None
@@ -392,7 +392,7 @@ class Twins:
         return act
 
     def on_a_branch(self) -> Act | None:
-        """Work goes on there: rows, compaction, cleanup, a tag, another branch."""
+        """Change a branch: rows, compaction, cleanup, a tag, another branch."""
         names = sorted(lance.dataset(self.uri).branches.list())
         if not names:
             return None
@@ -449,7 +449,7 @@ class Twins:
         return act
 
     def column_of_a_fragment(self) -> Act | None:
-        """One file of a fragment gives way to another one (DataReplacement), or a column to new values (Update)."""
+        """Replace values of a column in one fragment (Update)."""
         columns = self.columns
         able = [name for name in columns if name[0] == "n"]
         fragments = [each for each in lance.dataset(self.uri).get_fragments() if each.count_rows()]
@@ -504,13 +504,13 @@ class Twins:
         return act
 
     def index(self) -> Act | None:
-        """Made by pylance in both; from then on the filters of `facts` go through it."""
+        """Create an index in both tables with pylance, which then uses it for the filters of `facts`."""
         names = [name for name, kind in self.columns.items() if name[0] in ("id", "n", "s") and kind != pa.bool_()]
         name = self.rng.choice(["id", *names])
         self.told.append(name)
         return lambda module, uri: lance.dataset(uri).create_scalar_index(name, "BTREE", replace=True) and None
 
-    # ------------------------------------------------------------------------------------------------------ doing it
+    # ----------------------------------------------------------------------------------------------------- execution
 
     def step(self) -> None:
         name = self.rng.choice(STEPS_KNOWN)
@@ -519,7 +519,7 @@ class Twins:
         if act is None:
             return
         self.told.append(name)
-        # At one place, since branches name the directory that they spring from.
+        # Both libraries use the same path, because branches record the path of their parent.
         shutil.copytree(self.uri, self.before)
         ours = self.done(act, lancetable)
         shutil.move(self.uri, self.twin)
@@ -609,7 +609,7 @@ def fragment_facts(fragment: Any) -> Any:
 
 
 def loose(made: dict[str, Any]) -> dict[str, Any]:
-    """Compare rows in any order: ids of new rows may be assigned to any of them."""
+    """Return a version with sorted rows and row ids: ids of new rows may be assigned to any of them."""
     rows = [{k: v for k, v in row.items() if k not in ("_rowid", "_rowaddr")} for row in made["rows"]]
     ids = sorted(row["_rowid"] for row in made["rows"])
     return {**made, "rows": sorted(rows, key=lambda row: row["id"]), "row ids": ids}
@@ -624,7 +624,7 @@ def same(one: dict[str, Any], other: dict[str, Any], exact: bool, told: Any) -> 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
 @pytest.mark.parametrize("storage", ["2.0", "2.1", "2.2"])
-def test_both_libraries_come_to_the_same_table(storage: str, stable: bool, tmp_path: Path) -> None:
+def test_both_libraries_produce_the_same_table(storage: str, stable: bool, tmp_path: Path) -> None:
     for seed in range(2 * SCALE):
         root = tmp_path / str(seed)
         root.mkdir()

@@ -1,7 +1,7 @@
-"""Every type of the 2.0 format in a table: pylance reads what we write, we read what pylance writes.
+"""Tables with every type of version 2.0, written by one library and read by both.
 
-The columns of one table are the same type without nulls, with some, with nothing else, and (for lists) with empty lists
-only. LANCETABLE_TEST_SCALE above 1 adds tables of 100,000 rows in several pages and fragments.
+The columns of a table have one type: without nulls, with some, with nulls only, and (for lists) with empty lists only.
+LANCETABLE_TEST_SCALE above 1 adds tables of 100,000 rows in several pages and fragments.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ SIZES: list[tuple[int, int, int | None]] = [(0, 100, None), (1, 100, None), (100
 if SCALE > 1:
     SIZES.append((100_000, 40_000, 20_000))
 WRITERS = {"ours": lancetable, "theirs": lance}
-# A defect of pylance 14 that is not reproduced: rows of these that are read late get the values of other rows.
+# Defect of pylance 14: late reads of these types return values of other rows.
 WRONG_FILTERS = {"struct packed"}
 
 SEEN: Counter[str] = Counter()
 
 
 def empty_lists(case: TypeCase, n: int) -> pa.Array | None:
-    """(n,) lists without items, None for a type that is not a list."""
+    """Return `n` lists without items, or None for a type that is not a list."""
     if not (pa.types.is_list(case.data_type) or pa.types.is_large_list(case.data_type)):
         return None
     return pa.array([[]] * n, case.data_type)
 
 
 def table_of(name: str, n: int) -> pa.Table:
-    """`i` counts the rows; `c0`... hold the type with each fraction of nulls, `e` empty lists only."""
+    """Return a table: `i` numbers the rows, `c0`... have each fraction of nulls, `e` has empty lists only."""
     case = TYPE_CASES[name]
     rng = np.random.default_rng([n, len(name)])
     columns: dict[str, pa.Array] = {f"c{k}": case(rng, n, fraction) for k, fraction in enumerate(NULL_FRACTIONS)}
@@ -55,9 +55,9 @@ def table_of(name: str, n: int) -> pa.Table:
 
 
 def bits(array: pa.Array) -> pa.Array:
-    """The same values with floats as integers, so that NaN equals itself and 0.0 differs from -0.0.
+    """Return the values with floats as integers, so that NaN equals itself and 0.0 differs from -0.0.
 
-    Dictionaries are replaced by their values: which of equal dictionaries a reader builds is its own business.
+    Dictionaries are replaced with their values, because readers may build different dictionaries.
     """
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
@@ -65,7 +65,7 @@ def bits(array: pa.Array) -> pa.Array:
     if pa.types.is_dictionary(kind):
         return bits(array.dictionary_decode())
     if pa.types.is_floating(kind):
-        # Only what shows counts: a null may hide any bytes.
+        # Values under a null are arbitrary.
         width = kind.bit_width
         nan = pc.fill_null(pc.is_nan(array), False)
         whole = array.view(f"int{width}")
@@ -78,7 +78,7 @@ def bits(array: pa.Array) -> pa.Array:
     if pa.types.is_fixed_size_list(kind):
         items = bits(array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size))
         mask = array.is_null()
-        # The items of a null list do not show.
+        # Items of a null list are arbitrary.
         hidden = pa.array(np.repeat(np.asarray(mask), kind.list_size))
         return pa.ListArray.from_arrays(
             pa.array(np.arange(len(array) + 1, dtype="i4") * kind.list_size),
@@ -93,7 +93,7 @@ def bits(array: pa.Array) -> pa.Array:
 
 
 def assert_same(found: pa.Table, expected: pa.Table) -> None:
-    """Equal schemas, metadata too, and equal values, bit by bit but for NaN."""
+    """Check that schemas with metadata are equal, and values bit by bit except for NaN."""
     found.validate(full=True)
     assert found.schema.equals(expected.schema, check_metadata=True)
     assert found.num_rows == expected.num_rows
@@ -103,19 +103,19 @@ def assert_same(found: pa.Table, expected: pa.Table) -> None:
 
 
 def joined(column: pa.ChunkedArray) -> pa.Array:
-    """All chunks as one array for comparison; dictionaries of chunks differ, so they are resolved first."""
+    """Return all chunks as one array; dictionaries are decoded first, because they differ between chunks."""
     return pa.chunked_array(
         [bits(chunk) for chunk in column.chunks] or [bits(pa.array([], column.type))]
     ).combine_chunks()
 
 
 def rows_of(n: int) -> list[int]:
-    """Row numbers to take: the ends, the seams of pages and files, repeats, not in order."""
+    """Return row numbers to take: both ends, boundaries of pages and files, repeats, not in order."""
     wanted = [n - 1, 0, n // 2, n // 2, 399, 400, 401, 799, 800, 39_999, 40_000, 7]
     return [row for row in wanted if row < n] if n else []
 
 
-# SQL, and the same by Arrow.
+# SQL conditions, and the same conditions in Arrow.
 CONDITIONS: list[tuple[str, Callable[[pa.Table], pa.ChunkedArray]]] = [
     ("i % 7 = 3", lambda table: pc.equal(pc.subtract(table["i"], pc.multiply(pc.divide(table["i"], 7), 7)), 3)),
     ("c1 IS NULL", lambda table: pc.is_null(table["c1"])),
@@ -126,7 +126,7 @@ CONDITIONS: list[tuple[str, Callable[[pa.Table], pa.ChunkedArray]]] = [
 
 
 def check(dataset: Any, expected: pa.Table, *, filters: bool = True) -> None:
-    """Scan, take, filter and count give what Arrow gives."""
+    """Check that scans, takes, filters and counts equal those of Arrow."""
     assert dataset.count_rows() == len(dataset) == expected.num_rows
     assert_same(dataset.to_table(), expected)
     assert_same(dataset.to_table(columns=["c1", "i"], offset=3, limit=500), expected.select(["c1", "i"]).slice(3, 500))
@@ -145,13 +145,13 @@ def check(dataset: Any, expected: pa.Table, *, filters: bool = True) -> None:
 
 
 def write(writer: str, table: pa.Table, uri: str, rows_per_file: int, page_bytes: int | None) -> None:
-    """In two appends, so that pages end where batches do, too."""
+    """Write a table with two appends, so that pages also end where batches end."""
     module = WRITERS[writer]
     sizes = {"max_rows_per_file": rows_per_file, "data_cache_bytes": page_bytes, "max_page_bytes": page_bytes}
     half = table.num_rows // 2
     module.write_dataset(table.slice(0, half), uri, **sizes, **FORMAT)
     if table.num_rows:
-        # pylance panics at slices of structs that hold fixed-size binary.
+        # pylance panics for slices of structs with fixed-size binary values.
         rest = table.take(np.arange(half, table.num_rows)) if writer == "theirs" else table.slice(half)
         module.write_dataset(rest, uri, mode="append", **sizes)
 
@@ -159,21 +159,23 @@ def write(writer: str, table: pa.Table, uri: str, rows_per_file: int, page_bytes
 @pytest.mark.parametrize("writer", list(WRITERS))
 @pytest.mark.parametrize(("n", "rows_per_file", "page_bytes"), SIZES)
 @pytest.mark.parametrize("name", list(TYPE_CASES))
-def test_types(name: str, n: int, rows_per_file: int, page_bytes: int | None, writer: str, tmp_path: Path) -> None:
+def test_every_type_is_read_by_both_libraries(
+    name: str, n: int, rows_per_file: int, page_bytes: int | None, writer: str, tmp_path: Path
+) -> None:
     table = table_of(name, n)
     uri = str(tmp_path / "t.lance")
     write(writer, table, uri, rows_per_file, page_bytes)
     ours, theirs = lancetable.dataset(uri), lance.dataset(uri)
     assert ours.schema.equals(table.schema, check_metadata=True)
     assert theirs.schema.equals(table.schema, check_metadata=True)
-    # Blobs are shown by their places, which only the files know.
+    # Blobs are read as descriptions, which contain positions in the files.
     expected = theirs.to_table() if name == "blob" else table
     check(ours, expected)
     if writer == "ours":
         check(theirs, expected, filters=name not in WRONG_FILTERS)
 
 
-def test_blobs_as_bytes(tmp_path: Path) -> None:
+def test_blobs_are_read_as_bytes(tmp_path: Path) -> None:
     table = table_of("blob", 500)
     for writer in WRITERS:
         uri = str(tmp_path / writer)
@@ -183,8 +185,8 @@ def test_blobs_as_bytes(tmp_path: Path) -> None:
             assert found.to_pydict() == table.to_pydict()
 
 
-def test_every_type_was_seen() -> None:
+def test_every_type_was_tested() -> None:
     """Fail if a type of the generator is not tested above; meaningful only after the other tests."""
     if not SEEN:
-        pytest.skip("test_types did not run")
+        pytest.skip("the tests of types did not run")
     assert set(SEEN) == set(TYPE_CASES)

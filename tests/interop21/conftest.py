@@ -1,4 +1,4 @@
-"""Releases of pylance as child processes: a file that ends one is a finding, not the end of the tests."""
+"""Releases of pylance as child processes, so that a crash is a result of a test and does not end the run."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TIMEOUT_S = 120
 
 
 class PeerError(Exception):
-    """Error that the peer reported, or its unexpected end."""
+    """Error that the peer reported, or its unexpected exit."""
 
 
 class Peer:
-    """A process in which a release of pylance writes and reads files; started when needed, and again after its end."""
+    """Process in which a release of pylance writes and reads files; started on demand, and again after a crash."""
 
     def __init__(self, release: str, python: str) -> None:
         self.release = release
@@ -33,7 +33,7 @@ class Peer:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by close()
 
     def write(self, path: Path, batches: Sequence[pa.RecordBatch], **settings: Any) -> None:
-        """Have a file written. Raises PeerError."""
+        """Let the peer write a file. Raises PeerError."""
         source = path.with_suffix(".arrow")
         with pa.OSFile(str(source), "wb") as out, pa.ipc.new_stream(out, batches[0].schema) as stream:
             for batch in batches:
@@ -41,7 +41,7 @@ class Peer:
         self._ask(do="write", path=str(path), source=str(source), settings=settings)
 
     def read(self, path: Path, queries: Sequence[Any]) -> list[pa.Table]:
-        """The rows of each query; see peer.py for what a query is. Raises PeerError."""
+        """Return the rows of each query; peer.py defines queries. Raises PeerError."""
         out = path.with_suffix(".read")
         self._ask(do="read", path=str(path), out=str(out), queries=list(queries))
         with pa.memory_map(str(out)) as source:

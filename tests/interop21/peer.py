@@ -1,8 +1,8 @@
-"""Runs under a release of pylance, as a child of the tests: writes and reads files on request.
+"""Program of a peer: a release of pylance that writes and reads files on request.
 
-A line of JSON on standard input is one request, a line of JSON on standard output its answer: null, or what went
-wrong. Rows travel as Arrow IPC: a stream of batches in `source` is written to `path`; what is read from `path` lies in
-`out` as one stream for each query, in order. A query is null for all rows, [start, count] or {"rows": [...]}.
+A line of JSON on standard input is a request, a line of JSON on standard output its reply: null, or the error. Rows are
+passed as Arrow IPC: the stream of batches in `source` is written to `path`; rows that are read from `path` are stored
+in `out`, as one stream for each query, in order. A query is null for all rows, [start, count] or {"rows": [...]}.
 """
 
 import json

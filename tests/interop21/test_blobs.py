@@ -1,7 +1,7 @@
-"""Blobs of random tables: every way to choose rows and to read them gives what pylance 14 gives.
+"""Blobs of random tables: every selection of rows and every kind of read equals that of pylance 14.
 
-A seed makes a table: nulls, empty blobs, all sizes around its thresholds, several fragments, deleted rows, a blob at
-the top and one inside of a struct. LANCETABLE_TEST_SCALE multiplies the number of seeds.
+A seed determines a table: nulls, empty blobs, sizes around the thresholds, several fragments, deleted rows, a blob
+column at the top and one inside of a struct. LANCETABLE_TEST_SCALE multiplies the number of seeds.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Files of version 2.1 and 2.2 with random nested columns, written and read by lancetable, pylance or one of each.
+"""Files of versions 2.1 and 2.2 with random nested columns, written and read by lancetable and by pylance.
 
-One example is a file of one to three columns, written in several batches with pages of any size by both sides, and
-read by both sides whole, by ranges and by rows. Bits are compared, except that one NaN is as good as another. pylance
-runs in a process of its own. Where it misreads or dies of our file, it is asked to write and read the same rows itself,
-each column alone, cut in pages its own way and ours: if it fails there too, the kind of data is beyond it, which is
-counted and must be rare; if not, our file is at fault. The same holds for files of pylance that we refuse as corrupt.
+An example is a file of one to three columns. Each library writes it in several batches, with pages of any size, and
+reads both files as a whole, by ranges and by rows. Values are compared bit by bit, except that all NaN are equal.
+pylance runs in its own process. If it misreads the file of lancetable or crashes, it writes and reads the same rows
+itself, each column alone, with its own page boundaries and with those of lancetable. If it fails there too, it does not
+support this kind of data, which is counted and must be rare; otherwise the file of lancetable is wrong. The same
+applies to files of pylance that lancetable refuses as corrupt.
 
-LANCETABLE_TEST_SCALE multiplies the number of examples; the nightly profile of hypothesis runs 5,000.
+LANCETABLE_TEST_SCALE multiplies the number of examples; the nightly profile of hypothesis runs at least 5,000.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ PAGES = [None, None, 64, 5000, 50_000]
 
 
 def batches_of(table: pa.Table, cuts: Sequence[float]) -> list[pa.RecordBatch]:
-    """The table in pieces; those without rows too."""
+    """Return the table in batches, including batches without rows."""
     ends = [0, *sorted(int(cut * table.num_rows) for cut in cuts), table.num_rows]
     found = []
     for start, end in itertools.pairwise(ends):
@@ -52,14 +53,14 @@ def batches_of(table: pa.Table, cuts: Sequence[float]) -> list[pa.RecordBatch]:
 
 
 def compact(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The same rows without anything before, between or behind them: pylance stumbles over some slices of lists."""
+    """Return the rows in arrays without unused items, because pylance fails for some slices of lists."""
     return [
         pa.record_batch([compact_array(column) for column in batch.columns], schema=batch.schema) for batch in batches
     ]
 
 
 def compact_array(array: pa.Array) -> pa.Array:
-    # Arrow takes wrong items of some fixed-size lists inside of each other, or ends the process.
+    # For some nested fixed-size lists, Arrow's take returns wrong items or crashes.
     if fixed_twice(array.type):
         return array
     try:
@@ -79,7 +80,7 @@ def fixed_twice(kind: pa.DataType, inside: bool = False) -> bool:
 
 
 def queries_of(rng: np.random.Generator, n: int) -> list[Any]:
-    """All rows, ranges, and ascending row numbers."""
+    """Return queries for all rows, for ranges, and for ascending row numbers."""
     ranges = [sorted(rng.integers(0, n + 1, 2).tolist()) for _ in range(3)]
     takes = [{"rows": rows.tolist()} for rows in row_choices(rng, n)]
     return [None, *([start, end - start] for start, end in ranges), *takes]
@@ -98,10 +99,10 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def pages_of(path: Path, table: pa.Table) -> list[pa.RecordBatch]:
-    """The table in batches that end where a page of some column ends."""
+    """Return the table in batches that end where a page of any column ends."""
     file = open_data_file(LocalStore(), str(path))
     ends = sorted({0, *(start for number in range(file.num_columns) for start in file.column(number).start_list)})
-    if ends[-1] != table.num_rows:  # pages that count the items of fixed-size lists
+    if ends[-1] != table.num_rows:  # pages count the items of fixed-size lists
         ends = [0, table.num_rows]
     parts = [table.slice(start, end - start).combine_chunks() for start, end in itertools.pairwise(ends)]
     return compact([part.to_batches()[0] for part in parts])
@@ -112,7 +113,7 @@ def is_empty(query: Any) -> bool:
 
 
 def difference(found: pa.Table, expected: list[pa.Array], query: Any) -> str | None:
-    """The first difference, in words."""
+    """Return a description of the first difference, or None."""
     for number, array in enumerate(expected):
         column = found.column(number)
         if len(column) != len(array):
@@ -142,7 +143,7 @@ def read_ours(path: Path, queries: Sequence[Any]) -> list[pa.Table]:
 
 
 class Sides:
-    """One release of pylance beside this library, and what was seen of it."""
+    """A release of pylance and this library, and counts of the outcomes."""
 
     def __init__(self, peer: Any, directory: Path, version: FileVersion) -> None:
         self.peer, self.directory, self.version = peer, directory, version
@@ -169,7 +170,7 @@ class Sides:
     ) -> None:
         rng = np.random.default_rng(seed)
         alone = [field for field in fields if stands_alone(field)][:1]
-        if alone:  # and in one page
+        if alone:  # alone, and in one page
             fields, sizes, cuts = alone, {}, ()
         schema = pa.schema([field.with_name(f"c{k}") for k, field in enumerate(fields)])
         table = pa.Table.from_arrays([random_array(rng, field, n) for field in fields], schema=schema)
@@ -202,7 +203,7 @@ class Sides:
             proofs = [self.proof(column, queries, rows, options, cuts) for column, rows in columns]
             own = next((proof for proof in proofs if proof), None) or refusal
             own = own or self.peer_finds(theirs, queries, expected)
-            if own is None:  # the pages of lancetable, of all columns
+            if own is None:  # with the page boundaries of lancetable, all columns together
                 again, how = self.directory / "again.lance", {**options, "data_cache_bytes": 1}
                 own = self.peer_writes(again, pages_of(ours, table), how) or self.peer_finds(again, queries, expected)
             assert own is not None, f"lancetable to pylance {self.peer.release}, only together: {wrong}"
@@ -216,7 +217,7 @@ class Sides:
         try:
             check_ours(theirs, f"pylance {self.peer.release}")
         except CorruptFileError as error:
-            # pylance writes dictionaries that outgrow their indices, and cannot read them either.
+            # pylance writes dictionaries that are too large for their indices, and cannot read them either.
             own = self.peer_finds(theirs, queries, expected)
             assert own is not None, f"pylance {self.peer.release} to ours: {error}"
             note(f"unreadable: {error}; its own reader: {own}")
@@ -277,16 +278,16 @@ class Sides:
 
         run()
         print(self.peer.release, self.version.number, dict(self.seen))
-        # Most of what is drawn must be compared in both directions.
+        # Most examples must be compared in both directions.
         assert self.seen["refused"] < self.seen["ours"] * 0.4, self.seen
         for failed in ("misread", "unreadable"):
             assert self.seen[failed] <= 3 + self.seen["ours"] * 0.02, (self.seen, self.misread)
 
 
 @pytest.mark.parametrize("version", [FileVersion.V2_1, FileVersion.V2_2], ids=str)
-def test_files_of_either_side_read_equal_on_both(version: FileVersion, pylance_14: Any, tmp_path: Path) -> None:
+def test_files_of_both_libraries_are_read_equal_by_both(version: FileVersion, pylance_14: Any, tmp_path: Path) -> None:
     Sides(pylance_14, tmp_path, version).run(EXAMPLES)
 
 
-def test_the_old_release_agrees(pylance_039: Any, tmp_path: Path) -> None:
+def test_files_are_read_equal_by_pylance_039(pylance_039: Any, tmp_path: Path) -> None:
     Sides(pylance_039, tmp_path, FileVersion.V2_1).run(EXAMPLES)

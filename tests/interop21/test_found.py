@@ -77,7 +77,7 @@ CASES: dict[str, tuple[pa.Field, Sequence[list[Any]]]] = {
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
 @pytest.mark.parametrize("name", CASES)
-def test_what_was_wrong_once(name: str, version: str, tmp_path: Path) -> None:
+def test_fixed_defects_do_not_recur(name: str, version: str, tmp_path: Path) -> None:
     field, pages = CASES[name]
     path = str(tmp_path / "file.lance")
     schema = pa.schema([field])
@@ -93,7 +93,7 @@ def test_what_was_wrong_once(name: str, version: str, tmp_path: Path) -> None:
             assert OracleReader(path).read_all().to_table().column(0).to_pylist() == expected
 
 
-def test_null_items_of_fixed_size_lists_in_packed_structs(tmp_path: Path) -> None:
+def test_null_items_of_fixed_size_lists_in_packed_structs_are_read(tmp_path: Path) -> None:
     path = str(tmp_path / "file.lance")
     schema = pa.schema([pa.field("c", PACKED, metadata={PREFIX + "packed": "true"})])
     rows = [
@@ -109,7 +109,7 @@ def test_null_items_of_fixed_size_lists_in_packed_structs(tmp_path: Path) -> Non
         assert LanceFileReader(path).take_rows([2]).to_table().column(0).to_pylist() == rows[2:]
 
 
-def test_what_lies_beside_an_empty_struct_is_read(tmp_path: Path) -> None:
+def test_fields_next_to_an_empty_struct_are_read(tmp_path: Path) -> None:
     """pylance cannot verify this case: it loses the neighbours of a leading empty struct."""
     path = str(tmp_path / "file.lance")
     kind = pa.struct([EMPTY, pa.field("x", pa.int32())])
@@ -134,10 +134,10 @@ def assert_read_by_both(path: Path, rows: list[Any], pylance_039: Any) -> None:
 @pytest.mark.parametrize("pages", [1, 2])
 @pytest.mark.parametrize("with_null", [False, True])
 @pytest.mark.parametrize("depth", [1, 2])
-def test_long_strings_in_lists_of_structs_that_could_be_null(
+def test_long_strings_in_lists_of_nullable_structs_are_read_by_pylance_039(
     depth: int, with_null: bool, pages: int, pylance_039: Any, tmp_path: Path
 ) -> None:
-    """The old release cannot read zipped values here; they are stored in chunks or in a dictionary."""
+    """pylance 0.39 cannot read full-zip pages here, so the values are stored in chunks or in a dictionary."""
     rng = np.random.default_rng(depth)
     kind = pa.struct([pa.field("l", pa.list_(pa.string()))])
     path = tmp_path / "file.lance"
@@ -163,15 +163,17 @@ ITEMS += [pa.dictionary(pa.int64(), pa.string()), pa.dictionary(pa.int8(), pa.fl
 
 
 @pytest.mark.parametrize("item", ITEMS, ids=str)
-def test_lists_in_lists_without_any_item(item: pa.DataType, pylance_039: Any, tmp_path: Path) -> None:
-    """The old release loses rows of pages that contain only nulls; lancetable writes a chunk without values instead."""
+def test_nested_lists_without_items_are_read_by_pylance_039(
+    item: pa.DataType, pylance_039: Any, tmp_path: Path
+) -> None:
+    """pylance 0.39 loses rows of pages that contain only nulls; lancetable writes a chunk without values instead."""
     path = tmp_path / "file.lance"
     kinds: list[tuple[Any, list[Any]]] = [
         (pa.list_(pa.list_(item)), [[], None, [[], None], [[]], [], [None]]),
         (pa.list_(pa.struct([pa.field("l", pa.list_(item))])), [[{"l": []}, None], None, [], [{"l": None}] * 3, []]),
     ]
     for kind, rows in kinds:
-        many = rows * 5_000  # more levels than a chunk counts
+        many = rows * 5_000  # more levels than a chunk can have
         schema = pa.schema([pa.field("c", kind)])
         with LanceFileWriter(path, schema, version="2.1") as file:
             file.write_batch(pa.record_batch([pa.array(many, kind)], schema=schema))
@@ -179,7 +181,7 @@ def test_lists_in_lists_without_any_item(item: pa.DataType, pylance_039: Any, tm
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
-def test_nulls_without_a_type_in_small_pages(version: str, tmp_path: Path) -> None:
+def test_null_columns_in_small_pages_are_read(version: str, tmp_path: Path) -> None:
     kind = pa.struct([pa.field("a", pa.int8()), pa.field("n", pa.null())])
     table = pa.table({"c": pa.array([{"a": k % 100, "n": None} for k in range(300)], kind)})
     with LanceFileWriter(str(tmp_path / "f.lance"), table.schema, version=version, max_page_bytes=64) as writer:

@@ -1,9 +1,10 @@
-"""Tables that pylance writes from a seed, several versions each: scans, ranges, takes and filters agree with its own.
+"""Random tables of several versions, written by pylance: scans, ranges, takes and filters equal those of pylance.
 
-Between them the seeds cover every field metadata key of the encodings, both forms of blobs, packed structs, maps,
-dictionaries, extension types, lists four deep, long and short strings, pages of nothing but nulls, nullability that
-changes from page to page, chunks up to the largest, one page or hundreds, one fragment or dozens; for 2.0 and 0.1 what
-these hold. LANCETABLE_TEST_SCALE multiplies the number of seeds, and makes some tables six times as long.
+The seeds together cover every field metadata key of the encodings, both forms of blobs, packed structs, maps,
+dictionaries, extension types, lists of four levels, long and short strings, pages with nulls only, nullability that
+changes from page to page, chunks up to the maximum, one page or hundreds, one fragment or dozens. Tables of 2.0 and 0.1
+have the types that these versions can store. LANCETABLE_TEST_SCALE multiplies the number of seeds, and makes some
+tables six times as long.
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ FILTERS = [
 ]
 
 
-# Structs above and between lists, null in some pages only: pylance writes them, and fails to read them.
+# Structs above and between lists that are null in some pages only: pylance writes them, but cannot read them.
 HARD = ("deep", "spine")
 
 
 class Draw:
-    """The choices of a seed."""
+    """Random choices of a seed."""
 
     def __init__(self, rng: np.random.Generator, version: FileVersion) -> None:
         self._rng = rng
@@ -75,12 +76,12 @@ class Draw:
     def keyed(self, name: str, kind: pa.DataType, family: str) -> pa.Field:
         keys = self.one(KEYS[family])
         if self._plain and keys.get("compression") == "fsst":
-            keys = {}  # pylance panics where that meets numbers or large strings
+            keys = {}  # pylance panics for numbers and large strings
         return pa.field(name, kind, metadata={PREFIX + key: value for key, value in keys.items()} or None)
 
 
 def fields_of(rng: np.random.Generator, version: FileVersion) -> list[pa.Field]:
-    """Columns of a table beside its id; only those of format 2.2 where that is it."""
+    """Return the columns of a table in addition to its id; those of format 2.2 only for 2.2."""
     if version.is_legacy:
         return [pa.field("number", pa.int64()), pa.field("text", pa.string()), *legacy_fields(rng)]
     draw = Draw(rng, version)
@@ -125,7 +126,7 @@ def fields_of(rng: np.random.Generator, version: FileVersion) -> list[pa.Field]:
 
 
 def legacy_fields(rng: np.random.Generator) -> list[pa.Field]:
-    """Half of the types that 0.1 holds; pylance cannot take rows of the others."""
+    """Return half of the types of 0.1 of which pylance can take rows."""
     names = [name for name in legacy.TYPES if name != "bits"]
     return [pa.field(name, legacy.TYPES[name]) for name in rng.choice(names, len(names) // 2, replace=False).tolist()]
 
@@ -145,7 +146,7 @@ def rows(rng: np.random.Generator, fields: list[pa.Field], first: int, n: int, v
 
 
 def batches_of(table: pa.Table, size: int) -> list[pa.RecordBatch]:
-    """Batches of so many rows, without anything before or behind them: pylance stumbles over some slices of lists."""
+    """Return batches of `size` rows in arrays without unused items, because pylance fails for some slices of lists."""
     every = [table.slice(start, size).combine_chunks().to_batches()[0] for start in range(0, len(table), size)]
     return [pa.record_batch([compact(column) for column in batch.columns], schema=batch.schema) for batch in every]
 
@@ -155,7 +156,7 @@ def compact(array: pa.Array) -> pa.Array:
 
 
 def make(path: Path, version: FileVersion, seed: int) -> tuple[Any, pa.Table]:
-    """pylance's dataset, and the hard columns beside their ids as they were written."""
+    """Write a table; return pylance's dataset, and the written ids with the columns of `HARD`."""
     rng = np.random.default_rng([seed, 77])
     fields = fields_of(rng, version)
     times = 6 if seed >= 1000 and rng.random() < 0.3 else 1
@@ -185,7 +186,7 @@ def same(found: pa.Table, expected: pa.Table, what: str) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-def test_tables_read_as_pylance_reads_them(version: FileVersion, seed: int, tmp_path: Path, scale: int) -> None:
+def test_tables_are_read_as_by_pylance(version: FileVersion, seed: int, tmp_path: Path, scale: int) -> None:
     for k in range(scale):
         theirs, written = make(tmp_path / f"{k}", version, 1000 * k + seed)
         rng = np.random.default_rng(seed)
@@ -207,7 +208,7 @@ def check(theirs: Any, rng: np.random.Generator, names: list[str]) -> None:
             same(ours.to_table(**options), theirs.to_table(**options), f"{options}")
             wanted = np.unique(rng.integers(0, n, int(rng.choice([1, 5, 200])))).tolist()
             same(ours.take(wanted, columns=names), theirs.take(wanted, columns=names), f"rows {wanted}")
-        # pylance fails on these where rows are filtered, and on some dictionaries beside blobs.
+        # With a filter, pylance fails for these columns, and for some dictionaries next to blobs.
         plain = [name for name in names if name not in ("blob", "blob2", "packed2")]
         for text in FILTERS:
             for options in ({"columns": plain}, {"columns": ["blob", "id"] if "blob" in names else ["id"]}):
@@ -223,7 +224,7 @@ def check(theirs: Any, rng: np.random.Generator, names: list[str]) -> None:
 
 
 def check_hard(ours: Any, rng: np.random.Generator, written: pa.Table) -> None:
-    """Columns that pylance does not read, beside what was written: rows are at the positions of their ids."""
+    """Compare columns that pylance cannot read with the written values; the id of a row is its position."""
     names = written.schema.names
     wanted = np.unique(rng.integers(0, ours.count_rows(), 100)).tolist()
     for found in (ours.to_table(columns=names), ours.take(wanted, columns=names), ours.to_table(names, FILTERS[0])):

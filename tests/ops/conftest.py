@@ -80,7 +80,7 @@ def write_busy(path: Path, *, stable: bool) -> lance.LanceDataset:
 
 
 class Pair(NamedTuple):
-    """One table, opened by both."""
+    """A table opened by both libraries."""
 
     ours: TableVersion
     theirs: lance.LanceDataset

@@ -1,4 +1,4 @@
-"""Calls that would do less than asked raise, count what is left, or log a record."""
+"""Calls that would do less than requested raise an error, count the remainder, or log a record."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def made(path: Path, fragments: int = 3, **options: Any) -> lancetable.LanceData
     return lancetable.write_dataset(whole, path, max_rows_per_file=ROWS.num_rows, **options)
 
 
-# --- what is written --------------------------------------------------------------------------------------------------
+# --- writes -----------------------------------------------------------------------------------------------------------
 
 
 def test_rows_given_as_dicts_keep_the_keys_of_every_row(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_every_option_that_pylance_accepts_is_accepted(uri: str, tmp_path: Path)
         open_store(uri.format(tmp_path), {name: "1", name.upper(): "1"})
 
 
-# --- what is read -----------------------------------------------------------------------------------------------------
+# --- reads ------------------------------------------------------------------------------------------------------------
 
 
 def test_arguments_of_a_count_are_those_of_a_scan(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_a_delta_without_lineage_is_refused(tmp_path: Path) -> None:
             getattr(ds.delta(1), read)()
 
 
-def test_a_delta_goes_forward(tmp_path: Path) -> None:
+def test_delta_refuses_a_first_version_after_the_last(tmp_path: Path) -> None:
     ds = made(tmp_path / "t", enable_stable_row_ids=True)
     older = lancetable.dataset(tmp_path / "t")
     ds.insert(ROWS)
@@ -311,7 +311,7 @@ def test_a_delta_goes_forward(tmp_path: Path) -> None:
     assert ds.delta(begin_version=2, end_version=2).get_inserted_rows().read_all().num_rows == 0
 
 
-# --- what is changed --------------------------------------------------------------------------------------------------
+# --- changes ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_dictionary_column_is_set_to_a_constant(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_a_compaction_that_its_limits_leave_nothing_to_do_is_logged(
 
 
 class Interrupted(Exception):
-    """Stops a run."""
+    """Exception that stops a run."""
 
 
 def run(
@@ -379,7 +379,7 @@ def run(
 
 @pytest.fixture
 def interrupted(tmp_path: Path) -> lancetable.LanceDataset:
-    """A table in which a run finished the first fragment, and one batch of the second."""
+    """Return a table in which a run finished the first fragment and one batch of the second."""
     made(tmp_path / "t")
     with pytest.raises(Interrupted):
         run(lancetable.dataset(tmp_path / "t"), tmp_path / "c", stop_at=4)
@@ -446,7 +446,7 @@ def overwritten(tmp_path: Path) -> lancetable.LanceDataset:
 
 
 def hold(monkeypatch: pytest.MonkeyPatch, held: Callable[[str], bool]) -> None:
-    """Make the store refuse to remove some files; as a real one, it stops at the first of them."""
+    """Make the store refuse to remove some files; like a real store, it stops at the first of them."""
     real = LocalStore.delete
 
     def delete(self: LocalStore, paths: Any) -> None:
@@ -477,7 +477,7 @@ def test_a_file_that_cannot_be_removed_keeps_no_other(
     assert "1 of 5 files could not be removed" in caplog.text and "the object is locked" in caplog.text
 
 
-def test_a_manifest_that_cannot_be_removed_is_logged_with_what_follows(
+def test_manifest_that_cannot_be_removed_is_logged_with_the_consequence(
     overwritten: lancetable.LanceDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     overwritten.insert(ROWS)

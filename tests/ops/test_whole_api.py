@@ -127,7 +127,7 @@ class ApiMachine(RuleBasedStateMachine):
         self.store.heal()
         try:
             main = self.dataset(None)
-            # A note of the newest version that could not be replaced may name one that was cleaned up.
+            # A version hint that could not be replaced may refer to a version that was cleaned up.
             expected = {"orphan", "hint"} if self.faults_hit else {"orphan"}
             problems = [each for each in check(self.uri).problems if each.kind not in expected]
             assert not problems, problems
@@ -205,7 +205,7 @@ class ApiMachine(RuleBasedStateMachine):
         return options[int(rng.integers(0, len(options)))]
 
     def plant(self) -> bool:
-        """Let a request fail, perhaps, and all after it, perhaps; see `heal`."""
+        """Let a request fail with some probability, sometimes with all later ones; return True if one will fail."""
         if not self.faulty or self.rng.random() < 0.5:
             return False
         method, most = REQUESTS[int(self.rng.integers(0, len(REQUESTS)))]
@@ -244,7 +244,7 @@ class ApiMachine(RuleBasedStateMachine):
         self.faults_hit = True
         if now == before:
             return
-        # Some of it may be committed, all of it only if that outcome was declared possible.
+        # A part of the change may be committed; all of it only with an error that allows this.
         if now == before + commits or self.shows(after(now)):
             assert isinstance(error, CommitStateUnknownError) or commits > 1, error
             self.note(before, now, after(now))
@@ -465,7 +465,7 @@ class ApiMachine(RuleBasedStateMachine):
             after: Callable[[int], State] = lambda v: state.with_column(new, lambda row: None)  # noqa: E731
             self.change(lambda ds: ds.add_columns(new), after)
             return
-        # An expression over a required column makes one.
+        # An expression over a required column is a required column.
         new = pa.field(f"n{next(self.names)}", pa.int32(), how != "sql" or state.field("id").nullable)
         value: Callable[[Values], Any] = lambda row: row["id"] * 2 - 1  # noqa: E731
         if how == "join":
@@ -612,7 +612,7 @@ class ApiMachine(RuleBasedStateMachine):
     # -------------------------------------------------------------------------------------------------- references
 
     def refer(self, act: Callable[[], Any], noted: Callable[[], bool]) -> bool:
-        """Change something beside the versions; whether it was done."""
+        """Change references, not versions; return True if the change was made."""
         fault = self.plant()
         try:
             act()

@@ -1,7 +1,7 @@
-"""A commit through an external manifest store, disturbed at each of its four steps, and the next process.
+"""Commits through an external manifest store with a failure in one of the four steps, and the next process.
 
-The commit is there if and only if its row was written; whoever comes next, reader, writer or cleaner, of either
-library, puts the manifest in place and says so in the row.
+The version exists if and only if its row was written. The next reader, writer or cleanup, of either library, copies the
+manifest to its final path and updates the row.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ FATES = ["not sent", "answer lost", "throttled", "refused"]
 
 
 class Died(BaseException):
-    """The process that commits is gone."""
+    """Simulated end of the committing process."""
 
 
 class Disturbed:
-    """Breaks one step of the next commit."""
+    """Failure in one step of the next commit."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, store: Any, external: Any, step: int, fate: str) -> None:
         self.step, self.fate = step, fate
@@ -164,13 +164,15 @@ def run(
 
 
 @pytest.mark.parametrize(("step", "fate", "following"), list(product(STEPS, FATES, OURS_NEXT)))
-def test_rows_of_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, fate: str, following: str) -> None:
+def test_disturbed_commits_are_completed_over_sqlite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, fate: str, following: str
+) -> None:
     options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
     run(str(tmp_path / "t"), options, monkeypatch, step, fate, following)
 
 
 def short(step: int, fate: str, following: str) -> bool:
-    """In the short tier pylance finishes what it can see: a decided version that is not in place."""
+    """Return whether the short tier tests a case with pylance: a decided version without a manifest at its path."""
     return "pylance" in following and (step, fate) in ((2, "answer lost"), (3, "not sent"))
 
 
@@ -178,14 +180,16 @@ def short(step: int, fate: str, following: str) -> bool:
     ("step", "fate", "following"),
     [pytest.param(*case, marks=[] if short(*case) else pytest.mark.slow) for case in product(STEPS, FATES, ALL_NEXT)],
 )
-def test_rows_of_dynamodb(s3: Moto, monkeypatch: pytest.MonkeyPatch, step: int, fate: str, following: str) -> None:
+def test_disturbed_commits_are_completed_over_dynamodb(
+    s3: Moto, monkeypatch: pytest.MonkeyPatch, step: int, fate: str, following: str
+) -> None:
     options = {**s3.options, "dynamodb_endpoint": s3.endpoint, "client_max_retries": "1"}
     run(f"s3+ddb://lab/{uuid4()}?ddbTableName=lab", options, monkeypatch, step, fate, following)
 
 
 @pytest.mark.parametrize("exclusive", [True, False], ids=["exclusive", "plain"])
-def test_two_finish_one_version(exclusive: bool) -> None:
-    """1,000 times: a reader and a writer meet a decided version at once."""
+def test_two_processes_complete_one_version(exclusive: bool) -> None:
+    """A reader and a writer find a decided version at the same time, 1,000 times."""
     store, rows = MemoryStore.private(), MemoryManifestStore()
     if not exclusive:
         store.capabilities = type(store.capabilities)(
@@ -212,7 +216,7 @@ def test_two_finish_one_version(exclusive: bool) -> None:
     assert not [meta.name for meta in store.list_names("t/_versions") if ".manifest-" in meta.name]
 
 
-def test_what_is_disturbed_is_what_commits_use(tmp_path: Path) -> None:
+def test_disturbed_handler_is_the_one_that_commits_use(tmp_path: Path) -> None:
     options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
     uri = str(tmp_path / "t")
     lancetable.write_dataset(START, uri, storage_options=options)
@@ -221,9 +225,9 @@ def test_what_is_disturbed_is_what_commits_use(tmp_path: Path) -> None:
     assert isinstance(open_version(uri, storage_options=options).handler, ExternalHandler)
 
 
-@pytest.mark.parametrize("deaf", [False, True], ids=["", "and nobody answers afterwards"])
-def test_a_manifest_that_somebody_else_put_in_place_is_still_ours(deaf: bool) -> None:
-    """Between the row and the object a reader came by and finished the version: the object is there, with our bytes."""
+@pytest.mark.parametrize("deaf", [False, True], ids=["", "later requests fail"])
+def test_commit_wins_if_a_reader_completes_its_version(deaf: bool) -> None:
+    """A reader completes the version after the row is written; the object has the bytes of this commit."""
     store = FaultyStore(MemoryStore.private())
 
     class Overtaken(MemoryManifestStore):
@@ -239,7 +243,7 @@ def test_a_manifest_that_somebody_else_put_in_place_is_still_ours(deaf: bool) ->
     assert store.read_all(manifest_path("t", 1, V2)) == b"one"
 
 
-def test_whose_manifest_is_there_may_stay_unknown() -> None:
+def test_commit_is_unknown_if_its_completed_version_cannot_be_read() -> None:
     """The row belongs to this commit but its object cannot be read: the error must not report a failed commit."""
     store = FaultyStore(MemoryStore.private())
 
@@ -267,10 +271,10 @@ def _fail_once_to_put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("next_one", ["commits", "looks for newer versions"])
-def test_a_version_is_put_in_place_before_the_next_one(
+def test_decided_version_is_completed_before_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, next_one: str
 ) -> None:
-    """By the process that could not do it when it was decided, and goes on."""
+    """The process that decided the version could not complete it and continues."""
     options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
     ds = lancetable.write_dataset(START, tmp_path / "t", storage_options=options)
     other = lancetable.dataset(tmp_path / "t", storage_options=options)
@@ -288,8 +292,8 @@ def test_a_version_is_put_in_place_before_the_next_one(
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["sorted listings", "unsorted listings"])
-def test_a_version_that_others_left_out_is_found_and_its_manifest_kept(ordered: bool) -> None:
-    """Another library may commit behind a version that is decided and not in place: rows know it, listings do not."""
+def test_incomplete_version_below_newer_ones_is_found_and_completed(ordered: bool) -> None:
+    """Another library may commit above a decided, incomplete version: the rows contain it, listings do not."""
     store, rows = MemoryStore.private(), MemoryManifestStore()
     store.capabilities = replace(store.capabilities, ordered_list=ordered)  # type: ignore[misc]  # a private store
     for version in (1, 2, 3):
@@ -327,8 +331,8 @@ def test_a_cleanup_keeps_the_staged_manifest_of_a_decided_version(tmp_path: Path
     assert lancetable.dataset(uri, 2, storage_options=options).count_rows() == 5
 
 
-@pytest.mark.parametrize("cleaned_by", ["this release", "one that left the row as it was"])
-def test_a_version_whose_row_was_never_finished_is_cleaned_up(
+@pytest.mark.parametrize("cleaned_by", ["this release", "a release that keeps the row"])
+def test_version_whose_row_was_not_updated_is_cleaned_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cleaned_by: str
 ) -> None:
     options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
@@ -360,7 +364,7 @@ def test_a_version_whose_row_was_never_finished_is_cleaned_up(
     assert not list((tmp_path / "t" / "_versions").glob("*.manifest-*"))
 
 
-def test_a_row_that_could_not_be_finished_is_finished_before_the_next_commit(
+def test_failed_update_of_a_row_is_repeated_before_the_next_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}

@@ -1,4 +1,4 @@
-"""Each fuzzing target decodes its seeds, and damaged seeds raise nothing but errors of the library; without atheris."""
+"""Fuzzing targets decode their seeds, and damaged seeds raise only errors of the library; atheris is not needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def flip(data: bytes, max_bytes: int) -> bytes:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-def test_target_decodes_its_seeds_and_damaged_ones(target: Target, scale: int) -> None:
+def test_target_raises_only_errors_of_the_library(target: Target, scale: int) -> None:
     seeds = list(target.seeds())
     assert seeds
     for number, seed in enumerate(seeds[:: len(seeds) // SEEDS or 1]):

@@ -1,6 +1,6 @@
-"""Processes with threads create the same keys at once: one winner for each key, and its bytes are what is stored.
+"""Processes with threads create the same keys concurrently: each key has one winner, whose bytes are stored.
 
-What creates is a store's `put_if_absent`, or a whole commit handler with the versions of a table as keys.
+Keys are created with the `put_if_absent` of a store, or with a commit handler, whose keys are versions of a table.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def creator(uri: str, options: dict[str, str], by_version: bool) -> tuple[Create
 
 
 def take_part(where: tuple[str, dict[str, str], bool], process: int, keys: int, start: Any, results: Any) -> None:
-    """One process of the race. All of its threads try all keys in the same order."""
+    """Run one process of the race. All of its threads try all keys in the same order."""
     create, _ = creator(*where)
     barrier = threading.Barrier(THREADS)
 
@@ -102,23 +102,23 @@ def hammer(uri: str, options: dict[str, str], keys: int, *, by_version: bool = F
 
 
 @pytest.mark.parametrize("by_version", [False, True], ids=["keys", "versions"])
-def test_local_files(tmp_path: Path, scale: int, by_version: bool) -> None:
+def test_keys_have_one_winner_on_local_files(tmp_path: Path, scale: int, by_version: bool) -> None:
     hammer(str(tmp_path / "t"), {"fsync": "false"}, FULL * min(scale, 10), by_version=by_version)
 
 
-def test_rows_of_sqlite(tmp_path: Path) -> None:
-    """Rows decide, beside a directory."""
+def test_versions_have_one_winner_over_sqlite(tmp_path: Path) -> None:
+    """The manifests are local files; rows in SQLite decide."""
     options = {"fsync": "false", "manifest_store": f"sqlite:///{tmp_path}/rows.db"}
     hammer(str(tmp_path / "t"), options, FULL, by_version=True)
 
 
 @pytest.mark.parametrize("client", ["obstore", pytest.param("fsspec", marks=pytest.mark.slow)])
-def test_s3(s3: Moto, client: str, scale: int) -> None:
+def test_keys_have_one_winner_on_s3(s3: Moto, client: str, scale: int) -> None:
     options = {**s3.options, "client": client}
     hammer(f"s3://lab/{uuid4()}", options, FEW if scale == 1 else FULL)
 
 
 @pytest.mark.slow
-def test_versions_of_dynamodb(s3: Moto) -> None:
+def test_versions_have_one_winner_over_dynamodb(s3: Moto) -> None:
     options = {**s3.options, "dynamodb_endpoint": s3.endpoint}
     hammer(f"s3+ddb://lab/{uuid4()}?ddbTableName=lab", options, FEW, by_version=True)

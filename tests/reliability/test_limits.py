@@ -1,4 +1,4 @@
-"""Huge numbers in the metadata of a table: an answer or an error of the library, within limits of memory and time.
+"""Huge numbers in the metadata of a table: a result or an error of the library, within limits of memory and time.
 
 A trial replaces one number of a manifest (row id sequences included), of a deletion file, or of a data file: of its
 column metadata (encodings included), its descriptor, its offset tables, or the first and last words of its buffers. The

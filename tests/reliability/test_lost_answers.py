@@ -1,6 +1,6 @@
-"""Lost, refused and wrongly answered requests that decide a commit, for every kind of operation.
+"""Lost, refused and wrong replies to the request that decides a commit, for every kind of operation.
 
-One version more and every row exactly once, or none and an error that says so.
+Either the table has a new version with every row once, or it is unchanged and the error reports that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MORE = pa.table({"id": pa.array([10, 11], pa.int64())})
 
 @dataclass(frozen=True)
 class Change:
-    """An operation, the ids after it, and how many versions it makes."""
+    """An operation, the resulting ids, and the number of versions that it creates."""
 
     act: Callable[[Any], Any]
     ids: list[int]
@@ -58,7 +58,7 @@ CHANGES = {
 
 
 def make(uri: str, options: dict[str, str] | None) -> Any:
-    """Version 2: ids 0 to 5 in two fragments; version 1 had id 7 as well."""
+    """Create version 2 with the ids 0 to 5 in two fragments; version 1 also contains id 7."""
     rows = pa.concat_tables([START, pa.table({"id": pa.array([7], pa.int64())})])
     table = lancetable.write_dataset(
         rows, uri, max_rows_per_file=3, data_storage_version="2.0", storage_options=options
@@ -92,7 +92,9 @@ LOCAL_FAULTS: dict[str, tuple[bool, PutOutcome | None, type[LanceError] | None]]
 
 
 @pytest.mark.parametrize(("name", "how"), list(product(CHANGES, LOCAL_FAULTS)))
-def test_local_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, how: str) -> None:
+def test_commit_and_its_report_agree_on_local_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, how: str
+) -> None:
     uri = str(tmp_path / "t.lance")
     table = make(uri, None)
     stored, outcome, wanted = LOCAL_FAULTS[how]
@@ -122,7 +124,7 @@ def test_local_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str,
     except LanceError as raised:
         error = raised
     assert type(error) is (wanted or type(None)), error
-    assert LocalStore.put_if_absent is put, "the fault was met"
+    assert LocalStore.put_if_absent is put, "the fault did not occur"
     check(name, uri, None, error)
 
 
@@ -132,7 +134,7 @@ FAULTS = [("dropped", 1), ("stored_then_dropped", 1), ("stored_then_500", 1), ("
 
 
 @pytest.mark.parametrize(("name", "fault"), list(product(CHANGES, FAULTS)))
-def test_s3(s3: Moto, name: str, fault: tuple[str, int]) -> None:
+def test_commit_and_its_report_agree_on_s3(s3: Moto, name: str, fault: tuple[str, int]) -> None:
     how, times = fault
     uri = f"s3://lab/{uuid4()}"
     table = make(uri, s3.options)
@@ -149,7 +151,7 @@ def test_s3(s3: Moto, name: str, fault: tuple[str, int]) -> None:
 
 @pytest.fixture(scope="module")
 def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, dict[str, str]]]:
-    """Azurite behind a proxy that fails as planned."""
+    """Run Azurite behind a proxy that injects faults."""
     if not azurite.is_installed():
         pytest.skip("Azurite is not installed (scripts/ensure_servers)")
     with azurite.azurite(tmp_path_factory.mktemp("azurite")) as server, proxy(server.port) as failing:
@@ -159,12 +161,14 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, dic
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "fault"), list(product(CHANGES, FAULTS)))
-def test_azure(azure: tuple[Proxy, dict[str, str]], name: str, fault: tuple[str, int]) -> None:
+def test_commit_and_its_report_agree_on_azure(
+    azure: tuple[Proxy, dict[str, str]], name: str, fault: tuple[str, int]
+) -> None:
     failing, options = azure
     uri = f"az://lab/{uuid4()}"
     table = make(uri, options)
     how, times = fault
     failing.plan({"match": r"PUT .*_versions/\d+\.manifest.*(?i:if-none-match)", "times": times, "how": how})
     CHANGES[name].act(table)
-    assert failing.left == 0, "the fault was met"
+    assert failing.left == 0, "the fault did not occur"
     check(name, uri, options, None)

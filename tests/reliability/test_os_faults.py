@@ -1,7 +1,7 @@
-"""Every system call of every public operation fails: once, and from there on; fully, or with fewer bytes than asked.
+"""Faults in every system call of every public operation: once or permanently, as errors or as short reads and writes.
 
-What must hold: a typed error or success; the table as before, or as the operation leaves it; no descriptor, thread or
-temporary file more than before. A clean run tells which calls there are.
+The operation must succeed or raise a typed error, the table must be unchanged or have the new state, and no descriptor,
+thread or temporary file may remain. A run without faults determines the calls.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def quiet() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Version 4: ids 0 to 6 in three fragments, id 7 deleted; version 2 is tagged."""
+    """Write version 4: ids 0 to 6 in three fragments, id 7 deleted; version 2 is tagged."""
     path = tmp_path_factory.mktemp("template") / "t.lance"
     rows = pa.table({"id": pa.array(range(8), pa.int64()), "s": list("abcdefgh")})
     lancetable.write_dataset(rows.slice(0, 6), path, max_rows_per_file=3, data_storage_version="2.0")
@@ -110,7 +110,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copy(template: Path, target: Path) -> str:
-    """A copy that shares the files that are never written again."""
+    """Copy a table; files that are never rewritten are hard links."""
     shutil.copytree(template, target, copy_function=os.link)
     for name in ("_versions/latest_version_hint.json", "_refs/tags/t.json"):
         (target / name).unlink(missing_ok=True)
@@ -120,7 +120,7 @@ def copy(template: Path, target: Path) -> str:
 
 
 def seen(uri: str) -> Any:
-    """All that an operation may change: rows, columns, tags, branches, config, and the table beside this one."""
+    """Return all that an operation may change: rows, columns, tags, branches, config, and the adjacent table."""
     dataset = lancetable.dataset(uri)
     try:
         other = lancetable.dataset(f"{uri}2").to_table().to_pylist()
@@ -149,7 +149,7 @@ def run(act: Callable[[str], Any], uri: str, fail_at: int, fault: str, forever: 
             ran.answer = act(uri)
         except LanceError as error:
             ran.error = error
-            ran.error.__traceback__ = None  # frames hold writers that are closed when they go
+            ran.error.__traceback__ = None  # frames reference writers, which close with them
             if isinstance(error, StoreError):
                 assert error.errno or fault == "SHORT", repr(error)
         ran.made, ran.failed = list(calls.made), list(calls.failed)
@@ -159,7 +159,7 @@ def run(act: Callable[[str], Any], uri: str, fail_at: int, fault: str, forever: 
 
 
 def check(name: str, uri: str, ran: Ran, before: Any, after: Any) -> str:
-    """The outcome, if the table is as it promises."""
+    """Check that the table agrees with the result of the run, and return the outcome."""
     if ran.error is None:
         outcome, allowed = "done", [after]
     elif isinstance(ran.error, CommitStateUnknownError):
@@ -180,8 +180,8 @@ def check(name: str, uri: str, ran: Ran, before: Any, after: Any) -> str:
     return outcome
 
 
-# A tag or a ref is one file: once it is renamed it counts, and only then its directory is synced. A clone is opened
-# once it is there. A cleanup may stop in the middle.
+# Operations that may fail after they took effect. A tag or a ref exists once its file is renamed, before its directory
+# is synced. A clone is opened after it was created. A cleanup may have removed a part of the files.
 NOT_AS_ONE = {"tag", "move a tag", "remove a tag", "branch", "clean up", "clone"}
 
 
@@ -217,19 +217,19 @@ def fail_each(name: str, template: Path, directory: Path, every: bool) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_every_call_of_a_change_fails(name: str, template: Path, tmp_path: Path) -> None:
+def test_change_is_atomic_if_any_call_fails(name: str, template: Path, tmp_path: Path) -> None:
     fail_each(name, template, tmp_path, False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
-def test_every_call_of_a_change_fails_in_every_way(name: str, template: Path, tmp_path: Path) -> None:
+def test_change_is_atomic_if_any_call_fails_in_any_way(name: str, template: Path, tmp_path: Path) -> None:
     fail_each(name, template, tmp_path, True)
 
 
 @pytest.mark.parametrize("name", READS)
-def test_every_call_of_a_read_fails_in_every_way(name: str, template: Path) -> None:
-    """The right answer or an error, and the next one is right."""
+def test_read_is_correct_or_raises_if_any_call_fails(name: str, template: Path) -> None:
+    """A read after the failures is correct."""
     uri = str(template)
     clean = run(READS[name], uri, 0, "EIO", False)
     assert clean.error is None
@@ -242,11 +242,11 @@ def test_every_call_of_a_read_fails_in_every_way(name: str, template: Path) -> N
     assert READS[name](uri) == clean.answer
 
 
-# ---- what the system really does
+# ---- real signals and limits
 
 
-def test_signals_interrupt_nothing(tmp_path: Path) -> None:
-    """A signal every millisecond, so that calls of the system are interrupted; handlers run, and the work goes on."""
+def test_operations_continue_after_signals(tmp_path: Path) -> None:
+    """A signal arrives every millisecond and interrupts system calls; its handler runs."""
     caught = []
     before = signal.signal(signal.SIGALRM, lambda *_: caught.append(1))
     rows = pa.table({"id": pa.array(range(400_000), pa.int64()), "s": ["x" * 20] * 400_000})
@@ -298,8 +298,8 @@ print(table.version)
 """
 
 
-def test_a_disk_without_room(tmp_path: Path) -> None:
-    """A limit on the size of files fails writes of every kind, also those of Arrow to the files of a large merge."""
+def test_full_disk_raises_store_error(tmp_path: Path) -> None:
+    """A limit on file sizes fails writes of every kind, including Arrow's writes to the files of a large merge."""
     uri = str(tmp_path / "t.lance")
     rows = pa.table({"id": pa.array(range(3), pa.int64()), "s": ["a", "b", "c"]})
     lancetable.write_dataset(rows, uri)

@@ -1,4 +1,4 @@
-"""One table from forked, spawned and served processes, many threads, unpickled copies and inside of an event loop.
+"""One table in forked and spawned processes, below a fork server, in many threads, from pickles and in an event loop.
 
 All of them read the same rows, can commit, and continue afterwards; none waits for a lock or a thread of another
 process.
@@ -46,7 +46,7 @@ LOCAL_FIRST = ["local", *(pytest.param(name, marks=pytest.mark.slow) for name in
 
 @pytest.fixture(params=STORES)
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> lancetable.LanceDataset:
-    """A table of three fragments that this process has read and written already."""
+    """Write a table of three fragments and read it in this process."""
     options = None
     uri: Any = str(tmp_path / "t.lance")
     if request.param == "dynamodb":
@@ -65,7 +65,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> lancetable.LanceDat
 
 
 def check(dataset: Any) -> None:
-    """A scan on many threads, a filter, a take; other processes may append rows at the same time."""
+    """Check a scan on many threads, a filter and a take; other processes may append rows at the same time."""
     ids = dataset.to_table(columns=["id"])["id"].to_pylist()
     assert sorted(ids)[:ROWS] == list(range(ROWS))
     assert dataset.count_rows(f"s = 'text 3' AND id < {ROWS}") == len(range(3, ROWS, 7))
@@ -90,7 +90,7 @@ def in_process(queue: Any, *arguments: Any) -> None:
 
 
 def run_in(context: Any, arguments: list[tuple[Any, ...]]) -> None:
-    """Processes with these arguments, all at once."""
+    """Run processes with these arguments concurrently."""
     queue = context.Queue()
     processes = [context.Process(target=in_process, args=(queue, *each)) for each in arguments]
     for process in processes:
@@ -103,7 +103,7 @@ def run_in(context: Any, arguments: list[tuple[Any, ...]]) -> None:
 
 
 def check_after(table: Any, num_writers: int) -> None:
-    """This process goes on as if nothing had been, and sees what the others wrote."""
+    """Check that this process can continue, and that it reads the rows of the others."""
     check(table)
     table.checkout_latest()
     ids = sorted(table.to_table(columns=["id"])["id"].to_pylist())
@@ -112,29 +112,29 @@ def check_after(table: Any, num_writers: int) -> None:
     assert table.count_rows() == ROWS + 3 * num_writers + 1
 
 
-def test_forked(table: Any) -> None:
-    """The handle itself, with all that hangs on it."""
+def test_forked_child_uses_the_open_dataset(table: Any) -> None:
+    """The child uses the object itself, with its caches and clients."""
     run_in(multiprocessing.get_context("fork"), [(None, table, 0)])
     check_after(table, 1)
 
 
 @pytest.mark.parametrize("table", LOCAL_FIRST, indirect=True)
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_new_interpreters(table: Any, method: str) -> None:
+def test_new_interpreters_use_a_pickled_dataset(table: Any, method: str) -> None:
     run_in(multiprocessing.get_context(method), [(pickle.dumps(table), None, 0)])
     check_after(table, 1)
 
 
 @pytest.mark.parametrize("table", LOCAL_FIRST, indirect=True)
-def test_eight_workers_with_a_pickled_dataset(table: Any) -> None:
+def test_eight_workers_use_a_pickled_dataset(table: Any) -> None:
     pickled = pickle.dumps(table)
     assert len(pickled) < 20_000
     run_in(multiprocessing.get_context("fork"), [(pickled, None, number) for number in range(8)])
     check_after(table, 8)
 
 
-def test_workers_of_a_forked_daemon(table: Any) -> None:
-    """As Spark has them: a process that has used the table becomes a daemon, which forks a worker for each task."""
+def test_workers_of_a_forked_daemon_use_the_dataset(table: Any) -> None:
+    """As in Spark, a process that has used the table becomes a daemon, which forks a worker for each task."""
     reading, writing = os.pipe()
     daemon = os.fork()
     if daemon == 0:
@@ -160,8 +160,8 @@ def test_workers_of_a_forked_daemon(table: Any) -> None:
     check_after(table, 3)
 
 
-def test_32_threads(table: Any) -> None:
-    """They share one handle for reading; every fourth of them appends as well."""
+def test_32_threads_share_a_dataset(table: Any) -> None:
+    """All threads read, and every fourth of them also appends."""
 
     def work(number: int) -> str:
         if number % 4 == 0:
@@ -175,8 +175,8 @@ def test_32_threads(table: Any) -> None:
     check_after(table, 8)
 
 
-def test_inside_of_an_event_loop(table: Any) -> None:
-    """In the thread of the loop, and on threads that it waits for."""
+def test_event_loop_and_its_threads_use_the_dataset(table: Any) -> None:
+    """Calls run in the thread of the loop, and on threads that the loop awaits."""
 
     async def work() -> list[str]:
         first = use(None, table, 0)
@@ -189,7 +189,7 @@ def test_inside_of_an_event_loop(table: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_sqlite_rows_in_other_processes(tmp_path: Path, method: str) -> None:
+def test_processes_commit_over_sqlite(tmp_path: Path, method: str) -> None:
     options = {"manifest_store": f"sqlite:///{tmp_path}/rows.db"}
     table = lancetable.write_dataset(
         rows(0, ROWS), str(tmp_path / "t"), max_rows_per_file=1000, storage_options=options

@@ -1,5 +1,8 @@
-"""Secrets are not disclosed: recognisable keys are passed wherever a user can pass them, and searched for in logs,
-errors with their causes, warnings, representations and the objects that are written."""
+"""Secrets are not disclosed.
+
+Recognizable keys are passed in every way that a user can pass them, and searched for in logs, errors with their causes,
+warnings, representations and stored objects.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ ROWS = pa.table({"id": pa.array(range(4), pa.int64())})
 NOBODY = "http://127.0.0.1:9"
 QUICK = {"client_max_retries": "0", "client_retry_timeout": "1s", "timeout": "2s", "allow_http": "true"}
 KEYS = [f"PLANTED{number}SECRET" for number in range(8)]
-LONG = "UExBTlRFRFNFQ1JFVA=="  # the same in base64, where a key has to be that
+LONG = "UExBTlRFRFNFQ1JFVA=="  # in base64, for keys that require it
 S3 = {"aws_access_key_id": KEYS[0], "aws_secret_access_key": KEYS[1], "aws_session_token": KEYS[2]}
 
 # Address and options of an endpoint that does not reply.
@@ -31,7 +34,7 @@ PLACES: dict[str, tuple[str, dict[str, str]]] = {
     "s3, obstore": ("s3://b/t", {**S3, "endpoint": NOBODY, "client": "obstore"}),
     "s3, fsspec": ("s3://b/t", {"key": KEYS[0], "secret": KEYS[1], "endpoint_url": NOBODY, "client": "fsspec"}),
     "s3, customer key": ("s3://b/t", {**S3, "endpoint": NOBODY, "sse_customer_key_base64": LONG}),
-    "s3, an option of nobody": ("s3://b/t", {**S3, "endpoint": NOBODY, "my_secret_thing": KEYS[3]}),
+    "s3, an unknown option": ("s3://b/t", {**S3, "endpoint": NOBODY, "my_secret_thing": KEYS[3]}),
     "s3+ddb": ("s3+ddb://b/t?ddbTableName=d", {**S3, "endpoint": NOBODY, "dynamodb_endpoint": NOBODY}),
     "s3, keys in the address": (f"s3://{KEYS[0]}:{KEYS[1]}@b/t", {"endpoint": NOBODY}),
     "azure": ("az://c/t", {"account_name": "a", "account_key": LONG, "endpoint": f"{NOBODY}/a"}),
@@ -105,10 +108,12 @@ def heard(caplog: pytest.LogCaptureFixture) -> Iterator[Heard]:
 
 @pytest.mark.parametrize("given", ["options", "environment"])
 @pytest.mark.parametrize(
-    "place",  # s3fs asks an endpoint that is not there for a quarter of a minute
+    "place",  # s3fs retries a missing endpoint for 15 seconds
     [pytest.param(place, marks=pytest.mark.slow if "fsspec" in place else []) for place in PLACES],
 )
-def test_where_nobody_answers(place: str, given: str, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_requests_disclose_no_secrets(
+    place: str, given: str, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     uri, options = PLACES[place]
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
@@ -121,7 +126,7 @@ def test_where_nobody_answers(place: str, given: str, heard: Heard, monkeypatch:
 
 
 @pytest.mark.parametrize("external", [False, True], ids=["s3", "s3+ddb"])
-def test_where_all_goes_well(s3: Moto, external: bool, heard: Heard) -> None:
+def test_successful_requests_disclose_no_secrets(s3: Moto, external: bool, heard: Heard) -> None:
     options = {**s3.options, **S3, "dynamodb_endpoint": s3.endpoint}
     name = uuid4().hex
     uri = f"s3+ddb://lab/{name}?ddbTableName=lab" if external else f"s3://lab/{name}"
@@ -148,7 +153,7 @@ def test_where_all_goes_well(s3: Moto, external: bool, heard: Heard) -> None:
         heard.note(rows)
 
 
-def test_a_local_table_writes_none_of_its_options(tmp_path: Path, heard: Heard) -> None:
+def test_local_table_stores_none_of_its_options(tmp_path: Path, heard: Heard) -> None:
     uri = str(tmp_path / "t")
     table = heard.call(lambda: lancetable.write_dataset(ROWS, uri, storage_options={**S3, "token": KEYS[3]}))
     heard.note(table, *(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()))

@@ -1,4 +1,4 @@
-"""The soak finds planted defects, and a short soak finds none in the library."""
+"""Soak runs: planted defects are found, and a short run finds none in the library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LANE = 1_000_000
 
 @pytest.fixture
 def history(tmp_path: Path) -> History:
-    """A table with the rows 0 to 4, of which 0 and 1 were updated, a tag and a branch; and its history."""
+    """Write a table with the rows 0 to 4, of which 0 and 1 were updated, a tag and a branch; return its history."""
     dataset = lancetable.write_dataset(SCHEMA.empty_table(), str(tmp_path / "t.lance"))
     dataset.insert(rows_of(LANE, 1, range(5)))
     dataset.tags.create("t", dataset.version)
@@ -79,7 +79,7 @@ def test_growth_of_a_process_is_found() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["local", "s3"])
-def test_acknowledged_rows_are_there_once_after_kills_and_faults(store: str, tmp_path: Path) -> None:
+def test_acknowledged_rows_are_stored_once_after_kills_and_faults(store: str, tmp_path: Path) -> None:
     if store == "s3":
         pytest.importorskip("moto")
     command = [sys.executable, "-m", "integration.soak", "--minutes", "0.33", "--store", store, "--no-spark"]

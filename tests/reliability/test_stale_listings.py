@@ -1,7 +1,7 @@
-"""Writers over listings that lag behind: they cost attempts, and nothing is lost, doubled or refused.
+"""Writers with stale listings: they need more attempts, but no row is lost or duplicated and no append is refused.
 
-Once the store itself leaves out the newest one to five versions now and then, and once a file system keeps every
-listing that it has ever made. LANCETABLE_TEST_SCALE multiplies the number of appends.
+In one test, the store leaves out the newest one to five versions in half of its listings; in the other one, a file
+system caches every listing. LANCETABLE_TEST_SCALE multiplies the number of appends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def rows(writer: int, number: int) -> pa.Table:
 
 
 class LaggingStore(WrappingStore):
-    """As an object store far away, whose listings of versions lack the newest ones in two of three cases."""
+    """Store like a remote one, whose listings of versions lack the newest ones in half of the cases."""
 
     def __init__(self, inner: ObjectStore, ordered: bool, seed: int) -> None:
         super().__init__(inner)
@@ -78,13 +78,13 @@ class KeepingFileSystem(MemoryFileSystem):
 
 
 def append_all(opened: Callable[[], lancetable.LanceDataset]) -> list[int]:
-    """All writers append at once, each on what it has open; the ids that the table holds then."""
+    """Append with all writers concurrently, each to its own open dataset, and return the ids of the table."""
 
     def write(writer: int) -> None:
         dataset = opened()
         for number in range(APPENDS):
             if number % 5 == 4:
-                dataset = opened()  # as of a listing
+                dataset = opened()  # opened from a listing
             dataset.insert(rows(writer, number))
 
     with ThreadPoolExecutor(WRITERS) as pool:
@@ -98,7 +98,7 @@ WANTED = sorted(writer * 10_000 + number for writer in range(WRITERS) for number
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_store_whose_listings_lag_by_up_to_five_versions(ordered: bool, seed: int) -> None:
+def test_appends_succeed_if_listings_lag_by_up_to_five_versions(ordered: bool, seed: int) -> None:
     first = lancetable.write_dataset(pa.table({"id": pa.array([], pa.int64())}), f"memory://lag/{uuid4()}")
     store = LaggingStore(MemoryStore(), ordered, seed)
 
@@ -113,7 +113,7 @@ def test_a_store_whose_listings_lag_by_up_to_five_versions(ordered: bool, seed: 
     assert found.version == len(WANTED) + 1
 
 
-def test_a_file_system_with_a_warm_cache_of_listings() -> None:
+def test_appends_succeed_with_cached_listings() -> None:
     path = f"/keeping/{uuid4()}"
     uri: Any = (KeepingFileSystem(skip_instance_cache=True), path)
     lancetable.write_dataset(pa.table({"id": pa.array([], pa.int64())}), uri)

@@ -1,6 +1,6 @@
-"""Tables of strangers, opened with `untrusted=True`: nothing outside of the table is used, and reading has limits.
+"""Tables opened with `untrusted=True`: nothing outside of the table is used, and reads are limited.
 
-The 65 hostile paths in each place of a table are in tests/interop/test_escapes.py.
+tests/interop/test_escapes.py tests 65 hostile paths in each place of a table.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def every_answer(ds: lancetable.LanceDataset) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("data_format", FORMATS)
-def test_a_whole_table_answers_all_reads_as_if_it_were_trusted(tmp_path: Path, data_format: str) -> None:
+def test_complete_table_is_read_as_if_it_were_trusted(tmp_path: Path, data_format: str) -> None:
     ds = make(str(tmp_path / "t.lance"), None, data_format)
     assert every_answer(untrusted(ds)) == every_answer(lancetable.dataset(ds.uri))
     for file in (tmp_path / "t.lance" / "data").iterdir():
@@ -340,7 +340,7 @@ def test_writes_and_deletions_stay_in_the_table(table: lancetable.LanceDataset, 
 
 
 class TestConfinedLocal(StoreSuite):
-    """A confined store is a store."""
+    """A confined store fulfils the contract of stores."""
 
     @pytest.fixture
     def place(self, tmp_path: Path) -> Any:
@@ -596,7 +596,7 @@ def test_limit_of_the_rows_of_a_file(tmp_path: Path) -> None:
     assert LanceFileReader(allowed, untrusted=True).read_range(5, 5).to_table().num_rows == 5
 
 
-def test_the_limits_of_trusted_tables_are_named_too(tmp_path: Path) -> None:
+def test_errors_name_the_limits_of_trusted_tables(tmp_path: Path) -> None:
     reader = LanceFileReader(nulls(tmp_path / "f.lance", pa.int64(), 1 << 50))
     with pytest.raises(CorruptFileError, match="page_bytes") as caught:
         reader.read_all().to_table()
@@ -623,7 +623,7 @@ def command(*arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_the_commands_refuse_what_is_untrusted(table: lancetable.LanceDataset) -> None:
+def test_commands_refuse_untrusted_tables(table: lancetable.LanceDataset) -> None:
     pytest.importorskip("click")
     pytest.importorskip("rich")
     for name in ("head", "info", "versions", "schema", "fsck", "compact", "cleanup"):

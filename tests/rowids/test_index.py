@@ -1,3 +1,5 @@
+"""Index from row ids to addresses: look-ups compared with a dict, memory, and invalid sequences."""
+
 from __future__ import annotations
 
 import itertools
@@ -18,7 +20,7 @@ from lancetable.rowids.segment import build
 
 @st.composite
 def tables(draw: st.DrawFn) -> list[tuple[int, list[int], list[int], list[int]]]:
-    """Fragments as (id, row ids, deleted offsets, places to cut into segments); every id is live at most once."""
+    """Draw fragments as (id, row ids, deleted offsets, positions of segment boundaries); live ids are unique."""
     ids = draw(st.lists(st.integers(0, 60), max_size=40, unique=True))
     if draw(st.booleans()):
         ids.sort()
@@ -48,7 +50,7 @@ def get(index: RowIdIndex, row_id: int) -> int | None:
 
 
 @given(tables())
-def test_finds_what_a_dict_finds(fragments):
+def test_find_equals_a_dict(fragments):
     index = RowIdIndex.build(
         (fragment_id, sequence_of(ids, cuts), np.array(deleted, np.uint32) if deleted else None)
         for fragment_id, ids, deleted, cuts in fragments
@@ -68,14 +70,14 @@ def test_finds_what_a_dict_finds(fragments):
         assert get(index, row_id) == expected.get(row_id)
 
 
-def test_nothing():
+def test_empty_index_finds_nothing():
     index = RowIdIndex.build([])
     assert get(index, 0) is None
     addresses, found = index.find(np.array([], np.uint64))
     assert len(addresses) == len(found) == 0
 
 
-def test_a_table_that_was_only_appended_to_is_runs():
+def test_appended_rows_are_indexed_as_ranges():
     count = 100_000
     before = time.process_time()
     index = RowIdIndex.build(
@@ -87,7 +89,7 @@ def test_a_table_that_was_only_appended_to_is_runs():
     assert get(index, 1000 * count) is None
 
 
-def test_a_huge_range_with_few_deletions_is_not_spelled_out():
+def test_huge_range_with_few_deletions_is_not_expanded():
     deleted = np.array([0, 5, 6, 2**32 - 1], np.uint32)
     index = RowIdIndex.build([(7, RowIdSequence.from_range(10, 10 + 2**32), deleted)])
     assert index.nbytes < 200
@@ -95,13 +97,13 @@ def test_a_huge_range_with_few_deletions_is_not_spelled_out():
     assert get(index, 10 + 2**32 - 2) == address(7, 2**32 - 2)
 
 
-def test_deletions_cost_no_memory_of_their_own():
+def test_deletions_use_no_additional_memory():
     index = RowIdIndex.build([(0, RowIdSequence.from_range(0, 10_000), np.arange(0, 10_000, 2))])
     assert index.nbytes < 100 and index.find(np.arange(10_000))[1].sum() == 5000
     assert get(index, 4) is None and get(index, 5) == 5
 
 
-def test_half_of_many_rows_moved():
+def test_moved_rows_are_found():
     rng = np.random.default_rng(0)
     count = 4_000_000
     moved = np.sort(rng.choice(count, count // 2, replace=False)).astype(np.uint64)
@@ -127,13 +129,13 @@ def test_half_of_many_rows_moved():
         [(0, RowIdSequence.from_range(0, 10), np.array([3])), (1, RowIdSequence.from_values(np.array([4, 90])), None)],
     ],
 )
-def test_two_live_rows_with_one_id(fragments):
+def test_two_live_rows_with_one_id_raise(fragments):
     index = RowIdIndex.build(fragments, "some/path")
     with pytest.raises(CorruptFileError, match="two live rows"):
         index.find(np.arange(100))
 
 
-def test_the_rows_pylance_sees(tmp_path):
+def test_addresses_equal_those_of_pylance(tmp_path):
     lance = pytest.importorskip("lance")
     path = str(tmp_path / "t")
     dataset = lance.write_dataset(
@@ -161,7 +163,7 @@ def test_the_rows_pylance_sees(tmp_path):
 
 @pytest.mark.parametrize("width", [2, 4, 8])
 def test_ids_in_hundreds_of_arrays_are_found(width: int) -> None:
-    """As other writers put down the rows of each batch that they moved; few are looked for one by one, many at once."""
+    """Other writers store one array for each batch of moved rows. Ids are looked up one by one, and many at once."""
     rng = np.random.default_rng(width)
     ids = np.cumsum(rng.integers(1, {2: 9, 4: 10**5, 8: 2**50}[width], 3000)).astype(np.uint64)
     message = rowids_pb2.RowIdSequence()

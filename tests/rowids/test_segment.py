@@ -1,3 +1,5 @@
+"""Segments of row id sequences: choice of the form, bytes, and invalid messages."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -19,7 +21,7 @@ def u64(*values: int) -> np.ndarray:
 
 @st.composite
 def values(draw: st.DrawFn) -> np.ndarray:
-    """Runs of ids as they occur: dense, with holes, sparse, shuffled, near the ends of the number range."""
+    """Draw runs of ids: dense, with holes, sparse, shuffled, near the ends of the number range."""
     base = draw(BASES)
     steps = draw(st.lists(st.sampled_from([0, 0, 0, 0, 1, 2, 5, 100, 60_000 // 40]), max_size=40))
     ids = np.cumsum(np.array([step + 1 for step in steps], np.uint64), dtype=np.uint64) + np.uint64(base)
@@ -28,13 +30,13 @@ def values(draw: st.DrawFn) -> np.ndarray:
     return ids
 
 
-def test_every_arm_of_the_oneof_is_known():
+def test_every_oneof_case_has_a_class():
     oneof = rowids_pb2.U64Segment.DESCRIPTOR.oneofs_by_name["segment"]
     assert SEGMENTS.keys() == {arm.name for arm in oneof.fields}
 
 
 @given(values())
-def test_what_is_built_comes_back(ids):
+def test_segments_round_trip(ids):
     built = segment.build(ids)
     assert built.num_values == len(ids)
     assert built.values().dtype == np.uint64
@@ -45,7 +47,7 @@ def test_what_is_built_comes_back(ids):
 
 
 @pytest.mark.parametrize("dtype_values", [[], [7], [3, 3 + 0xFFFF], [3, 4 + 0xFFFF], [0, 2**32 - 1], [1, 2**32 + 1]])
-def test_width_of_encoded_arrays(dtype_values):
+def test_arrays_have_the_smallest_sufficient_width(dtype_values):
     ids = np.array(dtype_values, np.uint64)
     message = encoded_array.encode(ids)
     spread = dtype_values[-1] - dtype_values[0] if dtype_values else None
@@ -54,7 +56,7 @@ def test_width_of_encoded_arrays(dtype_values):
     assert encoded_array.decode(message).tolist() == dtype_values
 
 
-# values -> form: the choice of other writers
+# ids, and the form that other writers choose
 CHOICES = [
     ([], Range),
     ([5], Range),
@@ -65,19 +67,19 @@ CHOICES = [
     ([*range(20), *range(21, 100)], RangeWithHoles),  # one hole 4 bytes, bitmap 13, array 198
     ([0, 1000], SortedArray),  # array 4 bytes, bitmap 126
     ([0, 32], SortedArray),  # array 4 bytes, bitmap 5
-    ([0, 31], RangeWithBitmap),  # both 4 bytes: the bitmap wins
-    ([*range(16), *range(17, 32)], RangeWithHoles),  # hole 4 bytes, bitmap 4: holes win
+    ([0, 31], RangeWithBitmap),  # both 4 bytes: the bitmap is chosen
+    ([*range(16), *range(17, 32)], RangeWithHoles),  # hole 4 bytes, bitmap 4: the holes are chosen
     ([0, 2**63], SortedArray),
     ([2**64 - 3, 2**64 - 2], Range),
 ]
 
 
 @pytest.mark.parametrize(("ids", "kind"), CHOICES)
-def test_choice(ids, kind):
+def test_form_is_the_choice_of_other_writers(ids, kind):
     assert type(segment.build(np.array(ids, np.uint64))) is kind
 
 
-# message bytes written by hand -> values
+# hand-written bytes of a message, its class and its ids
 BYTES = [
     ("0a04 0805 1008", Range, [5, 6, 7]),
     ("0a00", Range, []),
@@ -85,7 +87,7 @@ BYTES = [
     ("1210 080a 1010 1a0a 0a08 080c 1204 00000100", RangeWithHoles, [10, 11, 14, 15]),
     # 0..10, bits 0 2 9
     ("1a06 100a 1a02 0502", RangeWithBitmap, [0, 2, 9]),
-    # bits behind the end mean nothing
+    # bits past the end are ignored
     ("1a06 1009 1a02 05ff", RangeWithBitmap, [0, 2, 8]),
     ("220a 0a08 0864 1204 00000700", SortedArray, [100, 107]),
     ("2a0a 0a08 0864 1204 07000000", Array, [107, 100]),
@@ -96,7 +98,7 @@ BYTES = [
 
 
 @pytest.mark.parametrize(("text", "kind", "ids"), BYTES)
-def test_bytes(text, kind, ids):
+def test_hand_written_bytes_are_parsed(text, kind, ids):
     message = rowids_pb2.U64Segment.FromString(bytes.fromhex(text))
     if kind is None:
         with pytest.raises(CorruptFileError):
@@ -148,7 +150,7 @@ WITH_HOLES, WITH_BITMAP = rowids_pb2.U64Segment.RangeWithHoles, rowids_pb2.U64Se
         (_segment(array=rowids_pb2.EncodedU64Array(u16_array={"base": 2**64 - 1, "offsets": b"\1\0"})), "64 bits"),
     ],
 )
-def test_broken_segments(message, text):
+def test_invalid_segments_raise(message, text):
     with pytest.raises(CorruptFileError, match=text) as caught:
         segment.from_proto(message, "some/path")
     assert caught.value.path == "some/path"

@@ -1,3 +1,5 @@
+"""Row id sequences: bytes, slices, masks, merged arrays, and invalid messages."""
+
 from __future__ import annotations
 
 import itertools
@@ -18,7 +20,7 @@ from lancetable.rowids.sequence import MAX_ROWS
 
 @st.composite
 def sequences(draw: st.DrawFn) -> tuple[RowIdSequence, list[int]]:
-    """A sequence of several segments of any form, and its ids."""
+    """Draw a sequence of several segments of any form, and its ids."""
     parts = draw(
         st.lists(
             st.one_of(
@@ -43,7 +45,7 @@ def test_bytes_round_trip(case):
 
 
 def arrays_of(parts: list[list[int]], *, sorts: bool) -> rowids_pb2.RowIdSequence:
-    """A sequence of one array for each part, as other writers put down the rows of each batch that they moved."""
+    """Return a sequence with one array for each part, as other writers store the rows of each batch that they moved."""
     message = rowids_pb2.RowIdSequence()
     for part in parts:
         segment = message.segments.add()
@@ -54,7 +56,7 @@ def arrays_of(parts: list[list[int]], *, sorts: bool) -> rowids_pb2.RowIdSequenc
 
 @pytest.mark.parametrize("spread", [50, 2**17, 2**40], ids=["u16", "u32", "u64"])
 @pytest.mark.parametrize("sorts", [False, True])
-def test_hundreds_of_arrays_are_one(sorts: bool, spread: int) -> None:
+def test_hundreds_of_arrays_are_merged(sorts: bool, spread: int) -> None:
     rng = np.random.default_rng(8)
     parts = [rng.choice(2**20 + 60 * spread, 30, replace=False) * 3 + 100 * k * spread for k in range(2)]
     parts += [rng.integers(0, spread, 50) + 7 * k * spread for k in range(2, 100)]
@@ -74,9 +76,9 @@ def test_hundreds_of_arrays_are_one(sorts: bool, spread: int) -> None:
 
 @pytest.mark.parametrize("spread", [50, 2**17], ids=["u16", "u32"])
 @pytest.mark.parametrize("sorts", [False, True])
-def test_hundreds_of_arrays_and_nothing_else(sorts: bool, spread: int) -> None:
+def test_sequence_of_arrays_only_is_one_segment(sorts: bool, spread: int) -> None:
     rng = np.random.default_rng(9)
-    for gap in (0, 1, 2 * spread):  # one after the other or not, the first from 0 on, some empty
+    for gap in (0, 1, 2 * spread):  # overlapping, adjacent or apart; the first starts at 0, some are empty
         parts = [rng.integers(0, spread, 40) + k * gap for k in range(60)]
         values = [np.unique(part).tolist() if sorts else part.tolist() for part in parts]
         values[7] = values[30] = []
@@ -90,10 +92,10 @@ def test_hundreds_of_arrays_and_nothing_else(sorts: bool, spread: int) -> None:
         assert (found.segments[0].oneof_case == "sorted_array") == (sorts and gap > spread)
 
 
-def test_hundreds_of_broken_arrays_are_refused() -> None:
+def test_invalid_array_among_hundreds_raises() -> None:
     parts = [[10 * k, 10 * k + 3, 10 * k + 5] for k in range(100)]
     message = arrays_of(parts, sorts=True)
-    # An earlier array may have greater values; within one they ascend.
+    # Values ascend within an array; an earlier array may have greater ones.
     message.segments[3].sorted_array.u16_array.base = 5
     assert RowIdSequence.from_bytes(message.SerializeToString()).values()[9:12].tolist() == [5, 8, 10]
     for offsets in (b"\5\0\3\0\0\0", b"\5\0\5\0", b"\5\0\3"):
@@ -107,7 +109,7 @@ def test_hundreds_of_broken_arrays_are_refused() -> None:
 
 
 @given(sequences(), st.data())
-def test_slice(case, data):
+def test_slice_equals_that_of_a_list(case, data):
     sequence, ids = case
     start = data.draw(st.integers(0, len(ids)))
     end = data.draw(st.integers(start, len(ids) + 3))
@@ -115,7 +117,7 @@ def test_slice(case, data):
 
 
 @given(sequences(), st.data())
-def test_mask(case, data):
+def test_mask_removes_deleted_rows(case, data):
     sequence, ids = case
     deleted = data.draw(st.sets(st.sampled_from(range(len(ids))))) if ids else set()
     live = [each for offset, each in enumerate(ids) if offset not in deleted]
@@ -123,12 +125,12 @@ def test_mask(case, data):
 
 
 @given(sequences(), sequences())
-def test_concat(first, second):
+def test_concat_joins_ids(first, second):
     assert RowIdSequence.concat([first[0], second[0]]).values().tolist() == first[1] + second[1]
 
 
 @given(sequences(), st.data())
-def test_rechunk(case, data):
+def test_rechunk_splits_by_sizes(case, data):
     sequence, ids = case
     cuts = sorted(data.draw(st.lists(st.integers(0, len(ids)), max_size=4)))
     bounds = [0, *cuts, len(ids)]
@@ -140,7 +142,7 @@ def test_rechunk(case, data):
         sequence.rechunk([*sizes, 1])
 
 
-def test_touching_ranges_become_one():
+def test_adjacent_ranges_are_merged():
     joined = RowIdSequence.concat([RowIdSequence.from_range(20, 50), RowIdSequence.from_range(50, 100)])
     assert joined.segments == (Range(20, 100),)
     assert joined.as_range == Range(20, 100)
@@ -150,7 +152,7 @@ def test_touching_ranges_become_one():
     assert RowIdSequence().as_range == Range(0, 0)
 
 
-def test_a_claim_of_2_to_63_rows_is_refused_at_once():
+def test_sequence_of_2_to_63_rows_is_refused():
     message = rowids_pb2.RowIdSequence()
     message.segments.add().range.end = 2**63
     data = message.SerializeToString()
@@ -161,7 +163,7 @@ def test_a_claim_of_2_to_63_rows_is_refused_at_once():
     assert RowIdSequence.from_bytes(RowIdSequence.from_range(0, MAX_ROWS).to_bytes()).num_rows == MAX_ROWS
 
 
-def test_the_length_must_be_that_of_the_fragment():
+def test_length_other_than_that_of_the_fragment_raises():
     data = RowIdSequence.from_range(5, 15).to_bytes()
     assert RowIdSequence.from_bytes(data, 10).num_rows == 10
     for num_rows in (9, 11, 0):
@@ -172,7 +174,7 @@ def test_the_length_must_be_that_of_the_fragment():
 
 
 @given(sequences())
-def test_pylance_reads_our_bytes(case):
+def test_pylance_reads_serialized_sequences(case):
     lance_fragment = pytest.importorskip("lance.fragment")
     sequence, ids = case
     carrier = {"id": 0, "files": [], "physical_rows": len(ids), "row_id_meta": {"Inline": list(sequence.to_bytes())}}

@@ -1,3 +1,5 @@
+"""Row version sequences: bytes, slices, masks, and invalid messages."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -19,7 +21,7 @@ def of(versions: list[int]) -> RowVersionSequence:
 
 
 @given(VERSIONS)
-def test_round_trips(versions):
+def test_sequences_round_trip(versions):
     sequence = of(versions)
     assert sequence.values().tolist() == versions
     assert sequence.values().dtype == np.uint64
@@ -28,7 +30,7 @@ def test_round_trips(versions):
 
 
 @given(VERSIONS, st.data())
-def test_slice_and_mask(versions, data):
+def test_slice_and_mask_equal_those_of_a_list(versions, data):
     start = data.draw(st.integers(0, len(versions)))
     end = data.draw(st.integers(start, len(versions) + 2))
     assert of(versions).slice(start, end) == of(versions[start:end])
@@ -40,7 +42,7 @@ def test_slice_and_mask(versions, data):
 
 
 @given(VERSIONS, VERSIONS, st.data())
-def test_extend_and_rechunk(first, second, data):
+def test_extend_and_rechunk_equal_those_of_a_list(first, second, data):
     both = of(first).extend(of(second))
     assert both == of(first + second) == RowVersionSequence.concat([of(first), of(second)])
     cut = data.draw(st.integers(0, len(both)))
@@ -49,7 +51,7 @@ def test_extend_and_rechunk(first, second, data):
         both.rechunk([len(both) + 1])
 
 
-def test_only_the_length_of_a_span_counts():
+def test_ids_of_a_span_are_ignored():
     message = rowids_pb2.RowDatasetVersionSequence()
     for ids, version in ((range(20, 50), 3), (range(50), 3), ([0, 2, 9], 4)):
         run = message.runs.add(version=version)
@@ -58,12 +60,12 @@ def test_only_the_length_of_a_span_counts():
     assert sequence.runs == ((80, 3), (3, 4))
 
 
-def test_bytes_of_fresh_rows():
+def test_bytes_of_new_rows():
     assert RowVersionSequence.uniform(2, 1).to_bytes() == bytes.fromhex("0a08 0a04 0a02 1002 1001")
     assert RowVersionSequence.uniform(0, 1) == RowVersionSequence()
 
 
-def test_bytes_of_pylance(tmp_path):
+def test_sequences_of_pylance_are_read(tmp_path):
     lance = pytest.importorskip("lance")
     path = str(tmp_path / "t")
     dataset = lance.write_dataset(
@@ -82,7 +84,7 @@ def test_bytes_of_pylance(tmp_path):
     assert set(table[columns[1]].to_pylist()) == {1, 2, 3}
 
 
-def test_broken_sequences():
+def test_invalid_sequences_raise():
     with pytest.raises(CorruptFileError, match="malformed"):
         RowVersionSequence.from_bytes(b"\xff")
     data = RowVersionSequence.uniform(5, 1).to_bytes()

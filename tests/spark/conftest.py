@@ -21,7 +21,7 @@ ROOT = str(Path(__file__).parents[2])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """PySpark 4.0 leaves the sockets that frames come through to the garbage collector."""
+    """Ignore unclosed sockets with PySpark 4.0, which leaves them to the garbage collector."""
     if importlib.util.find_spec("pyspark") is None or not importlib.metadata.version("pyspark").startswith("4.0."):
         return
     for item in items:
@@ -46,7 +46,7 @@ def spark_environment() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def start_script() -> Callable[..., subprocess.Popen[str]]:
-    """Start a script with a Spark session of its own: `start_script(file beside the tests, *arguments)`."""
+    """Return a function that starts a script with its own Spark session: `start(file in scripts/, *arguments)`."""
     environment = {**os.environ, **spark_environment()}
 
     def start(name: str, *arguments: object) -> subprocess.Popen[str]:
@@ -65,7 +65,7 @@ def start_script() -> Callable[..., subprocess.Popen[str]]:
 
 @pytest.fixture(scope="session")
 def run_script(start_script: Callable[..., subprocess.Popen[str]]) -> Callable[..., str]:
-    """Run such a script; returns what it printed, which must end with "all done"."""
+    """Return a function that runs such a script and returns its output, which must end with "all done"."""
 
     def run(name: str, *arguments: object, seconds: float = 3000) -> str:
         with start_script(name, *arguments) as process:
@@ -86,7 +86,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     import warnings
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PySpark's own start-up warns about its dependencies
+        warnings.simplefilter("ignore")  # PySpark warns about its dependencies when it is imported
         from pyspark.sql import SparkSession
 
         from lancetable.spark import register
@@ -96,7 +96,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             .appName("lancetable tests")
             .config("spark.ui.enabled", "false")
             .config("spark.driver.memory", "768m")
-            # Short jobs: the second compiler and parallel collectors cost more than they bring.
+            # The jobs are short: the second compiler and parallel collectors cost more than they save.
             .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")

@@ -152,7 +152,7 @@ def take_batch(
     table: Table | None, settings: Settings, batch: Sequence[Landed], folder: Sequence[Landed]
 ) -> tuple[Table, Counts]:
     """Return the table after a batch, which creates it if necessary, and the counts. Raises Refused."""
-    if not batch:  # all its files were taken away
+    if not batch:  # all of its files were removed
         return table or Table(settings.schema or ()), Counts()
     columns = frame_columns(settings, batch, folder)
     rows, counts = read_batch(settings, columns, batch)

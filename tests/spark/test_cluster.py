@@ -1,7 +1,7 @@
-"""The failure matrix of writes: what is broken, on which master, and that all rows are there once.
+"""Failure matrix of Spark writes: after each kind of failure, on each master, every row is stored once.
 
-`scripts/failures.py` checks after each failure: 10,000 of 10,000 rows, one version, no file of a failed attempt named
-by any version, and that a vacuum finds exactly these files.
+`scripts/failures.py` checks after each failure that the table has 10,000 of 10,000 rows and one more version, that no
+version references a file of a failed attempt, and that a vacuum finds exactly these files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KINDS = ("nothing", "exception", "worker", "executor")
 
 
 def rows_in(path: Path) -> list[int]:
-    """As pylance reads them, after the vacuum."""
+    """Return the ids that pylance reads after the vacuum."""
     return sorted(lance.dataset(str(path)).to_table()["id"].to_pylist())
 
 
@@ -27,7 +27,7 @@ def rows_in(path: Path) -> list[int]:
     [("local[2,4]", KINDS[:3]), ("local-cluster[2,1,1024]", KINDS)],
     ids=["one process", "a cluster"],
 )
-def test_what_breaks_leaves_all_rows_once(
+def test_failed_tasks_neither_lose_nor_duplicate_rows(
     run_script: Callable[..., str], tmp_path: Path, master: str, kinds: tuple[str, ...]
 ) -> None:
     if not Path("/proc/self/stat").exists():

@@ -1,4 +1,4 @@
-"""The same through Spark Connect, in a process of its own: a classic and a Connect session do not mix in one."""
+"""All operations through Spark Connect, in a separate process: a process has either classic or Connect sessions."""
 
 from __future__ import annotations
 

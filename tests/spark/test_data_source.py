@@ -52,7 +52,7 @@ def test_reads_columns_filter_and_version(spark: Any, tmp_path: Path) -> None:
     assert spark.sql("SELECT sum(id) FROM seen").collect()[0][0] == sum(range(100, 1000))
 
 
-def test_nulls_in_a_column_that_a_schema_says_has_none(spark: Any, tmp_path: Path) -> None:
+def test_nulls_in_a_column_that_the_schema_declares_non_nullable_raise(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     lancetable.write_dataset(table(10), path)
     reader = spark.read.format("lance").schema("id bigint NOT NULL, s string NOT NULL")
@@ -103,7 +103,7 @@ def test_an_append_takes_the_types_of_the_table(spark: Any, tmp_path: Path) -> N
     ]
 
 
-def test_pylance_reads_what_spark_wrote(spark: Any, tmp_path: Path) -> None:
+def test_pylance_reads_tables_of_spark(spark: Any, tmp_path: Path) -> None:
     lance = pytest.importorskip("lance", reason="pylance is not installed")
     path = tmp_path / "t.lance"
     spark.range(0, 100, 1, 2).write.format("lance").mode("append").save(str(path))
@@ -133,7 +133,7 @@ def test_a_failing_task_leaves_no_version_and_no_file_of_finished_tasks(spark: A
                     until = time.monotonic() + 60
                     while len(os.listdir(files)) < 4 and time.monotonic() < until:
                         time.sleep(0.05)
-                    time.sleep(3)  # from the last byte of the others until Spark knows that they finished
+                    time.sleep(3)  # so that Spark receives the results of the other tasks
                 raise ValueError("broken")
             yield batch
 
@@ -144,7 +144,7 @@ def test_a_failing_task_leaves_no_version_and_no_file_of_finished_tasks(spark: A
     assert len(os.listdir(path / "data")) == 1
 
 
-def test_an_empty_frame_makes_an_empty_table(spark: Any, tmp_path: Path) -> None:
+def test_empty_frame_creates_an_empty_table(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     spark.range(0).write.format("lance").mode("append").save(str(path))
     assert lancetable.dataset(path).count_rows() == 0

@@ -43,7 +43,7 @@ def rows(tmp_path: Path) -> list[dict[str, Any]]:
     return sorted(lance.dataset(str(tmp_path / "t.lance")).to_table().to_pylist(), key=lambda row: str(row["id"]))
 
 
-def test_files_in_subfolders_are_read_unless_told_otherwise(spark: Any, tmp_path: Path, landing: Path) -> None:
+def test_files_in_subfolders_are_read_by_default(spark: Any, tmp_path: Path, landing: Path) -> None:
     (landing / "a.csv").write_text("id\n1\n")
     (landing / "2026" / "11").mkdir(parents=True)
     (landing / "2026" / "11" / "b.csv").write_text("id\n2\n")

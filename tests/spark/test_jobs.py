@@ -1,4 +1,4 @@
-"""Distributed jobs with tasks on threads, as they run on executors: no session, no Java."""
+"""Distributed jobs whose tasks run on threads instead of executors, without a session and Java."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from lancetable.table.version import TableVersion
 
 
 class Through(ThreadRunner):
-    """Threads, with work that went through a pickle, as it does on its way to an executor."""
+    """Runner with threads that pickles the work, as it is for an executor."""
 
     def run(self, work: Work, tasks: Any) -> list[Json]:
         return super().run(pickle.loads(pickle.dumps(work)), tasks)
@@ -67,7 +67,7 @@ def rows(n: int) -> pa.Table:
 
 def made(path: Path, n: int = 1000, **options: Any) -> SparkTable:
     lancetable.write_dataset(rows(n), path, max_rows_per_file=n // 4, **options)
-    return SparkTable.for_path(None, str(path), runner=Through())  # type: ignore[arg-type]  # no verb here needs it
+    return SparkTable.for_path(None, str(path), runner=Through())  # type: ignore[arg-type]  # unused here
 
 
 @pytest.mark.parametrize(("stable", "run_on"), [(False, "client"), (True, "client"), (False, "cluster")])
@@ -103,7 +103,7 @@ class Twice(Through):
         return super().run(work, tasks)
 
 
-def test_plans_and_commits_that_run_twice_on_the_cluster_change_once(tmp_path: Path) -> None:
+def test_plans_and_commits_that_run_twice_on_the_cluster_are_applied_once(tmp_path: Path) -> None:
     path = str(tmp_path / "t.lance")
     lancetable.write_dataset(rows(1000), path, max_rows_per_file=250)
     t = SparkTable.for_path(None, path, runner=Twice(), run_on="cluster")  # type: ignore[arg-type]  # no session
@@ -127,10 +127,10 @@ class Repeating(Through):
 
 
 @pytest.mark.parametrize("answer", ["refused", "lost", "lost, and no other"])
-def test_a_commit_on_the_cluster_that_fails_leaves_the_files_for_its_next_run(
+def test_failed_commit_on_the_cluster_keeps_the_files_for_its_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
-    """Its answer may be lost after it has landed, and what comes after it fail."""
+    """The reply to the commit may be lost after it succeeded, and later attempts may fail."""
     path = str(tmp_path / "t.lance")
     lancetable.write_dataset(rows(1000), path, max_rows_per_file=250)
     t = SparkTable.for_path(None, path, runner=Repeating(), run_on="cluster")  # type: ignore[arg-type]  # no session
@@ -158,7 +158,7 @@ def test_a_commit_on_the_cluster_that_fails_leaves_the_files_for_its_next_run(
     lancetable.dataset(path).validate()
 
 
-def test_what_a_task_refuses_keeps_its_type(tmp_path: Path) -> None:
+def test_errors_of_tasks_keep_their_type(tmp_path: Path) -> None:
     t = made(tmp_path / "t.lance")
     with pytest.raises(InvalidSqlError):
         t.delete("id <")
@@ -168,7 +168,7 @@ def test_what_a_task_refuses_keeps_its_type(tmp_path: Path) -> None:
     assert len(list((tmp_path / "t.lance" / "data").iterdir())) == 4
 
 
-def test_a_numbered_change_is_made_once_whatever_other_writers_do_between(tmp_path: Path) -> None:
+def test_numbered_change_is_made_once_despite_other_writers(tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     t = made(path)
     assert t.delete("id < 10", txn=("etl", 3)) == 10
@@ -186,8 +186,8 @@ def test_a_numbered_change_is_made_once_whatever_other_writers_do_between(tmp_pa
     assert t.delete("id < 30", txn=("etl", 4)) == 10
 
 
-def test_a_backfill_whose_task_runs_twice_keeps_the_file_that_was_first(tmp_path: Path) -> None:
-    """Spark runs slow tasks a second time; here the second one ends first, and a version has its file."""
+def test_backfill_whose_task_runs_twice_keeps_the_first_file(tmp_path: Path) -> None:
+    """Spark runs slow tasks a second time. Here the second run ends first, and the version has its file."""
     path, runs = str(tmp_path / "t.lance"), 0
     lancetable.write_dataset(rows(10), path)
     faster: list[Json] = []
@@ -214,7 +214,7 @@ def test_a_backfill_whose_task_runs_twice_keeps_the_file_that_was_first(tmp_path
     assert set(lancetable.dataset(path).to_table()["s"].to_pylist()) == {"fast"}
 
 
-def test_a_backfill_goes_on_where_it_was_interrupted_and_takes_in_new_rows(tmp_path: Path) -> None:
+def test_interrupted_backfill_continues_and_includes_new_rows(tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     t = made(path)
     t.delete("id >= 250 AND id < 260")
@@ -242,19 +242,19 @@ def test_a_backfill_goes_on_where_it_was_interrupted_and_takes_in_new_rows(tmp_p
     assert t.dataset.to_table(filter="thrice != id * 3").num_rows == 0
 
 
-def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+def test_recreated_table_is_not_mistaken_for_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     t = made(path)
     old = t.pin()
     assert t.count_rows("id >= 0") == 1000 and old.open().version == 1
     shutil.rmtree(path)
     assert made(path, 2000).count_rows("id >= 0") == 2000 == t.count_rows("id >= 0")
-    Pin.open.cache_clear()  # as in a process that has not seen the old one
+    Pin.open.cache_clear()  # as in a process that has not opened the old table
     with pytest.raises(VersionNotFoundError, match="created again"):
         old.open()
 
 
-def test_slices_cut_large_fragments_and_join_small_ones(tmp_path: Path) -> None:
+def test_splits_divide_large_fragments_and_combine_small_ones(tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     lancetable.write_dataset(rows(40_000), path)
     for _ in range(5):
@@ -319,7 +319,7 @@ def test_joined_rows_become_updates_inserts_and_deletions(tmp_path: Path, stable
 
 
 def packed(source: pa.Table, cut: int) -> tuple[bytes, ...]:
-    """A source as two tasks bring it."""
+    """Return the parts of a source that two tasks return."""
     halves = [source.slice(0, cut).to_batches(max_chunksize=7), source.slice(cut).to_batches()]
     return tuple(part["part"][0].as_py() for half in halves for part in write_part(iter(half), None, 1 << 20))
 
@@ -333,7 +333,10 @@ def merge_in_parts(
     parts: int = 4,
     mapped: Path | None = None,
 ) -> Json:
-    """`mapped`: a directory for files of the source, as tasks get it that run on the machine of their client."""
+    """Run a broadcast merge in tasks.
+
+    With the directory `mapped`, tasks read the source from files in it, as tasks on the machine of their client do.
+    """
     streams: tuple[Any, ...] = packed(source, cut)
     for number, stream in enumerate(streams if mapped else ()):
         (mapped / f"{number}.arrow").write_bytes(stream)
@@ -349,7 +352,7 @@ def merge_in_parts(
     return run_job(job, t.coordinator, write, conflict_retries=3)
 
 
-def test_a_merge_of_a_column_that_spark_needs_for_itself(tmp_path: Path) -> None:
+def test_merge_of_a_reserved_column_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "t.lance")
     schema = lancetable.write_dataset(pa.table({"k": [1], ADDRESS: [2]}), path).schema
     options = SparkTable.for_path(None, path).options  # type: ignore[arg-type]  # no session
@@ -359,7 +362,7 @@ def test_a_merge_of_a_column_that_spark_needs_for_itself(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_small_source_in_tasks_does_what_the_library_does(
+def test_broadcast_merge_equals_a_merge_without_spark(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lancetable.spark.options.DEFAULT_TASK_ROWS", 100)
@@ -398,7 +401,7 @@ def test_a_small_source_in_tasks_does_what_the_library_does(
     assert seen.sort_by(order).to_pydict() == wanted.sort_by(order).to_pydict()
 
 
-def test_a_small_source_that_is_refused_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_broadcast_merge_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lancetable.spark.options.DEFAULT_TASK_ROWS", 100)
     t = made(tmp_path / "t.lance", 400)
     before = sorted(tmp_path.rglob("*.*"))
@@ -459,7 +462,7 @@ def test_only_keys_that_compare_as_in_spark_are_merged_by_tasks() -> None:
 
 
 class Elsewhere(Through):
-    """A cluster: what the process of the test may not open, its threads may. Counts the jobs."""
+    """Runner like a cluster: only its threads can open the table. Counts the jobs."""
 
     jobs = 0
 
@@ -482,7 +485,7 @@ def only_tasks_reach_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("only_tasks_reach_the_store")
 @pytest.mark.parametrize("verb", ["delete", "update", "merge", "compact"])
-def test_what_some_tasks_refuse_on_a_cluster_keeps_its_type_and_leaves_no_file(
+def test_errors_of_some_tasks_on_a_cluster_keep_their_type_and_leave_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     monkeypatch.setattr("lancetable.spark.options.DEFAULT_TASK_ROWS", 100)
@@ -518,7 +521,7 @@ def test_what_some_tasks_refuse_on_a_cluster_keeps_its_type_and_leaves_no_file(
 
 
 @pytest.mark.usefixtures("only_tasks_reach_the_store")
-def test_where_all_tasks_refuse_nothing_is_asked_for_to_remove_nothing(tmp_path: Path) -> None:
+def test_no_job_removes_files_if_no_task_wrote_one(tmp_path: Path) -> None:
     lancetable.write_dataset(rows(400), tmp_path / "t.lance", max_rows_per_file=100)
     t = SparkTable.for_path(None, str(tmp_path / "t.lance"), runner=(runner := Elsewhere()), run_on="cluster")  # type: ignore[arg-type]  # no session
     runner.jobs = 0
@@ -540,14 +543,16 @@ EXTENSIONS = {
 
 
 @pytest.mark.parametrize(("kind", "key"), [("uuid", "id"), ("uuid", "x"), ("json", "id"), ("tensor", "id")])
-def test_extension_types_go_to_every_task(tmp_path: Path, kind: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extension_types_are_merged_in_tasks(
+    tmp_path: Path, kind: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("lancetable.spark.options.DEFAULT_TASK_ROWS", 1)
     values = EXTENSIONS[kind]
     if values is None:
         pytest.skip(f"this release of PyArrow has no type for {kind}")
     lancetable.write_dataset(pa.table({"id": [0, 1], "x": values[:2]}), tmp_path / "t.lance", max_rows_per_file=1)
     t = SparkTable.for_path(None, str(tmp_path / "t.lance"), runner=Through())  # type: ignore[arg-type]  # no session
-    stored = values.storage.cast(pa.binary()) if kind == "uuid" else values.storage  # as Spark has them
+    stored = values.storage.cast(pa.binary()) if kind == "uuid" else values.storage  # as Spark represents them
     source = pa.table({"id": [1, 2], "x": stored.take(pa.array([1, 3]))})
     found = merge_in_parts(t, Clauses((key,), Matched.UPDATE, insert=True), source, 1, parts=2)
     assert (found["counts"]["updated"], found["counts"]["inserted"]) == (1, 1)

@@ -1,4 +1,4 @@
-"""Columns without nulls by the statistics of files: Spark gets them as not nullable, users as nullable."""
+"""Columns that the statistics of files prove free of nulls: Spark's optimizer uses this, users see nullable columns."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def told(path: Path, *columns: str, most_files: int = 64, most_pages: int = 64) 
 
 
 def promised(frame: Any) -> list[str]:
-    """The columns that Spark knows to be without nulls where they are read."""
+    """Return the columns that Spark's optimizer treats as non-nullable where they are read."""
     found = frame._jdf.queryExecution().optimizedPlan()
     while found.nodeName() != "MapInArrow":
         found = found.children().apply(0)
@@ -81,7 +81,7 @@ def promised(frame: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_what_files_say(tmp_path: Path, version: str) -> None:
+def test_null_free_columns_are_found_in_files(tmp_path: Path, version: str) -> None:
     path = tmp_path / "t.lance"
     table = rows() if version != "2.0" else rows().drop_columns(["pair", "nothing"])
     lancetable.write_dataset(table, path, max_rows_per_file=N // 2, data_storage_version=version)
@@ -93,7 +93,7 @@ def test_what_files_say(tmp_path: Path, version: str) -> None:
     assert told(path, "pair.x", "no such column", "_rowid") == []
 
 
-def test_all_plain_types_may_be_told(tmp_path: Path) -> None:
+def test_null_free_columns_of_every_plain_type_are_found(tmp_path: Path) -> None:
     at = datetime.datetime(2026, 1, 1)
     values = {
         "bool": pa.array([True, False, True]),
@@ -112,7 +112,7 @@ def test_all_plain_types_may_be_told(tmp_path: Path) -> None:
     assert told(tmp_path / "t.lance") == list(values)
 
 
-def test_a_column_that_some_fragment_lacks_may_be_null(tmp_path: Path) -> None:
+def test_column_that_a_fragment_lacks_is_not_null_free(tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     lancetable.write_dataset(pa.table({"a": [1, 2], "b": [3, 4]}), path)
     assert told(path) == ["a", "b"]
@@ -124,7 +124,7 @@ def test_a_column_that_some_fragment_lacks_may_be_null(tmp_path: Path) -> None:
     assert told(path) == ["b"]
 
 
-def test_an_old_or_a_broken_file_says_nothing(tmp_path: Path) -> None:
+def test_old_and_damaged_files_have_no_null_free_columns(tmp_path: Path) -> None:
     path = tmp_path / "old.lance"
     lancetable.write_dataset(pa.table({"a": [1, 2]}), path, data_storage_version="legacy")
     assert told(path) == []
@@ -137,7 +137,7 @@ def test_an_old_or_a_broken_file_says_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_spark_is_told_and_users_are_not(spark: Any, tmp_path: Path, version: str) -> None:
+def test_only_the_optimizer_treats_columns_as_non_nullable(spark: Any, tmp_path: Path, version: str) -> None:
     path = tmp_path / "t.lance"
     table = rows().select(["full", "holes", "items", "strict"])
     lancetable.write_dataset(table, path, max_rows_per_file=N // 2, data_storage_version=version)
@@ -159,7 +159,7 @@ def test_spark_is_told_and_users_are_not(spark: Any, tmp_path: Path, version: st
 
 
 @pytest.mark.spark
-def test_names_that_spark_confuses(spark: Any, tmp_path: Path) -> None:
+def test_similar_column_names_are_distinguished(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     table = pa.table({"a": range(N), "A": range(N), "a b": range(N), "ü": range(N)})
     lancetable.write_dataset(table, path)
@@ -170,7 +170,7 @@ def test_names_that_spark_confuses(spark: Any, tmp_path: Path) -> None:
 
 @pytest.fixture
 def frames(spark: Any, tmp_path: Path) -> tuple[Any, Any]:
-    """The same rows as a table, and as Spark's own frame."""
+    """Return the same rows as a frame of a table, and as a frame of Spark."""
     table = rows(2000).select(["full", "holes", "strict"])
     lancetable.write_dataset(table, tmp_path / "t.lance")
     frame = SparkTable.for_path(spark, str(tmp_path / "t.lance")).to_df(target_rows_per_task=1000)
@@ -212,7 +212,7 @@ QUERIES = [
 @pytest.mark.parametrize(
     "query", [pytest.param(number, marks=[pytest.mark.slow] * (number % 2)) for number in range(len(QUERIES))]
 )
-def test_what_users_ask_is_answered_as_before(frames: tuple[Any, Any], query: int) -> None:
+def test_queries_have_the_results_of_nullable_columns(frames: tuple[Any, Any], query: int) -> None:
     seen, expected = (QUERIES[query](frame) for frame in frames)
     assert seen.schema == expected.schema
     assert sorted(map(repr, seen.collect())) == sorted(map(repr, expected.collect()))
@@ -221,8 +221,8 @@ def test_what_users_ask_is_answered_as_before(frames: tuple[Any, Any], query: in
 
 
 @pytest.mark.spark
-def test_what_is_made_of_a_frame_may_hold_nulls(spark: Any, frames: tuple[Any, Any], tmp_path: Path) -> None:
-    """Spark hands on what its optimizer knows: without the union, new tables and files refused nulls."""
+def test_results_of_a_frame_are_nullable(spark: Any, frames: tuple[Any, Any], tmp_path: Path) -> None:
+    """Spark passes on what its optimizer knows: without the union, new tables and files would refuse nulls."""
     frame = frames[0].withColumn("more", frames[0].full + 1)
     nullable = [True, True, False, True]
     frame.write.parquet(str(tmp_path / "p"))
@@ -244,7 +244,7 @@ def test_what_is_made_of_a_frame_may_hold_nulls(spark: Any, frames: tuple[Any, A
     assert {row.nullable for row in frame.mapInArrow(schemas, "nullable string").collect()} == {str(nullable)}
 
 
-def test_a_null_where_files_promised_none_is_an_error(tmp_path: Path) -> None:
+def test_null_in_a_null_free_column_raises(tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     lancetable.write_dataset(pa.table({"a": [1, None, 3]}), path)
     pin = pinned(SourceOptions(uri=str(path)))
@@ -256,7 +256,7 @@ def test_a_null_where_files_promised_none_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_a_file_that_was_exchanged_after_the_plan(spark: Any, tmp_path: Path) -> None:
+def test_file_that_is_replaced_after_planning_raises(spark: Any, tmp_path: Path) -> None:
     for name, hole in (("t", 1), ("other", None)):
         table = pa.table({"a": pa.array([*range(N - 1), hole], pa.int64())})
         lancetable.write_dataset(table, tmp_path / f"{name}.lance", max_rows_per_file=N // 2)
@@ -274,7 +274,7 @@ def test_a_file_that_was_exchanged_after_the_plan(spark: Any, tmp_path: Path) ->
     assert "t.lance" in str(failed.value)
 
 
-def test_a_plan_is_json(tmp_path: Path) -> None:
+def test_plan_is_serialized_as_json(tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     lancetable.write_dataset(pa.table({"a": range(N), "b": [None] * N}), path)
     dataset = lancetable.dataset(path)

@@ -10,7 +10,7 @@ from lancetable.errors import InvalidInputError
 from lancetable.spark.options import SourceOptions
 
 
-def test_all_options() -> None:
+def test_options_are_parsed() -> None:
     options = SourceOptions.parse(
         {
             "Path": "file:/tmp/t.lance",
@@ -47,7 +47,7 @@ def test_all_options() -> None:
         ({"path": "x", "continueFromCheckpoint": "yes"}, "continueFromCheckpoint takes true or false"),
     ],
 )
-def test_what_is_wrong_is_named(given: dict[str, str], names: str) -> None:
+def test_error_names_the_invalid_option(given: dict[str, str], names: str) -> None:
     with pytest.raises(InvalidInputError, match=names):
         SourceOptions.parse(given)
 

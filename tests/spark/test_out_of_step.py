@@ -1,4 +1,4 @@
-"""Pipelines whose table does not fit their checkpoint any more."""
+"""Pipelines whose table no longer matches their checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 
 class Flow:
-    """A pipeline of JSON files, each of which is a batch."""
+    """Pipeline that reads JSON files, each of which is a batch."""
 
     def __init__(self, spark: Any, folder: Path) -> None:
         self.spark, self.table, self.landing = spark, folder / "t.lance", folder / "landing"
@@ -45,7 +45,7 @@ class Flow:
 
 @pytest.fixture
 def flow(spark: Any, tmp_path: Path) -> Flow:
-    """A pipeline that has merged the batches 0 and 1: ids 1 and 2."""
+    """Return a pipeline that has merged the batches 0 and 1, with the ids 1 and 2."""
     made = Flow(spark, tmp_path)
     for number in (1, 2):
         made.land(number)
@@ -168,7 +168,7 @@ def test_a_table_that_is_removed_between_batches_is_not_created_again(flow: Flow
         flow.land(6)
 
 
-def test_accepting_a_table_that_fits_changes_nothing(flow: Flow) -> None:
+def test_accepting_a_matching_table_changes_nothing(flow: Flow) -> None:
     version = lancetable.dataset(flow.table).version
     (flow.checkpoint / "commits" / "1").unlink()
     (flow.checkpoint / "commits" / ".1.crc").unlink(missing_ok=True)
@@ -176,7 +176,7 @@ def test_accepting_a_table_that_fits_changes_nothing(flow: Flow) -> None:
     assert step.repeated and lancetable.dataset(flow.table).version == version
 
 
-def test_what_is_accepted_is_logged(flow: Flow, caplog: pytest.LogCaptureFixture) -> None:
+def test_accepted_table_is_logged(flow: Flow, caplog: pytest.LogCaptureFixture) -> None:
     restored(flow)
     flow.run(continue_from_checkpoint=True)
     assert "continue_from_checkpoint accepts: table and checkpoint are out of step" in caplog.text

@@ -1,4 +1,4 @@
-"""Pipelines in a real local session: each source, run again and again, stopped in the middle."""
+"""Pipelines in a local session: each source, repeated runs, and interrupted runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMA = "id bigint, v string, at timestamp"
 
 
 def landed(folder: Path, name: str, *rows: tuple[int, str, int]) -> None:
-    """A file of rows (id, v, second of 2026)."""
+    """Write a file of rows (id, v, second of 2026)."""
     start = dt.datetime(2026, 1, 1)
     lines = [f"{i},{v},{(start + dt.timedelta(seconds=second)).isoformat()}" for i, v, second in rows]
     folder.mkdir(exist_ok=True)
@@ -61,7 +61,7 @@ def test_files_are_cleaned_and_merged_once_by_the_newest_row(
         ("vacuum", 0, 0),
     ]
     assert values(table) == {1: "a", 2: "b2"}
-    # A late correction counts, a late row that is older than what is there does not.
+    # A late correction is merged; a late row that is older than the stored one is not.
     landed(landing, "2.csv", (1, "a2", 30), (2, "old", 15), (4, "d", 5))
 
     class Killed(Exception):
@@ -78,7 +78,7 @@ def test_files_are_cleaned_and_merged_once_by_the_newest_row(
     assert values(table) == {1: "a2", 2: "b2", 4: "d"}
     version = lancetable.dataset(table).version
     assert [each.rows_inserted + each.rows_updated for each in flow.run(spark) if each.step == "upsert"] == [0]
-    assert lancetable.dataset(table).version <= version + 2  # a compaction at most, which reserves its fragments first
+    assert lancetable.dataset(table).version <= version + 2  # at most a compaction, which reserves fragment ids first
     assert [each.step for each in flow.run(spark)] == ["compact", "vacuum"]
     assert values(table) == {1: "a2", 2: "b2", 4: "d"}
     noted = lance.dataset(str(tmp_path / "metrics.lance")).to_table()
@@ -88,7 +88,7 @@ def test_files_are_cleaned_and_merged_once_by_the_newest_row(
 
 
 @pytest.mark.spark
-def test_a_query_is_asked_for_what_is_new(spark: Any, tmp_path: Path) -> None:
+def test_query_reads_rows_from_the_stored_cursor(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     orders = [(1, "a", 10), (2, "b", 20)]
     asked: list[Any] = []
@@ -109,7 +109,7 @@ def test_a_query_is_asked_for_what_is_new(spark: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_a_stream_that_follows_a_table(spark: Any, tmp_path: Path) -> None:
+def test_stream_of_a_table_is_merged(spark: Any, tmp_path: Path) -> None:
     source, path = tmp_path / "source.lance", tmp_path / "t.lance"
     lancetable.write_dataset(pa.table({"id": [1, 2], "v": ["a", "b"]}), source)
     followed = Stream(lambda session: session.readStream.format("lance").load(str(source)))
@@ -120,7 +120,7 @@ def test_a_stream_that_follows_a_table(spark: Any, tmp_path: Path) -> None:
     assert values(path) == {1: "a", 2: "b2", 3: "c"}
 
 
-def test_mistakes_are_told_before_anything_runs(tmp_path: Path) -> None:
+def test_invalid_pipelines_are_refused_before_they_run(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="checkpoint"):
         Pipeline("p", "t.lance", Files("x"), "id")
     (tmp_path / "p.py").write_text("flow = 3\n")

@@ -203,7 +203,7 @@ def order_of(number: int, rng: random.Random, names: list[str]) -> dict[str, Any
     return {"seconds": rng.uniform(0.0, 8.0), "targets": targets}
 
 
-def test_every_batch_is_merged_once_whatever_is_killed(
+def test_every_batch_is_merged_once_despite_kills(
     start_script: Callable[..., Popen[str]], tmp_path: Path, scale: int
 ) -> None:
     kills = int(os.environ.get("KILLS", min(100, 5 * scale)))

@@ -446,7 +446,7 @@ class Comparison:
         return pa.int64() if name == "n" else TYPES[name][1]
 
     def expect_out_of_step(self) -> None:
-        """Run while table and checkpoint do not fit: refused before anything is read."""
+        """Run while table and checkpoint do not match; the run must be refused before it reads data."""
         batches, completed = read_batches(self.checkpoint)
         before = lancetable.dataset(self.uri).version if self.table is not None else None
         seen: list[Step] = []
@@ -563,7 +563,7 @@ def run_scenario(comparison: Comparison) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("seed", seeds())
-def test_a_pipeline_does_what_the_model_does(spark: Any, tmp_path: Path, seed: int) -> None:
+def test_pipeline_equals_the_model(spark: Any, tmp_path: Path, seed: int) -> None:
     scenario = Scenario(seed)
     comparison = Comparison(spark, tmp_path, scenario)
     moment = ""

@@ -67,7 +67,7 @@ def test_the_reader_leaves_filters_to_spark() -> None:
     assert "pushFilters" not in vars(LanceReader)
 
 
-def test_offsets_are_told_with_and_without_the_arguments_of_newer_releases() -> None:
+def test_offsets_are_returned_with_and_without_the_arguments_of_newer_releases() -> None:
     from lancetable.spark.stream_source import LanceStreamReader
 
     inspect.signature(LanceStreamReader.latestOffset).bind(None)

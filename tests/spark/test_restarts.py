@@ -1,4 +1,4 @@
-"""A stream whose Spark dies between a commit and its acknowledgement, again and again."""
+"""A stream whose Spark process is repeatedly killed between a commit and its acknowledgement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCH = 50
 
 
 @pytest.mark.slow
-def test_every_batch_is_there_once(
+def test_every_batch_is_committed_once(
     start_script: Callable[..., Popen[str]], run_script: Callable[..., str], tmp_path: Path, scale: int
 ) -> None:
     restarts = min(20, 3 * scale)  # 20 in scripts/nightly

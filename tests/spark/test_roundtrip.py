@@ -1,4 +1,4 @@
-"""Random frames of every type that Spark can represent, through Spark both ways, read by pylance at the end."""
+"""Random frames of every type that Spark can represent, read and written by Spark, and read by pylance."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lancetable.spark import types
 
 # Types that Spark does not have, and those that are read as other ones (blobs as descriptions).
 NOT_MAPPED = {"decimal128(5, -2)", "decimal256(76, 20)"}
-if not hasattr(pytest.importorskip("pyspark.sql.types"), "TimeType"):  # it came with PySpark 4.1
+if not hasattr(pytest.importorskip("pyspark.sql.types"), "TimeType"):  # new in PySpark 4.1
     NOT_MAPPED |= {name for name in TYPE_CASES if name.startswith(("time32", "time64"))}
 NOT_SYMMETRIC = {"blob"}
 COLUMNS = 24
@@ -39,7 +39,7 @@ def is_mapped(case: TypeCase) -> bool:
 
 
 def whole_microseconds(array: pa.Array) -> pa.Array:
-    """Spark keeps no more, and refuses what has more (`test_types`)."""
+    """Truncate nanoseconds to microseconds, because Spark refuses smaller units (`test_types.py`)."""
     if getattr(array.type, "unit", None) != "ns":
         return array
     whole = pc.multiply(pc.divide(array.view(pa.int64()), 1000), 1000)
@@ -47,7 +47,7 @@ def whole_microseconds(array: pa.Array) -> pa.Array:
 
 
 def maps(rng: np.random.Generator, n: int) -> pa.Array:
-    """No case of `TYPE_CASES`: only files of 2.2 hold maps."""
+    """Return random maps, which `TYPE_CASES` lacks because only files of 2.2 can store them."""
     rows = [
         None if rng.random() < 0.2 else [(f"k{key}", None if rng.random() < 0.3 else key * 7) for key in range(size)]
         for size in rng.integers(0, 4, n)
@@ -56,7 +56,7 @@ def maps(rng: np.random.Generator, n: int) -> pa.Array:
 
 
 def frames(rng: np.random.Generator, drawn: Counter[str]) -> list[pa.Table]:
-    """Every mapped case once, in a random order, cut into tables of some columns."""
+    """Return tables that together contain every mapped type once, in random order."""
     names = [name for name in TYPE_CASES if name not in NOT_MAPPED | NOT_SYMMETRIC]
     rng.shuffle(names)
     found = []
@@ -69,7 +69,7 @@ def frames(rng: np.random.Generator, drawn: Counter[str]) -> list[pa.Table]:
             drawn[name] += 1
         fields.append(pa.field("m", pa.map_(pa.string(), pa.int32())))
         arrays.append(maps(rng, ROWS))
-        # pylance 14 fails where anything but the end of a table comes after an empty struct.
+        # pylance 14 fails if a column follows an empty struct, so empty structs are last.
         order = sorted(range(len(fields)), key=lambda place: fields[place].type == pa.struct([]))
         found.append(pa.table([arrays[place] for place in order], schema=pa.schema([fields[place] for place in order])))
     return found
@@ -85,12 +85,12 @@ def differences(seen: pa.Table, expected: pa.Table) -> list[str]:
     ]
 
 
-def test_what_is_mapped_is_known() -> None:
+def test_types_without_a_mapping_are_listed() -> None:
     assert {name for name, case in TYPE_CASES.items() if not is_mapped(case)} == NOT_MAPPED
 
 
 @pytest.mark.parametrize("name", sorted(set(TYPE_CASES) - NOT_MAPPED))
-def test_batches_take_the_form_of_spark_and_come_back(name: str) -> None:
+def test_batches_are_converted_to_the_form_of_spark_and_back(name: str) -> None:
     case = TYPE_CASES[name]
     schema = pa.schema([case.field()])
     wire = types.wire_schema(types.spark_schema(schema))
@@ -107,7 +107,7 @@ def test_batches_take_the_form_of_spark_and_come_back(name: str) -> None:
 
 
 @pytest.mark.spark
-def test_random_frames_of_every_mapped_type(spark: Any, tmp_path: Path, scale: int) -> None:
+def test_random_frames_of_every_mapped_type_round_trip(spark: Any, tmp_path: Path, scale: int) -> None:
     from lancetable.spark import SparkTable, write_table
 
     drawn: Counter[str] = Counter()
@@ -125,7 +125,7 @@ def test_random_frames_of_every_mapped_type(spark: Any, tmp_path: Path, scale: i
             )
             assert not differences(frame.toArrow(), sent)
 
-            # Into a table of the same types, and into one of the types that Spark chooses.
+            # Written to a table of the same types, and to one of the types that Spark chooses.
             lancetable.write_dataset(dataset.schema.empty_table(), copy, data_storage_version="2.2")
             write_table(frame, copy, "append")
             assert not differences(lance.dataset(copy).to_table().sort_by("id"), table)

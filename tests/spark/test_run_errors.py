@@ -16,7 +16,7 @@ from lancetable.errors import InvalidInputError, LanceError, SchemaMismatchError
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'lancetable[spark-local]'")
 
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
+from pyspark.sql import functions as F  # noqa: N812  # the conventional alias
 
 from lancetable.spark import SparkTable, __main__
 from lancetable.spark.failures import cause_of

@@ -1,4 +1,4 @@
-"""Tables on S3 with DynamoDB beside it, through Spark: executors write, read and change, options travel along."""
+"""Tables on S3, with and without DynamoDB, through Spark: executors use the storage options to read and write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("external", [False, True], ids=["s3", "s3+ddb"])
-def test_a_table_in_a_bucket(spark: Any, s3: Moto, external: bool) -> None:
+def test_executors_read_and_change_a_table_in_a_bucket(spark: Any, s3: Moto, external: bool) -> None:
     from lancetable.spark import SparkTable, write_table
 
     uri, options = "s3://lab/spark.lance", s3.options

@@ -1,4 +1,4 @@
-"""Streams: what Spark calls, called directly; one end-to-end query in a session."""
+"""Streams: the calls that Spark makes, and queries in a session."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def options(path: Path, **more: str) -> SourceOptions:
 
 
 def between(reader: LanceStreamReader, start: int, end: int) -> list[int]:
-    """The rows of one step, read by tasks that have copies of everything."""
+    """Return the rows of one step, read by tasks with unpickled copies."""
     parts = pickle.loads(pickle.dumps(reader.partitions({"version": start}, {"version": end})))
     copy = pickle.loads(pickle.dumps(reader))
     return sorted(i for part in parts for batch in copy.read(part) for i in batch["id"].to_pylist())
@@ -72,7 +72,7 @@ def test_a_stream_sees_every_appended_row_once(tmp_path: Path) -> None:
     assert LanceStreamReader(options(path, startingVersion="latest"), SCHEMA).initialOffset()["version"] == newest
 
 
-def test_a_limit_that_this_release_cannot_keep_is_refused(tmp_path: Path) -> None:
+def test_options_that_this_release_does_not_support_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     lancetable.write_dataset(ids(0), path)
     reader = LanceStreamReader(options(path), SCHEMA)
@@ -89,8 +89,8 @@ def test_a_limit_that_this_release_cannot_keep_is_refused(tmp_path: Path) -> Non
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_every_release_follows_a_table_with_available_now(spark: Any, tmp_path: Path) -> None:
-    """Without limits, and into `foreachBatch`: what is left of it before PySpark 4.2."""
+def test_every_release_reads_new_rows_with_available_now(spark: Any, tmp_path: Path) -> None:
+    """Before PySpark 4.2, this works without limits and with `foreachBatch`."""
     path = tmp_path / "t.lance"
     seen: list[tuple[int, list[int]]] = []
 
@@ -115,7 +115,7 @@ def test_every_release_follows_a_table_with_available_now(spark: Any, tmp_path: 
     assert run() == []
 
 
-def test_limits_and_available_now(tmp_path: Path) -> None:
+def test_limits_and_available_now_determine_the_offset(tmp_path: Path) -> None:
     pytest.importorskip("pyspark.sql.streaming.datasource", reason="read limits came with PySpark 4.2")
     path = tmp_path / "t.lance"
     for i in range(5):
@@ -147,7 +147,7 @@ def test_changed_rows_and_missing_versions_stop_a_stream(tmp_path: Path) -> None
 
 
 def steps(reader: LanceStreamReader, start: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
-    """The rows up to the newest version, and the offset after them, as Spark stores it."""
+    """Return the rows up to the newest version, and the offset after them, as Spark stores it."""
     end = json.loads(json.dumps(reader.latestOffset(start)))
     parts = pickle.loads(pickle.dumps(reader.partitions(start, end)))
     return sorted(i for part in parts for batch in reader.read(part) for i in batch["id"].to_pylist()), end
@@ -285,7 +285,7 @@ def written(writer: LanceStreamWriter, *values: int) -> Any:
     return pickle.loads(pickle.dumps(writer)).write(iter([pa.record_batch({"id": pa.array(values, pa.int64())})]))
 
 
-def test_a_batch_is_committed_once_however_often_it_comes(tmp_path: Path) -> None:
+def test_repeated_batch_is_committed_once(tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     for restart in range(20):
         writer = sink(path, checkpointLocation=str(tmp_path / "cp"))
@@ -293,7 +293,7 @@ def test_a_batch_is_committed_once_however_often_it_comes(tmp_path: Path) -> Non
             writer.commit([written(writer, restart - 1)], restart - 1)  # the commit succeeded, but its reply was lost
         message = written(writer, restart)
         writer.commit([message, None], restart)
-        # An unheard commit: Spark aborts, and the files stay.
+        # A commit without acknowledgement: Spark aborts, and the files are kept.
         pickle.loads(pickle.dumps(writer)).abort([message], restart)
         if restart == 7:
             lance.dataset(str(path)).optimize.compact_files()
@@ -327,7 +327,7 @@ def test_a_stream_without_a_name_is_refused(tmp_path: Path) -> None:
         sink(tmp_path / "t.lance")
 
 
-def test_a_checkpoint_that_is_made_anew_is_another_stream(tmp_path: Path) -> None:
+def test_new_checkpoint_is_another_stream(tmp_path: Path) -> None:
     path, checkpoint = tmp_path / "t.lance", tmp_path / "cp"
     checkpoint.mkdir()
     for stream in ("first", "second"):
@@ -339,7 +339,7 @@ def test_a_checkpoint_that_is_made_anew_is_another_stream(tmp_path: Path) -> Non
 
 
 def stream(path: Path, values: dict[int, int], **more: str) -> None:
-    """Commit batches, number by value, as Spark does: the tasks and the commit each have a writer of their own."""
+    """Commit batches, number by value, as Spark does: the tasks and the commit use separate writers."""
     for number, value in values.items():
         message = written(sink(path, **more), value)
         sink(path, **more).commit([message, None], number)
@@ -350,7 +350,7 @@ def rows(path: Path) -> list[int]:
 
 
 def unused_files(path: Path) -> set[str]:
-    """Data files that no version names."""
+    """Return the data files that no version references."""
     used = {
         file.path
         for version in lancetable.dataset(path).versions()
@@ -413,7 +413,7 @@ def test_a_new_checkpoint_under_a_used_name_is_refused_until_it_is_accepted(tmp_
     assert rows(path) == [0, 1, 2, 10, 11, 12, 13] and not unused_files(path)
 
 
-def test_a_first_batch_of_a_new_checkpoint_is_no_repeat_of_the_one_before(tmp_path: Path) -> None:
+def test_first_batch_of_a_new_checkpoint_is_not_a_repeat(tmp_path: Path) -> None:
     path, checkpoint = tmp_path / "t.lance", tmp_path / "cp"
     checkpoint.mkdir()
     options = {"txnAppId": "app", "checkpointLocation": str(checkpoint)}
@@ -446,13 +446,13 @@ def test_a_table_that_was_overwritten_between_two_batches_is_refused(tmp_path: P
     stream(path, {3: 3}, txnAppId="app", continueFromCheckpoint="true")
     stream(path, {3: 3, 4: 4}, txnAppId="app")
     assert rows(path) == [3, 4, 100, 101]
-    # A restore of the rows that the batches added takes the overwrite back.
+    # A restore of the version before the overwrite makes the table match again.
     lancetable.dataset(other, overwritten - 1).restore()
     stream(other, {3: 3}, txnAppId="app")
     assert rows(other) == [0, 1, 2, 3, 50]
 
 
-def test_a_search_that_a_cleanup_ends_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_search_that_ends_at_a_removed_version_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "t.lance"
     stream(path, {0: 0}, txnAppId="app")
     for value in range(40):
@@ -468,7 +468,7 @@ def test_a_search_that_a_cleanup_ends_is_logged(tmp_path: Path, caplog: pytest.L
     assert "version 43 was cleaned up or cannot be read" in caplog.text
 
 
-def test_an_abort_by_another_writer_keeps_the_files_of_a_commit_that_landed(tmp_path: Path) -> None:
+def test_abort_by_another_writer_keeps_committed_files(tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     message = written(sink(path, txnAppId="app"), 1, 2)
     sink(path, txnAppId="app").commit([message, None], 0)
@@ -479,7 +479,7 @@ def test_an_abort_by_another_writer_keeps_the_files_of_a_commit_that_landed(tmp_
     assert not unused_files(path)
 
 
-def test_a_batch_is_judged_against_the_version_that_its_tasks_wrote_for(tmp_path: Path) -> None:
+def test_batch_is_checked_against_the_version_of_its_tasks(tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     stream(path, {0: 0}, txnAppId="app")
     writer = sink(path, txnAppId="app")
@@ -547,7 +547,7 @@ def test_batches_without_rows_are_numbered_too(spark: Any, tmp_path: Path, mode:
 
 
 @pytest.mark.spark
-def test_a_complete_result_replaces_the_one_before(spark: Any, tmp_path: Path) -> None:
+def test_complete_result_replaces_the_previous_one(spark: Any, tmp_path: Path) -> None:
     pytest.importorskip("pyspark.sql.streaming.datasource", reason="limits of streams came with PySpark 4.2")
     one, two = tmp_path / "one.lance", tmp_path / "two.lance"
     lancetable.write_dataset(ids(1, 2), one)
@@ -599,7 +599,7 @@ def test_a_query_whose_source_was_created_again_is_refused(spark: Any, tmp_path:
 
 
 @pytest.mark.spark
-def test_a_stream_from_table_to_table(spark: Any, tmp_path: Path) -> None:
+def test_stream_from_table_to_table_copies_new_rows(spark: Any, tmp_path: Path) -> None:
     pytest.importorskip("pyspark.sql.streaming.datasource", reason="limits of streams came with PySpark 4.2")
     one, two = tmp_path / "one.lance", tmp_path / "two.lance"
     for i in range(3):
@@ -627,7 +627,7 @@ def test_a_stream_from_table_to_table(spark: Any, tmp_path: Path) -> None:
         t = SparkTable.for_path(batch.sparkSession, str(two))
         t.merge(batch, "id").when_not_matched_insert_all().execute(txn=("upserts", number))
 
-    # The recipe of an upsert out of a stream: rows with these keys are there.
+    # An insert of missing keys from a stream; the keys from 100 on exist already.
     again = spark.readStream.format("lance").load(str(one)).writeStream.foreachBatch(count)
     again.option("checkpointLocation", str(tmp_path / "cp2")).trigger(availableNow=True).start().awaitTermination()
     assert lancetable.dataset(two).count_rows() == 301

@@ -67,22 +67,22 @@ def plan_of(frame: Any) -> str:
     return str(frame._jdf.queryExecution().toString())
 
 
-def test_a_large_table_is_not_taken_for_a_small_one(spark: Any, tmp_path: Path) -> None:
-    """Spark broadcasts what it believes to be small, and dies of it where that is a table."""
+def test_large_table_is_not_broadcast(spark: Any, tmp_path: Path) -> None:
+    """Spark broadcasts frames that it believes to be small, and runs out of memory if they are large."""
     t = made(spark, tmp_path / "t.lance", 20_000)
-    other = spark.read.format("lance").load(str(tmp_path / "t.lance"))  # of unknown length
+    other = spark.read.format("lance").load(str(tmp_path / "t.lance"))  # Spark does not know its size
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", 200_000)
     try:
         for frame, small in ((t.to_df(["id"]), False), (t.to_df(["id"]).limit(10), True), (other.select("id"), False)):
             assert ("BroadcastHashJoin" in plan_of(frame.join(other, "id"))) == small
         assert t.to_df(["id"]).join(other, "id").count() == 20_000
         believed = t.to_df(["id"])._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()
-        assert 20_000 * 16 / 2 <= int(believed) <= 20_000 * 16  # 8 bytes of a row, and 8 of its long
+        assert 20_000 * 16 / 2 <= int(believed) <= 20_000 * 16  # 8 bytes for the row, and 8 for its long
     finally:
         spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
 
 
-def test_tasks_suit_the_cores_of_the_session(spark: Any, tmp_path: Path) -> None:
+def test_number_of_tasks_depends_on_the_cores_of_the_session(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     lancetable.write_dataset(pa.table({"id": range(1_000_000)}), path)
     from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
@@ -96,7 +96,7 @@ def test_tasks_suit_the_cores_of_the_session(spark: Any, tmp_path: Path) -> None
 
 @pytest.fixture(params=["in streams", "in files", "joined by Spark"])
 def source_goes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The sources of these tests are small; they are sent in each of the ways that depend on size and session."""
+    """Send the small sources of these tests in each of the ways that depend on size and session."""
     if request.param == "in streams":
         monkeypatch.setattr("lancetable.spark.merge.builder.SparkRunner", type("Other", (), {}))
     elif request.param == "joined by Spark":
@@ -132,7 +132,7 @@ def test_streams_of_tasks_within_their_limits_are_broadcast(
 def test_streams_within_the_limit_of_all_tasks_are_broadcast(
     spark: Any, monkeypatch: pytest.MonkeyPatch, columns: str, each: int, more: int, uneven: tuple[int, int]
 ) -> None:
-    """For any number of partitions."""
+    """The limit does not depend on the number of partitions."""
     from lancetable.spark.merge.broadcast_source import broadcast_source
 
     monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MAX_STREAM_BYTES", 20_000)
@@ -148,7 +148,7 @@ def test_files_within_the_limit_of_all_tasks_are_broadcast(
 ) -> None:
     from lancetable.spark.merge.broadcast_source import broadcast_source
 
-    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MAX_FILE_BYTES", 20_000)  # a row counts as 48 more
+    monkeypatch.setattr("lancetable.spark.merge.broadcast_source._MAX_FILE_BYTES", 20_000)  # plus 48 for each row
     for sizes, small in (([30] * 7 + [0], True), ([60] * 8, False), ([300, 150, 1, 1, 1, 1, 1, 1], False)):
         source = broadcast_source(sized(spark, sizes).selectExpr(*columns.split(", ")), str(tmp_path))
         assert (source is not None) == small, sizes
@@ -172,7 +172,7 @@ def test_no_row_of_a_source_is_lost_at_the_limit(spark: Any, monkeypatch: pytest
 
 
 def sized(spark: Any, sizes: list[int]) -> Any:
-    """Tasks of so many rows, of which Spark knows only how many tasks there are."""
+    """Return a frame whose tasks have these numbers of rows, which Spark does not know in advance."""
     texts = ", ".join(map(str, sizes))
     rows = "IF(size = 0, array(), sequence(1, size))"
     return (
@@ -193,14 +193,14 @@ def sized(spark: Any, sizes: list[int]) -> Any:
         ("null", "null", None),
     ],
 )
-def test_a_merge_casts_what_fits(spark: Any, tmp_path: Path, key: str, value: str, told: str | None) -> None:
+def test_merge_casts_only_values_that_fit(spark: Any, tmp_path: Path, key: str, value: str, told: str | None) -> None:
     from lancetable.spark import SparkTable
 
     path = str(tmp_path / "t.lance")
     rows = pa.table({"k": pa.array([1, 44], pa.int64()), "v": pa.array([7, 8], pa.int8())})
     lancetable.write_dataset(rows, path)
     source = spark.range(1).selectExpr(f"{key} AS k", f"{value} AS v")
-    spark.conf.set("spark.sql.ansi.enabled", str(key == "1.7D"))  # casts that wrap and truncate, or not
+    spark.conf.set("spark.sql.ansi.enabled", str(key == "1.7D"))  # without ANSI mode, casts wrap and truncate
     try:
         merge = SparkTable.for_path(spark, path).merge(source, "k", null_keys="keep").when_matched_update_all()
         if told is None:
@@ -214,7 +214,7 @@ def test_a_merge_casts_what_fits(spark: Any, tmp_path: Path, key: str, value: st
         spark.conf.unset("spark.sql.ansi.enabled")
 
 
-def test_a_source_goes_to_tasks_of_this_machine_in_a_file(spark: Any) -> None:
+def test_source_is_passed_in_files_to_tasks_of_this_machine(spark: Any) -> None:
     from lancetable.spark.merge.broadcast_source import broadcast_source
     from lancetable.spark.runner import SparkRunner
 
@@ -252,7 +252,7 @@ def test_a_source_that_fails_leaves_no_file(spark: Any, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_small_depends_on_how_many_tasks_hold_it(
+def test_limit_of_a_broadcast_depends_on_the_number_of_tasks(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lancetable.spark.merge.broadcast_source import broadcast_source
@@ -285,7 +285,7 @@ def test_two_threads_may_execute_one_merge(spark: Any, tmp_path: Path) -> None:
     assert sorted(directory.rglob("*")) == before
 
 
-def test_a_source_that_was_too_large_is_not_looked_at_again(
+def test_source_that_was_too_large_is_not_read_again(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lancetable.spark.merge.job import MergeJob
@@ -357,7 +357,7 @@ def test_columns_may_have_the_names_that_a_merge_uses(spark: Any, tmp_path: Path
 
 
 @pytest.mark.usefixtures("source_goes")
-def test_a_merge_that_runs_again_takes_the_rows_of_its_source_then(spark: Any, tmp_path: Path) -> None:
+def test_repeated_merge_reads_its_source_again(spark: Any, tmp_path: Path) -> None:
     t, file = made(spark, tmp_path / "t.lance"), tmp_path / "updates.json"
     file.write_text('{"id": 1, "v": 10}')
     merge = t.merge(spark.read.schema("id int, v float").json(str(file)), "id").when_matched_update_all()
@@ -368,7 +368,7 @@ def test_a_merge_that_runs_again_takes_the_rows_of_its_source_then(spark: Any, t
 
 
 @pytest.mark.usefixtures("source_goes")
-def test_merges_that_make_no_sense_are_refused_by_name(spark: Any, tmp_path: Path) -> None:
+def test_invalid_merges_are_refused(spark: Any, tmp_path: Path) -> None:
     t = made(spark, tmp_path / "t.lance")
     twice = spark.range(3).union(spark.range(3)).selectExpr("id", "1D AS v")
     with pytest.raises(InvalidOperationError, match="id = "):
@@ -380,7 +380,7 @@ def test_merges_that_make_no_sense_are_refused_by_name(spark: Any, tmp_path: Pat
     assert t.dataset.version == 1
 
 
-def test_a_distributed_backfill_and_compaction(spark: Any, tmp_path: Path) -> None:
+def test_backfill_update_and_compaction_are_distributed(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     t = made(spark, path)
 
@@ -408,7 +408,7 @@ def test_a_vacuum_keeps_tagged_versions_and_removes_the_others(spark: Any, tmp_p
     assert [each["version"] for each in t.dataset.versions()] == [1, 3]
 
 
-def test_four_modes(spark: Any, tmp_path: Path) -> None:
+def test_write_table_supports_all_save_modes(spark: Any, tmp_path: Path) -> None:
     from lancetable.spark import write_table
 
     path = str(tmp_path / "t.lance")
@@ -429,7 +429,7 @@ def test_four_modes(spark: Any, tmp_path: Path) -> None:
         frame.write.format("lance").mode("append").option("version", "1").save(path)
 
 
-def test_what_spark_refuses_says_what_to_do(spark: Any, tmp_path: Path) -> None:
+def test_errors_of_unsupported_calls_name_the_alternative(spark: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "t.lance")
     with pytest.raises(Exception, match="SAVE_MODE"):
         spark.range(2).write.format("lance").save(path)
@@ -440,7 +440,7 @@ def test_what_spark_refuses_says_what_to_do(spark: Any, tmp_path: Path) -> None:
         spark.range(2).write.format("lance").mode("append").partitionBy("id").save(path)
     try:
         with pytest.raises(Exception, match="CREATE TEMPORARY VIEW"):
-            # Some sessions ask for the schema here, others when the table is read.
+            # Some sessions request the schema here, others when the table is read.
             spark.sql(f"CREATE TABLE kept USING lance OPTIONS (path '{path}')")
             spark.table("kept").count()
     finally:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 
 def in_a_thread(call: Callable[[], Any]) -> Any:
-    """Return what a call returns in a thread of its own; its errors are raised here."""
+    """Run a call in a new thread and return its result; its errors are raised here."""
     found: list[Any] = []
 
     def run() -> None:
@@ -91,7 +91,7 @@ def test_a_plain_thread_changes_a_table(spark: Any, path: Path) -> None:
     assert ids(path) == [2, 3, 4]
 
 
-def test_another_session_writes_in_any_thread_and_stays_out_of_the_way(spark: Any, path: Path) -> None:
+def test_other_sessions_write_in_any_thread_without_interfering(spark: Any, path: Path) -> None:
     other = spark.newSession()
     write_table(other.range(7, 8), str(path), "append")
     in_a_thread(lambda: write_table(other.range(8, 9), str(path), "append"))

@@ -19,7 +19,7 @@ KINDS = ("spark", "plain", "spark", "plain")
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_doubled_or_resurrected(
+def test_no_row_is_lost_duplicated_or_resurrected(
     start_script: Callable[..., Popen[str]], tmp_path: Path, scale: int
 ) -> None:
     rounds = 7 * min(scale, 4)

@@ -1,4 +1,4 @@
-"""Arrow types to Spark types and back, against PySpark's own idea of the wire form."""
+"""Conversion of Arrow types to Spark types and back, compared with PySpark's own conversion."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CASES: list[tuple[pa.DataType, Any, str]] = [
 @pytest.mark.parametrize(
     ("arrow", "value", "spark"), CASES, ids=lambda case: str(case) if isinstance(case, pa.DataType) else ""
 )
-def test_every_mapped_type_travels_both_ways(arrow: pa.DataType, value: Any, spark: str) -> None:
+def test_mapped_types_are_converted_in_both_directions(arrow: pa.DataType, value: Any, spark: str) -> None:
     schema = pa.schema([pa.field("c", arrow)])
     spark_schema = types.spark_schema(schema)
     assert spark_schema["c"].dataType.simpleString() == spark
@@ -68,7 +68,7 @@ def test_every_mapped_type_travels_both_ways(arrow: pa.DataType, value: Any, spa
     utc = (
         {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {"timestamp_utc": True}
     )
-    assert wire.equals(to_arrow_schema(spark_schema, **utc))  # the second is of PySpark 4.0
+    assert wire.equals(to_arrow_schema(spark_schema, **utc))  # PySpark 4.0 has the second argument
     values = pa.array([value, None], arrow if not pa.types.is_dictionary(arrow) else arrow.value_type)
     batch = pa.record_batch([values.cast(arrow)], schema=schema)
     sent = types.convert_batch(batch, wire)
@@ -80,7 +80,7 @@ def test_every_mapped_type_travels_both_ways(arrow: pa.DataType, value: Any, spa
 @pytest.mark.parametrize(
     "arrow", [pa.month_day_nano_interval(), pa.decimal128(5, -2), pa.decimal256(60, 2), pa.list_(pa.decimal256(60, 2))]
 )
-def test_what_spark_cannot_represent_is_refused_by_column(arrow: pa.DataType) -> None:
+def test_types_that_spark_cannot_represent_are_refused_with_the_column(arrow: pa.DataType) -> None:
     with pytest.raises(UnsupportedFeatureError, match="'c"):
         types.spark_schema(pa.schema([pa.field("c", arrow)]))
 
@@ -91,14 +91,14 @@ def test_a_cast_that_would_lose_digits_is_refused() -> None:
         types.convert_batch(batch, pa.schema([("t", pa.timestamp("us"))]))
 
 
-def test_vector_columns_are_found_whatever_their_case() -> None:
+def test_vector_columns_are_found_regardless_of_case() -> None:
     from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
 
     schema = StructType([StructField("MyVec", ArrayType(FloatType()))])
     assert types.table_schema(schema, {"myvec": 3}).field("MyVec").type == pa.list_(pa.float32(), 3)
 
 
-def test_vector_columns_of_a_new_table() -> None:
+def test_vector_columns_of_new_tables_have_a_fixed_size() -> None:
     from pyspark.sql.types import ArrayType, FloatType, LongType, StructField, StructType
 
     schema = StructType([StructField("id", LongType()), StructField("emb", ArrayType(FloatType()))])

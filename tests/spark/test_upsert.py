@@ -36,7 +36,7 @@ def stored(path: Path) -> list[tuple[Any, ...]]:
 
 @pytest.fixture(params=["every task", pytest.param("join", marks=pytest.mark.slow)])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways of a merge: the source goes to every task, or Spark joins it."""
+    """Merge in both ways: with a source that every task gets, and with a join by Spark."""
     if request.param == "join":
         monkeypatch.setattr("lancetable.spark.merge.builder.broadcast_source", lambda *given: None)
     return str(request.param)
@@ -114,7 +114,7 @@ def _expr(text: str) -> Any:
     return functions.expr(text)
 
 
-def test_among_equal_order_values_the_greatest_row_wins_whatever_the_order(spark: Any, tmp_path: Path) -> None:
+def test_greatest_row_wins_among_equal_order_values_in_any_order(spark: Any, tmp_path: Path) -> None:
     rows = [(1, 10, "a"), (1, 10, "c"), (1, 10, None), (1, 10, "b")]
     for number, given in enumerate((rows, rows[::-1])):
         path = tmp_path / f"{number}.lance"

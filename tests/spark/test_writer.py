@@ -40,7 +40,7 @@ def options(path: Path, **more: str) -> SourceOptions:
 
 
 def write(writer: LanceWriter, *values: int) -> Any:
-    """A task on an executor, which has a copy of the writer."""
+    """Run a task like an executor, which has a copy of the writer."""
     copy = pickle.loads(pickle.dumps(writer))
     return copy.write(iter([pa.record_batch({"id": pa.array(values, pa.int64())})]))
 
@@ -75,8 +75,8 @@ def test_an_overwrite_with_a_version_changes_the_format_of_the_table(tmp_path: P
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("exists", [False, True])
-def test_abort_after_a_commit_that_landed_removes_nothing(tmp_path: Path, exists: bool, overwrite: bool) -> None:
-    """Spark aborts when the process that committed died, or answered with an error, whatever had happened by then."""
+def test_abort_after_a_successful_commit_removes_nothing(tmp_path: Path, exists: bool, overwrite: bool) -> None:
+    """Spark aborts if the committing process dies or returns an error, even if the commit succeeded before."""
     path = tmp_path / "t.lance"
     if exists:
         lancetable.write_dataset(pa.table({"id": [0]}), path)
@@ -127,9 +127,7 @@ def test_abort_after_a_conflict_removes_the_files(tmp_path: Path) -> None:
     assert len(data_files(path)) == 1
 
 
-def test_a_change_below_the_last_one_is_skipped_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_change_with_a_lower_number_is_skipped_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "t.lance"
     lancetable.write_dataset(pa.table({"id": [0]}), path)
 
@@ -151,7 +149,7 @@ def test_an_application_without_a_number_is_refused(tmp_path: Path) -> None:
         LanceWriter(options(tmp_path / "t.lance", txnAppId="app"), SCHEMA, overwrite=False)
 
 
-def test_a_time_on_a_branch_is_one_of_the_branch(tmp_path: Path) -> None:
+def test_timestamp_on_a_branch_selects_a_version_of_the_branch(tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     main = lancetable.write_dataset(pa.table({"id": [0]}), path)
     branch = main.create_branch("side")
@@ -218,7 +216,7 @@ def test_an_append_that_would_change_values_is_refused(
     assert lancetable.dataset(path).count_rows() == 0
 
 
-def test_an_append_fills_what_the_frame_lacks_with_nulls(tmp_path: Path) -> None:
+def test_append_fills_missing_columns_with_nulls(tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     lancetable.write_dataset(pa.schema([("a", pa.int64()), ("c", XY)]).empty_table(), path)
     append(path, pa.table({"c": pa.array([{"y": 1}], Y)}))
@@ -237,6 +235,6 @@ def test_a_tag_on_a_branch_is_read_from_the_branch(tmp_path: Path) -> None:
     source = LanceDataSource({"path": str(path), "tag": "here"})
     reader = pickle.loads(pickle.dumps(source.reader(source.schema())))
     assert isinstance(reader, LanceReader)
-    main.tags.delete("here")  # the pinned version does not depend on it any more
+    main.tags.delete("here")  # the pinned version no longer depends on the tag
     batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
     assert sorted(value for batch in batches for value in batch["id"].to_pylist()) == [0, 1]

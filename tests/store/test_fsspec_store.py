@@ -1,3 +1,5 @@
+"""Stores over fsspec file systems: conformance, requests, secrets, and file systems that the caller passes."""
+
 from __future__ import annotations
 
 import os

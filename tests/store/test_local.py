@@ -1,3 +1,5 @@
+"""Local store: conformance, memory maps, exclusive creation, durability, forks and faults."""
+
 from __future__ import annotations
 
 import gc

@@ -1,3 +1,5 @@
+"""Memory stores: conformance, sharing, forks and garbage collection."""
+
 from __future__ import annotations
 
 import gc

@@ -1,3 +1,5 @@
+"""Resolution of addresses to stores and paths, options, and invalid addresses."""
+
 from __future__ import annotations
 
 import os

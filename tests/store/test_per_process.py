@@ -32,7 +32,7 @@ def test_threads_of_a_forked_child_share_one_value(monkeypatch: pytest.MonkeyPat
     created: list[object] = []
 
     def create() -> object:
-        time.sleep(0.05)  # so that the other thread arrives meanwhile
+        time.sleep(0.05)  # so that the other thread calls it during this time
         created.append(object())
         return created[-1]
 
@@ -42,7 +42,7 @@ def test_threads_of_a_forked_child_share_one_value(monkeypatch: pytest.MonkeyPat
     child = os.fork()
     if child == 0:
         signal.alarm(10)  # ends a child that hangs
-        # If each thread made a lock of its own, both would do so before one takes it.
+        # If each thread created its own lock, both would do so before one acquires it.
         monkeypatch.setattr(threading, "Lock", lambda: time.sleep(0.05) or new_lock())
         found = _in_threads(value.get)
         os._exit(int(not (len(created) == 2 and found == [created[1]] * 2)))

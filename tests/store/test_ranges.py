@@ -1,3 +1,5 @@
+"""Coalescing of byte ranges into requests, and splitting of the replies."""
+
 from __future__ import annotations
 
 from itertools import pairwise

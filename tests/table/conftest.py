@@ -20,7 +20,7 @@ def table_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def three_fragments(table_dir: Path) -> TableVersion:
-    """Version 1 of a table with the rows id = 0..11 in fragments 0, 1 and 2."""
+    """Write version 1 of a table with the rows id = 0..11 in fragments 0, 1 and 2."""
     table = pa.table({"id": pa.array(range(12), pa.int64()), "s": [f"s{i}" for i in range(12)]})
     lance.write_dataset(table, str(table_dir), data_storage_version="2.0", max_rows_per_file=4)
     return open_version(str(table_dir))

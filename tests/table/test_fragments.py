@@ -59,7 +59,7 @@ def read_rows(
 
 @pytest.fixture(scope="module", params=["plain", "stable"])
 def deleted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TableVersion:
-    """One fragment of 50 rows, `k` = 0..49, of which those with k % 5 = 2 or k < 4 are deleted."""
+    """Write one fragment of 50 rows, `k` = 0..49, and delete those with k % 5 = 2 or k < 4."""
     path = str(tmp_path_factory.mktemp("fragments") / "t")
     table = pa.table({"k": np.arange(NUM_ROWS), "s": [f"s{i}" for i in range(NUM_ROWS)]})
     stable = request.param == "stable"
@@ -161,7 +161,7 @@ def field(name: str, number: int, parent: int, kind: str) -> file_pb2.Field:
 
 @pytest.fixture
 def two_files(tmp_path: Path) -> TableVersion:
-    """A struct and a list of structs: their fields `x` and `p` are in one file, `y` and `q` in another.
+    """Return a struct and a list of structs whose fields `x` and `p` are in one file, `y` and `q` in another.
 
     ids: k 0, st 1, x 2, l 3, item 4, p 5, y 6, q 7, gone 8 (in no file)
     """

@@ -161,7 +161,7 @@ def test_a_manifest_with_a_huge_length_is_not_read() -> None:
     assert store.total_requests == 0
 
 
-# --- comparison to pylance -------------------------------------------------------------------------------------------
+# --- comparison with pylance -----------------------------------------------------------------------------------------
 
 
 def test_history_agrees_with_pylance(three_fragments: TableVersion, table_dir: Path) -> None:

@@ -50,7 +50,7 @@ def without_counts(message: table_pb2.Manifest) -> None:
 
 
 def without_writer(message: table_pb2.Manifest) -> None:
-    """Releases that did not record their version sometimes stored the number of live rows."""
+    """Remove the writer and store live row counts, as some releases did that did not record their version."""
     message.ClearField("writer_version")
     message.fragments[0].physical_rows = 4
     message.fragments[0].deletion_file.num_deleted_rows = 3
@@ -254,7 +254,7 @@ def test_tables_of_old_releases_equal_pylance(uri: str, tmp_path: Path) -> None:
         our, their = (library.dataset(uri, version=each["version"]) for library in (lancetable, lance))
         try:
             expected = their.to_table(with_row_id=True)
-        except (OSError, pa.ArrowInvalid):  # some came without their data files
+        except (OSError, pa.ArrowInvalid):  # some tables lack their data files
             with pytest.raises(LanceError):
                 our.to_table()
             continue

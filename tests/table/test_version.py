@@ -33,7 +33,7 @@ from lancetable.testing.stores import CountingStore
 
 @pytest.fixture
 def history(table_dir: Path) -> Any:
-    """A pylance dataset with versions 1 to 4, tag `two`."""
+    """Write versions 1 to 4 with pylance, and the tag `two`."""
     ds = lance.write_dataset(pa.table({"id": range(10)}), str(table_dir), data_storage_version="2.0")
     for start in (0, 3, 6):
         ds.delete(f"id >= {start} and id < {start + 2}")

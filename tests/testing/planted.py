@@ -61,7 +61,7 @@ def check_then_put(real: Any) -> Any:
 
 
 def taken_means_won(real: Any) -> Any:
-    """Take a lost race for a won one."""
+    """Treat a lost race as won."""
 
     def commit(self: Any, *arguments: Any, **options: Any) -> PutOutcome:
         outcome: PutOutcome = real(self, *arguments, **options)
@@ -71,7 +71,7 @@ def taken_means_won(real: Any) -> Any:
 
 
 def ignore_own_transaction(real: Any) -> Any:
-    """Never recognise the own transaction in the history."""
+    """Never find the own transaction in the history."""
 
     def read_since(*arguments: Any) -> Any:
         return [(file, theirs and replace(theirs, uuid="another writer")) for file, theirs in real(*arguments)]

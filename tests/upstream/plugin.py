@@ -1,4 +1,4 @@
-"""A pytest plugin (`-p plugin`) for runs of pylance's own tests: notes how each test came out.
+"""A pytest plugin (`-p plugin`) that records the outcome of each of pylance's own tests.
 
 The file that LANCETABLE_UPSTREAM_REPORT names gets one line of JSON for each test and for each file that could not be
 collected.

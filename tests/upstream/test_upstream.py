@@ -78,7 +78,7 @@ class Outcome:
 
 
 def checkout(source: Path, target: Path) -> Path:
-    """Copy what the tests need, out of a working tree or a git repository; returns the directory of the tests."""
+    """Copy the files that the tests need from a working tree or a git repository; return the directory of the tests."""
     if (source / TESTS).is_dir():
         for name in NEEDED:
             origin, copy = source / name, target / name
@@ -93,12 +93,12 @@ def checkout(source: Path, target: Path) -> Path:
 
 
 def run(tests: Path, files: Iterable[str], library: str) -> dict[str, Outcome]:
-    """Run test files in a process of their own; the outcome of every test by `file::test`."""
+    """Run test files in a separate process, and return the outcome of every test by `file::test`."""
     report = tests / "report.jsonl"
     paths = [str(HERE), *([str(HERE / "path")] if library == "lancetable" else [])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "LANCETABLE_UPSTREAM_REPORT": str(report)}
     quiet = ["-q", "--tb=short", "--continue-on-collection-errors", "-p", "plugin", "-p", "no:cacheprovider"]
-    # DuckDB warns of its own old name, which pylance's tests call.
+    # DuckDB warns of a deprecated name that pylance's tests use.
     command = [sys.executable, "-m", "pytest", *quiet, "-W", "ignore:fetch_arrow_table:DeprecationWarning"]
     subprocess.run([*command, *files], cwd=tests, env=environment, check=False, stdout=subprocess.DEVNULL)
     found = {}

@@ -1,6 +1,6 @@
 """Plan of a cleanup: the old versions to remove, and the files that only they reference.
 
-    versions  removable  = old enough by the policy, older than the handle's version, not tagged, and no branch created
+    versions  removable  = old enough by the policy, older than the opened version, not tagged, and no branch created
                            from them uses a file of this root
     files     kept       = used by any remaining version, including detached ones
               verified   = used by removable versions only            -> removed at any age
@@ -8,12 +8,13 @@
                            to a commit in progress
 
 Only files whose names match the format's patterns are removed, and only below the table's own root. Manifests are
-removed first, so that no version can be opened whose files are missing. If a cleanup is interrupted, the next one
-removes the rest.
+removed first, so that no version with missing files can be opened. If a cleanup is interrupted, the next one removes
+the rest.
 
-A commit on a remote store may skip listing versions (commit/lost_update.py). Versions that are less than a minute
-older than the newest one are therefore removed at least one second after they were listed: by then, a commit on their
-predecessor has lost against them. Files of a version that appeared since the plan was made are kept.
+A commit on a remote store may skip listing versions (commit/lost_update.py). Versions that are less than a minute older
+than the newest one are therefore removed at least one second after they were listed: by then, a commit that is based on
+their predecessor has tried to publish the same number and lost. Files of a version that appeared since the plan was
+made are kept.
 
 Files of a version that is being restored are kept as well:
 
@@ -21,7 +22,7 @@ Files of a version that is being restored are kept as well:
     a cleanup     removes that manifest          lists transactions, then versions         removes files
 
 Either the Restore finds the manifest missing and fails, or the cleanup finds the transaction and leaves the files to
-the next cleanup. A detached version checks that its base still exists after it was published.
+the next cleanup. A commit of a detached version checks after the publication that the base version still exists.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class CleanupPolicy:
     versions
         The only versions that may be removed.
     delete_unverified
-        Remove files that no version uses at any age. Safe only if no process writes to the table.
+        Remove files that no version uses, regardless of their age. Safe only if no process writes to the table.
     error_if_tagged
         Raise CleanupError if a version to remove is tagged. Otherwise, tagged versions are kept.
 
@@ -116,7 +117,7 @@ class CleanupPlan:
     branches: tuple[CleanupReferencedBranch, ...] = ()
     warnings: tuple[str, ...] = ()
     transactions: frozenset[str] = frozenset()  # paths of transactions that versions used when the plan was made
-    # By clock.seconds(). Until then, a commit in progress may reuse the number of a removed version.
+    # Earliest time of the removal, by clock.seconds(). Before it, a commit may reuse the number of a removed version.
     not_before: float = 0.0
 
 
@@ -126,7 +127,7 @@ def plan_cleanup(version: TableVersion, policy: CleanupPolicy, *, before_version
     Parameters
     ----------
     version
-        The handle's version. Only older versions are removed.
+        The opened version. Only older versions are removed.
     policy
         Conditions for removable versions.
     before_version
@@ -150,7 +151,7 @@ def _plan(version: TableVersion, policy: CleanupPolicy, before_version: int | No
     listed_at = clock.seconds()
     numbers = [location.version for location in locations]
     _check_fresh(version, numbers)
-    # The newest version is never removed, even if the handle's version is detached or not in the history.
+    # The newest version is never removed, even if the opened version is detached or not in the history.
     first_kept = min([version.version, *numbers[-1:]])
     candidates = _candidates(numbers, policy, first_kept if before_version is None else min(before_version, first_kept))
     branches, warnings = branches_from(version), list[str]()

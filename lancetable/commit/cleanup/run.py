@@ -56,7 +56,7 @@ def run_cleanup(
     Parameters
     ----------
     version, plan
-        The handle's version and the plan made for it.
+        The opened version, and the plan made for it.
     deletes_per_second
         Rate limit of deletions.
     removed

@@ -1,8 +1,7 @@
-"""Nullability of expressions, which becomes the nullability of columns created from them.
+"""Nullability of expressions, which determines the nullability of columns created from them.
 
-The result is conservative: True if it is unknown whether the value can be null. Most functions count as nullable for
-all arguments, as in pylance. Calls with constant arguments do not occur, because the binder replaces them by their
-value.
+The result is conservative: an expression is nullable unless nulls can be excluded. Most functions are nullable for all
+arguments, as in pylance. Calls with constant arguments do not occur, because the binder replaces them with their value.
 """
 
 from __future__ import annotations

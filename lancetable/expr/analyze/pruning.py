@@ -1,4 +1,4 @@
-"""Zone-map pruning: zones in which a predicate cannot be true for any row."""
+"""Zone-map pruning: detection of zones in which a predicate is true for no row."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ Lookup = Callable[[str], "ZoneValues | None"]
 def prune_mask(expr: Expr, lookup: Lookup, num_zones: int) -> Mask:
     """Return, for each zone, whether the predicate can be true for one of its rows.
 
-    For each node the possible results (true, false, null) are derived from the statistics and combined through AND, OR,
-    NOT and IS TRUE. Other nodes can have any result. Pruning can suppress an evaluation error, such as a division by
-    zero, in a zone that is pruned.
+    The possible results of each node (true, false, null) are derived from the statistics and combined through AND, OR,
+    NOT and IS TRUE. A node without usable statistics is assumed to have any result. Pruning can suppress an evaluation
+    error, such as a division by zero, in a zone that is pruned.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """CAST and TRY_CAST over arrays.
 
-Each conversion finds the values that cannot be converted with kernels over the whole array, raises CastError or
-replaces them by null, and converts the rest. Strings are converted by an Arrow kernel if all of them have the most
-common form; otherwise each distinct string is parsed in Python.
+A conversion uses kernels over whole arrays where Arrow has them. It finds the values that cannot be converted, raises
+CastError or replaces them with null, and converts the rest. Strings are converted by an Arrow kernel if all of them
+have the most common form; otherwise each distinct string is parsed in Python.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FALSE_STRINGS = ("f", "fa", "fal", "fals", "false", "n", "no", "of", "off", "0"
 
 
 Conversion = Callable[[pa.Array, pa.DataType, bool], pa.Array]
-"""A function from values, the target type and whether to replace values that cannot be converted by null."""
+"""A function (values, target type, null_on_failure) -> converted values; see `cast_values`."""
 
 
 class CastError(ValueError):
@@ -71,7 +71,7 @@ def cast_values(values: Values, target: pa.DataType, *, null_on_failure: bool = 
     target
         The type of the result, which can be a dictionary or extension type.
     null_on_failure
-        Replace values that cannot be converted by null, as TRY_CAST does.
+        Replace values that cannot be converted with null, as TRY_CAST does.
 
     Returns
     -------
@@ -155,7 +155,7 @@ def _map_values(values: pa.Array[Any], target: pa.DataType, function: Callable[[
 def _reject_or_null(
     values: pa.Array[Any], bad: pa.Array[Any], target: pa.DataType, null_on_failure: bool
 ) -> pa.Array[Any]:
-    """Replace the `bad` rows by null; raise CastError for the first of them unless `null_on_failure`."""
+    """Replace the `bad` rows with null, or raise CastError for the first of them if not `null_on_failure`."""
     bad = pc.fill_null(bad, False)
     if not pc.any(bad, min_count=0).as_py():
         return values
@@ -214,7 +214,7 @@ def _decimal_to_decimal(values: pa.Array[Any], target: pa.DataType, null_on_fail
     source_digits, target_digits = source.precision - source.scale, target.precision - target.scale
     if target.scale >= source.scale and target_digits >= source_digits:
         return pc.cast(values, target)
-    # One more digit, because rounding 9.99 carries.
+    # One more digit, because rounding can carry: 9.99 -> 10.0.
     precision = min(76, source.precision + max(0, target.scale - source.scale) + 1)
     wide = pc.cast(values, pa.decimal256(precision, source.scale))
     if target.scale < source.scale:
@@ -247,8 +247,8 @@ def _from_string(
 ) -> Conversion:
     """Return a conversion that uses Arrow's kernel if all strings match `common_form`, else `parse`.
 
-    `parse` returns None for an invalid string. The strings are converted to `parsed_type`, if given, and then to the
-    target.
+    `common_form` returns a regular expression for a target type. `parse` returns None for an invalid string. The
+    strings are converted to `parsed_type`, if given, and then to the target.
     """
 
     def convert(values: pa.Array[Any], target: pa.DataType, null_on_failure: bool) -> pa.Array[Any]:
@@ -257,7 +257,7 @@ def _from_string(
             try:
                 return _unchecked(pc.cast(values, parsed_as), target, null_on_failure)
             except pa.ArrowInvalid:
-                pass  # an overflow, or a day that does not exist: `parse` finds the value
+                pass  # an overflow or an invalid date: `parse` determines which value is invalid
         encoded = values.dictionary_encode()
         strings = encoded.dictionary.to_pylist()
         parsed = [parse(string, target) for string in strings]
@@ -269,7 +269,7 @@ def _from_string(
 
 
 def _timestamp_form(target: pa.DataType) -> str | None:
-    """Return the form of timestamps that Arrow parses as SQL does; None for timestamps with a zone."""
+    """Return a regular expression for timestamps that Arrow parses like SQL; None for a type with a time zone."""
     digits = _UNIT_DIGITS[target.unit]
     fraction = rf"(\.[0-9]{{1,{digits}}})?" if digits else ""
     form = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[ T][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}{fraction}$"
@@ -350,7 +350,7 @@ def _float_to_string(values: pa.Array[Any], target: pa.DataType, null_on_failure
             values, target, lambda half: "NaN" if math.isnan(half) else repr(float(half)).removesuffix(".0")
         )
     if values.type == pa.float32():
-        # Arrow prints the shortest string for a float32. Parsed as a float64 it keeps these digits.
+        # Arrow formats a float32 as the shortest string. The float64 parsed from this string has the same digits.
         values = pc.cast(pc.cast(values, pa.string()), pa.float64())
     return _map_values(values, target, format_float)
 

@@ -1,4 +1,4 @@
-"""Evaluate an expression over a batch or table with pyarrow.compute."""
+"""Evaluation of an expression over a batch or table with pyarrow.compute."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _struct_field(values: Values, name: str) -> Values:
 
 
 def _test(operand: Expr, rows: Rows, test: Callable[[Values], Values]) -> Values:
-    """Apply a test to the values of an operand; for a dictionary column, to its dictionary instead of to each row."""
+    """Apply a test to the values of an operand. For a dictionary column, test the dictionary instead of each row."""
     if not (isinstance(operand, ast.Cast) and operand.implicit and pa.types.is_dictionary(operand.arg.data_type)):
         return test(_value(operand, rows))
     values = _value(operand.arg, rows)
@@ -119,7 +119,7 @@ def _like(expr: ast.Like, rows: Rows) -> Values:
 
 
 def _junction(kernel: Callable[[Values, Values], Values], decisive: bool) -> Callable[[Any, Rows], Values]:
-    """Return the evaluation of AND or OR. It ends once an operand has the `decisive` value in all rows."""
+    """Return an evaluator of AND or OR, which stops as soon as the result has the `decisive` value in all rows."""
 
     def evaluate_junction(expr: ast.And | ast.Or, rows: Rows) -> Values:
         result = _value(expr.args[0], rows)

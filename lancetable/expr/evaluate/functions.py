@@ -1,4 +1,4 @@
-"""SQL functions by name, see `sql_function.py`, and the functions of values of any type."""
+"""Registry of SQL functions by name, and the functions that accept any type. See also `sql_function.py`."""
 
 from __future__ import annotations
 

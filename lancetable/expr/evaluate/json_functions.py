@@ -1,10 +1,11 @@
-"""Functions of JSON columns, which are JSONB bytes in expressions.
+"""SQL functions for JSON columns. Expressions process JSON values as JSONB bytes.
 
     json_get(j, 'a')  json_get(j, '0')            a member or element, as JSONB
     json_get_string | int | float | bool(j, 'a')  the same, converted; strings are parsed as numbers and booleans
     json_extract(j, '$.a.b[0]')                   the matches of a path as a JSON string, a list if there are several
-    json_exists | json_array_length(j, path)      whether a path has matches; the length of the first match
-    json_array_contains(j, path, value)           whether an array that matches the path contains a value
+    json_exists(j, path)                          true if the path has matches
+    json_array_length(j, path)                    the length of the first match
+    json_array_contains(j, path, value)           true if an array that matches the path contains the value
 
     path     $ .name ."a name" ["a name"] [0] [last] [last - 1] [0 to 2] [0, 2] [*] .*        the $ is optional
 
@@ -127,7 +128,7 @@ def get(value: bytes, key: str) -> Item | None:
 
 
 def _scalar(value: bytes, key: str, target: str) -> Any:
-    """Return the value of a member as a Python object; None for a null or if it does not exist."""
+    """Return the value of a member as a Python object; None if it is null or does not exist."""
     item = get(value, key)
     if item is None:
         return None

@@ -1,4 +1,4 @@
-"""Functions of lists: containment, overlap, position and number of elements."""
+"""SQL functions for lists: containment, overlap, position and number of elements."""
 
 from __future__ import annotations
 

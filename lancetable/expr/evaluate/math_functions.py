@@ -42,7 +42,7 @@ def rounded(args: list[Values], target: pa.DataType) -> Values:
     if not places.is_valid:
         return pc.if_else(pc.is_valid(value), pa.scalar(None, target), pa.scalar(None, target))
     if family_of(target) == "decimal":
-        # Widen first, because the kernel loses the digit that rounding 99.9 carries.
+        # Widen first, because the kernel has no room for the digit that rounding can add: 99.9 -> 100.
         value = pc.cast(value, pa.decimal256(76, value.type.scale))
     elif places.as_py() == 0 and not is_constant(value):
         return _rounded_to_whole(whole(value))
@@ -52,7 +52,7 @@ def rounded(args: list[Values], target: pa.DataType) -> Values:
 def _rounded_to_whole(values: pa.Array[Any]) -> pa.Array[Any]:
     """Round floats to integers, halves away from zero; several times as fast as Arrow's kernel."""
     numbers = numbers_of(values)
-    with np.errstate(invalid="ignore"):  # infinity - infinity; infinities are not changed
+    with np.errstate(invalid="ignore"):  # infinity - infinity is invalid; infinities remain unchanged
         result = np.trunc(numbers)
         result += np.copysign(np.abs(numbers - result) >= 0.5, numbers)
     return array_of_numbers(result, values)

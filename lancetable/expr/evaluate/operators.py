@@ -30,9 +30,9 @@ NEGATED = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 _FEW_MEMBERS = 4
 _MANY_VALUES = 1024
-_SMALL_TABLE = 64 * 1024  # entries of a lookup table that is built for any number of values
+_SMALL_TABLE = 64 * 1024  # a lookup table of at most this many entries is built for any number of values
 _MOST_HASH_BITS = 20
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: products differ in their upper bits
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, for Fibonacci hashing
 
 _COMPARE: dict[str, Callable[..., Values]] = {
     "=": pc.equal,
@@ -105,7 +105,7 @@ def _compare_floats(op: str, left: Values, right: Values) -> Values:
 
 
 def _sort_key(value: Any) -> Any:
-    """Return a Python value with the order of SQL: lists and structs by field, NaN above all numbers, null last."""
+    """Return a sort key with the order of SQL: lists and structs by element, NaN above all numbers, null last."""
     if value is None:
         return (2,)
     if isinstance(value, dict):
@@ -125,7 +125,7 @@ def _compare_nested(op: str, left: Values, right: Values) -> Values:
 
 
 def is_distinct(left: Values, right: Values) -> Values:
-    """Return whether two values differ, with nulls equal to each other. The result is never null."""
+    """Return whether two values differ. Two nulls are equal, so the result is never null."""
     differs = pc.fill_null(compare("!=", left, right), True)
     return pc.and_(differs, pc.invert(pc.and_(pc.is_null(left), pc.is_null(right))))
 
@@ -145,7 +145,7 @@ def is_in(values: Values, members: pa.Array[Any], has_null: bool) -> Values:
         if pc.any(pc.is_nan(members), min_count=0).as_py():
             result = pc.or_(result, pc.fill_null(pc.is_nan(values), False))
     elif 0 < len(members) <= _FEW_MEMBERS and pa.types.is_primitive(values.type) and not is_constant(values):
-        # A few comparisons are faster than a hash lookup.
+        # For few members, comparisons are faster than a hash lookup.
         result = functools.reduce(pc.or_, [pc.equal(values, member) for member in members])
     else:
         table = _member_table(values, members)
@@ -188,7 +188,7 @@ def _look_up(values: Values, smallest: int, table: npt.NDArray[np.bool_]) -> Val
 
 
 def _is_in_sparse(values: Values, members: pa.Array[Any]) -> Values:
-    """Return `pc.is_in`. If there are many integers, first discard those with a hash that no member has."""
+    """Return `pc.is_in`. Of many integers, only those whose hash equals the hash of a member are looked up."""
     if isinstance(values, pa.ChunkedArray):
         return pa.chunked_array([_is_in_sparse(chunk, members) for chunk in values.chunks], type=pa.bool_())
     bits = max(16, len(members).bit_length() + 5)
@@ -387,7 +387,7 @@ def concat(values: list[Values]) -> Values:
 
 
 def list_extents(lists: pa.Array[Any]) -> tuple[Any, Any]:
-    """Return (starts, lengths) of the lists in `lists.values`, int64. For null rows they follow the stored offsets."""
+    """Return int64 (starts, lengths) of the lists in `lists.values`; for null rows, those of the stored offsets."""
     if pa.types.is_fixed_size_list(lists.type):
         size = lists.type.list_size
         starts = (np.arange(len(lists), dtype=np.int64) + lists.offset) * size
@@ -397,7 +397,7 @@ def list_extents(lists: pa.Array[Any]) -> tuple[Any, Any]:
 
 
 def element(values: Values, index: Values) -> Values:
-    """Return elements of lists. The index starts at 1, negative ones count from the end.
+    """Return one element of each list. Indexes start at 1; negative indexes count from the end.
 
     The result is null for an index out of bounds, a null index and a null list.
     """

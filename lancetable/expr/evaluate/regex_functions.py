@@ -1,4 +1,4 @@
-"""Functions of regular expressions. Patterns have the syntax of Rust's regex crate and are translated for RE2."""
+"""SQL functions for regular expressions. Patterns have the syntax of Rust's regex crate and are translated to RE2."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _count_matches(args: list[Values], target: pa.DataType) -> Values:
 
 
 def _position_of_match(args: list[Values], target: pa.DataType) -> Values:
-    """Return the position of the first match, in characters from 1; 0 if there is none."""
+    """Return the position of the first match, in characters from 1; 0 without a match."""
     (pattern,) = _constants("regexp_instr", "pattern", args)
     (strings,) = aligned(args[0])
     encoded = strings.dictionary_encode()
@@ -78,7 +78,7 @@ def _position_of_match(args: list[Values], target: pa.DataType) -> Values:
 
 
 def _groups_of_match(args: list[Values], target: pa.DataType) -> Values:
-    """Return the groups of the first match, or all of it if the pattern has no groups; null if there is no match."""
+    """Return the groups of the first match, or the whole match if the pattern has no groups; null without a match."""
     pattern = _re2("regexp_match", *_constants("regexp_match", "pattern and flags", args))
     (strings,) = aligned(args[0])
     groups = pc.extract_regex(pc.cast(strings, pa.string()), _with_named_groups(pattern))
@@ -90,7 +90,7 @@ def _groups_of_match(args: list[Values], target: pa.DataType) -> Values:
 
 
 def _with_named_groups(pattern: str) -> str:
-    """Name all capturing groups g0, g1, ...; enclose a pattern without groups in one."""
+    """Name all capturing groups g0, g1, ...; enclose a pattern without groups in a group."""
     result, count, in_set = [], 0, False
     for token in re.findall(r"\\.?|\(\?P?<\w+>|\(\??|.", pattern, re.DOTALL):
         if not in_set and (token == "(" or token.startswith(("(?P<", "(?<"))):

@@ -1,4 +1,4 @@
-"""String functions. Those for which Arrow has no kernel are computed in Python, once for each distinct string."""
+"""String functions. Functions without an Arrow kernel are computed in Python, once for each distinct string."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STRING_OF_FIRST_TYPE = Parameter(("string",), lambda data_type, first: first)
 
 def _concat_skipping_nulls(args: list[Values], target: pa.DataType) -> Values:
     empty = pa.scalar("", target)
-    # Pass an empty string that is never null, because the kernel returns null for a row with nulls only.
+    # Add an empty string, because the kernel returns null for a row that contains only nulls.
     return pc.binary_join_element_wise(*args, empty, empty, null_handling="skip")
 
 
@@ -79,7 +79,7 @@ def _repeat(text: str, count: int) -> str:
 
 
 def _padding(text: str, length: int, fill: str) -> str:
-    """Return the characters that extend `text` to `length`."""
+    """Return the characters that pad `text` to `length`."""
     _check_length(length)
     missing = length - len(text)
     return (fill * (missing // len(fill) + 1))[:missing] if fill else ""

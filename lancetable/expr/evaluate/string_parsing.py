@@ -50,7 +50,7 @@ def parse_decimal(string: str, target: pa.DataType) -> decimal.Decimal | None:
 
 
 def parse_date(string: str) -> int | None:
-    """Parse `2020-1-1` or `2020-01-01 10:00:00` to days since 1970-01-01, without the time."""
+    """Parse `2020-1-1` or `2020-01-01 10:00:00` to days since 1970-01-01; the time is ignored."""
     match = _DATE_PATTERN.fullmatch(string)
     return _day_number(match[1], match[2], match[3]) if match else None
 

@@ -1,4 +1,4 @@
-"""Functions of dates, times and timestamps."""
+"""SQL functions for dates, times and timestamps."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def date_part(args: list[Values], target: pa.DataType) -> Values:
 
 
 def _by_day(kernel: Callable[[Values], Values], values: Values) -> Values:
-    """Compute a date part of timestamps once for each day between the first and the last one."""
+    """Compute a date part once for each day in the range of the timestamps, if that is cheaper than for each row."""
     if is_constant(values) or not pa.types.is_timestamp(values.type) or len(values) < _MIN_ROWS_BY_DAY:
         return kernel(values)
     timestamps = whole(values)

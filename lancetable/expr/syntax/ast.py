@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 BOOLEAN = pa.bool_()
 
-# Keywords: a column with such a name must be quoted.
+# A column whose name is one of these keywords must be quoted.
 _RESERVED_WORDS = """
 and or not is null true false in between like ilike escape distinct from as array case when then else end select union
 interval current_timestamp
@@ -37,7 +37,7 @@ class Expr:
 
     __slots__: tuple[str, ...] = ()
 
-    if TYPE_CHECKING:  # at run time, subclasses would use the property as the default of their field `data_type`
+    if TYPE_CHECKING:  # at run time, the property would become the default of the field `data_type` of subclasses
 
         @property
         def data_type(self) -> pa.DataType: ...
@@ -92,7 +92,7 @@ class Column(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Literal(Expr):
-    """A constant. If `typed`, the SQL string gave it a type (a cast or `date '...'`), which coercion preserves."""
+    """A constant. If `typed`, the SQL string specified its type (a cast or `date '...'`), which coercion preserves."""
 
     value: pa.Scalar[Any]
     typed: bool = False
@@ -294,8 +294,8 @@ class Call(Expr):
 class Case(Expr):
     """The value of the first branch with a true condition, else `default`. All values have the type `data_type`.
 
-    Each branch is evaluated on all rows. A value that makes a branch fail is therefore an error, even if the condition
-    of the branch excludes its row.
+    Each branch is evaluated on all rows. A value that makes a branch fail therefore raises an error, even if the
+    condition of the branch excludes its row.
     """
 
     conditions: tuple[Expr, ...]
@@ -322,7 +322,7 @@ class FieldAccess(Expr):
 
 @dataclass(frozen=True, slots=True)
 class IndexAccess(Expr):
-    """An element of a list. The index starts at 1, negative ones count from the end; null if it is out of bounds."""
+    """An element of a list; null if out of bounds. Indexes start at 1; negative indexes count from the end."""
 
     arg: Expr
     index: Expr
@@ -370,7 +370,7 @@ _ATOMS = (Column, Literal, Call, Case, FieldAccess, IndexAccess, ConstantIfNotNu
 
 
 def _operand(expr: Expr) -> str:
-    """Return an operand as SQL, in parentheses unless its precedence is highest."""
+    """Return an operand as SQL, in parentheses unless it has the highest precedence."""
     if isinstance(expr, Cast):
         return _operand(expr.arg) if expr.implicit else str(expr)
     if isinstance(expr, Call) and expr.function == "||":

@@ -1,12 +1,11 @@
-"""SQL strings to the syntax trees of sqlglot.
+"""Parser of SQL strings, which returns sqlglot syntax trees.
 
 sqlglot tokenizes and parses the string with a small dialect defined here. `typing/binder.py` then converts the syntax
 tree to a typed expression.
 
-Nesting is limited, see `MAX_NESTING`. sqlglot parses by recursive descent and uses about twenty stack frames for each
-level of brackets, so that fifty levels exceed Python's default recursion limit. The parser therefore splits deeply
-nested input into shallow parts (`_parse_in_parts`); it does not change the recursion limit, which is global to the
-process.
+`MAX_NESTING` limits the nesting. sqlglot is a recursive-descent parser that uses about twenty stack frames for each
+level of brackets, so fifty levels exceed Python's default recursion limit. The parser therefore splits deeply nested
+input into shallow parts (`_parse_in_parts`). It does not change the recursion limit, which is global to the process.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from lancetable.expr.syntax.ast import RESERVED
 from lancetable.expr.syntax.sql_errors import excerpt, offset_of, sql_error
 
 MAX_NESTING = 50
-"""Largest number of brackets, CASE expressions and prefix operators (NOT, unary minus) that are open at one position.
+"""Maximum number of brackets, CASE expressions and prefix operators (NOT, unary minus) that are open at one position.
 
 pylance accepts 46 levels of parentheses, and 47 of calls and of NOT.
 """
 
 _LEVELS_PER_PARSE = 8
-"""Levels of brackets that one call of sqlglot's parser handles, about 200 stack frames."""
+"""Levels of brackets in one call of sqlglot's parser; they need about 200 stack frames."""
 
 
 def parse_sql(text: str) -> tuple[Any, list[Any]]:
@@ -91,7 +90,7 @@ _DIALECT = _Lance()
 def _tokenize(text: str) -> tuple[list[Any], int]:
     """Return the tokens and the largest number of open brackets and prefix operators.
 
-    Raises InvalidSqlError if a quote or comment is not closed, if `text` is empty, has several statements or the
+    Raises InvalidSqlError if a quote or comment is not closed, if `text` is empty, contains several statements or the
     operator `!`, or is nested more than MAX_NESTING deep.
     """
 
@@ -99,7 +98,7 @@ def _tokenize(text: str) -> tuple[list[Any], int]:
         sql_tokens = list(_DIALECT.tokenize(text))
     except TokenError as error:
         position = re.search(r"(\d+):(\d+)", str(error.__cause__ or error))
-        # The reported column is the one before the quote.
+        # The reported column precedes the quote.
         at = offset_of(text, int(position[1]), int(position[2]) + 1) if position else None
         raise sql_error(text, at, "unterminated string, quoted name or comment; add the closing delimiter") from None
     if not sql_tokens:
@@ -143,8 +142,8 @@ def _parse_in_parts(text: str, sql_tokens: list[Any]) -> Any:
     """Parse deeply nested tokens from the inside out, with a bounded stack depth; return one syntax tree.
 
     Commas and the keywords of CASE and CAST divide the content of brackets into items. An item that contains
-    `_LEVELS_PER_PARSE` levels of brackets is parsed on its own and replaced by a placeholder name. The placeholders are
-    replaced by the trees at the end.
+    `_LEVELS_PER_PARSE` levels of brackets is parsed separately and replaced with a placeholder name. At the end, the
+    placeholders are replaced with the trees.
 
         ((( a ) + b) * f(c, d))  ->  x1 = (( a ) + b)    x2 = ( x1 * f(c, d))
     """
@@ -203,7 +202,7 @@ class _Group:
 
 
 def _parse_tokens(text: str, sql_tokens: list[Any], parts: dict[str, Any] | None = None) -> Any:
-    """Parse tokens to one sqlglot tree; replace columns named in `parts` by the trees stored there.
+    """Parse tokens to one sqlglot tree; replace the placeholder columns in `parts` with their trees.
 
     Raises InvalidSqlError with the position of the syntax error.
     """

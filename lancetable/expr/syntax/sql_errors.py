@@ -1,4 +1,4 @@
-"""Errors in SQL strings, with a caret under their position."""
+"""Errors in SQL strings. Their messages show the string with a caret under the position."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def excerpt(text: str, at: int) -> tuple[str, int]:
 
 
 def with_caret(text: str, at: int | None, reason: str) -> str:
-    """Return the reason of an error, the line of the SQL string and a caret under index `at`."""
+    """Return the reason of an error, followed by the line of the SQL string with a caret under index `at`."""
     if at is None:
         return f"{reason}\n  {excerpt(text, 0)[0]}"
     line, column = excerpt(text, at)
@@ -34,5 +34,5 @@ def with_caret(text: str, at: int | None, reason: str) -> str:
 
 
 def sql_error(text: str, at: int | None, reason: str) -> InvalidSqlError:
-    """Return the error for index `at` of a SQL string."""
+    """Return the error for position `at` of a SQL string; None for an unknown position."""
     return InvalidSqlError(f"Invalid user input: {with_caret(text, at, reason)}", offset=at)

@@ -14,9 +14,9 @@ from lancetable.expr.typing.errors import AnalysisError
 def arithmetic(op: str, left: Expr, right: Expr, *, narrow: bool = False) -> Expr:
     """Return `left op right` for `op` in + - * / % << >>, computed in the common supertype of the operands.
 
-    An integer literal is an int64, any other numeric literal a float64. With `narrow`, a literal without a type takes
-    the type of a column operand instead, if its value fits. The binder sets `narrow` if `column op literal` is the
-    whole expression, as in `update({"i8": "i8 + 1"})`.
+    An integer literal has the type int64, any other numeric literal float64. With `narrow`, a literal without a type
+    takes the type of a column operand instead, if its value fits. The binder sets `narrow` if `column op literal` is
+    the whole expression, as in `update({"i8": "i8 + 1"})`.
     """
     left, right = _typed_nulls(unwrap(left), unwrap(right))
     families = family_of(left.data_type), family_of(right.data_type)
@@ -50,7 +50,7 @@ def _undefined(op: str, left: Expr, right: Expr) -> AnalysisError:
 
 
 def _number_type(left: Expr, right: Expr, narrow: bool) -> pa.DataType:
-    """Return the type in which numbers are computed; any decimal type stands for decimal arithmetic."""
+    """Return the common type of numeric operands. If it is a decimal, `_decimal_arithmetic` computes its precision."""
     for value, other in ((left, right), (right, left)):
         if narrow and isinstance(value, Literal) and not value.typed and is_column(other):
             narrowed = _literal_type_beside(value, other.data_type)
@@ -62,7 +62,7 @@ def _number_type(left: Expr, right: Expr, narrow: bool) -> pa.DataType:
 
 
 def _literal_type_beside(value: Literal, target: pa.DataType) -> pa.DataType | None:
-    """Return the type of a literal beside a column of type `target`; None if the general rule applies."""
+    """Return the type of a literal that is combined with a column of type `target`; None for the common supertype."""
     families = family, target_family = family_of(value.data_type), family_of(target)
     if not value.value.is_valid or (target_family == "float" and family in ("int", "float")):
         return target
@@ -75,9 +75,9 @@ def _literal_type_beside(value: Literal, target: pa.DataType) -> pa.DataType | N
 
 
 def _decimal_arithmetic(op: str, left: Expr, right: Expr, narrow: bool) -> Expr:
-    """Return decimal arithmetic. Precision and scale follow the rules of Arrow and DataFusion, up to 38 digits."""
+    """Return `left op right` for decimals. Precision and scale follow Arrow and DataFusion, up to 38 digits."""
     if op in ("<<", ">>"):
-        raise _undefined(op, left, right)  # for uint64 and a signed integer
+        raise _undefined(op, left, right)  # uint64 and a signed integer, whose common type is a decimal
     left, right = _as_decimal(left, right, narrow), _as_decimal(right, left, narrow)
     left_type, right_type = left.data_type, right.data_type
     left_digits, right_digits = left_type.precision - left_type.scale, right_type.precision - right_type.scale
@@ -106,7 +106,7 @@ def _as_decimal(value: Expr, other: Expr, narrow: bool) -> Expr:
 
 
 def _time_types(op: str, left: pa.DataType, right: pa.DataType) -> tuple[pa.DataType, ...] | None:
-    """Return the types of the operands and of the result of `left op right`; None if it is not defined."""
+    """Return the types of both operands and of the result for dates, times and durations; None if not defined."""
     families = family_of(left), family_of(right)
     if op not in ("+", "-"):
         return None

@@ -1,4 +1,4 @@
-"""Names of Arrow types in `arrow_cast`, such as `Timestamp(ns, "UTC")`."""
+"""Parser of the type names that `arrow_cast` accepts, such as `Timestamp(ns, "UTC")`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""SQL strings to typed expressions.
+"""Binder, which converts SQL strings to typed expressions.
 
-The binder resolves the names in a syntax tree of sqlglot and applies the typing rules. It accepts a closed list of
-sqlglot's node classes and rejects all others, so that SQL which only sqlglot understands is an error with a caret under
-the position. Expressions are cached by string and schema.
+The binder resolves the names in a sqlglot syntax tree and applies the typing rules. It accepts a closed list of sqlglot
+node classes. SQL that sqlglot parses but this list does not contain raises an error that shows its position.
+Expressions are cached by string and schema.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lancetable.expr.typing.constant_folding import FALSE, NULL, TRUE, number_li
 from lancetable.expr.typing.errors import AnalysisError
 
 MAX_DEPTH = 150
-"""Largest depth of the syntax tree. A chain of AND or OR counts as one level, however many operands it has."""
+"""Maximum depth of the syntax tree. A chain of AND or OR counts as one level, regardless of its length."""
 
 
 def parse_predicate(text: str, schema: pa.Schema) -> Expr:
@@ -75,7 +75,7 @@ def _parse_cached(text: str, schema: pa.Schema, predicate: bool) -> Expr:
 
 @functools.lru_cache(maxsize=256)
 def _parse(text: str, schema: pa.Schema, predicate: bool) -> Expr:
-    from lancetable.expr.syntax.parser import parse_sql  # on first use, because importing sqlglot is slow
+    from lancetable.expr.syntax.parser import parse_sql  # deferred, because importing sqlglot is slow
 
     try:
         tree, tokens = parse_sql(text)
@@ -191,7 +191,7 @@ class _Binder:
         return logic.disjunction(self._chain(node))
 
     def _chain(self, node: Any) -> list[Expr]:
-        """Convert the operands of a left-deep chain of AND or OR, without recursion: there can be thousands."""
+        """Convert the operands of a left-deep chain of AND or OR, without recursion because there can be thousands."""
         key, trees = node.key, []
         while node.key == key:
             trees.append(node.expression)
@@ -236,7 +236,7 @@ class _Binder:
         extra = [key for key, value in node.args.items() if value and key not in ("this", "expressions")]
         if extra or not node.expressions:
             raise AnalysisError("IN must be followed by a list of values in parentheses")
-        # Literals skip the lookup of the method, because lists of ten thousand values are common.
+        # Convert literals directly, without the method lookup of `bind`: lists of ten thousand values are common.
         items = [self.visit_literal(item) if item.key == "literal" else self.bind(item) for item in node.expressions]
         return comparisons.in_list(self.bind(node.this), items)
 
@@ -308,7 +308,7 @@ class _Binder:
     def visit_anonymous(self, node: Any) -> Expr:
         if not isinstance(node.this, str):
             raise AnalysisError(f"{_described(node)} is not a function")
-        # The arguments of an unknown function are not converted, because its name is the first error.
+        # Do not convert the arguments of an unknown function, so that the error reports its name.
         args = node.expressions if functions.is_function(node.this) else []
         return functions.call(node.this, [self.bind(arg) for arg in args])
 
@@ -338,7 +338,7 @@ def _type_of(node: Any) -> pa.DataType:
 
 
 def _sqlglot_name(sql_name: str) -> str:
-    """Return the name of a SQL type in sqlglot's trees."""
+    """Return the name that sqlglot trees use for a SQL type."""
     name, _, unsigned = sql_name.upper().partition(" ")
     return "TEXT" if name == "STRING" else f"U{name}" if unsigned else name
 

@@ -28,13 +28,13 @@ from lancetable.expr.typing.errors import AnalysisError
 
 
 def unwrap(expr: Expr) -> Expr:
-    """Cast dictionary and extension types to the type of their values or storage, in which the kernels work."""
+    """Cast dictionary and extension types to their value or storage type, which the kernels can process."""
     target = unwrapped_type(expr.data_type)
     return expr if target == expr.data_type else Cast(expr, target, implicit=True)
 
 
 def implicit_cast(expr: Expr, target: pa.DataType) -> Expr:
-    """Cast to `target` without printing the cast; return `expr` if it has this type."""
+    """Cast to `target` with a cast that is not printed; return `expr` if it has this type."""
     return expr if expr.data_type == target else fold_constants(Cast(expr, target, implicit=True))
 
 
@@ -51,7 +51,7 @@ def checked_cast(expr: Expr, target: pa.DataType, *, null_on_failure: bool = Fal
 
 
 def as_string(expr: Expr) -> Expr:
-    """Cast to a string, unless the expression is a string of some width."""
+    """Cast to a string, unless the expression is a string or large string."""
     expr = unwrap(expr)
     return expr if family_of(expr.data_type) == "string" else checked_cast(expr, pa.string(), implicit=True)
 
@@ -62,7 +62,7 @@ def is_column(expr: Expr) -> bool:
 
 
 def coerce(exprs: Sequence[Expr], operator: str) -> list[Expr]:
-    """Cast all operands to their common supertype. Raises AnalysisError with the name of the operator without one."""
+    """Cast all operands to their common supertype. Raises AnalysisError, which names the operator, if there is none."""
     unwrapped = [unwrap(expr) for expr in exprs]
     common: pa.DataType = pa.null()
     for expr in unwrapped:

@@ -1,9 +1,9 @@
 """Comparisons, BETWEEN, IN and LIKE.
 
-A literal without a type takes the type of the other operand. Numbers are compared by value with integers, decimals,
-dates and times, so that `i8 < 300` is true. For floats they are rounded to the width of the float. ISO strings are
-parsed as dates and times. A string is parsed as a number only if the other operand is not a column. Two columns are
-compared in their common supertype.
+A constant without an explicit type takes the type of the other operand. A number is compared with integers and decimals
+by its exact value, so that `i8 < 300` is true; it is rounded to the width of a float. Dates, times and durations are
+compared by their exact value too. ISO strings are parsed as dates and times. A string is parsed as a number only if the
+other operand is not a column. Two columns are compared in their common supertype.
 
 Each function returns a typed node or raises AnalysisError.
 """
@@ -39,7 +39,7 @@ from lancetable.expr.typing.errors import AnalysisError
 from lancetable.expr.typing.logic import conjunction, disjunction, in_values, is_membership, is_null, is_truth, negation
 
 _INSTANTS = ("date", "timestamp")
-# An IN list of at least this many integers or strings is built without a node for each item.
+# An IN list of at least this many integers or strings is built without a comparison node for each item.
 _MIN_LARGE_LIST = 16
 
 
@@ -69,7 +69,7 @@ def _supertype_of_operands(op: str, left: Expr, right: Expr) -> pa.DataType:
 
 
 def _compare_constant(op: str, subject: Expr, constant: Literal) -> Expr | None:
-    """Compare with a constant of another type; return None if the rules for two columns apply."""
+    """Return the comparison of an expression with a constant; None if the rules for two columns apply."""
     data_type, value = subject.data_type, constant.value
     families = family, constant_family = family_of(data_type), family_of(constant.data_type)
     if family in NUMBERS and constant_family in NUMBERS:
@@ -121,7 +121,7 @@ def _compare_number(op: str, subject: Expr, text: str) -> Expr:
     value = float(text)
     if not math.isfinite(value):
         return ast.ConstantIfNotNull(subject, op in ((">", ">=", "!=") if value == -math.inf else ("<", "<=", "!=")))
-    # A float has the shortest decimal digits here: 1.1 is compared with a decimal as exactly 1.1.
+    # A float is passed as its shortest decimal string, so that 1.1 is compared with a decimal as exactly 1.1.
     return _compare_count(op, subject, Fraction(decimal.Decimal(text)) / step_of(subject.data_type))
 
 
@@ -136,7 +136,7 @@ def _compare_float(op: str, subject: Expr, value: float) -> Expr:
 
 
 def _compare_count(op: str, subject: Expr, value: Fraction) -> Expr:
-    """Compare a stored integer with an exact number, which can be a fraction or out of the range of the type."""
+    """Compare the stored integer of `subject` with an exact number, possibly a fraction or out of range."""
     low, high = count_limits(subject.data_type)
     count = math.floor(value)
     if count != value:
@@ -155,7 +155,7 @@ def _zone_of(data_type: pa.DataType) -> str | None:
 
 
 def _nanos_of(data_type: pa.DataType, value: pa.Scalar[Any]) -> Fraction:
-    """Return a date, time, timestamp or duration in nanoseconds, in the time zone of `data_type`."""
+    """Return a date, time, timestamp or duration in nanoseconds, converted to the time zone of `data_type`."""
     zone, value_zone = _zone_of(data_type), _zone_of(value.type)
     if value_zone is not None and zone is None and pa.types.is_timestamp(data_type):
         value = pc.local_timestamp(value)
@@ -166,7 +166,7 @@ def _nanos_of(data_type: pa.DataType, value: pa.Scalar[Any]) -> Fraction:
 
 
 def _parse_nanos(data_type: pa.DataType, constant: Literal) -> Fraction:
-    """Return the nanoseconds of a string in ISO format that is compared with a date, time or timestamp."""
+    """Parse an ISO string, which is compared with a date, time or timestamp, to nanoseconds."""
     family, string = family_of(data_type), constant.value.as_py()
     nanos = parse_time(string) if family == "time" else parse_timestamp(string, _zone_of(data_type))
     if nanos is None and family == "date":
@@ -186,7 +186,7 @@ def is_distinct(left: Expr, right: Expr) -> Expr:
     same = compare("=", left, right)
     if isinstance(same, Compare):
         return ast.IsDistinct(same.left, same.right)
-    # The comparison was simplified and is null only where the operand is null: distinct unless it is true.
+    # The simplified comparison is null only where the operand is null, so the values are distinct unless it is true.
     return negation(is_truth(same, True))
 
 
@@ -222,7 +222,7 @@ def in_list(subject: Expr, items: Sequence[Expr]) -> Expr:
 
 
 def _large_in_list(subject: Expr, items: Sequence[Expr]) -> Expr | None:
-    """Build a long list of integers or strings without a comparison node for each item; None for other lists."""
+    """Return IN for a long list of integers or strings, without a comparison node for each item; None for others."""
     family = family_of(subject.data_type)
     if len(items) < _MIN_LARGE_LIST or family not in ("int", "string") or isinstance(subject, Literal):
         return None

@@ -18,7 +18,7 @@ FALSE = Literal(pc.is_valid(pa.nulls(1))[0])
 
 
 def fold_constants(node: Expr) -> Expr:
-    """Return the value of the node as a literal if all operands are constants, else the node."""
+    """Return the value of a node as a literal if all operands are literals, else the node."""
     children = node.children
     if not children or not all(isinstance(child, Literal) for child in children):
         return node
@@ -31,7 +31,7 @@ def fold_constants(node: Expr) -> Expr:
 
 
 def number_literal(text: str) -> Literal:
-    """Return a numeric literal: int64, uint64 above the range of int64, else float64."""
+    """Return a numeric literal: int64 if it fits, else uint64 if it fits, else float64."""
     if text.lstrip("-").isdigit():
         value = int(text)
         if -(1 << 63) <= value < (1 << 63):

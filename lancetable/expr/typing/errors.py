@@ -1,10 +1,10 @@
-"""The error of the typing rules."""
+"""Exception raised by the typing rules."""
 
 from __future__ import annotations
 
 
 class AnalysisError(Exception):
-    """An expression that violates a typing rule. The message states the reason.
+    """An expression violates a typing rule. The message contains the reason.
 
     The binder converts it to InvalidSqlError and adds the position in the string.
     """

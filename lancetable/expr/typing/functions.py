@@ -1,6 +1,6 @@
-"""Calls of SQL functions: the arguments are checked and cast as the parameters of the function require.
+"""Calls of SQL functions. The arguments are checked and cast to the types of the parameters.
 
-`evaluate/functions.py` declares the functions. Some of them have rules of their own, see `_BINDERS`.
+`evaluate/functions.py` declares the functions. `_BINDERS` contains functions with special rules.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _clock_value: ContextVar[datetime.datetime | None] = ContextVar("clock_value", d
 
 @contextmanager
 def fixed_clock() -> Iterator[None]:
-    """Fix the current time in a `with` block, so that all calls, rows and batches of a query use one value."""
+    """Fix the current time in a `with` block, so that all calls in an expression return the same value."""
     token = _clock_value.set(datetime.datetime.now(datetime.timezone.utc))
     try:
         yield
@@ -112,11 +112,11 @@ def _string_constant(name: str, arg: Expr) -> str:
     return str(arg.value.as_py())
 
 
-# Functions with rules of their own
+# Functions with special rules
 
 
 def _utc_now() -> datetime.datetime:
-    """Return the time at which the query is planned, in UTC."""
+    """Return the time that `fixed_clock` fixed, or else the current time, in UTC."""
     return _clock_value.get() or datetime.datetime.now(datetime.timezone.utc)
 
 
@@ -129,7 +129,7 @@ def _of_common_type(name: str, args: Sequence[Expr]) -> Expr:
     operands = coerce(args, f"{name}()")
     if len(operands) == 1 or family_of(operands[0].data_type) == "null":
         return operands[0]
-    return _call(name if name in FUNCTIONS else "coalesce", operands)  # ifnull and nvl are coalesce of two arguments
+    return _call(name if name in FUNCTIONS else "coalesce", operands)  # ifnull and nvl are coalesce with two arguments
 
 
 def _nanvl(name: str, args: Sequence[Expr]) -> Expr:
@@ -147,7 +147,7 @@ def _round(name: str, args: Sequence[Expr]) -> Expr:
     value, places = _arguments(name, args)
     if family_of(value.data_type) != "decimal":
         return _call(name, [value, places])
-    # The type of the result depends on the number of places.
+    # The result type depends on the number of decimal places.
     scale = min(max(_places(name, places, " of a decimal"), 0), value.data_type.scale)
     return _call(name, [value, places], decimal_type(value.data_type.precision, scale))
 
@@ -191,7 +191,7 @@ def _date_trunc(name: str, args: Sequence[Expr]) -> Expr:
 
 
 def _common_items(name: str, lists: Expr, other: Expr, item_type: pa.DataType) -> pa.DataType:
-    """Return the common supertype of the elements of a list and of `item_type`, the type of or in `other`."""
+    """Return the common supertype of the elements of a list and `item_type`. `other` is shown in the error message."""
     items = unwrapped_type(lists.data_type.value_type)
     common = common_supertype(items, item_type)
     if common is None:
@@ -251,7 +251,7 @@ _BINDERS: dict[str, tuple[Binder, int, float]] = {
     "get_field": (lambda name, args: field_access(args[0], _string_constant(name, args[1])), 2, 2),
     "arrow_cast": (_arrow_cast, 2, 2),
 }
-"""Functions with rules of their own, each with the smallest and the largest number of arguments."""
+"""Functions with special rules, each with the minimum and maximum number of arguments."""
 
 ALIASES = {
     "array_contains": "array_has",
@@ -270,4 +270,4 @@ ALIASES = {
     "today": "current_date",
     "trim": "btrim",
 }
-"""Other names of functions."""
+"""Alternative names of functions."""

@@ -64,7 +64,7 @@ def _is_value(expr: Expr, value: bool) -> bool:
 
 
 def _merge_equalities(args: list[Expr]) -> list[Expr]:
-    """Replace `x = 1 OR x = 2 OR x = 3` by `x IN (1, 2, 3)`, which is evaluated in one pass."""
+    """Replace `x = 1 OR x = 2 OR x = 3` with `x IN (1, 2, 3)`, which is evaluated in one pass."""
     if len(args) < _MIN_EQUALITIES_FOR_IN:
         return args
     equalities: dict[Expr, list[Compare]] = {}
@@ -84,7 +84,7 @@ def _merge_equalities(args: list[Expr]) -> list[Expr]:
 
 
 def is_membership(expr: Expr) -> TypeGuard[Compare]:
-    """Return whether the expression compares a value with a constant for equality, so that IN can replace it."""
+    """Return whether the expression is `value = constant` for a type that IN supports."""
     return (
         isinstance(expr, Compare)
         and expr.op == "="
@@ -94,11 +94,11 @@ def is_membership(expr: Expr) -> TypeGuard[Compare]:
 
 
 def in_values(subject: Expr, comparisons: Sequence[Compare], has_null: bool = False) -> ast.InList:
-    """Return `subject IN (...)` with the constants of the comparisons, which fulfil `is_membership`."""
+    """Return `subject IN (...)` with the constants of the comparisons, which satisfy `is_membership`."""
     values = [comparison.right.value for comparison in comparisons if isinstance(comparison.right, Literal)]
     data_type = subject.data_type
     if pa.types.is_temporal(data_type):
-        # The range of Python's date types is smaller than that of Arrow's, so use the stored integers.
+        # Use the stored integers, because the range of Python's date types is smaller than the range of Arrow's.
         array = pa.array([count_of(value) for value in values], storage_type(data_type)).cast(data_type)
     else:
         array = pa.array([value.as_py() for value in values], data_type)

@@ -1,8 +1,8 @@
 """Conversion of pyarrow Expressions to typed expressions, through their Substrait serialization.
 
-pyarrow has no other API to inspect an Expression. Supported expressions become the same nodes as SQL strings: they have
-the semantics of SQL (NaN equals NaN, `isin([None])` does not match nulls) and are used for pruning. Other expressions
-are evaluated by Arrow over the columns that they use.
+pyarrow has no other API to inspect an Expression. Supported expressions are converted to the same nodes as SQL strings:
+they have the semantics of SQL (NaN equals NaN, `isin([None])` does not match nulls) and are used for pruning. Other
+expressions are evaluated by Arrow over the columns that they use.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _translate(expression: pc.Expression, schema: pa.Schema) -> Expr | None:
 
 
 class _Unsupported(Exception):
-    """A part of the message has no equivalent node."""
+    """Raised for a part of the message that has no equivalent node."""
 
 
 class _Converter:
@@ -234,7 +234,7 @@ def _mentions(text: str, column: str) -> bool:
 
 def _opaque(expression: pc.Expression, schema: pa.Schema) -> Expr:
     text = str(expression)
-    # The string of an expression contains the names of its columns, unless it refers to them by position.
+    # The string of an expression contains the names of its columns, unless it references them by position.
     by_position = "FieldPath(" in text
     used = [
         field for field in schema if (by_position and field.name not in VIRTUAL_COLUMNS) or _mentions(text, field.name)

@@ -1,1 +1,1 @@
-"""Blobs of the second form: descriptors, writers, storage."""
+"""Version 2 blobs: descriptors, writers and storage."""

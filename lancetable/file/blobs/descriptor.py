@@ -1,4 +1,4 @@
-"""Blob columns: large values stored apart from their column, which stores a description of each value.
+"""Blob columns: large values stored outside of their column, which stores a description of each value.
 
     version 1   large_binary, key lance-encoding:blob    column: position, size      bytes in the data file
     version 2   extension lance.blob.v2 (from 2.2 on)    column: kind, position, size, blob_id, blob_uri
@@ -11,8 +11,8 @@
          5  managed     in an object with path `blob_uri` below the base path with id `blob_id`
 
 The name of a blob file is its 32-bit id, the least significant bit first: 1 -> 1000..., 2 -> 0100... The fields of a
-description have no field ids, so they are never fields of a table. Source: fact sheets of the table format and of
-version 2.2.
+description have no field ids, so they are never fields of a table. Source: protos/encodings_v2_0.proto, Blob;
+protos/encodings_v2_1.proto, BlobLayout; files written by pylance.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ PREPARED: Final = pa.struct(
         ("position", pa.uint64()),
     ]
 )
-"""A blob to be written whose storage location is already decided."""
+"""Blob to be written whose storage location is already decided, as an element of a prepared column."""
 
 _PREPARED_PARTS: Final = tuple(Field(part.name, -1, -1, str(part.type)) for part in PREPARED)
 _METADATA_V2: Final[Mapping[str, bytes]] = {PACKED_KEY: b"true", BLOB_KEY: b"true"}
@@ -96,7 +96,7 @@ def holds_blobs(field: Field) -> bool:
 
 
 def with_prepared(field: Field, data_type: pa.DataType) -> Field:
-    """Return the field with each blob whose type in `data_type` is PREPARED changed to prepared form.
+    """Return the field with the children of PREPARED for each blob that has this type in `data_type`.
 
     `data_type` is the Arrow type of the values to be written.
     """
@@ -119,8 +119,8 @@ def replace_blobs(
 ) -> pa.Array:
     """Return `array` as `data_type`, a type that differs from the array's type only in blobs.
 
-    Each differing value array below structs and lists is replaced by `convert(field, values)`. The values of null lists
-    are left out; those of null structs are null.
+    Each array below structs and lists that differs in type is replaced by `convert(field, values)`. The values of null
+    lists are omitted; those of null structs are null.
 
     Parameters
     ----------
@@ -175,12 +175,12 @@ _DTYPES: Final = (np.uint8, np.uint64, np.uint64, np.uint32)
 
 
 def blob_directory(data_file: str) -> str:
-    """Return the path of the directory for the blob files that a data file describes."""
+    """Return the path of the directory for the blob files of a data file."""
     return data_file.removesuffix(".lance")
 
 
 def blob_file_path(data_file: str, blob_id: int) -> str:
-    """Return the path of the blob file with this id that the data file at `data_file` describes."""
+    """Return the path of the blob file with this id that belongs to the data file at `data_file`."""
     return f"{blob_directory(data_file)}/{f'{blob_id:032b}'[::-1]}.blob"
 
 

@@ -10,7 +10,7 @@
                             2  null    null        4          6      null      dedicated: one blob per file
                             0  b'abc'  null     null       null      null      inline: written to the data file
 
-A blob file is stored in a directory named after the data file; its name is the binary blob id, lowest bit first.
+A blob file is stored in a directory named after the data file. Its name is the blob id in binary, lowest bit first.
 A `LanceFileWriter` of version 2.2 converts a prepared column to the descriptions that tables read
 (`describe_prepared`).
 """
@@ -68,7 +68,7 @@ class BlobDescriptor:
 
 
 class _BlobFile:
-    """Base of blob file writers. The file appears at its path when it is finished."""
+    """Base of the writers of blob files. The file appears at its path when it is finished."""
 
     def __init__(self, store: ObjectStore, data_file: str, blob_id: int) -> None:
         if not data_file.endswith(".lance"):
@@ -226,7 +226,7 @@ class BlobDescriptorArrayBuilder:
         self.append(BlobDescriptor(BlobKind.DEDICATED, _checked_id(blob_id), 0, size))
 
     def append_managed(self, uri: str, offset: int, size: int, *, base_id: int | None = None) -> None:
-        """Append a row for a byte range of an existing object. The object is neither written nor checked.
+        """Append a row for a byte range of an existing object, which is neither written nor checked.
 
         Tables with such rows need the schema metadata `lance.blob.managed` = `true`.
 

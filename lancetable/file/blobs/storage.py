@@ -1,8 +1,8 @@
-"""Locations of blobs, and their bytes.
+"""Location and reading of blobs.
 
     column of descriptions  --locate_blobs-->  BlobLocations: file, position, size of each row  --read_located-->  bytes
 
-Ranges of one file are requested together, so that the store coalesces them. Null and empty blobs cause no read.
+Ranges of one file are requested together, so that the store can coalesce them. Null and empty blobs are not read.
 Descriptions are not trusted: the name of a blob file is derived from a number, an external blob must be below a base
 path of the table, and a range must be within its file.
 """
@@ -161,7 +161,7 @@ def _check_inline(data_file: BlobDataFile, positions: Ints, sizes: Ints, rows: n
 
 
 def join_locations(parts: Sequence[tuple[Ints, BlobLocations]], count: int) -> BlobLocations:
-    """Return the locations of `count` rows from parts, each with the indices of its rows."""
+    """Combine the locations of `count` rows from parts, each given with the indices of its rows."""
     files, positions, sizes = (np.zeros(count, np.int64) for _ in range(3))
     valid = np.zeros(count, np.bool_)
     paths: list[str] = []
@@ -235,7 +235,7 @@ def _payloads(store: ObjectStore, locations: BlobLocations) -> pa.Array:
 
 
 def _check_shared(store: ObjectStore, locations: BlobLocations, is_filled: npt.NDArray[np.bool_]) -> None:
-    """Raise CorruptFileError for many rows that share bytes: a small file could then fill any amount of memory."""
+    """Raise CorruptFileError if rows share too many bytes, with which a small file could exhaust the memory."""
     total, limits = sum(locations.sizes[is_filled].tolist()), limits_of(store)
     if total <= limits.page_bytes:
         return

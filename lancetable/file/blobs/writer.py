@@ -1,4 +1,4 @@
-"""Writer of version 2 blobs: chooses a storage location by size and stores descriptions in the column.
+"""Writer of version 2 blobs. It chooses the storage location by size and stores descriptions in the column.
 
     size of a blob                 location                                  kind
     above the dedicated threshold  a file of its own                         2
@@ -6,7 +6,7 @@
     otherwise                      the data file, between the pages          0
 
 Blobs may be inside structs and lists. A prepared column (file/blobs/prepared.py) already contains the locations of its
-blobs; allowed here are inline blobs, nulls, and managed objects below the table's root or a base path.
+blobs. The writer accepts prepared inline blobs, nulls, and managed objects below the root of the table or a base path.
 
 Each data file whose schema has such blobs has its own writer. Blob files are closed before their data file, so readers
 that see the data file see its blobs.

@@ -1,6 +1,6 @@
 """Dictionary: indices as plain values. The items are stored once per file, or in the manifest for all files of a table.
 
-    ['aa', 'b', 'aa']    i32 0 1 0        items: 61 61 62, i64 positions; the schema has their position and number
+    ['aa', 'b', 'aa']    i32 0 1 0        items: 61 61 62, i64 positions; the schema stores position and number
 
 Items of length 0 are read as null. Items must be strings, binaries or integers; no reader supports other types.
 """

@@ -63,7 +63,7 @@ def _bits_of(data_type: pa.DataType) -> int:
 
 
 class _Opener:
-    """Factory of the nodes of one field. It looks up the pages of all descendants at once."""
+    """Factory of the nodes of one field. It looks up the pages of all descendants in one call."""
 
     def __init__(self, file: LegacyMetadata, field: Field, columns: Mapping[int, int]) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""Lists: offsets into the items of the same batch, one more than lists. The items have their own pages.
+"""Lists: n + 1 offsets of n lists into the items of the same batch. The items have their own pages.
 
     [[1, 2], [], [3]]    i32 0 2 2 3    item page: 1 2 3        large lists: i64
 

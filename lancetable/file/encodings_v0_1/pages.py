@@ -28,7 +28,7 @@ _EMPTY: Final = memoryview(b"")
 
 
 class TooLongError(CorruptFileError):
-    """The values of several batches together exceed the range of their offset type; smaller groups may fit."""
+    """Error for values of several batches that together exceed their offset type; fewer batches may fit."""
 
 
 class Spans(NamedTuple):
@@ -66,7 +66,7 @@ class Pages:
         Size of an entry.
     expected
         Required number of entries of each page, of shape (batches,). None inside of lists, where it depends on the
-        offsets. A page of list offsets has one entry more than lists.
+        offsets. A page of list offsets has one entry more than the number of lists.
     name
         Name of the field, for error messages.
 
@@ -108,7 +108,7 @@ class Pages:
 
 
 def fetch_joined(file: LegacyMetadata, starts: Int64, ends: Int64, gap: int) -> ReadPlan[Any]:
-    """Plan reading ranges of the file, concatenated. Ranges that are contiguous in the file are not copied.
+    """Plan reading and concatenating ranges of the file. Ranges that are contiguous in the file are not copied.
 
     Raises CorruptFileError if a range ends before it starts or exceeds the file, or if ranges overlap too much.
     """

@@ -2,7 +2,7 @@
 
     [1, 2, 3] int32    01000000 02000000 03000000         fixed-size lists: their items, one after the other
 
-There is no validity bitmap, so a null is read as the stored bytes, which are usually zero.
+The format has no validity bitmap, so a null is read as the stored bytes, which are usually zero.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def _summary_of(kind: pa.DataType) -> Summary:
 
 
 class _BytesSummary(BytesSummary):
-    """Bounds as other writers store them: if a batch has a value of more than 64 bytes, its maximum is increased."""
+    """Bounds as other writers store them: if a batch has a value of more than 64 bytes, its maximum is incremented."""
 
     def __init__(self, kind: pa.DataType) -> None:
         super().__init__(kind)
@@ -158,7 +158,7 @@ def _bytes_above(value: bytes) -> bytes | None:
 
 
 def _string_above(value: bytes) -> bytes | None:
-    """Increment the last byte for which the result is valid UTF-8; return None if there is none."""
+    """Increment the last byte for which the result is valid UTF-8; return None if no byte can be incremented."""
     for position in range(len(value) - 1, -1, -1):
         for byte in range(value[position] + 1, 256):
             raised = value[:position] + bytes([byte]) + value[position + 1 :]

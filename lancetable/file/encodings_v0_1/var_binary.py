@@ -2,7 +2,7 @@
 
     ['x', null, 'yz']    at 12: 78 79 7a    at 15: i64 12 13 13 15        the page table refers to 15
 
-There is no validity bitmap: in a nullable field, every value of length 0 is read as null.
+The format has no validity bitmap: in a nullable field, every value of length 0 is read as null.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class VarBinaryNode:
         pages, dtype = self.pages, varbin.offset_dtype(self.data_type)
         assert dtype is not None
         pages.check(spans)
-        # Each span needs one more position than values. For the last value of a page it follows the listed length.
+        # A span needs one more position than it has values. The page has one more than the page table states.
         starts = pages.positions[spans.batches] + spans.firsts * 8
         data = yield from fetch_joined(pages.file, starts, starts + (spans.counts + 1) * 8, gap)
         positions = np.frombuffer(data, "<i8")
@@ -61,7 +61,7 @@ def binary_array(
 
 
 def page_parts(array: pa.Array, position: int) -> tuple[Any, bytes, int]:
-    """Encode an array that is written at `position`. Nulls must be strings or binaries; their bytes are not written.
+    """Encode an array that is written at `position`. Only strings and binaries may be null; nulls get length 0.
 
     Returns two buffers to write one after the other, and the position of the page for the page table or the schema.
     """

@@ -1,4 +1,4 @@
-"""Interface of the array encodings of 2.0, the cases of the oneof ArrayEncoding, and parsing of their messages.
+"""Interface of the array encodings of 2.0, which are the oneof cases of ArrayEncoding, and parsing of their messages.
 
     page.encoding (bytes of a google.protobuf.Any)  ->  encoding_of(page)  ->  Nullable(Flat(32, ...), ...)
 
@@ -46,9 +46,9 @@ class ArrayEncoding(Protocol):
         length
             Number of values of the node.
         slots
-            The selected values; not empty, and less than `length`.
+            Positions of the selected values; not empty, and less than `length`.
         gap
-            Coalescing distance in bytes: closer ranges may be fetched as one. MAPPED if ranges are free.
+            Coalescing distance in bytes: closer ranges may be fetched as one. MAPPED if unused bytes cost nothing.
 
         Raises
         ------

@@ -27,7 +27,7 @@ from lancetable.file.kernels import general, varbin
 from lancetable.store.base import ByteRange
 
 _MAX_INT64: Final = (1 << 63) - 1
-_BLOCK_ROWS: Final = 32 * 1024  # ends of one write: 256 KiB, more than the writer buffers
+_BLOCK_ROWS: Final = 32 * 1024  # ends per write: 256 KiB, more than the buffer of the writer
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,11 +79,12 @@ class Dictionary(ParsedMessage):
 
 
 class _Items(NamedTuple):
-    """Decoded items of a page; small ones are cached with it.
+    """Decoded items of a page. Small ones are cached with the page.
 
     For a string field, `values` is a null followed by the items. For a dictionary field, `values` are the items that
-    are not null, because Arrow consumers often cannot handle nulls in a dictionary. Then `present` is the mask of the
-    stored items that are not null (None if all are), and `moved` the new index of each stored item (None if unchanged).
+    are not null, because Arrow consumers often cannot handle nulls in a dictionary. In this case, `present` is the mask
+    of the stored items that are not null (None if all are), and `moved` is the new index of each stored item (None if
+    the indices are unchanged).
     """
 
     encoding: Dictionary
@@ -138,7 +139,7 @@ def _check_size(page: Page, numbers: npt.NDArray[Any], items: _Items) -> None:
 
 
 def probe_strings(arrays: Sequence[pa.Array]) -> bool:
-    """Estimate if strings have few enough distinct values for a dictionary, from the start, middle and end."""
+    """Return True if samples from the start, middle and end suggest few enough distinct values for a dictionary."""
     rows = sum(map(len, arrays))
     if rows < MIN_ROWS:
         return False

@@ -36,14 +36,14 @@ from lancetable.file.page_rows import align_rows
 from lancetable.format.schema import Field
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
-_PART_ROWS: Final = 256 * 1024  # rows of a part of a page that several threads decode
+_PART_ROWS: Final = 256 * 1024  # rows of each part if several threads decode one page
 
 
 def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> ColumnReader:
     """Open a reader of `field`. Children of structs that are missing in the file are read as nulls.
 
-    `columns` maps field ids to columns of the file. Raises CorruptFileError if the columns are inconsistent, and
-    UnsupportedFeatureError or IndirectEncodings as the metadata of a column requires.
+    `columns` maps field ids to columns of the file. Raises CorruptFileError if the columns are inconsistent,
+    UnsupportedFeatureError for an unsupported encoding, and IndirectEncodings if metadata must be fetched first.
     """
     index = columns.get(field.id)
     if index is None and not field.children:
@@ -69,7 +69,7 @@ def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> 
 
 
 def has_no_nulls(pages: ColumnPages) -> bool:
-    """Return True if all pages have number encodings without validity. Other encodings may store nulls in values."""
+    """Return True if all pages have number encodings without validity. In other encodings, values can be null."""
     encodings = [unwrap(encoding_of(pages.page(number))) for number in range(len(pages))]
     return all(isinstance(encoding, (Flat, Bitpacked, BitpackedForNonNeg)) for encoding in encodings)
 
@@ -291,7 +291,7 @@ class ListReader(PagedReader):
 
 
 class ByteListReader(ListReader):
-    """Reader of strings and binaries written by release 0.13: lists whose items are bytes in the next column."""
+    """Reader of strings and binaries written by Lance 0.13: lists whose items are bytes in the next column."""
 
     def __init__(self, pages: ColumnPages, field: Field, items: LeafReader) -> None:
         self._binary_type = field.data_type

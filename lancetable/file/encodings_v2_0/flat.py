@@ -66,7 +66,7 @@ def value_bytes(data_type: pa.DataType) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Fixed-width values. `compression` is the name of the scheme; empty or "none" if there is none."""
+    """Fixed-width values. `compression` is the name of the scheme, or empty or "none" without compression."""
 
     oneof_case: ClassVar[str] = "flat"
 

@@ -42,7 +42,7 @@ class Fsst(ParsedMessage):
         code_type = pa.binary() if dtype.itemsize == 4 else pa.large_binary()
         decoded = yield from self.binary.read(page, code_type, length, slots, gap)
         if decoded.array is not None:
-            # All values are null, so there are no codes to decompress.
+            # All values are null, so the page has no codes.
             return Decoded(decoded.length, array=pa.nulls(decoded.length, data_type))
         offsets = _array(decoded.buffers[0], dtype)[: decoded.length + 1]
         codes = _array(decoded.buffers[1], np.dtype(np.uint8))

@@ -85,7 +85,7 @@ class Scattered:
     def _read_strings(
         self, rows: npt.NDArray[np.int64], page_of: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
     ) -> ReadPlan[pa.Array | None]:
-        # The word before the end of a page's first row is not an end of this page; it is replaced by 0 below.
+        # The word before the end of a page's first row does not belong to the page; `spans_of` replaces it by 0.
         first, last = max(int(positions.min()) - 8, 0), int(positions.max())
         (raw,) = yield (ByteRange(first, last + 8),)
         stored: npt.NDArray[np.uint64] = np.frombuffer(raw, "<u8")

@@ -1,4 +1,4 @@
-"""Writers of the columns of 2.0 files, which queue arrays until these fill a page.
+"""Writers of the columns of 2.0 files. They queue arrays until these fill a page.
 
     leaf     one column; the queued arrays become a page
     struct   a header page for the whole file, and the columns of the children
@@ -80,7 +80,7 @@ class Queue:
 
     def __init__(self) -> None:
         self._arrays: list[pa.Array] = []
-        self._num_single = 0  # arrays at the end that are not concatenated yet
+        self._num_single = 0  # number of arrays at the end that are not concatenated yet
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class Queue:
 class LeafWriter:
     """Writer of a field in one column.
 
-    Given `blobs`, it writes the values immediately and queues their descriptors for the pages.
+    If `blobs` is given, it writes the values immediately and queues their descriptors for the pages.
     """
 
     concurrent: ClassVar[bool] = False

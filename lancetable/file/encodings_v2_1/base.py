@@ -1,9 +1,9 @@
-"""Base classes of compressive encodings and page layouts, and their conversion from and to messages.
+"""Base classes of compressive encodings and page layouts, and their conversion to and from messages.
 
     page.encoding (bytes of a google.protobuf.Any)  ->  layout_of(page)  ->  MiniBlock(InlineBitpacking(32), ...)
 
-Encodings and layouts are immutable values without data. Many pages share one, so each distinct message is parsed once
-per process.
+Encodings and layouts are immutable values without data. Many pages share one, so parsed messages are cached in the
+process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Chunks(NamedTuple):
-    """One buffer of each of k chunks: (k,) checked positions and sizes in `data`."""
+    """One buffer of each of k chunks, as (k,) checked positions and sizes in `data`."""
 
     data: Bytes
     starts: Ints
@@ -58,7 +58,7 @@ def whole(data: Any) -> Chunks:
 
 
 class ReadContext(NamedTuple):
-    """Context in which a layout is read: the type of the values, and the version and the size of the file."""
+    """Context of reading a page: the type of the values, and the version and the size of the file."""
 
     data_type: pa.DataType
     version: FileVersion
@@ -66,7 +66,7 @@ class ReadContext(NamedTuple):
 
 
 class DecodedRows(NamedTuple):
-    """Some rows of a page: the values of visible entries, and the levels of all entries, None without levels."""
+    """Some rows of a page: the values of the visible entries, and the levels of all entries (None without levels)."""
 
     values: Block
     repetition: Levels | None
@@ -85,7 +85,7 @@ _MESSAGES: Final[dict[str, Any]] = {
 
 
 class ParsedMessage(ProtoMessage):
-    """Base of the dataclasses that represent a case of a oneof; their fields are those of the message of that case."""
+    """Base of the dataclasses for oneof cases. Their fields are those of the message of the case."""
 
     __slots__ = ()
     oneof_case: ClassVar[str]
@@ -98,7 +98,7 @@ class ParsedMessage(ProtoMessage):
     def from_proto(cls, message: Any) -> Self:
         """Convert the message of this case.
 
-        Raises CorruptFileError for parameters out of range, UnsupportedFeatureError for unsupported ones.
+        Raises CorruptFileError for parameters out of range, and UnsupportedFeatureError for unsupported ones.
         """
         if any(isinstance(value, pb.BufferCompression) for _, value in message.ListFields()):
             feature = f"compression inside encoding {cls.oneof_case}"
@@ -108,11 +108,11 @@ class ParsedMessage(ProtoMessage):
         return parsed
 
     def check(self) -> None:
-        """Raise CorruptFileError if parameters are out of range or do not fit together."""
+        """Raise CorruptFileError if parameters are out of range or inconsistent."""
 
 
 class Compressive(ParsedMessage):
-    """A node in a tree of compressive encodings. `oneof_case` is its name in the oneof.
+    """Node in a tree of compressive encodings. `oneof_case` is its name in the oneof.
 
     An encoding supports one or more of the three forms (chunks, blocks, values); the methods of the others raise
     CorruptFileError. Errors have no path; the caller adds it. `limit` is the maximum number of bytes to decode at once.
@@ -126,7 +126,10 @@ class Compressive(ParsedMessage):
         return 1
 
     def decode_chunks(self, buffers: Sequence[Chunks], counts: Ints, limit: int) -> Block:
-        """Decode all mini-block chunks into one block; chunk i has `counts[i]` values. By default it is a block."""
+        """Decode all mini-block chunks into one block; chunk i has `counts[i]` values.
+
+        By default, each chunk has the block form.
+        """
         return self.decode_blocks(buffers[0], counts, limit)
 
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
@@ -142,7 +145,7 @@ class Compressive(ParsedMessage):
         return self.decode_chunks(chunks, counts, limit).take((np.cumsum(counts) - counts)[piece] + buffers[0].places)
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
-        """Decode the block form, which is one buffer, as used for levels and dictionaries."""
+        """Decode the block form, a single buffer, which is used for levels and dictionaries."""
         raise misplaced(self, "levels or a dictionary")
 
     def decode_values(self, values: Block, limit: int) -> Block:
@@ -175,7 +178,7 @@ class Wrapper(Compressive):
 
 
 class PageLayout(ParsedMessage):
-    """The arrangement of a page in its buffers. `oneof_case` is its name in the oneof."""
+    """Arrangement of a page in its buffers. `oneof_case` is its name in the oneof."""
 
     __slots__ = ()
 
@@ -199,7 +202,7 @@ _ONEOFS: Final[dict[type[Any], tuple[str, str, dict[str, type[Any]]]]] = {
 def from_message(message: pb.CompressiveEncoding | pb.PageLayout) -> Any:
     """Convert a message to its encoding or layout.
 
-    Raises CorruptFileError if the message is empty, UnsupportedFeatureError for an unknown case.
+    Raises CorruptFileError if the message is empty, and UnsupportedFeatureError for an unknown case.
     """
     oneof, kind, known = _ONEOFS[type(message)]
     case = message.WhichOneof(oneof)
@@ -222,12 +225,12 @@ for _oneof in _ONEOFS:
 
 @lru_cache(maxsize=256)
 def pack_page(layout: PageLayout) -> bytes:
-    """Return the bytes of Page.encoding.direct for a layout; cached, because columns of a file often share it."""
+    """Return the bytes of Page.encoding.direct for a layout. Cached, because columns often share a layout."""
     return pack_any(to_message(layout))
 
 
 def layout_of(page: Page) -> PageLayout:
-    """Return the layout of a page. Raises CorruptFileError or UnsupportedFeatureError, with the name of the page."""
+    """Return the layout of a page. Raises CorruptFileError or UnsupportedFeatureError, with file, column and page."""
     try:
         return _parse_page(page.encoding)
     except (CorruptFileError, UnsupportedFeatureError) as error:
@@ -254,7 +257,7 @@ on_change(_parse_page.cache_clear)
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class CustomLayout(PageLayout):
-    """A page with a custom encoding of another package, which decodes it as a whole; it has no message."""
+    """Layout of a page with a custom encoding, which always decodes the whole page. It has no message."""
 
     oneof_case: ClassVar[str] = "custom"
 
@@ -268,7 +271,7 @@ class CustomLayout(PageLayout):
 
 
 def misplaced(encoding: Compressive, place: str) -> CorruptFileError:
-    """Return an error to raise for an encoding in a context that it does not support."""
+    """Return the error for an encoding in a context that it does not support; the caller raises it."""
     return CorruptFileError(f"encoding {encoding.oneof_case!r} cannot hold {place}")
 
 

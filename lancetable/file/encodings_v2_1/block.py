@@ -7,7 +7,7 @@
     Struct          values of several children
     Indices         indices into a dictionary
     Repeated        one value, repeated
-    Nulls           only nulls, or fixed-size lists of nulls
+    Nulls           nulls, or fixed-size lists of nulls
     Ready           an existing Arrow array
     Joined          blocks of several pages
 
@@ -66,7 +66,7 @@ class Block(Protocol):
 
 
 def type_bits(data_type: pa.DataType) -> int | None:
-    """Return the bits of one value of a fixed-width type, fixed-size lists included; None for other types."""
+    """Return the number of bits of a value of a fixed-width type or fixed-size list; None for other types."""
     if pa.types.is_fixed_size_list(data_type):
         bits = type_bits(data_type.value_type)
         return None if bits is None else bits * int(data_type.list_size)
@@ -78,25 +78,25 @@ def type_bits(data_type: pa.DataType) -> int | None:
 
 
 def offset_bytes(data_type: pa.DataType) -> int:
-    """Return the bytes of one offset of a string or binary type; 0 for other types."""
+    """Return the size of an offset of a string or binary type in bytes; 0 for other types."""
     dtype = varbin.offset_dtype(data_type)
     return 0 if dtype is None else dtype.itemsize
 
 
 def is_variable(data_type: pa.DataType) -> bool:
-    """Return whether this is a string or binary type."""
+    """Return True if this is a string or binary type."""
     return varbin.offset_dtype(data_type) is not None
 
 
 def offsets_of_sizes(sizes: npt.NDArray[Any]) -> Ints:
-    """Return the (n + 1,) offsets of values of the given sizes, from zero on."""
+    """Return the (n + 1,) offsets of values of the given sizes, from 0 on."""
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
     return offsets
 
 
 def span_indices(starts: Ints, lengths: Ints) -> Ints:
-    """Return the indices in spans of contiguous values, one span after the other."""
+    """Return the concatenated indices of spans of contiguous values."""
     indices = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
     indices += np.arange(len(indices))
     return indices
@@ -113,7 +113,7 @@ def take_spans(block: Block, starts: Ints, lengths: Ints) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class FixedWidth:
-    """`length` values of `bits` bits each, without gaps; values that are not whole bytes start at the lowest bit."""
+    """`length` contiguous values of `bits` bits each; values that are not whole bytes start at the lowest bit."""
 
     bits: int
     data: Any  # bytes-like

@@ -1,6 +1,6 @@
 """Choice of layout and encoding for a page of 2.1 and 2.2 files.
 
-    layout        constant           all null; in 2.2 also a single value throughout
+    layout        constant           all null; in 2.2 also one value for all rows
                   mini-block         values below 256 bytes
                   full-zip           longer values, and values that do not fit into chunks: choose_layout.py
     dictionary    Arrow dictionaries; strings, bytes, values of 16 and in 2.2 of 8 bytes, with few distinct ones:
@@ -9,7 +9,7 @@
     strings       FSST if the compiled kernels are available, else offsets and bytes: choose_strings.py
     on request    zstd or LZ4 applied to any of these, and byte stream split below them
 
-Field metadata `lance-encoding:...` overrides these choices, see encoding_options.py. Unsupported types are rejected
+Field metadata `lance-encoding:...` overrides these choices; see encoding_options.py. Unsupported types are rejected
 earlier, in storable.py. Source: protos/encodings_v2_1.proto.
 """
 
@@ -51,7 +51,7 @@ from lancetable.proto import encodings_v2_1_pb2 as pb
 
 
 class EncodedRows(NamedTuple):
-    """A page of `num_rows` rows; `length` is the value of Page.length, which counts items of fixed-size lists."""
+    """Page of `num_rows` rows. `length` is the value of Page.length, which counts the items of fixed-size lists."""
 
     page: EncodedLayout
     num_rows: int
@@ -80,7 +80,10 @@ def encode_pages(spec: LeafSpec, array: pa.Array) -> Iterator[EncodedRows]:
 
 
 def encode_values(rows: LeafRows) -> EncodedLayout:
-    """Encode the values of a leaf as a page. Raises LevelsTooDense, and UnsupportedFeatureError for some structs."""
+    """Encode the values of a leaf as a page.
+
+    Raises LevelsTooDense if one page cannot store the levels, and UnsupportedFeatureError for some structs.
+    """
     values = rows.shredded.values
     data_type = values.type
     if pa.types.is_null(data_type):
@@ -94,7 +97,7 @@ def encode_values(rows: LeafRows) -> EncodedLayout:
     if len(values) == 0:
         return _encode_nothing(rows)
     all_null = definition is not None and int(definition.min()) > 0
-    # Old readers of 2.1 lose the nulls of lists that contain nothing else, unless they are stored in chunks.
+    # Old readers of 2.1 lose the nulls in lists that contain only nulls, unless the nulls are stored in chunks.
     if all_null and (rows.spec.large or not rows.shredded.num_lists):
         return encode_all_null(rows.shredded, rows.spec.large)
     if pa.types.is_dictionary(data_type):
@@ -124,7 +127,7 @@ def _encode_nothing(rows: LeafRows) -> EncodedLayout:
 
 
 def _reaches_inside(shredded: Shredded) -> bool:
-    """Return whether an outermost list has items; False for packed structs: old readers have none in lists."""
+    """Return True if an outermost list has items. False for packed structs, which old readers lack in lists."""
     if pa.types.is_struct(shredded.values.type):
         return False
     definition = shredded.definition
@@ -132,7 +135,7 @@ def _reaches_inside(shredded: Shredded) -> bool:
 
 
 def _no_values(spec: LeafSpec, data_type: pa.DataType) -> tuple[Chunked, bool, EncodedItems | None]:
-    """Return one chunk without values, whether chunks are large, and the dictionary."""
+    """Return the arguments of `encode_miniblock` for one chunk without values: chunk, size flag and dictionary."""
     encoding: Compressive = Flat(32)
     items = None
     if pa.types.is_fixed_size_list(data_type):

@@ -1,6 +1,6 @@
 """Choice of the encoding of numbers in chunks: the smallest of run lengths, bit packing and uncompressed values.
 
-Byte stream split and zstd or LZ4 are applied on request, by field metadata.
+Byte stream split and zstd or LZ4 are applied if field metadata requests it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SAMPLE_BYTES: Final = 64 << 10
 
 
 def chunk_fixed(block: FixedWidth, options: EncodingOptions, limits: ChunkLimits) -> Chunked:
-    """Encode values of fixed width in the smallest encoding."""
+    """Encode fixed-width values in the smallest encoding."""
     can_split = options.general is not None and block.bits in (32, 64) and options.byte_streams != "off"
     if can_split and (options.byte_streams == "on" or _splits_well(block, options)):
         return if_smaller(encode_byte_streams(block, limits), options.general)
@@ -52,13 +52,13 @@ def _chunk_plain(block: FixedWidth, options: EncodingOptions, limits: ChunkLimit
 
 
 def _values_of_runs(count: int, runs: int, width: int, limits: ChunkLimits) -> int:
-    """Return the number of values for a chunk of runs; it grows with the length of the runs."""
+    """Return the number of values for a chunk of runs, which increases with the mean length of the runs."""
     bytes_of_value = max((runs + count / 255) * (width + 1) / count, 1e-6)
     return power_of_two(max(1, min(limits.max_values, int(limits.target_bytes / 2 / bytes_of_value))))
 
 
 def _splits_well(block: FixedWidth, options: EncodingOptions) -> bool:
-    """Return whether byte stream split makes a compressed sample smaller."""
+    """Return True if byte stream split makes a compressed sample smaller."""
     assert options.general is not None
     width = block.bits // 8
     count = min(block.length, _SAMPLE_BYTES // width)

@@ -31,7 +31,7 @@ from lancetable.file.kernels.varbin import offsets_of
 
 MIN_DICTIONARY_VALUES: Final = 100
 _ITEM_TYPES: Final[dict[int | None, pa.DataType]] = {64: pa.int64(), 128: pa.binary(16)}
-_DICTIONARY_SHARE: Final = 0.5  # relative to the values; beyond it, a dictionary saves too little to keep it whole
+_DICTIONARY_SHARE: Final = 0.5  # relative to the values; a larger dictionary saves too little to avoid splitting it
 _REPEATED_SHARE: Final = 0.02  # relative size that repeated dictionaries may add to a column
 
 
@@ -40,7 +40,7 @@ def encode_dictionary_array(rows: LeafRows) -> EncodedLayout:
     array = rows.shredded.values
     items, indices = array.dictionary, array.indices
     if items.null_count:
-        # Rows with a null item are nulls by their levels, so the item may have any value.
+        # The levels mark rows with a null item as null, so the item may have any value.
         items = items.fill_null(one_empty(items.type)[0])
     if len(items) == 0:
         items = one_empty(items.type)
@@ -80,7 +80,7 @@ def encode_items(spec: LeafSpec, items: pa.Array) -> EncodedItems:
 
 
 def fixed_dictionary(rows: LeafRows, block: FixedWidth) -> EncodedLayout | None:
-    """Encode values of 16 bytes, in 2.2 also of 8, with a dictionary if that is much smaller; else return None."""
+    """Encode values of 16 bytes, in 2.2 also of 8, with a dictionary if that is much smaller; otherwise return None."""
     kind = _ITEM_TYPES.get(block.bits)
     if block.length < MIN_DICTIONARY_VALUES or kind is None or (block.bits == 64 and not rows.spec.large):
         return None
@@ -102,7 +102,7 @@ def fixed_dictionary(rows: LeafRows, block: FixedWidth) -> EncodedLayout | None:
 def dictionary_if_smaller(
     rows: LeafRows, array: pa.Array, plain: Callable[[], int], item_bytes: float
 ) -> EncodedLayout | None:
-    """Encode a page with a dictionary if it needs clearly less than `plain()` bytes; else return None.
+    """Encode a page with a dictionary if that needs much less than `plain()` bytes; otherwise return None.
 
     `item_bytes` is the mean size of the values.
     """
@@ -125,7 +125,7 @@ def dictionary_if_smaller(
 
 
 def all_in_dictionary(rows: LeafRows, compressed: bool) -> EncodedLayout | None:
-    """Encode strings that do not fit into chunks with a dictionary, of any size; return None if there are no items."""
+    """Encode strings that do not fit into chunks with a dictionary of any size; return None if all are null."""
     indexed = index_values(rows.shredded.values, len(rows.shredded.values))
     if indexed is None or len(indexed.items) == 0:
         return None
@@ -137,7 +137,7 @@ def all_in_dictionary(rows: LeafRows, compressed: bool) -> EncodedLayout | None:
 
 
 def pages_repeat_items(spec: LeafSpec, array: pa.Array, parts: int) -> bool:
-    """Return whether the pages of `parts` parts of a top-level array would repeat a dictionary of notable size."""
+    """Return True if splitting a top-level array into `parts` pages would repeat a dictionary of considerable size."""
     values = _values_below(array, spec.leaf.steps)
     count = len(values)
     if pa.types.is_dictionary(values.type):
@@ -162,7 +162,7 @@ def _much_repeated(count: int, distinct: int, items_bytes: int, parts: int) -> b
 
 
 def _values_below(array: pa.Array, steps: Sequence[Step]) -> pa.Array:
-    """Return approximately the values of a leaf: values below nulls are included."""
+    """Return the values of a leaf, including those below nulls, as an approximation."""
     for step in steps:
         if step.kind is StepKind.STRUCT:
             array = array.field(step.number)

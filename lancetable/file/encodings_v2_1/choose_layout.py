@@ -1,4 +1,4 @@
-"""Choice between mini-block and full-zip layout, and of the size of chunks, which is reduced until all chunks fit."""
+"""Choice between mini-block and full-zip layout, and of the chunk size, which is reduced until all chunks fit."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from lancetable.proto import encodings_v2_1_pb2 as pb
 _FULL_ZIP_BYTES: Final = 256  # values of at least this size use the full-zip layout
 MIN_COMPRESSED_BYTES: Final = 4096
 _FEW_LEVELS: Final = 64
-# Target size and maximum number of values of a chunk: as large as readers handle well.
+# Target size and maximum number of values of a chunk: the largest that other readers handle well.
 TARGET_BYTES: Final = {FileVersion.V2_1: 16 << 10, FileVersion.V2_2: 32 << 10}
 MAX_VALUES: Final = {FileVersion.V2_1: 16 << 10, FileVersion.V2_2: 32 << 10}
 
 
 class LeafSpec(NamedTuple):
-    """A leaf, the encoding options in its metadata, and the version of the file."""
+    """Leaf with the encoding options in its metadata and the version of the file."""
 
     leaf: Leaf
     options: EncodingOptions
@@ -54,7 +54,7 @@ class LeafRows(NamedTuple):
 
     @property
     def suits_constant(self) -> bool:
-        """True if a constant, in 2.2, with uncompressed levels is smaller than chunks would be."""
+        """True if the version has constant pages and the levels, which these store uncompressed, are few."""
         return self.spec.large and (not self.has_levels or self.shredded.num_entries <= _FEW_LEVELS)
 
     @property
@@ -65,19 +65,19 @@ class LeafRows(NamedTuple):
 
     @property
     def has_null_struct_above_list(self) -> bool:
-        """True if a nullable struct is above a list; old readers of 2.1 cannot read zipped values below these."""
+        """True if a nullable struct is above a list. Old readers of 2.1 cannot read full-zip pages below both."""
         return pb.REPDEF_NULLABLE_ITEM in itertools.dropwhile(lambda layer: layer not in LISTS, self.shredded.layers)
 
     @property
     def limits(self) -> ChunkLimits:
-        """The limits of chunks. Raises LevelsTooDense if no limits suffice."""
+        """The limits of chunks. Raises LevelsTooDense if a chunk cannot store the levels of two values."""
         target = TARGET_BYTES[self.spec.version]
         if self.spec.options.chunk_bytes is not None:
             target = min(max(self.spec.options.chunk_bytes, 64), 1 << 20 if self.spec.large else 28 << 10)
         return chunk_limits(self.shredded, self.spec.large, target, MAX_VALUES[self.spec.version])
 
     def prefers_full_zip(self, value_bytes: int) -> bool:
-        """Return whether to use the full-zip layout, if it supports the values, whose largest size is `value_bytes`."""
+        """Return True if the full-zip layout is preferred. `value_bytes` is the size of the largest value."""
         if self.spec.options.structure:
             return self.spec.options.structure == "fullzip"
         return value_bytes >= _FULL_ZIP_BYTES and (self.spec.large or not self.has_null_struct_above_list)
@@ -101,16 +101,19 @@ class LeafRows(NamedTuple):
     ) -> EncodedLayout:
         """Encode a page in the preferred layout, or in the other one if it cannot store the values.
 
-        Raises LevelsTooDense if neither layout can store this many rows.
-
         Parameters
         ----------
         value_bytes
             The size of the largest value.
         chunk
-            Encodes the values within limits, for a mini-block page.
+            Function that encodes the values within limits, for a mini-block page.
         zipped
-            Encodes a full-zip page; None if that layout does not support the values.
+            Function that encodes a full-zip page; None if that layout does not support the values.
+
+        Raises
+        ------
+        LevelsTooDense
+            If neither layout can store this many rows.
         """
         if zipped is not None and self.prefers_full_zip(value_bytes):
             return zipped()

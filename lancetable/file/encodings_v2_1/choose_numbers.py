@@ -1,4 +1,4 @@
-"""Pages of values of fixed width: constants and dictionaries in 2.2, else chunks or zipped values."""
+"""Pages of fixed-width values: in 2.2 constants and dictionaries, otherwise chunks or full-zip entries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLAIN_BITS: Final = frozenset({1, 8, 16, 32, 64, 128})
 
 
 def encode_numbers(rows: LeafRows, block: FixedWidth) -> EncodedLayout:
-    """Encode values of fixed width as a page. Raises LevelsTooDense."""
+    """Encode fixed-width values as a page. Raises LevelsTooDense if one page cannot store the levels."""
     page = _constant_page(rows, block) or fixed_dictionary(rows, block) or _plain_page(rows, block)
     return page or rows.chunk_or_zip(
         block.bits // 8,
@@ -35,7 +35,7 @@ def encode_numbers(rows: LeafRows, block: FixedWidth) -> EncodedLayout:
 
 
 def _plain_page(rows: LeafRows, block: FixedWidth) -> EncodedLayout | None:
-    """Encode a page without levels and options with a single call of a compiled kernel; return None if impossible."""
+    """Encode a page with a single call of a compiled kernel; return None if it has levels, options or other widths."""
     spec = rows.spec
     if native is None or spec.options is not NO_OPTIONS or rows.has_levels:
         return None

@@ -1,6 +1,6 @@
-"""Pages of strings and bytes: a dictionary, FSST with compiled kernels, else offsets and bytes; constants in 2.2.
+"""Pages of strings and binaries: a dictionary, FSST with compiled kernels, or offsets and bytes; in 2.2 also constants.
 
-Long values are compressed with zstd, others with zstd or LZ4 on request, by field metadata.
+Long values are compressed with zstd. Others are compressed with zstd or LZ4 if field metadata requests it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _constant_page(rows: LeafRows, block: VariableWidth) -> EncodedLayout | None
 
 
 def encode_strings(rows: LeafRows, block: VariableWidth) -> EncodedLayout:
-    """Encode strings or bytes as a page. Raises LevelsTooDense."""
+    """Encode strings or binaries as a page. Raises LevelsTooDense if one page cannot store the levels."""
     page = _constant_page(rows, block)
     if page is not None:
         return page

@@ -21,7 +21,7 @@ from lancetable.file.kernels.varbin import offsets_of
 
 
 class ChunkLimits(NamedTuple):
-    """Maximum values of a chunk and bytes of its value buffers with their padding; and the bytes to aim at."""
+    """Maximum number of values of a chunk, maximum size of its value buffers with padding, and target size."""
 
     max_values: int
     max_bytes: int
@@ -31,8 +31,8 @@ class ChunkLimits(NamedTuple):
 class Chunked(NamedTuple):
     """Encoded values, split into chunks.
 
-    `counts` are the values of each chunk, all but the last a power of two. `buffers` are, for each value buffer, the
-    streams whose i-th runs are concatenated to the buffer of chunk i.
+    `counts` are the numbers of values of the chunks, all but the last a power of two. `buffers` has the streams of each
+    value buffer; the i-th runs of these streams together are the buffer of chunk i.
     """
 
     encoding: Compressive
@@ -46,11 +46,11 @@ class Chunked(NamedTuple):
 
 
 class ChunkTooLarge(Exception):
-    """A chunk exceeds a limit of the format; retry with fewer values per chunk or with another layout."""
+    """Error for a chunk that exceeds a limit of the format. Retry with fewer values per chunk or another layout."""
 
 
 class LevelsTooDense(Exception):
-    """Too many levels between two values for one chunk; retry with fewer rows per page or with another layout."""
+    """Error for too many levels between two values of a chunk. Retry with fewer rows per page or another layout."""
 
 
 class EncodedLayout(NamedTuple):
@@ -71,7 +71,7 @@ def even_counts(total: int, per_chunk: int) -> Ints:
 
 
 def nulls_of(array: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """Return which of (n,) values are null; None if nothing is null. Null dictionary items are nulls."""
+    """Return an (n,) mask of the null values; None if nothing is null. Null dictionary items count as nulls."""
     if pa.types.is_null(array.type):
         return np.ones(len(array), np.bool_) if len(array) else None
     if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
@@ -99,7 +99,7 @@ def fixed_values(array: pa.Array) -> FixedWidth:
 
 
 def variable_values(array: pa.Array, missing: npt.NDArray[np.bool_] | None = None) -> VariableWidth:
-    """Return strings or bytes, without a copy unless nulls have bytes, which are removed.
+    """Return strings or binaries, without a copy unless nulls have bytes, which are removed.
 
     `missing` (n,) marks the values to treat as null; the nulls of the array by default.
     """

@@ -62,7 +62,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """The children of packed structs, each a block of the same length."""
+    """Packed structs: the children, each a block of the same length."""
 
     children: Sequence[Block]
     length: int
@@ -76,7 +76,7 @@ class Struct:
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
         if not pa.types.is_struct(data_type) or data_type.num_fields != len(self.children):
             raise CorruptFileError(f"page stores packed structs of {len(self.children)} children, expected {data_type}")
-        # Children get the validity of the struct, so that values below a null struct are not visible in them either.
+        # Children get the validity of the struct, so that values below a null struct are null in them, too.
         children = [
             child.to_array(field.type, validity, limit) for child, field in zip(self.children, data_type, strict=True)
         ]
@@ -152,7 +152,7 @@ def with_dictionary(indices: Block, items: pa.Array | None) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """The single value of the block `value`, repeated `length` times."""
+    """`length` repetitions of the single value of the block `value`."""
 
     value: Block
     length: int
@@ -197,9 +197,9 @@ def _check_limit(size: int, limit: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Nulls:
-    """`length` nulls, or that many structs without children, which a page does not distinguish from nulls.
+    """`length` nulls, or as many structs without children, which a page does not distinguish from nulls.
 
-    With `in_lists`, fixed-size lists have null items; which of them are null themselves is determined by the levels.
+    If `in_lists` is True, fixed-size lists have null items; the levels determine which lists are null.
     """
 
     length: int
@@ -224,7 +224,7 @@ class Nulls:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Values that are an Arrow array already, nulls included."""
+    """Values, including nulls, that are already an Arrow array."""
 
     array: pa.Array
 
@@ -279,7 +279,7 @@ class Joined:
         return pa.concat_arrays(arrays)
 
     def _strings(self, limit: int) -> VariableWidth:
-        """Concatenate parts that are all strings or bytes."""
+        """Concatenate parts, which are all strings or binaries."""
         ends: list[npt.NDArray[Any]] = [np.zeros(1, np.int64)]
         content = []
         total = 0

@@ -21,15 +21,15 @@ _PREFIX: Final = "lance-encoding:"
 
 @dataclass(frozen=True, slots=True)
 class EncodingOptions:
-    """The encoding options of a field; unknown keys and invalid values are ignored, as other writers do."""
+    """Encoding options of a field. Unknown keys and invalid values are ignored, as in other writers."""
 
     compression: str = ""  # zstd, lz4, fsst, none
     level: int | None = None
     structure: str = ""  # miniblock, fullzip
     byte_streams: str = "auto"  # on, off, auto
-    run_share: float | None = None  # use run lengths only if there are fewer runs than this share of the values
-    dictionary_divisor: float = 2.0  # use a dictionary only for fewer distinct values than values divided by this
-    dictionary_ratio: float = 0.8  # and only if it is smaller than this share of the bytes without it
+    run_share: float | None = None  # use run lengths only if runs / values is less than this
+    dictionary_divisor: float = 2.0  # use a dictionary only if values / distinct values is at least this
+    dictionary_ratio: float = 0.8  # and only if it needs at most this share of the bytes without it
     dictionary_compression: str | None = None
     dictionary_level: int | None = None
     chunk_bytes: int | None = None

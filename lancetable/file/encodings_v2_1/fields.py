@@ -1,4 +1,4 @@
-"""Fields of 2.1 and 2.2 files: the columns of a field, and how their pages become arrays.
+"""Readers of the fields of 2.1 and 2.2 files: the columns of a field, and the conversion of their pages to arrays.
 
     struct<a, l: list<struct<x, y>>>      columns a, x, y; each has the levels of all its ancestors
 
@@ -44,7 +44,7 @@ _BLOB_V2_NAMES: Final = ["kind", "position", "size", "blob_id", "blob_uri"]
 _PART_ROWS: Final = 256 * 1024  # rows of a page for each thread that decodes it
 _PART_BYTES: Final = 1024 * 1024
 _MAX_PARTS: Final = 64
-_SHARED_ROWS: Final = 4096  # single rows from which on several threads decode them
+_SHARED_ROWS: Final = 4096  # minimum number of single rows that several threads share
 
 
 def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> ColumnReader:
@@ -64,9 +64,9 @@ def open_field(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> 
 
 
 def has_no_nulls(pages: ColumnPages) -> bool:
-    """Return whether the pages prove that nothing is null.
+    """Return True if the layouts of all pages guarantee that nothing is null.
 
-    True if every page stores values and its only layer is not nullable; False for layouts without that information.
+    This is the case if every page stores values and its only layer is not nullable.
     """
     for page in map(pages.page, range(len(pages))):
         layout = layout_of(page)
@@ -82,10 +82,10 @@ def has_no_nulls(pages: ColumnPages) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A field of the tree; without children it is a leaf column.
+    """Field of the tree; without children it is a leaf column.
 
-    `leaf` is the index of the leaf from which the layer or the values of the node are taken, None for a field that the
-    file does not store.
+    `leaf` is the index of the leaf from which the layer or the values of the node are taken, or None if the file does
+    not store the field.
     """
 
     data_type: pa.DataType
@@ -95,7 +95,7 @@ class _Node:
 
 @dataclass(slots=True, eq=False)
 class _Builder:
-    """Builder of the tree of a field; collects its leaf columns."""
+    """Builder of the tree of a field, which collects the leaf columns."""
 
     file: FileMetadata
     columns: Mapping[int, int]
@@ -108,14 +108,14 @@ class _Builder:
             return _Node(field.data_type, first)
         children = tuple([self.add(child, (*above, _layer_kind(field))) for child in field.children])
         if children and len(self.leaves) == first:
-            # The file stores no requested child, so the layer of the field is taken from one that is not requested.
+            # The file stores none of the requested children: take the layer of the field from another child.
             stored = self.file.schema.by_id.get(field.id)
             if stored is not None and stored.logical_type == field.logical_type:
                 self._add_first_leaf(stored, above)
         return _Node(field.data_type, first if len(self.leaves) > first else None, children)
 
     def _add_first_leaf(self, field: Field, above: tuple[int, ...]) -> bool:
-        """Add the first stored leaf at or below a field; return whether there is one."""
+        """Add the first stored leaf at or below a field; return True if there is one."""
         return self._add_leaf(field, above) or any(
             self._add_first_leaf(child, (*above, _layer_kind(field))) for child in field.children
         )
@@ -129,7 +129,7 @@ class _Builder:
 
 
 def _layer_kind(field: Field) -> int:
-    """Return the kind of the layer of a field with children, as in repdef.py; for fixed-size lists their size."""
+    """Return the kind of the layer of a field with children, as in repdef.py: ITEM, LIST, or the size of its lists."""
     if field.is_struct:
         return ITEM
     return LIST if field.is_list or field.logical_type == "map" else int(field.data_type.list_size)
@@ -166,7 +166,7 @@ class Spine(NamedTuple):
 
 
 class LeafColumn:
-    """A column that is read as spines."""
+    """Reader of a leaf column, which returns spines."""
 
     __slots__ = ("_context", "_expected", "_field_type", "_pages", "_repeat", "_sizes", "num_rows", "starts")
 
@@ -195,13 +195,13 @@ class LeafColumn:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the leaf is the field itself, without structs or lists above it."""
+        """True if the leaf is the field itself, without structs or lists above it."""
         return len(self._expected) == 1
 
     def zipped_bytes(self, row: int) -> int:
-        """Return the bytes of the page that stores `row` if reading a part of it takes one round, as all of it; else 0.
+        """Return the size of the page that stores `row` if it is a full-zip page of variable width, otherwise 0.
 
-        That holds for full-zip pages of variable width.
+        Reading a part of such a page takes as many rounds as reading all of it, so several threads may share the page.
         """
         if self._repeat > 1:
             return 0
@@ -212,7 +212,7 @@ class LeafColumn:
         return page.buffers[0].end - page.buffers[0].start if page.buffers else 0
 
     def read(self, rows: Rows, gap: int) -> ReadPlan[list[Spine]]:
-        """Return the requested rows, one spine for each page."""
+        """Plan reading rows; returns a spine for each page."""
         if self._repeat > 1:
             size = self._repeat
             if isinstance(rows, range):
@@ -234,7 +234,7 @@ class LeafColumn:
         return (yield from gather(plans, [True] * len(plans) if share < len(rows) else None))
 
     def _groups(self, parts: Sequence[tuple[int, Rows]], most: int) -> list[list[tuple[Page, Any, Any]]]:
-        """Group adjacent pages that can be read together, because a few rows of each cost little more than of one.
+        """Group adjacent pages that can be read together: a few rows of each cost little more than those of one page.
 
         A group of `most` or more rows is not extended.
         """
@@ -260,7 +260,7 @@ class LeafColumn:
         return self._guarded(page, layout_of(page).read(page, self._context, rows, gap))
 
     def _guarded(self, page: Page, plan: ReadPlan[DecodedRows]) -> ReadPlan[Spine]:
-        """Return the spine of the rows that `plan` decodes; errors name the page."""
+        """Plan reading a spine from the rows that `plan` decodes; errors get file, column and page."""
         try:
             return self._spine(page, (yield from plan))
         except pa.ArrowInvalid as error:
@@ -270,7 +270,7 @@ class LeafColumn:
 
     def _spine(self, page: Page, decoded: DecodedRows) -> Spine:
         if decoded.layers == (pb.REPDEF_NULLABLE_ITEM,) and self._field_type == pa.struct([]):
-            # A struct without children has no levels, not even those of its ancestors; nothing there is null.
+            # A struct without children has no levels, not even those of its ancestors, so nothing is null.
             bitmap, levels = None, [LayerArrays(None)] * (len(self._expected) - 1)
         else:
             bitmap, levels = unravel(decoded, self._expected)
@@ -284,7 +284,7 @@ class LeafColumn:
 
 
 def _follows(before: Page, page: Page) -> bool:
-    """Return whether the chunks of two pages can be addressed as one buffer of 8-byte rows."""
+    """Return True if the chunks of `page` follow those of `before` at a multiple of 8 bytes, as if in one buffer."""
     if len(before.buffers) < 2 or len(page.buffers) < 2:
         return False
     apart = page.buffers[1].start - before.buffers[1].start
@@ -292,10 +292,10 @@ def _follows(before: Page, page: Page) -> bool:
 
 
 def _is_blob_descriptor(field: Field) -> bool:
-    """Return whether a field requests the descriptors of a blob column.
+    """Return True if a field requests the descriptors of a blob column.
 
-    Raises UnsupportedFeatureError for a blob v2 field with children other than those of the stored descriptor: files
-    do not store its values.
+    Raises UnsupportedFeatureError for a version 2 blob whose children differ from those of the stored descriptor,
+    because its column does not store the values.
     """
     names = [child.name for child in field.children]
     if field.is_blob_v2 and names != _BLOB_V2_NAMES:
@@ -310,7 +310,7 @@ def _is_blob_descriptor(field: Field) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldReader:
-    """Reader of a top-level field: reads its leaves together and assembles them."""
+    """Reader of a top-level field. It reads the leaves together and assembles them."""
 
     _root: _Node
     _leaves: Sequence[LeafColumn]
@@ -321,7 +321,7 @@ class FieldReader:
         return self._leaves[0].num_rows
 
     def cuts(self, rows: range) -> list[range]:
-        # Cut at the pages of the leaf that has the fewest: more cuts would decode its pages in parts.
+        # Cut at the pages of the leaf with the fewest pages: more cuts would decode its pages in parts.
         leaf = min(self._leaves, key=lambda leaf: len(leaf.starts))
         parts = []
         for cut in page_cuts(leaf.starts, rows):

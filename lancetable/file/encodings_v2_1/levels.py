@@ -1,6 +1,7 @@
 """Encoding of levels: one encoding for a page, in the block form, applied to the levels of each chunk.
 
-The encoding is the smallest of uncompressed, bit packing to the width of the highest level and, in 2.2, run lengths.
+The encoding is the smallest of uncompressed levels, bit packing to the width of the highest level and, in 2.2, run
+lengths.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _LEVEL_BITS: Final = 16
 def encode_levels(levels: Levels, bounds: Ints, runs_allowed: bool) -> tuple[Compressive, Sequence[Runs]]:
     """Encode levels, split at the (chunks + 1,) `bounds`, in the smallest form; run lengths only if `runs_allowed`.
 
-    Returns the encoding, and streams of which run i is part of the levels of chunk i.
+    Returns the encoding and the streams; run i of each stream belongs to the levels of chunk i.
     """
     width = highest(levels).bit_length()
     packed_bytes = out_of_line_bytes(np.diff(bounds), width, _LEVEL_BITS)

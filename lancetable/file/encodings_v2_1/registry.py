@@ -1,7 +1,7 @@
-"""Classes for the arms of PageLayout and CompressiveEncoding (protos/encodings_v2_1.proto).
+"""Registry of the classes for the oneof cases of PageLayout and CompressiveEncoding (protos/encodings_v2_1.proto).
 
-Known writers do not use the arm `dictionary` of CompressiveEncoding, and reading it raises UnsupportedFeatureError: the
-dictionary of a page is part of its mini-block layout.
+The case `dictionary` of CompressiveEncoding has no class, so reading it raises UnsupportedFeatureError. Known writers
+do not use it: the dictionary of a page is part of its mini-block layout.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Repetition and definition levels: the structure above the leaves of a column.
 
-    layers (inner to outer)      one for the leaf, every struct, and every list
-    unravel                      levels -> validity and offsets of every layer
+    layers (inner to outer)      one for the leaf, each struct, and each list
+    unravel                      levels -> validity and offsets of each layer
 
-Levels are numbered from the inside: 0 is a valid value; each nullable layer takes the next number for its null, and a
-list layer with empty lists the number after it. If several apply, the outermost wins. A repetition level k starts a
-list of the k-th list layer, counted from the inside; the first entry of a row has the highest level.
+Definition levels are numbered from the inside: 0 is a valid value; each nullable layer takes the next number for its
+null, and a list layer with empty lists takes one more. If several apply, the outermost takes precedence. A repetition
+level k starts a list of the k-th list layer, counted from the inside; the first entry of a row has the highest level.
 Source: protos/encodings_v2_1.proto.
 """
 
@@ -95,7 +95,7 @@ def check_levels(
 ) -> None:
     """Raise CorruptFileError unless the levels match the layers, the number of visible values, and the number of rows.
 
-    `num_rows` is None if the entries need not start or end with a row.
+    `num_rows` is None if the entries may start or end within a row.
     """
     if (repetition is None) != (layers.num_lists == 0):
         raise CorruptFileError("a page must have repetition levels exactly if it has list layers")
@@ -155,14 +155,14 @@ def select_rows(
 
 
 class LayerArrays(NamedTuple):
-    """One layer above the leaves: the validity of its structs or lists, None if all are valid; the offsets of lists."""
+    """Layer above the leaves: validity of its structs or lists (None if all are valid), and offsets of its lists."""
 
     valid: Bools | None
     offsets: Ints | None = None
 
 
 def unravel(decoded: DecodedRows, expected: tuple[int, ...]) -> tuple[pa.Buffer | None, list[LayerArrays]]:
-    """Return the bitmap of the leaf values, None if all are valid, and the layers above them from outer to inner.
+    """Return the bitmap of the leaf values (None if all are valid), and the layers above them from outer to inner.
 
     `expected` are the kinds of layers in the schema, inner to outer: ITEM, LIST, or the size of a fixed-size list.
     Raises CorruptFileError if the page has other layers or its levels are inconsistent.
@@ -222,7 +222,7 @@ def _levels_of_lists(
 ) -> tuple[Levels | None, Levels | None]:
     """Reduce the levels of the items of fixed-size lists to those of the lists.
 
-    A list has `size` entries, or a single one if it has no items because an outer layer is missing.
+    A list has `size` entries, or a single entry if it has no items because an outer layer is null or empty.
     """
     keep: Any = slice(None, None, size)
     num_items = 0 if definition is None else len(definition)

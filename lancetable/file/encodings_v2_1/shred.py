@@ -2,10 +2,10 @@
 
     [[1, 2], null, [], [3]]     values      1 2 3
                                 repetition  1 0 1 1 1     the number of the outermost list that starts, 0 inside a list
-                                definition  0 0 1 2 0     0: valid; larger: missing further out
+                                definition  0 0 1 2 0     0: valid; higher: null or empty further out
                                 layers      item, list with nulls and empties          inner to outer
 
-Each column of a file is one path from a top-level field down to a leaf. Values below a null list are left out; values
+Each column of a file is one path from a top-level field down to a leaf. Values below a null list are omitted; values
 below a null struct keep their slot unless there is a list in between. Source: protos/encodings_v2_1.proto.
 """
 
@@ -33,7 +33,7 @@ _Codes = npt.NDArray[np.uint8]
 
 
 class StepKind(Enum):
-    """One level of descent: into a child of a struct, the items of a list, or the items of a fixed-size list."""
+    """Kind of a step: into a child of a struct, the items of a list, or the items of a fixed-size list."""
 
     STRUCT = "struct"
     LIST = "list"
@@ -68,11 +68,11 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shredded:
-    """`num_entries` entries of a leaf.
+    """Levels and values of a leaf with `num_entries` entries.
 
-    `repetition` is None without lists, `definition` if no layer has levels. `values` has one value for each visible
-    entry; a value whose definition level is above 0 is arbitrary. `visible` are the positions of the visible entries,
-    None if all entries are visible.
+    `repetition` is None without lists; `definition` is None if no layer has levels. `values` has one value for each
+    visible entry; a value whose definition level is above 0 is arbitrary. `visible` has the positions of the visible
+    entries, or is None if all entries are visible.
     """
 
     layers: tuple[int, ...]
@@ -85,7 +85,7 @@ class Shredded:
 
     @property
     def num_lists(self) -> int:
-        """The repetition level at which a row starts."""
+        """The number of list layers, which is the repetition level of the first entry of a row."""
         return layers_of(self.layers).num_lists
 
     @property
@@ -114,8 +114,9 @@ def leaves_of(field: Field, steps: tuple[Step, ...] = (), path: str = "") -> Ite
 def shred(array: pa.Array, steps: tuple[Step, ...], *, plain_lists: bool = True) -> Shredded:
     """Shred an array of a top-level field along the path `steps` to a leaf.
 
-    Slices and arbitrary values below nulls are allowed. With `plain_lists=False`, for version 2.1, a list layer is
-    never declared free of nulls where old readers fail on that: above null items, and in nested lists.
+    The array may be a slice and have arbitrary values below nulls. `plain_lists` is False for version 2.1: nested list
+    layers and those above null items are then declared nullable even if they have neither null nor empty lists, because
+    old readers fail otherwise.
     """
     if not steps and not array.null_count and not pa.types.is_dictionary(array.type):
         return Shredded((pb.REPDEF_ALL_VALID_ITEM,), None, None, array, None, len(array), len(array))
@@ -132,7 +133,7 @@ def shred(array: pa.Array, steps: tuple[Step, ...], *, plain_lists: bool = True)
 
 
 class _Declared(NamedTuple):
-    """A layer on the path, and the provisional codes of its levels, used until all layers are known; 0: none."""
+    """Layer on the path, with provisional codes of its levels until all layers are known; code 0 means no level."""
 
     is_list: bool
     null_code: int
@@ -141,7 +142,7 @@ class _Declared(NamedTuple):
 
 
 class _Walk:
-    """The state between two layers: the entries so far, and the array whose values fill the slots of some of them."""
+    """State between two layers: the entries, and the array whose values fill the slots of some of them."""
 
     def __init__(self, array: pa.Array, num_lists: int) -> None:
         self._array = array
@@ -154,7 +155,7 @@ class _Walk:
         self._next_code = 1
 
     def pass_item(self, nullable: bool = True) -> None:
-        """Descend through a struct or leaf: its nulls count unless an outer layer is missing already."""
+        """Descend through a struct or leaf. Record its nulls unless an outer layer is already null or empty."""
         nulls = nulls_of(self._array)
         if nulls is None:
             self._layers.append(_Declared(False, 0, 0, nullable))
@@ -164,7 +165,7 @@ class _Walk:
         self._mark(nulls, code)
 
     def _mark(self, missing: npt.NDArray[np.bool_], code: int) -> None:
-        """Set the code of the `missing` slots, unless an outer layer is missing already."""
+        """Set the code of the `missing` slots unless an outer layer is already null or empty."""
         if self._codes is None:
             self._codes = np.zeros(self._num_entries, np.uint8)
         own = self._codes if self._slots is None else self._codes[self._slots]
@@ -178,7 +179,7 @@ class _Walk:
         self._array = self._array.field(number)
 
     def pass_fixed(self, size: int) -> None:
-        """Descend into a fixed-size list of structs: an item that is repeated for each of its rows."""
+        """Descend into a fixed-size list of structs: the entry of each list is repeated for each of its structs."""
         self.pass_item()
         array = self._array
         items = array.values.slice(array.offset * size, len(array) * size)
@@ -256,7 +257,7 @@ class _Walk:
         return self._next_code - 1
 
     def finish(self, num_rows: int, plain_lists: bool) -> Shredded:
-        """Number the levels of all layers, inner to outer, and return the result."""
+        """Assign the levels of all layers, from inner to outer, and return the result."""
         declared = self._layers[::-1]
         nested = sum(layer.is_list for layer in declared) > 1
         table = np.zeros(self._next_code, LEVEL)
@@ -273,10 +274,10 @@ class _Walk:
                 level += spare
                 seen_list = True
             else:
-                # Declare a layer nullable without nulls of its own to work around pylance. It treats structs inside a
+                # Declare a layer without nulls of its own nullable, to work around pylance. It treats structs inside a
                 # null struct as null. It miscounts structs above lists that are not nullable, and fails if other
-                # pages have null ones. Below a list it would miscount nullable structs as well. If no page can have
-                # nulls, a nullable layer only does harm: old releases misread zipped values below it.
+                # pages have null structs. Below a list, it would also miscount nullable structs. If no page can have
+                # nulls, the layer must not be nullable: old releases misread full-zip pages below it.
                 outer = declared[number + 1 :]
                 top = not any(layer.is_list for layer in outer)
                 may_hide = seen_list and top and (nullable or any(layer.nullable for layer in outer))
@@ -308,13 +309,13 @@ _LIST_LAYERS: Final = {
 
 
 def _null_struct_around(outer: Sequence[_Declared]) -> bool:
-    """Return whether a layer up to the next list is a struct with nulls."""
+    """Return True if a layer up to the next list is a struct with nulls."""
     inside_lists = itertools.takewhile(lambda layer: not layer.is_list, outer)
     return any(layer.null_code for layer in inside_lists)
 
 
 def _items_of(array: pa.Array, live: npt.NDArray[np.bool_], offsets: npt.NDArray[Any]) -> pa.Array:
-    """Return the items of the live lists; all items if no other list has items."""
+    """Return the items of the `live` lists, or all items if no other list has items."""
     first, last = int(offsets[0]), int(offsets[-1])
     items = array.values.slice(first, last - first)
     if not np.diff(offsets)[~live].any():

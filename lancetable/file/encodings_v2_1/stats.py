@@ -29,7 +29,7 @@ UInt = npt.NDArray[Any]  # unsigned, 1 to 8 bytes wide
 
 
 def block_widths(values: UInt) -> npt.NDArray[np.int64]:
-    """Return the bits of the largest value of every block of 1,024."""
+    """Return the number of bits of the largest value of each block of 1,024."""
     whole = len(values) // BLOCK_VALUES
     used = np.empty(-(-len(values) // BLOCK_VALUES), values.dtype)
     if whole:
@@ -59,8 +59,8 @@ def estimate_runs(values: npt.NDArray[Any]) -> int:
 def count_distinct(array: pa.Array, most: int, value_bytes: float) -> int | None:
     """Estimate the number of distinct values; return None if a sample shows that there are more than `most`.
 
-    Few values are counted exactly, which is faster than sampling them. Large values get a smaller sample. If the first
-    sample is not conclusive, a larger one follows.
+    Few values are counted exactly, which is faster than sampling them. Samples of large values have fewer values. If
+    the first sample is inconclusive, a larger one follows.
     """
     count = len(array)
     if count <= _FEW_VALUES and count * value_bytes <= _FEW_BYTES:
@@ -74,7 +74,7 @@ def count_distinct(array: pa.Array, most: int, value_bytes: float) -> int | None
         distinct, once, twice = _sampled(array, size)
         # Chao's estimator: the number of unseen values follows from those seen once and twice.
         estimate = distinct + once * max(once - 1, 0) // (2 * (twice + 1))
-        # If even `most` distinct values would yield hardly any repeated ones in the sample, it proves nothing.
+        # The sample is inconclusive if even `most` distinct values would cause hardly any repetitions in it.
         if estimate > most and (size > least or size * size > _SURE_PAIRS * 2 * most):
             return None
         if once * 8 < distinct and size >= least:
@@ -101,7 +101,7 @@ def _sampled(array: pa.Array, size: int) -> tuple[int, int, int]:
 
 
 def is_constant(values: npt.NDArray[Any]) -> bool:
-    """Return whether all of (n, ...) values, at least one, are equal; a prefix is compared first."""
+    """Return True if all of at least one (n, ...) values are equal; a prefix is compared first."""
     if (values[:_SLICE_VALUES] != values[0]).any():
         return False
     return bool((values == values[0]).all())

@@ -1,7 +1,7 @@
-"""Check that files of version 2.1 and 2.2 can store a field.
+"""Checks that files of version 2.1 and 2.2 can store a field.
 
     2.1 only        no maps, no fixed-size lists of structs, packed structs of plain fixed widths only
-    2.1 and 2.2     no lists of blobs of the first form, no lists of empty structs, no type without a width or offsets
+    2.1 and 2.2     no lists of version 1 blobs, no lists of empty structs, no types without a width or offsets
 
 Source: protos/encodings_v2_1.proto and the files that pylance writes.
 """
@@ -20,9 +20,9 @@ from lancetable.format.version import FileVersion
 
 
 def check_field(field: Field, leaves: Sequence[Leaf], version: FileVersion) -> None:
-    """Raise UnsupportedFeatureError, with the column's path, if files of this version cannot store a field.
+    """Raise UnsupportedFeatureError, with the path of the column, if files of this version cannot store a field.
 
-    `leaves` are those of the field.
+    `leaves` are the leaves of the field.
     """
     if version is FileVersion.V2_1 and any(node.logical_type == "map" for node in field.walk()):
         raise _unsupported(leaves[0], version, "a map")

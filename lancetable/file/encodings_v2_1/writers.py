@@ -1,11 +1,10 @@
-"""Leaf writers of 2.1 and 2.2 files.
+"""Writers of the fields of 2.1 and 2.2 files.
 
     write(array)  ->  Queue  ->  shred, choose, encode for each leaf  ->  EncodedPage
 
-Arrays of a top-level field are buffered until they exceed the cache size times the number of leaves; then each leaf
-below the field becomes a page of its own column. A single array larger than the largest page is split into equal
-parts, which are encoded in parallel. The payloads of blobs are written at once; only their positions and sizes are
-buffered.
+Arrays of a top-level field are queued until they exceed the cache size times the number of leaves; then each leaf of
+the field becomes a page of its own column. A single array larger than the maximum page size is split into equal parts,
+which are encoded in parallel. The payloads of blobs are written immediately; only their positions and sizes are queued.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def open_writers(version: FileVersion, schema: Schema, options: PageOptions, blo
 
 
 class _Job(NamedTuple):
-    """Rows of a leaf to encode as a page; `first_row` is the index of the first one in the file."""
+    """Rows of a leaf to encode as a page; `first_row` is the first row number in the file."""
 
     column: int
     leaf: LeafSpec
@@ -126,12 +125,12 @@ class FieldWriter:
             ]
             self._num_rows += len(part)
         parallel = len(jobs) > 1 and size >= _PARALLEL_BYTES and self.concurrent and pool.can_share()
-        # On the pool, at most one page per thread, and one more, are encoded at a time.
+        # The pool holds at most one more page than it has threads.
         for pages in (pool.in_order if parallel else map)(self._encode_job, jobs):
             yield from pages
 
     def _repeats(self, array: pa.Array, size: int, most: int) -> bool:
-        """Return whether pages of at most `most` bytes would repeat a dictionary of notable size."""
+        """Return True if pages of at most `most` bytes would repeat a dictionary of considerable size."""
         if size <= most:
             return False
         return any(
@@ -165,7 +164,7 @@ class FieldWriter:
             hidden = definition > 0
             levels = definition[hidden].astype(np.uint64)
             if layers[0] == pb.REPDEF_ALL_VALID_ITEM:
-                # pylance detects nulls of enclosing structs only if the blob layer itself is nullable, one level below.
+                # pylance detects nulls of enclosing structs only if the blob layer, one level below, is nullable.
                 layers = (pb.REPDEF_NULLABLE_ITEM, *layers[1:])
                 levels += np.uint64(1)
             positions[hidden] = levels << np.uint64(16)
@@ -175,14 +174,15 @@ class FieldWriter:
 
 
 def _has_strict(field: Field) -> bool:
-    """Return whether the field or one of its descendants is not nullable."""
+    """Return True if the field or one of its descendants is not nullable."""
     return not field.nullable or any(_has_strict(child) for child in field.children)
 
 
 def _without_null_structs(spec: LeafSpec, arrays: Sequence[pa.Array]) -> LeafSpec:
-    """Declare structs above the lists of a column never null if they have no nulls in `arrays`, all rows of the file.
+    """Declare the structs above the lists of a column non-nullable if they have no nulls in `arrays`.
 
-    Old releases of pylance misread pages that declare these structs nullable without having null ones.
+    `arrays` must be all rows of the file. Old releases of pylance misread pages in which these structs are declared
+    nullable but have no nulls.
     """
     steps = list(spec.leaf.steps)
     for number, step in enumerate(steps):

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Compiled forms of the kernels in this folder, with one file of `loops/` for each module.
+"""Compiled forms of the kernels in this folder. The loops are in the files of `loops/`.
 
-The Python function that calls a compiled form documents it, and its NumPy form is the reference. Loops are C and run
-without the GIL.
+A compiled form is documented in the Python function that calls it, whose NumPy form is the reference. Loops compile to
+C and run without the GIL.
 """
 
 include "loops/common.pxi"

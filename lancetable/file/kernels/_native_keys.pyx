@@ -76,7 +76,7 @@ def equal_values(
     const end_t[::1] ends, const uint8_t[::1] data, const int64_t[::1] rows,
     const end_t[::1] other_ends, const uint8_t[::1] other_data, const int64_t[::1] other_rows,
 ):
-    """Return whether the values at `rows` equal those at `other_rows`; None for ends or rows out of range."""
+    """Return True if the values at `rows` equal those at `other_rows`; None for ends or rows out of range."""
     cdef int64_t i, row, other, size, at, num_rows = ends.shape[0] - 1, num_others = other_ends.shape[0] - 1
     cdef int equal = 1
     if rows.shape[0] != other_rows.shape[0] or not _fit(ends, data.shape[0]):
@@ -100,7 +100,7 @@ def equal_values(
 
 
 def build(const uint64_t[::1] keys, const int64_t[::1] rows, int32_t[::1] slots, uint64_t by, int64_t[::1] own):
-    """Insert `keys[row]` of `rows` into `slots`, all -1, and set `own[row]` to the first row with the same key.
+    """Insert `rows` into `slots`, which are all -1, and set `own[row]` to the first row with the key of `row`.
 
     The number of slots must be a power of two and exceed the number of rows.
     """
@@ -127,7 +127,7 @@ def build(const uint64_t[::1] keys, const int64_t[::1] rows, int32_t[::1] slots,
 
 
 def find(const uint64_t[::1] wanted, const uint64_t[::1] keys, const int32_t[::1] slots, uint64_t by):
-    """Look up `wanted` in the slots of `build`: (k,) ascending indices of matches, and (k,) the row of each."""
+    """Look up `wanted` in the slots of `build`. Returns (k,) ascending indices of the matches, and (k,) their rows."""
     cdef int64_t i, found = 0, num_slots = slots.shape[0], num_keys = keys.shape[0]
     cdef uint64_t key, place, mask = <uint64_t>(num_slots - 1)
     cdef int32_t row
@@ -157,9 +157,9 @@ def find(const uint64_t[::1] wanted, const uint64_t[::1] keys, const int32_t[::1
 
 
 def build_near(const uint64_t[::1] values, const int64_t[::1] rows, uint64_t low, int32_t[::1] slots, int64_t[::1] own):
-    """Insert each row at the distance of its value from `low`, and set `own[row]` to the first row with the same value.
+    """Insert each row in the slot `value - low`, and set `own[row]` to the first row with the value of `row`.
 
-    (n,) `rows` are those of the (n,) values; None: 0 to n - 1.
+    `rows` has the row of each of the (n,) values; None means 0 to n - 1.
     """
     cdef int64_t i, row, num_own = own.shape[0], count = values.shape[0]
     cdef uint64_t place, num_slots = <uint64_t>slots.shape[0]

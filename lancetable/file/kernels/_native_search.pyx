@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Compiled search for a substring in many strings; `expr/evaluate/operators.py` has its reference in Arrow.
+"""Compiled search for a substring in many strings. Its caller, expr/evaluate/operators.py, has an equivalent in Arrow.
 
 The bytes of all strings are searched together, 64 positions at a time: three bytes of the substring are compared first,
-and the rest where these match. A match that crosses the end of a string is ignored.
+and the others only where these three match. A match that crosses the end of a string is ignored.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -27,8 +27,8 @@ cdef extern from *:
         return 1;
     }
 
-    /* `fold` has the case bit of each letter of a needle that matches in any case, else zero. The caller has checked the
-       first and the last offset against the data; the others only select the next position. */
+    /* `fold[i]` is the case bit if byte i of the needle is a letter that matches in any case, otherwise 0. The caller
+       has checked the first and the last offset against the data; the others only select the next position. */
     static void lts_contains(
         const uint8_t *data, const int32_t *offsets, int64_t num_rows, const uint8_t *needle, const uint8_t *fold,
         int64_t size, uint8_t *found
@@ -81,10 +81,10 @@ cdef extern from *:
 def containing(
     const int32_t[::1] offsets, const uint8_t[::1] data, const uint8_t[::1] needle, const uint8_t[::1] fold, bint ascii
 ):
-    """Return whether each string contains `needle`; `offsets` (one more than strings) are ends within `data`.
+    """Return a mask of the strings that contain `needle`; the (n + 1,) `offsets` of the n strings refer to `data`.
 
-    A byte of a string is compared after its bits of `fold` are set. Returns None for offsets that do not fit the data,
-    and with `ascii` for data with a byte outside ASCII.
+    The bits of `fold` are set in a byte of a string before it is compared. Returns None if the offsets do not fit the
+    data, or if `ascii` is True and the data contains a byte outside ASCII.
     """
     cdef int64_t num_rows = offsets.shape[0] - 1
     cdef int64_t size = needle.shape[0]

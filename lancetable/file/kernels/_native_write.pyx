@@ -39,7 +39,7 @@ ctypedef fused number_t:
 
 @cython.final
 cdef class Validity:
-    """Which rows are valid: row 0 is bit `skip` of a bitmap; all are without a bitmap."""
+    """Validity of rows: row 0 is bit `skip` of a bitmap. Without a bitmap, all rows are valid."""
 
     cdef Bytes bitmap
     cdef const uint8_t* bits
@@ -79,10 +79,10 @@ cdef class Zones:
 
 
 cdef void extend(const number_t* values, int64_t count, number_t* low, number_t* high, int64_t* nans) noexcept nogil:
-    """Extend bounds to values. A NaN is neither less nor greater than a bound."""
+    """Extend bounds to values. NaN is counted and does not change the bounds, because its comparisons are false."""
     cdef int64_t i, lane, whole = count - count % 8
     cdef number_t value
-    cdef number_t[8] least, most  # independent of each other, so that the compiler can use vectors
+    cdef number_t[8] least, most  # independent lanes, so that the compiler can vectorize
     for lane in range(8):
         least[lane], most[lane] = low[0], high[0]
     for i in range(0, whole, 8):
@@ -102,13 +102,13 @@ cdef void extend_valid(
     const number_t* values, int64_t start, int64_t end, Validity valid, number_t* low, number_t* high, int64_t* nulls,
     int64_t* nans,
 ) noexcept nogil:
-    """Extend bounds to the valid ones of the values `start` to `end`."""
+    """Extend bounds to the valid values of the rows `start` to `end`."""
     cdef number_t[1024] kept
     cdef int64_t row, first, count, bit
     cdef const uint8_t* bits = valid.bits
     for first in range(start, end, 1024):
         count, bit = 0, valid.skip + first
-        for row in range(first, min(first + 1024, end)):  # without a branch, which would be unpredictable
+        for row in range(first, min(first + 1024, end)):  # branch-free, because a branch would be unpredictable
             kept[count] = values[row]
             count += bits[bit >> 3] >> (bit & 7) & 1
             bit += 1
@@ -146,7 +146,7 @@ cdef struct Text:
 
 
 cdef inline uint64_t key_of(const uint8_t* data, int64_t start, int64_t length, int64_t size) noexcept nogil:
-    """Return the first eight bytes of a value, padded with zeros, as a number with their order."""
+    """Return the first eight bytes of a value, padded with zeros, as a number that sorts like the bytes."""
     cdef uint64_t word = 0
     if lt_likely(start + 8 <= size):
         word = lt_load64(data + start)
@@ -158,7 +158,7 @@ cdef inline uint64_t key_of(const uint8_t* data, int64_t start, int64_t length, 
 
 
 cdef inline bint is_below(const Text* a, const Text* b) noexcept nogil:
-    """Return whether a is less than b, compared by bytes; their keys are compared first."""
+    """Return True if a is less than b in byte order; the keys are compared first."""
     cdef int order
     if a.key != b.key:
         return a.key < b.key
@@ -192,9 +192,9 @@ cdef int extremes_of(
 
 
 def extremes(const offset_t[::1] offsets, data, validity, int64_t skip, starts, ends):
-    """Return the rows of minima and maxima of strings, -1 if all are null; offsets are (rows + 1,) ends in `data`.
+    """Return the rows of the minimum and the maximum string of each zone, or -1 if all strings are null.
 
-    Raises CorruptFileError for offsets outside the data.
+    `offsets` has (rows + 1,) positions in `data`. Raises CorruptFileError for offsets outside the data.
     """
     cdef Bytes source = Bytes(data)
     cdef Validity valid = Validity(validity, skip, offsets.shape[0] - 1)
@@ -224,7 +224,7 @@ cdef struct Item:
 
 
 cdef struct Table:
-    int32_t* slots  # numbers of items, -1 where free
+    int32_t* slots  # indices of items, -1 if free
     uint64_t mask
     Item* items
     int64_t count
@@ -255,7 +255,7 @@ cdef inline uint64_t hash_of(const uint8_t* at, int64_t length) noexcept nogil:
 
 
 cdef int32_t* slot_of(Table* table, const uint8_t* data, const Item* wanted) noexcept nogil:
-    """Return the slot with the number of a string; if there is none, the free slot for it."""
+    """Return the slot of a string or, if it is not in the table, the free slot to insert it."""
     cdef uint64_t at = wanted.hash & table.mask
     cdef Item* item
     while table.slots[at] >= 0:
@@ -268,7 +268,7 @@ cdef int32_t* slot_of(Table* table, const uint8_t* data, const Item* wanted) noe
 
 
 cdef bint grow(Table* table, const uint8_t* data) noexcept nogil:
-    """Double the capacity for items, with four slots for each. False without memory."""
+    """Double the capacity for items, with four slots for each. Returns False if memory is exhausted."""
     cdef int64_t room = table.room * 2 if table.room else 512, i
     cdef Item* items = <Item*>realloc(table.items, room * sizeof(Item))
     cdef int32_t* slots = <int32_t*>realloc(table.slots, 4 * room * sizeof(int32_t))
@@ -321,7 +321,7 @@ cdef int index_of(
 
 
 def index_strings(const offset_t[::1] offsets, data, validity, int64_t skip, int64_t most):
-    """Return indices, and the first row of each distinct value; None for more than `most` of them."""
+    """Return the indices, and the first row of each distinct value; None for more than `most` distinct values."""
     cdef Bytes source = Bytes(data)
     cdef int64_t rows = offsets.shape[0] - 1
     cdef Validity valid = Validity(validity, skip, rows)

@@ -29,9 +29,9 @@ _ROW_ORDER: Final = (0, 4, 2, 6, 1, 5, 3, 7)
 UInt = npt.NDArray[Any]  # uint8, uint16, uint32 or uint64
 
 WORDS: Final[dict[int, np.dtype[Any]]] = {size: np.dtype(f"<u{size}") for size in (1, 2, 4, 8)}
-"""Unsigned integers by their size in bytes."""
+"""Unsigned integer types by size in bytes."""
 BIT_WORDS: Final = {8 * size: word for size, word in WORDS.items()}
-"""Unsigned integers by their size in bits."""
+"""Unsigned integer types by size in bits."""
 
 
 def take_bits(octets: npt.NDArray[np.uint8], indices: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
@@ -40,7 +40,7 @@ def take_bits(octets: npt.NDArray[np.uint8], indices: npt.NDArray[np.int64]) -> 
 
 
 def required_width(values: UInt) -> int:
-    """Return the bits of the largest of (n,) unsigned values; 0 if all are zero or there are none."""
+    """Return the number of bits of the largest of (n,) unsigned values; 0 if all are zero or there are none."""
     return int(np.bitwise_or.reduce(values)).bit_length() if len(values) else 0
 
 
@@ -130,7 +130,7 @@ def unpack_blocks(packed: npt.NDArray[np.uint8], width: int, dtype: np.dtype[Any
 
 
 def _lane_order(bits: int) -> npt.NDArray[np.int64]:
-    """Return the index in a block of each row of lane 0, then of each row of lane 1, and so on."""
+    """Return the index in a block of each row of lane 0, then those of lane 1, and so on."""
     row = np.arange(bits)
     first_lane = np.array(_ROW_ORDER)[row // 8] * 16 + row % 8 * 128
     return np.add.outer(np.arange(BLOCK_VALUES // bits), first_lane).reshape(-1)
@@ -154,9 +154,9 @@ def pack_blocks(values: UInt, width: int) -> npt.NDArray[np.uint8]:
 
 
 def pack_inline(values: UInt) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Pack (n,) unsigned values in blocks of 1,024, each after a word that stores the width of its largest value.
+    """Pack (n,) unsigned values in blocks of 1,024, each preceded by a word with the width of its largest value.
 
-    Returns the bytes, and the size of each block with its word. The last block is padded with zeros.
+    Returns the bytes, and the size of each block including its word. The last block is padded with zeros.
     """
     if native is not None:
         packed, sizes = native.pack_inline(aligned(values))

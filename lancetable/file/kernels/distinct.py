@@ -16,14 +16,17 @@ from lancetable.file.kernels.varbin import offset_dtype, offsets_of
 
 
 class Indexed(NamedTuple):
-    """(n,) indices into `items`, which are distinct, not null, and in the order of their first row."""
+    """(n,) indices into `items`, which are distinct, not null, and in the order of their first occurrence."""
 
     indices: npt.NDArray[np.int32]
     items: pa.Array
 
 
 def index_values(array: pa.Array, most: int) -> Indexed | None:
-    """Dictionary-encode strings, bytes or fixed-width values; None for more than `most` or 2^31 distinct ones."""
+    """Dictionary-encode strings, binaries or fixed-width values.
+
+    Returns None if there are more than `most` or 2^31 - 1 distinct values.
+    """
     if native is None or offset_dtype(array.type) is None or len(array) == 0:
         encoded = array.dictionary_encode()
         if len(encoded.dictionary) > most:

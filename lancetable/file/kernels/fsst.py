@@ -2,7 +2,7 @@
 
     symbols  0 "http"  1 "s://"  2 "www."        "https://www.x"  ->  00 01 02 ff 'x'
 
-A code below the number of symbols stands for its symbol; code 255 is an escape, and the next byte a literal. Codes
+A code below the number of symbols denotes its symbol; code 255 is an escape, and the next byte is a literal. Codes
 never span values, so each value can be decompressed alone. The table is always stored in 2,312 bytes:
 
     u64                0x46535354 << 32 | encoded << 24 | suffix limit << 16 | terminator << 8 | number of symbols
@@ -10,8 +10,8 @@ never span values, so each value can be decompressed alone. The table is always 
     s                  their lengths
     zeros
 
-With `encoded` = 0 the values are not compressed, as is the case for small inputs. A decoder ignores suffix limit and
-terminator. Source: protos/encodings_v2_0.proto; Boncz, Neumann, Leis, "FSST: Fast Random Access String Compression",
+If `encoded` is 0, the values are not compressed, as for small inputs. A decoder ignores suffix limit and terminator.
+ Source: protos/encodings_v2_0.proto; Boncz, Neumann, Leis, "FSST: Fast Random Access String Compression",
 VLDB 2020.
 """
 
@@ -94,9 +94,9 @@ class SymbolTable:
 
 
 def decompress(codes: Codes, offsets: Offsets, table: SymbolTable) -> tuple[npt.NDArray[np.uint8], Offsets]:
-    """Decompress values, whose codes are at the (n + 1,) checked `offsets` into `codes`.
+    """Decompress values whose codes are at the (n + 1,) checked `offsets` into `codes`.
 
-    Returns the bytes, at most 8 for each code byte, and (n + 1,) offsets of the same type, from zero on.
+    Returns the bytes, at most 8 for each code byte, and (n + 1,) offsets of the same type, from 0 on.
     Raises CorruptFileError for a code without a symbol, an escape at the end of a value, or offsets that overflow.
     """
     start, end = int(offsets[0]), int(offsets[-1])
@@ -125,10 +125,10 @@ def decompress(codes: Codes, offsets: Offsets, table: SymbolTable) -> tuple[npt.
 def compress(
     data: npt.NDArray[np.uint8], offsets: Offsets, table: SymbolTable | None = None
 ) -> tuple[Codes, npt.NDArray[np.int64], SymbolTable]:
-    """Compress values at (n + 1,) `offsets` into `data` with a trained table, or train one.
+    """Compress values at (n + 1,) `offsets` into `data` with `table`; if it is None, train a table first.
 
-    Returns the codes, their (n + 1,) offsets from zero on, and the table. Without a given table, inputs below 32 KiB
-    are not compressed.
+    Returns the codes, their (n + 1,) offsets from 0 on, and the table. If `table` is None, inputs below 32 KiB are not
+    compressed.
     """
     offsets = offsets.astype(np.int64)
     start, end = int(offsets[0]), int(offsets[-1])
@@ -150,7 +150,7 @@ def compress(
 
 
 def _tokenizer(symbols: Iterable[bytes]) -> Callable[[bytes], list[bytes]]:
-    """Return a function that splits a value into symbols, the longest match first, and bytes without a symbol."""
+    """Return a function that splits a value into symbols, preferring the longest match, and bytes without a symbol."""
     longest_first = sorted(symbols, key=len, reverse=True)
     return re.compile(b"|".join([*map(re.escape, longest_first), b"."]), re.DOTALL).findall
 
@@ -158,7 +158,7 @@ def _tokenizer(symbols: Iterable[bytes]) -> Callable[[bytes], list[bytes]]:
 def train(data: npt.NDArray[np.uint8], offsets: Offsets, sample_bytes: int = _SAMPLE_BYTES) -> SymbolTable:
     """Train a table on a sample of about `sample_bytes` of the values.
 
-    Each of several rounds compresses the sample and concatenates symbols that often follow each other.
+    Each of several rounds compresses the sample and concatenates symbols that are often adjacent.
     """
     total = int(offsets[-1]) - int(offsets[0])
     begins, stops = offsets[:-1], offsets[1:]
@@ -186,7 +186,7 @@ def _trimmed(data: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
 
 
 def _spread_over(count: int, wanted: int) -> npt.NDArray[np.int64]:
-    """Return evenly spaced indices, the same at every call, so that files are reproducible."""
+    """Return evenly spaced indices. They are deterministic, so that files are reproducible."""
     return np.linspace(0, count - 1, min(wanted, count)).astype(np.int64)
 
 
@@ -201,7 +201,7 @@ def _pieces(begins: Offsets, stops: Offsets) -> tuple[npt.NDArray[np.int64], npt
 
 
 def _improve(pieces: list[bytes], symbols: list[bytes]) -> list[bytes]:
-    """Return the most profitable of the symbols in use, single bytes, and pairs of adjacent ones, as new symbols."""
+    """Return the next symbols: the used symbols, single bytes and joined adjacent pairs that save the most bytes."""
     tokenize = _tokenizer(symbols)
     gains: Counter[bytes] = Counter()
     pairs: Counter[tuple[bytes, bytes]] = Counter()

@@ -1,4 +1,4 @@
-"""Full-zip pages: entries of a control word and a value, which are located by walking from entry to entry.
+"""Full-zip pages: entries of a control word and a value. The entries of a row are located by parsing them in order.
 
     fixed       [control][value]    [control]  no value: the list is null or empty
     variable    [control][length][value]    [control]  null, or no value
@@ -35,7 +35,7 @@ def walk(
     value_bytes: int,
     length_bytes: int,
 ) -> tuple[npt.NDArray[Any], Ints, Ints, Ints]:
-    """Walk through the entries of rows.
+    """Locate the values in the entries of rows.
 
     Parameters
     ----------
@@ -52,8 +52,8 @@ def walk(
     value_bytes
         The size of a value if `length_bytes` is 0.
     length_bytes
-        The size of the length before each value, or 0. With lengths, entries above definition level 0 are a control
-        word only.
+        The size of the length before each value, or 0. If there are lengths, entries above definition level 0 consist
+        of a control word only.
 
     Returns
     -------

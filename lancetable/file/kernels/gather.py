@@ -1,6 +1,6 @@
 """Random access to values in the chunks of mini-block pages, for reads of a few rows.
 
-    data  ....[piece 0]......[piece 1]..      starts, sizes: (n,) the piece of each value, ascending, possibly repeated
+    data  ....[piece 0]......[piece 1]..      starts, sizes: (n,) piece of each value; pieces ascend and may repeat
                   ^ places[0]    ^ places[1]  counts: (n,) values in the piece; places: (n,) index of the value in it
 
 A piece is the buffer of one chunk, as in miniblock.py. Only bytes that determine a requested value are read and
@@ -44,12 +44,12 @@ class Pieces(NamedTuple):
     places: Ints
 
     def once(self) -> tuple[Ints, Ints]:
-        """Return the first index of each distinct piece, and the (n,) number of the piece of each value."""
+        """Return the first index of each distinct piece, and for each value the number of its distinct piece, (n,)."""
         is_new = np.diff(self.starts, prepend=-1) != 0
         return np.flatnonzero(is_new), np.cumsum(is_new) - 1
 
     def check(self, sizes: Ints | None = None) -> None:
-        """Raise CorruptFileError for an index outside its piece, and for pieces of other `sizes` than these."""
+        """Raise CorruptFileError if an index is outside its piece or the size of a piece differs from `sizes`."""
         if (self.places < 0).any() or (self.places >= self.counts).any():
             raise CorruptFileError("value is outside its page")
         if sizes is not None and (self.sizes != sizes).any():
@@ -57,7 +57,7 @@ class Pieces(NamedTuple):
 
 
 def _decoded(pieces: Pieces, decode: Callable[[Ints], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Select the requested values after `decode` has decoded each distinct piece once."""
+    """Decode each distinct piece once with `decode`, and select the requested values."""
     pieces.check()
     indices, piece = pieces.once()
     values = decode(indices)
@@ -66,7 +66,7 @@ def _decoded(pieces: Pieces, decode: Callable[[Ints], npt.NDArray[Any]]) -> npt.
 
 
 def fixed(pieces: Pieces, width: int) -> Bytes:
-    """Select values of `width` bytes; return their bytes. Raises CorruptFileError if values do not fill their piece."""
+    """Select values of `width` bytes; return their bytes. Raises CorruptFileError if a piece has the wrong size."""
     # Reject a width larger than all pieces before memory is allocated for it.
     if width > _USUAL_BYTES and len(pieces.sizes) and width > int(pieces.sizes.max()):
         raise CorruptFileError("values do not fill their chunk")
@@ -118,9 +118,9 @@ def variable(pieces: Pieces, offset_bytes: int) -> tuple[Ints, Ints]:
 
 
 def runs(pieces: Pieces, value_starts: Ints, value_sizes: Ints, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Select run-length encoded values, with the lengths in `pieces` and the values of the runs separate.
+    """Select run-length encoded values; see `miniblock.run_lengths`.
 
-    See `miniblock.run_lengths`.
+    `pieces` locates the run lengths; `value_starts` and `value_sizes` locate the values of the runs.
     """
     data, starts, sizes, counts, _ = pieces
     if native is not None:
@@ -147,13 +147,13 @@ def streams(pieces: Pieces, width: int) -> Bytes:
 
 
 ChunkTable = tuple[Ints, Ints, Ints]
-"""The chunks of a page: their starts, their ends, and the (chunks + 1,) number of values before each."""
+"""The chunks of a page: their starts, their ends, and the (chunks + 1,) numbers of values before each."""
 
 
 def locate(tables: Sequence[ChunkTable], rows: Sequence[Ints]) -> Ints:
-    """Locate ascending `rows` of each of several pages, one value each.
+    """Locate the values of ascending `rows` of each of several pages without lists.
 
-    Returns (4, n) start, end and number of values of the chunk, and the index of the value in it.
+    Returns (4, n): start, end and number of values of the chunk of each row, and the index of its value in the chunk.
     """
     if native is not None:
         return native.locate(tables, rows)
@@ -186,9 +186,10 @@ def locate_lists(
     Returns
     -------
     tuple
-        (8, k) for each chunk: start, end, values, number, the first row that starts in it, their number, and the two
-        forms; (n,) all rows, numbered consecutively across pages; and the number of these chunks before each page and
-        after the last one. The numbers of chunks of different pages are not consecutive.
+        (8, k): for each chunk its start, end, number of values, chunk number, first row that starts in it, number of
+        rows that start in it, and the two encodings of its levels; (n,) all rows, numbered consecutively across pages;
+        and the number of these chunks before each page and after the last one. The chunk numbers of different pages
+        are not consecutive.
     """
     if native is not None:
         return native.locate_lists(tables, indices, rows, forms)
@@ -228,8 +229,8 @@ class StoredLevels(NamedTuple):
 def chunks_of_rows(starts: Ints, continues: Bools, rows: Ints) -> Ints:
     """Return the ascending chunks that contain ascending `rows`, which may continue from one chunk into the next.
 
-    `starts` (chunks + 1,) are the rows that start before each chunk; `continues` (chunks,) is whether the last row of a
-    chunk continues in the next one.
+    `starts` (chunks + 1,) is the number of rows that start before each chunk; `continues` (chunks,) is True if the last
+    row of a chunk continues in the next one.
     """
     chunks = set()
     for row, chunk in zip(rows.tolist(), (np.searchsorted(starts, rows, "right") - 1).tolist()):
@@ -263,11 +264,11 @@ def entries_of_rows(
     repetition, definition
         The stored levels of the chunks.
     num_levels, counts
-        The number of entries of each chunk, and how many of them are visible.
+        The number of entries of each chunk, and the number of visible entries, which have a value.
     chunks
-        The number of each chunk in its column; those of different pages are not consecutive.
+        The number of each chunk; the numbers of chunks of different pages are not consecutive.
     first_rows, num_rows
-        The first row that starts in each chunk, and how many rows do.
+        The first row that starts in each chunk, and the number of rows that start in it.
     rows
         The requested rows.
     num_lists, top, highest
@@ -276,8 +277,8 @@ def entries_of_rows(
     Returns
     -------
     tuple
-        Repetition and definition levels, and (3, m) spans of contiguous visible entries: their chunk (0 to k - 1), the
-        index of the first one among the values of the chunk, and their number.
+        Repetition and definition levels, and (3, m) spans of contiguous visible entries: the chunk (0 to k - 1), the
+        index of the first value in the chunk, and the number of values.
 
     Raises
     ------
@@ -307,7 +308,7 @@ def entries_of_rows(
         np.bincount(chunk[is_visible], minlength=len(chunks)) != counts
     ).any():
         raise CorruptFileError("rows of a chunk do not match the repetition index")
-    # Entries before the first start in a chunk continue the last row of the chunk before, if that chunk was read.
+    # Entries before the first row start of a chunk continue the last row of the previous chunk, if that was read.
     started = np.cumsum(is_start) - (np.cumsum(num_rows) - num_rows)[chunk]
     is_known = (started > 0) | (np.diff(chunks, prepend=-2) == 1)[chunk]
     row = np.where(is_known, first_rows[chunk] + started - 1, -1)
@@ -332,7 +333,8 @@ def _spans(chunks: Ints, places: Ints) -> Ints:
 def expand_spans(spans: Ints, starts: Ints, sizes: Ints, counts: Ints) -> Ints:
     """Expand (3, m) spans to single values; (b, k) `starts` and `sizes` are the buffers of the chunks.
 
-    Returns (2 b + 2, n): start and size of the chunk in each buffer, its number of values, and the index of the value.
+    Returns (2 b + 2, n): for each value the start and size of its chunk in each buffer, the number of values of the
+    chunk, and the index of the value in it.
     """
     if native is not None:
         return native.expand_spans(spans, starts, sizes, counts)

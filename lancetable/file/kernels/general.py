@@ -30,18 +30,18 @@ Ints = npt.NDArray[np.int64]
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_PREFIX: Final = struct.Struct("<Q")
 _LZ4_PREFIX: Final = struct.Struct("<I")
-# The maximum expansion of a byte: a zstd block of 128 KiB takes at least 4 bytes, a byte of an LZ4 length adds 255.
+# Maximum expansion of a byte: a zstd block of 128 KiB takes at least 4 bytes; a byte of an LZ4 length adds 255 bytes.
 _MAX_RATIO: Final = {"zstd": 1 << 15, "lz4": 255}
 _MIN_RATIO_BYTES: Final = 64 << 10  # sizes up to this are allocated without a check
 _STREAM_BLOCK_BYTES: Final = 1 << 20
-# A streaming decoder allocates the window of the frame; the reference encoder stays below this at all usual levels.
+# A streaming decoder allocates the window of the frame. The reference encoder uses smaller windows at all usual levels.
 _MAX_STREAM_WINDOW_BYTES: Final = 8 << 20
 
 
 def decompress(scheme: str, data: Buffer, max_bytes: int) -> pa.Buffer:
     """Decompress one buffer; the result has exactly the size that the buffer declares.
 
-    Raises CorruptFileError if the buffer declares more than `max_bytes` or does not contain what it declares;
+    Raises CorruptFileError if the declared size exceeds `max_bytes` or differs from the size of the content, and
     UnsupportedFeatureError for an unknown scheme.
     """
     view = memoryview(data).cast("B")
@@ -55,9 +55,10 @@ def decompress(scheme: str, data: Buffer, max_bytes: int) -> pa.Buffer:
 def decompress_pieces(
     scheme: str, data: npt.NDArray[np.uint8], starts: Ints, sizes: Ints, max_bytes: int
 ) -> tuple[npt.NDArray[np.uint8], Ints, Ints]:
-    """Decompress many buffers: their contents, and the start and size of each; see `decompress`.
+    """Decompress many buffers; see `decompress`.
 
-    A buffer that is repeated consecutively is decompressed once. `max_bytes` is the maximum of the sum.
+    Returns the concatenated contents, and the start and size of the content of each buffer. A buffer that is repeated
+    consecutively is decompressed once. `max_bytes` limits the total size of the contents.
     """
     if native is not None and scheme in SCHEMES:
         decompress_batch = _decompress_frames if scheme == "zstd" else native.unpack_lz4
@@ -67,7 +68,7 @@ def decompress_pieces(
     numbers, previous, available = [], None, max_bytes
     for span in zip(starts.tolist(), sizes.tolist()):
         if span != previous:
-            # Many small buffers must not exceed the limit together.
+            # The limit applies to all buffers together.
             contents.append(decompress(scheme, data.data[span[0] : sum(span)], available))
             available -= len(contents[-1])
             previous = span
@@ -80,13 +81,13 @@ def decompress_pieces(
 def _decompress_frames(
     data: npt.NDArray[np.uint8], starts: Ints, sizes: Ints, max_bytes: int
 ) -> tuple[npt.NDArray[np.uint8], Ints, Ints] | None:
-    """Decompress many zstd frames in one call: a decompressor for each small frame costs more than its content.
+    """Decompress many zstd frames in one call, because a decompressor for each small frame costs more than its content.
 
         [u64 size][frame]  [u64 size][frame] ...   ->   [frame][frame] ...   ->   decompressed in one call
 
-    That call does not return where the content of a frame ends, so the header of each frame must contain the size of
-    its content, which zstd enforces (RFC 8878, 3.1.1.1). Returns None for buffers without that size and for corrupt
-    ones; decompressing each buffer alone then raises the specific error.
+    The call does not return where the content of a frame ends, so the header of each frame must contain the size of its
+    content, which zstd enforces (RFC 8878, 3.1.1.1). Returns None if a header lacks that size or a buffer is corrupt.
+    The caller then decompresses each buffer separately, which raises the specific error.
     """
     packed = native.pack_frames(data, starts, sizes, max_bytes)
     if packed is None:
@@ -100,7 +101,7 @@ def _decompress_frames(
 
 
 def compress(scheme: str, data: Buffer, level: int | None = None) -> bytes:
-    """Compress one buffer, preceded by its size, as `decompress` expects. `level` applies to zstd only.
+    """Compress one buffer and put its size in front, as `decompress` expects. `level` applies to zstd only.
 
     Raises UnsupportedFeatureError for an unknown scheme, and for 2 GiB or more with lz4.
     """
@@ -126,7 +127,7 @@ def _codec(name: str, level: int | None = None) -> pa.Codec:
 
 
 def _check_size(scheme: str, size: int, max_bytes: int, compressed_bytes: int | None = None) -> None:
-    """Raise CorruptFileError, before memory is allocated, for a size above a limit or the maximum expansion."""
+    """Raise CorruptFileError, before memory is allocated, if a size exceeds a limit or the maximum expansion."""
     if size > max_bytes:
         raise CorruptFileError(f"{scheme} buffer declares too many bytes", found=size, limit="page_bytes")
     if compressed_bytes is not None and size > (limit := max(_MIN_RATIO_BYTES, compressed_bytes * _MAX_RATIO[scheme])):
@@ -178,7 +179,7 @@ def _stream_zstd(frame: memoryview, max_bytes: int) -> pa.Buffer:
     total = 0
     try:
         with pa.CompressedInputStream(pa.BufferReader(frame), "zstd") as stream:
-            # pyarrow leaks the block of a `read` that fails.
+            # Not `read`: pyarrow leaks its block if the read fails.
             while block := stream.read_buffer(_STREAM_BLOCK_BYTES):
                 total += len(block)
                 _check_size("zstd", total, max_bytes)
@@ -203,7 +204,8 @@ def _decompress_lz4(view: memoryview, max_bytes: int) -> pa.Buffer:
         content = codec.decompress(block, decompressed_size=size)
     except OSError as error:
         raise CorruptFileError(f"lz4 block does not decompress to {size} bytes") from error
-    # pyarrow does not return the real size of the content. If it also fits into one byte less, it is smaller.
+    # pyarrow does not return the actual size of the content. If decompression into one byte less succeeds, the
+    # content is smaller than declared.
     if size > 0:
         try:
             codec.decompress(block, decompressed_size=size - 1)

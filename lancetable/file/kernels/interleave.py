@@ -3,8 +3,8 @@
     heads  [a a][b b]     sizes 2 2
     bodies [x][y y y]     sizes 1 3        ->   a a x | b b y y y
 
-Chunks, zipped values and length-prefixed strings are built this way: each stream is built as a whole, then its runs
-are copied.
+Chunks, full-zip entries and length-prefixed strings are built this way: each stream is built as a whole, and then the
+runs are copied.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def runs_of(data: Any, sizes: npt.NDArray[np.int64] | int, count: int | None = N
 
 
 def total_sizes(streams: Sequence[Runs]) -> npt.NDArray[np.int64]:
-    """Return the (n,) sizes of the i-th runs of all streams together."""
+    """Return the (n,) total sizes of the i-th runs of all streams."""
     return np.diff(np.add.reduce([stream.offsets for stream in streams]))
 
 

@@ -3,7 +3,7 @@
     keys of a column   70  30  70        table   30 -> row 1   70 -> row 0       own    0 1 0   (first row of each key)
     numbers to find    30  50  70        matches rows 0 and 2 of these, rows 1 and 0 of the column
 
-With compiled kernels, numbers in a small range have a direct table with a slot for each number, others a hash table.
+With compiled kernels, numbers in a small range use a direct table with a slot for each number; others use a hash table.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Matches: TypeAlias = "tuple[Rows, Rows]"
 _SLOTS_PER_VALUE: Final = 32
 _MIN_SLOTS: Final = 1 << 16
 _MAX_SLOTS: Final = 1 << 26
-# Factors of a value's bytes and of its length in its hash.
+# Factors of the hash of a value, for its bytes and for its length.
 _BYTES_FACTOR: Final = 0x9E3779B97F4A7C15
 _LENGTH_FACTOR: Final = 0xD6E8FEB86659FD93
 # Random, so that an adversary cannot choose keys that all collide. No result depends on it.
 _MULTIPLIER: Final = int.from_bytes(os.urandom(8), "little") | 1
-_MAX_NATIVE_ROWS: Final = 1 << 29  # the slots of a hash table are 32-bit rows, at least four for each row
+_MAX_NATIVE_ROWS: Final = 1 << 29  # slots are 32-bit row numbers, at least four for each row of a hash table
 
 
 def hash_values(ends: Ends, data: npt.NDArray[np.uint8]) -> Numbers:
-    """Hash values of bytes, which are between (n + 1,) `ends`. Raises ValueError for ends outside the data."""
+    """Hash the values between the (n + 1,) `ends` in `data`. Raises ValueError for ends outside the data."""
     if native is not None:
         hashes = native.hash_values(aligned(ends), data, _BYTES_FACTOR, _LENGTH_FACTOR)
         if hashes is None:
@@ -46,10 +46,10 @@ def hash_values(ends: Ends, data: npt.NDArray[np.uint8]) -> Numbers:
     starts: Rows = ends[:-1].astype(np.int64)
     sizes: Rows = ends[1:] - starts
     total: Numbers = sizes.astype(np.uint64) * np.uint64(_LENGTH_FACTOR)
-    # Words at any byte; zeros after the data allow to read past its end.
+    # `words[i]` starts at byte i. Zeros after the data allow reading past its end.
     padded = np.concatenate((data, np.zeros(8, np.uint8)))
     words = np.ndarray((len(data) + 1,), np.dtype("<u8"), padded.data, strides=(1,))
-    for step in range(0, int(sizes.max(initial=0)), 8):  # mix the next eight bytes of each row that has some left
+    for step in range(0, int(sizes.max(initial=0)), 8):  # mix the next eight bytes of each row with bytes left
         rows = np.flatnonzero(sizes > step)
         unused_bits = (64 - 8 * np.minimum(sizes[rows] - step, 8)).astype(np.uint64)
         mixed = total[rows] ^ ((words[starts[rows] + step] << unused_bits) >> unused_bits)
@@ -66,7 +66,7 @@ def equal_values(
     other_data: npt.NDArray[np.uint8],
     other_rows: Rows,
 ) -> bool:
-    """Return whether the values at `rows` equal those at `other_rows`, pair by pair.
+    """Return True if the values at `rows` equal those at `other_rows`, pair by pair.
 
     `ends` and `data` are as in `hash_values`.
     """
@@ -82,7 +82,7 @@ def equal_values(
 
 
 def table_of(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None) -> KeyTable:
-    """Build a table of (n,) integers of any width, without those that are not `valid` (None: all are valid)."""
+    """Build a table of the `valid` ones of (n,) integers of any width; None means that all are valid."""
     rows = None if valid is None else np.flatnonzero(valid)
     keys = values if rows is None else values[rows]
     if native is not None and len(values) < _MAX_NATIVE_ROWS:
@@ -99,7 +99,7 @@ def table_of(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None) -> K
 class KeyTable:
     """Mapping from numbers to rows.
 
-    `own` is the first row with the number of each row, -1 for a row that is not valid.
+    `own[row]` is the first row with the same number as `row`, or -1 if `row` is not valid.
     """
 
     own: Rows
@@ -112,7 +112,7 @@ class KeyTable:
         raise NotImplementedError
 
     def find(self, values: npt.NDArray[Any]) -> Rows:
-        """Return the first row with each of the (m,) `values`, -1 for none."""
+        """Return the first row with each of the (m,) `values`, or -1 if there is none."""
         first_rows = np.full(len(values), -1, np.int64)
         indices, rows = self.matches(values)
         first_rows[indices] = rows
@@ -120,7 +120,7 @@ class KeyTable:
 
 
 class _DirectTable(KeyTable):
-    """A table with one slot for every number between the minimum and the maximum."""
+    """Table with one slot for each number between the minimum and the maximum."""
 
     def __init__(self, values: npt.NDArray[Any], rows: Rows | None, num_rows: int, low: int, slots: int) -> None:
         """Build the table; `rows` are the rows of the values, None for all rows."""
@@ -134,7 +134,7 @@ class _DirectTable(KeyTable):
 
 
 class _HashTable(KeyTable):
-    """A hash table of rows with linear probing."""
+    """Hash table of rows with linear probing."""
 
     def __init__(self, values: npt.NDArray[Any], rows: Rows, num_rows: int) -> None:
         self._keys = np.zeros(num_rows, np.uint64)
@@ -148,7 +148,7 @@ class _HashTable(KeyTable):
 
 
 class _SortedTable(KeyTable):
-    """The distinct numbers in ascending order, with the first row of each: the form without compiled kernels."""
+    """Table of the distinct numbers in ascending order, with the first row of each. Used without compiled kernels."""
 
     def __init__(self, values: npt.NDArray[Any], rows: Rows, num_rows: int) -> None:
         self._keys, first, inverse = np.unique(_unsigned(values), return_index=True, return_inverse=True)

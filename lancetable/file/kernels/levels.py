@@ -1,7 +1,7 @@
 """Repetition and definition levels: (n,) uint16 arrays, one entry for each leaf slot and each list without slots.
 
     [[1, 2], null, [], [3]]     repetition  1 0 1 1 1     a list starts where it is not 0
-                                definition  0 0 1 2 0     0: valid; larger: missing further out
+                                definition  0 0 1 2 0     0: valid; higher: null or empty in a layer further out
 
 Source: protos/encodings_v2_1.proto.
 """
@@ -51,14 +51,14 @@ def list_layer(
     high
         The highest level of the list layer itself.
     slots
-        The highest level of an entry that is a list of this layer, null and empty lists included.
+        The highest level of an entry that is a list of this layer, including null and empty lists.
     null
-        The level of a null list, 0 if there is none.
+        The level of a null list, 0 if the layer is not nullable.
 
     Returns
     -------
     tuple
-        (lists + 1,) offsets from zero on, (lists,) validity or None if all are valid, and the levels of the next layer.
+        (lists + 1,) offsets from 0 on, (lists,) validity or None if all are valid, and the levels of the next layer.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def list_layer(
     if definition is None:
         return np.append(starts, len(repetition)), None, outer, None
     levels = definition[starts]
-    # Entries above `low` are lists without items; entries above `slots` are no lists of this layer.
+    # Entries above `low` are lists without items; entries above `slots` are not lists of this layer.
     empty, is_list = levels > low, levels <= slots
     items_before = starts - np.cumsum(empty) + empty
     offsets = np.append(items_before[is_list], len(repetition) - np.count_nonzero(empty))

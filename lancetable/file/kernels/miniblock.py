@@ -1,4 +1,4 @@
-"""Chunks of a mini-block page: many small buffers within one, decoded together.
+"""Chunks of a mini-block page: many small pieces of one buffer, decoded together.
 
     data  ....[piece 0]..[piece 1]......[piece 2]..      pieces: (k,) positions and sizes in bytes, in order
 
@@ -27,7 +27,7 @@ def chunk_headers(
 ) -> tuple[Ints, Ints, Ints]:
     """Parse the headers of chunks at `starts`, of `sizes` bytes; these and the length of `data` are multiples of 8.
 
-        u16 levels   u16 x level buffers   (u16 or, if large, u32) x value buffers   pad to 8   the buffers, each too
+        u16 levels   u16 x level buffers   (u16 or, if large, u32) x value buffers   pad to 8   buffers, each padded
 
     Returns (k,) numbers of levels, (b, k) sizes of the buffers, levels first, and (b, k) positions of the buffers.
     Raises CorruptFileError unless header and buffers fill their chunk exactly.
@@ -75,7 +75,7 @@ def join_pieces(data: Bytes, starts: Ints, sizes: Ints) -> Bytes:
 
 
 def unpack_inline(data: Bytes, starts: Ints, sizes: Ints, counts: Ints, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Unpack chunks of one word W and a block of 1,024 values of W bits into values of the unsigned `dtype`.
+    """Unpack chunks that store a word W and a block of 1,024 values of W bits into values of the unsigned `dtype`.
 
     Chunk i has `counts[i]` values; the rest of its block is padding. Raises CorruptFileError if W exceeds the type, if
     the size of a chunk does not match its width, or for more than 1,024 values in a chunk.
@@ -103,7 +103,7 @@ def unpack_out_of_line(
 ) -> npt.NDArray[Any]:
     """Unpack pieces of blocks of 1,024 values of `width` bits into values of the unsigned `dtype`.
 
-    Values after the last full block are either a padded block or values of full width; the size of the piece decides.
+    Values after the last full block are a padded block or have full width; the size of the piece distinguishes these.
     Raises CorruptFileError if the width exceeds the type or a piece has neither of the two sizes.
     """
     bitpacking.check_width(width, dtype)
@@ -132,7 +132,7 @@ def unpack_out_of_line(
 def variable(data: Bytes, starts: Ints, sizes: Ints, counts: Ints, offset_bytes: int) -> tuple[npt.NDArray[Any], Bytes]:
     """Decode pieces of n + 1 offsets, relative to the start of the piece, and the bytes between them.
 
-    Returns (values + 1,) offsets from zero on, of `offset_bytes` bytes each, and all bytes.
+    Returns (values + 1,) offsets from 0 on, of `offset_bytes` bytes each, and all bytes.
     Raises CorruptFileError for offsets that decrease or exceed their piece.
     """
     dtype = np.dtype(f"i{offset_bytes}")
@@ -159,7 +159,7 @@ def variable(data: Bytes, starts: Ints, sizes: Ints, counts: Ints, offset_bytes:
 
 
 def run_lengths(values: npt.NDArray[Any], lengths: Bytes, runs: Ints, counts: Ints) -> npt.NDArray[Any]:
-    """Expand runs: chunk i has `counts[i]` values, made of `runs[i]` values with their lengths.
+    """Expand runs: chunk i has `counts[i]` values, stored as `runs[i]` values with a length each.
 
     Runs may extend past the end of their chunk, as old writers produce; the excess is dropped.
     Raises CorruptFileError for zero lengths and for lengths that do not reach the count.

@@ -4,7 +4,7 @@ A page stores the end of every value, and marks a null by adding an adjustment A
 
     ['x', 'yy', null]   A = 4   ends 1, 3, 3 + 4   ->   offsets 0 1 3 3, validity 1 1 0
 
-Arrow stores n + 1 offsets from zero on and a bitmap. Source: protos/encodings_v2_0.proto.
+Arrow stores n + 1 offsets from 0 on and a bitmap. Source: protos/encodings_v2_0.proto.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def offsets_from_ends(
     dtype: np.dtype[Any],
     base: int = 0,
 ) -> tuple[Offsets, npt.NDArray[np.bool_] | None]:
-    """Convert (n,) stored ends to (n + 1,) offsets from zero on, and (n,) validity or None if nothing is null.
+    """Convert (n,) stored ends to (n + 1,) offsets from 0 on, and (n,) validity or None if nothing is null.
 
     Parameters
     ----------
     ends
-        The stored ends, with the adjustment where null.
+        The stored ends, with the adjustment added to those of nulls.
     null_adjustment
         The number that is added to the ends of nulls.
     limit
@@ -75,7 +75,7 @@ def offsets_from_ends(
     dtype
         The type of the offsets, int32 or int64.
     base
-        The start of the first value, which is the stored end before it without its adjustment.
+        The start of the first value: the stored end of the previous value without its adjustment.
 
     Raises
     ------
@@ -125,9 +125,10 @@ def pack_validity(valid: npt.NDArray[np.bool_]) -> pa.Buffer:
 def gather(
     starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Gather the values `data[starts[i]:ends[i]]`, in any order, possibly overlapping: (n + 1,) offsets and the bytes.
+    """Gather the values `data[starts[i]:ends[i]]`, which may overlap and be in any order.
 
-    Raises CorruptFileError if a value ends before it starts or is outside the data.
+    Returns (n + 1,) offsets and the bytes. Raises CorruptFileError if a value ends before it starts or is outside the
+    data.
     """
     if native is not None:
         return native.gather(starts, ends, data)
@@ -142,9 +143,9 @@ def take(
 ) -> tuple[Offsets, npt.NDArray[np.uint8]]:
     """Gather the values at `rows`, in any order, of (n + 1,) offsets into `data`.
 
-    Returns offsets of the same type, and the bytes.
+    Returns offsets of the same type, and the bytes. Rows that are not set in the bitmap `validity` become empty and may
+    be out of range.
 
-    Rows that are not set in the bitmap `validity` are ignored and become empty.
     Raises CorruptFileError for rows out of range, values that end before they start or are outside the data, and a
     result that exceeds the type of the offsets.
     """
@@ -166,7 +167,7 @@ def take(
 
 
 def take_items(items: pa.Array, numbers: npt.NDArray[Any], validity: pa.Buffer | None) -> tuple[pa.Buffer, pa.Buffer]:
-    """Gather strings or bytes at checked indices: buffers of offsets and bytes; null items have no bytes."""
+    """Gather strings or binaries at checked indices. Returns the buffers of offsets and bytes; nulls have no bytes."""
     content = items.buffers()[2]
     data = np.frombuffer(content, np.uint8) if content is not None and content.size else np.empty(0, np.uint8)
     new_offsets, chosen = take(offsets_of(items), data, numbers, validity)
@@ -174,7 +175,7 @@ def take_items(items: pa.Array, numbers: npt.NDArray[Any], validity: pa.Buffer |
 
 
 def taken_bytes(items: pa.Array, numbers: npt.NDArray[Any], limit: int) -> int:
-    """Return the size of the strings or bytes at indices; a cheap upper bound if that does not exceed `limit`."""
+    """Return the total size of the strings or binaries at indices, or a cheap upper bound if that is within `limit`."""
     if items.nbytes * len(numbers) <= limit:
         return items.nbytes * len(numbers)
     lengths = np.asarray(pc.binary_length(items).fill_null(0))
@@ -183,12 +184,12 @@ def taken_bytes(items: pa.Array, numbers: npt.NDArray[Any], limit: int) -> int:
 
 
 def is_ascii(data: npt.NDArray[np.uint8]) -> bool:
-    """Return whether no byte has its high bit set."""
+    """Return True if no byte has its high bit set."""
     return len(data) == 0 or int(data.max()) < 0x80
 
 
 def check_utf8(offsets: Offsets, data: npt.NDArray[np.uint8]) -> None:
-    """Raise CorruptFileError unless each value of (n + 1,) checked offsets is valid UTF-8."""
+    """Raise CorruptFileError unless each value at (n + 1,) checked offsets is valid UTF-8."""
     start, end = int(offsets[0]), int(offsets[-1])
     used = data[start:end]
     if is_ascii(used):

@@ -33,7 +33,7 @@ class Bounds(NamedTuple):
 def number_zones(values: npt.NDArray[Any], validity: Any, skip: int, starts: Int64, ends: Int64) -> Bounds:
     """Compute the bounds of (n,) little-endian integers or floats in ascending, disjoint, non-empty ranges.
 
-    `validity` is a bitmap in which row 0 is bit `skip`, None if nothing is null. NaN values are counted and ignored.
+    `validity` is a bitmap in which row 0 is bit `skip`, or None if nothing is null. NaN values are counted and ignored.
     """
     dtype = values.dtype
     if dtype == np.float16:

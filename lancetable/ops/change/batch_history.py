@@ -1,8 +1,8 @@
-"""History of a table since an application last committed one of its numbered changes.
+"""Transaction history of a table since the last numbered batch of an application.
 
-The config of a table survives an overwrite, so the number alone (`commit/idempotency.py`) does not show whether the
-rows it counts were replaced. The transactions since then show it. The history of a restore continues with the version
-that it restored, because the table has that version's rows.
+`commit/idempotency.py` records the number of the last batch in the config of the table. An overwrite keeps the config,
+so the number does not show whether the rows of earlier batches were replaced; the later transactions do. After a
+restore, the history continues with the restored version, because the table contains the rows of that version.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _READ_AT_ONCE = 16
 
 
 def follows(version: TableVersion, app: str, batch: int, *, remedy: str) -> bool:
-    """Return whether a batch follows the last one that a table records; False if it repeats that one.
+    """Return True if a batch is the next one after the last recorded batch, False if it is the last recorded batch.
 
-    Raises InvalidOperationError if it does neither, or if the table was overwritten since; `remedy` is the setting that
-    accepts the table as it is.
+    Raises InvalidOperationError for any other batch, and if all rows were replaced since the last recorded batch.
+    `remedy` names, in the message, the setting with which the caller accepts the table as it is.
     """
     if not is_next_batch(version.manifest.config, app, batch, uri=version.uri, remedy=remedy):
         return False
@@ -44,7 +44,7 @@ def replaced_since(version: TableVersion, app: str) -> int | None:
     """Return the version that replaced all rows after the application's last change.
 
     Returns the newest such version, or None if there is none or the config records no change of the application. If a
-    cleanup removed versions in between, the search ends with a warning and returns None.
+    version in between was cleaned up or cannot be read, logs a warning and returns None.
     """
     recorded = version.manifest.config.get(config_key(app))
     if recorded is None:
@@ -84,7 +84,7 @@ def last_properties(version: TableVersion, app: str) -> Mapping[str, str]:
 
 
 def _records(transaction: Transaction, app: str, recorded: str) -> bool:
-    """Return True if a transaction recorded the application's number: with its rows, or as a change of config."""
+    """Return True if a transaction recorded the number of the application, with its rows or as a change of config."""
     properties, operation = transaction.properties, transaction.operation
     if properties.get(APP_PROPERTY) == app and properties.get(NUMBER_PROPERTY) == recorded:
         return True
@@ -96,7 +96,8 @@ def _records(transaction: Transaction, app: str, recorded: str) -> bool:
 def _history(version: TableVersion) -> Iterator[tuple[int, Transaction | None]]:
     """Yield the number and the transaction of each version that led to this one, newest first.
 
-    Ends after version 1, or after the first version that is missing or has no transaction, with None for it.
+    The iteration ends after version 1, or after the first version that is missing or has no transaction; the
+    transaction of that version is None.
     """
     store, base = version.store, version.base
     number, transaction = version.version, transactions.read(store, base, version.file)

@@ -1,4 +1,4 @@
-"""Row-wise comparison of Arrow arrays of any type, nested ones included."""
+"""Row-wise comparison of Arrow arrays of any type, including nested types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lancetable.expr.evaluate.operators import is_distinct, list_extents
 
 
 def differs(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return a mask (n,) of the rows in which two arrays of one type differ; nulls equal each other."""
+    """Return a mask (n,) of the rows in which two arrays of one type differ; two nulls are equal."""
     data_type = left.type
     if isinstance(data_type, pa.BaseExtensionType):
         return differs(left.storage, right.storage)
@@ -31,7 +31,7 @@ def differs(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     rows = np.flatnonzero(~mask & ~is_null & (lengths > 0))
     if len(rows):
         counts = lengths[rows]
-        if len(rows) < len(left) or pa.types.is_map(data_type):  # the keys of a map ignore its offset
+        if len(rows) < len(left) or pa.types.is_map(data_type):  # `MapArray.keys` ignores the offset of the array
             left, right = left.take(pa.array(rows)), right.take(pa.array(rows))
         items = differs(_items(left), _items(right))
         mask[rows] = np.add.reduceat(items, np.cumsum(counts) - counts) > 0

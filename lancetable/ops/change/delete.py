@@ -1,10 +1,10 @@
-"""Deletion of rows: find them, write new deletion files, commit, and retry on a newer version after a conflict.
+"""Deletion of rows, with retries on a newer version after a commit conflict.
 
     scan (matching offsets per fragment) ─► union with previous deletions ─► deletion files ─► Delete ─► commit
          ▲                                                                                              │
          └────── RetryableCommitConflictError: a concurrent commit changed the same rows or fragments ◄─┘
 
-A fragment whose rows are all deleted is removed instead of getting a full deletion file.
+A fragment whose rows are all deleted is removed and gets no deletion file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def delete(
     again on the newer version, at most `conflict_retries` times within `retry_timeout_s` seconds.
 
     Raises InvalidSqlError, ColumnNotFoundError; CommitConflictError if a retry cannot succeed,
-    RetryableCommitConflictError if every attempt lost; CommitStateUnknownError.
+    RetryableCommitConflictError if every attempt conflicted; CommitStateUnknownError.
     """
 
     def attempt(base: TableVersion) -> tuple[TableVersion, int]:
@@ -60,7 +60,7 @@ def delete(
 def prepare(
     version: TableVersion, predicate: str | pc.Expression, fragments: Sequence[int] | None = None
 ) -> tuple[WrittenDeletions, int]:
-    """Write deletion files without committing them; also return the number of rows that they delete.
+    """Write deletion files without committing them; return the fragments and the number of rows that they delete.
 
     `fragments` restricts the delete to the fragments with these ids. Raises InvalidSqlError, ColumnNotFoundError.
     """
@@ -71,7 +71,7 @@ def prepare(
 def _matching_vectors(
     version: TableVersion, predicate: str | pc.Expression, fragments: Sequence[int] | None = None
 ) -> dict[int, DeletionVector]:
-    """Return the live rows that match by fragment id."""
+    """Return the matching live rows, by fragment id."""
     matches = matching_rows(version, predicate, fragments)
     return {fragment.id: DeletionVector.of_ascending(offsets) for fragment, offsets in matches}
 

@@ -1,7 +1,7 @@
 """Deletion vectors of many fragments: the shared part of `delete`, `update` and `merge_insert`.
 
-Every fragment that loses rows gets one new deletion file; a fragment that loses all rows is removed and needs none.
-Nothing is committed here.
+Every fragment with newly deleted rows gets one new deletion file. A fragment without remaining rows is removed and gets
+no deletion file. Nothing is committed here.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class WrittenDeletions(NamedTuple):
 
 
 def write_deletions(version: TableVersion, rows: Mapping[int, DeletionVector]) -> WrittenDeletions:
-    """Write deletion files that add the live `rows`, given by fragment id, to the rows that are deleted already.
+    """Write deletion files that contain the deleted rows of each fragment and the live `rows`, given by fragment id.
 
-    If anything fails, the files written so far are removed.
+    After an error, the files written so far are removed.
     """
     updated: dict[int, Fragment] = {}
     removed: list[int] = []
@@ -48,13 +48,13 @@ def write_deletions(version: TableVersion, rows: Mapping[int, DeletionVector]) -
 
     changed = [fragment_id for fragment_id, vector in rows.items() if vector]
     try:
-        # On a local disk, threads only contend for one directory.
+        # On a local disk, threads would contend for one directory.
         if version.store.capabilities.local or not pool.can_share():
             for fragment_id in changed:
                 write(fragment_id)
         else:
             futures = [pool.pool().submit(write, fragment_id) for fragment_id in changed]
-            wait(futures)  # none may write a file after the others are discarded
+            wait(futures)  # no thread may write a file after the others are discarded
             for future in futures:
                 future.result()
     except BaseException:

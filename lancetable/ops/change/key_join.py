@@ -3,9 +3,9 @@
     source   key    7     3    null   7          KeyIndex   3 -> row 1    7 -> row 0, again in row 3
     table    key    3     5     7    null        find       1    -1    0    -1
 
-A key has one or more columns. As in SQL, a null never equals anything; NaN equals NaN and 0.0 does not equal -0.0, as
-in the total order of floating point numbers. All operations are vectorized. Values of up to 8 bytes use a table
-indexed by the value if they are dense, or a hash table; longer values use hashes or Arrow's hash tables.
+A key has one or more columns. As in SQL, a null equals no value. As in the total order of floating point numbers, NaN
+equals NaN and 0.0 does not equal -0.0. All operations are vectorized. Values of up to 8 bytes use a table indexed by
+the value if they are dense, or a hash table; longer values use hashes or Arrow's hash tables.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class KeyIndex:
     """
 
     def __init__(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> None:
-        """Index `columns`, the columns of the key. Raises UnsupportedFeatureError for nested ones."""
+        """Index the key `columns`. Raises UnsupportedFeatureError for a nested column."""
         self._parts: list[_Part] = []
         self._pairs: list[KeyTable] = []
         self.num_rows = len(columns[0])
@@ -68,23 +68,23 @@ class KeyIndex:
         return hits, rows
 
     def find(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Rows:
-        """Return (n,) the representative source row of each key in `columns`, -1 for keys not in the source."""
+        """Return (n,) representative source rows of the keys in `columns`, -1 for a key that is not in the source."""
         return _scattered(self.matches(columns), len(columns[0]))
 
     @lazy_property
     def is_unique(self) -> bool:
-        """Return whether every source row has a non-null key of its own."""
+        """True if the keys of all source rows are distinct and not null."""
         return bool((self.representative == np.arange(self.num_rows)).all())
 
     @property
     def has_repeats(self) -> bool:
-        """Return whether a key occurs in several source rows."""
+        """True if a key occurs in several source rows."""
         rows = np.flatnonzero(self.representative >= 0)
         return not self.is_unique and bool((self.representative[rows] != rows).any())
 
     @lazy_property
     def last(self) -> Rows:
-        """Return (n,) the last row with the same key, for source rows that are the representative of their key."""
+        """(n,) last source row with the same key; defined for rows that are the representative of their key."""
         rows = np.flatnonzero(self.representative >= 0)
         last = np.arange(self.num_rows)
         last[self.representative[rows]] = rows
@@ -105,7 +105,7 @@ def _chunked_matches(part: _Part, column: pa.Array | pa.ChunkedArray) -> Matches
 
 
 def _scattered(matches: Matches, num_rows: int) -> Rows:
-    """Return (num_rows,) the source row of each row, -1 for rows without a match."""
+    """Return (num_rows,) source rows, -1 for rows without a match."""
     source_rows = np.full(num_rows, -1, np.int64)
     source_rows[matches[0]] = matches[1]
     return source_rows
@@ -153,7 +153,7 @@ class _HashedPart:
             hits, rows = _drop_null_matches(self._table.matches(hash_values(*values)), _valid(column))
             if equal_values(*values, hits, *self._bytes, rows):
                 return hits, rows
-            # Two values share a hash, which practically only crafted data does: fall back to exact matching.
+            # Two values have the same hash, which hardly occurs except in crafted data: use exact matching.
             self._exact = _ArrowPart(self._column)
         return self._exact.matches(column)
 
@@ -175,7 +175,7 @@ class _ArrowPart:
         return hits, self._first[codes[hits]]
 
     def _codes(self, column: pa.Array) -> Rows:
-        """Return (n,) the position of each value among the distinct ones, -1 for others and for nulls."""
+        """Return (n,) positions of the values among the distinct values, -1 for other values and nulls."""
         codes = pc.index_in(column, value_set=self._distinct, skip_nulls=True)
         return np.asarray(codes.fill_null(-1)).astype(np.int64)
 
@@ -196,12 +196,12 @@ def whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def concat(chunks: Sequence[pa.Array], data_type: pa.DataType) -> pa.Array:
-    """Return arrays of one type concatenated; see `whole`."""
+    """Concatenate arrays of one type. Raises the error of `whole`."""
     if len(chunks) < 2:
         return chunks[0] if chunks else pa.nulls(0, data_type)
     if not pa.types.is_dictionary(data_type):
         return pa.concat_arrays(chunks)
-    # Arrow concatenates neither dictionaries with nulls nor dictionaries that outgrow their index type.
+    # Arrow cannot concatenate dictionaries with nulls, or dictionaries whose union exceeds the index type.
     values = pa.concat_arrays([chunk.cast(data_type.value_type) for chunk in chunks])
     try:
         return values.dictionary_encode().cast(data_type)
@@ -231,7 +231,7 @@ def _valid(column: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def _numbers(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
-    """Return the values as integers that are equal exactly if the values are, and a validity mask (None: all)."""
+    """Return integers that are equal if and only if the values are, and a validity mask (None: all valid)."""
     valid = _valid(column)
     if pa.types.is_boolean(column.type):
         return np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False)).astype(np.int64), valid
@@ -245,9 +245,9 @@ def _numbers(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] 
 
 
 def _combined(first: Rows, second: Rows, size: int) -> tuple[Rows, npt.NDArray[np.bool_]]:
-    """Combine two numbers below `size` into one, and return where both are present.
+    """Combine two row numbers below `size` into one number; also return a mask of the entries that have both.
 
-    Rows have 31 bits, so `size` squared fits 63 bits.
+    Row numbers have 31 bits, so the square of `size` fits in 63 bits.
     """
     return first * np.int64(size) + second, (first >= 0) & (second >= 0)
 
@@ -256,7 +256,7 @@ def _combined(first: Rows, second: Rows, size: int) -> tuple[Rows, npt.NDArray[n
 
 
 def hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> U64Array:
-    """Return (n,) numbers that are equal for equal keys, for partitioning rows; undefined for null keys."""
+    """Return (n,) hashes of keys, for partitioning rows; undefined for null keys."""
     total = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
         total = (total ^ (total >> np.uint64(29))) * np.uint64(_FACTORS[1]) + _hash(_plain(column))
@@ -265,7 +265,7 @@ def hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> U64Array:
 
 
 def _hash(column: pa.Array) -> U64Array:
-    """Return (n,) hashes of values, independent of the offset width; undefined for nulls."""
+    """Return (n,) hashes of values, which do not depend on the offset width of the type; undefined for nulls."""
     if _width(column.type):
         values, _ = _numbers(column)
         numbers: U64Array = values.astype(np.uint64) * np.uint64(_FACTORS[2])

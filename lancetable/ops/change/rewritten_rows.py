@@ -1,7 +1,7 @@
-"""Rows that are rewritten to new fragments: the shared part of `update` and `merge_insert`.
+"""Rewriting of rows to new fragments: the shared part of `update` and `merge_insert`.
 
     fragment 0   rows 0 1 2 3     1 and 2 change      fragment 0   rows 0 . . 3    (deleted)
-                                                 ->   fragment 5   rows 1' 2'      new data file, then rows inserted
+                                                 ->   fragment 5   rows 1' 2'      new data file; inserted rows follow
 
 With stable row ids an updated row keeps its id: updated rows are written first, and the new fragment lists their ids.
 Inserted rows follow and get ids at commit.
@@ -45,7 +45,7 @@ R = TypeVar("R")
 
 _WINDOW_BYTES = 8 * 1024 * 1024
 _MIN_WINDOW_ROWS = 1024
-# If a larger share of the rows is selected, the rows in between are read as well; see `narrow`.
+# If at least this share of the rows is selected, the rows in between are read as well; see `narrow`.
 _SPARSE_SHARE = 1 / 4
 
 
@@ -59,9 +59,9 @@ class Window(NamedTuple):
 def windows_of(
     version: TableVersion, fields: Sequence[Field], rows: Iterable[tuple[Fragment, Offsets]]
 ) -> Iterator[Window]:
-    """Split `rows` into windows small enough that `fields` of a few windows fit in memory together.
+    """Split `rows` into windows that are small enough for `fields` of several windows to fit in memory.
 
-    `rows` holds the ascending offsets of each fragment.
+    `rows` yields each fragment with its ascending offsets.
     """
     for fragment, offsets in rows:
         size = rows_per_window(version, fragment, fields)
@@ -86,13 +86,13 @@ def ordered(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
 def rows_per_window(
     version: TableVersion, fragment: Fragment | None, fields: Sequence[Field], more_bytes: float = 0.0
 ) -> int:
-    """Return the number of rows to process at a time if each needs `more_bytes` in addition to its `fields`."""
+    """Return the number of rows to process at a time if a row takes `more_bytes` in addition to its `fields`."""
     stored = 0.0 if fragment is None or not fields else bytes_per_row(version, fragment, fields)
     return max(_MIN_WINDOW_ROWS, int(_WINDOW_BYTES / max(1.0, stored + more_bytes)))
 
 
 def live_rows(version: TableVersion, fragment_ids: Collection[int] | None = None) -> Iterator[tuple[Fragment, Offsets]]:
-    """Yield the live rows of fragments that have any; of all fragments by default."""
+    """Yield the fragments with live rows and the offsets of these rows; all fragments by default."""
     selected = None if fragment_ids is None else set(fragment_ids)
     for fragment in version.manifest.fragments:
         if selected is not None and fragment.id not in selected:
@@ -130,7 +130,7 @@ def read_rows_at(
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An Update whose files are written, with the rows that it newly deletes, by fragment."""
+    """An Update whose files are written, and the live rows that it deletes, by fragment id."""
 
     transaction: Transaction
     deleted: Mapping[int, DeletionVector]
@@ -153,7 +153,7 @@ def prepare_update(
 ) -> Prepared:
     """Write `batches` as new fragments, and deletion files for the rows that they replace.
 
-    If anything fails, all written files are removed.
+    After an error, all written files are removed.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ def discard_prepared(version: TableVersion, prepared: Prepared) -> None:
 def _with_row_ids(
     version: TableVersion, fragments: Sequence[Fragment], replaced: Iterable[tuple[Fragment, Offsets]]
 ) -> list[Fragment]:
-    """Return the fragments with the row ids of the rows that their first rows replace."""
+    """Return the fragments with row ids: the first rows get the ids of the rows that they replace."""
     row_ids = RowIdSequence.concat(
         [RowIdSequence.from_values(row_ids_at(version, fragment, offsets)) for fragment, offsets in replaced]
     )

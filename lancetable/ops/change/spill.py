@@ -1,4 +1,4 @@
-"""Rows that are read several times: in memory up to a budget, otherwise partitioned by key into temporary files.
+"""Storage for rows that are read several times: memory up to a budget, else temporary files partitioned by key.
 
     stream ─► fits the budget ─────────────────────────────► one part, a table
            └► larger ─► rows partitioned by hash of the key ─► many parts, one Arrow file each, read one at a time
@@ -46,10 +46,10 @@ class PartitionedRows:
     """The rows of a stream, as tables of one or several parts. A context manager that removes the files on exit."""
 
     def __init__(self, schema: pa.Schema, keys: Sequence[str]) -> None:
-        """Prepare to partition by the columns `keys`; rows with a null key may be in any part."""
+        """Create an empty instance, partitioned by the columns `keys`; rows with a null key may be in any part."""
         self.schema, self._keys = schema, list(keys)
         self.num_rows = 0
-        self._batches: deque[pa.RecordBatch] = deque()  # all rows, or those that are not written yet
+        self._batches: deque[pa.RecordBatch] = deque()  # all rows, or the rows not yet written to files
         self._bytes = 0
         self._table: pa.Table | None = None
         self._directory: str | None = None
@@ -67,7 +67,7 @@ class PartitionedRows:
 
     @property
     def num_parts(self) -> int:
-        """Return 1 if the rows are in memory, else the number of files."""
+        """Number of parts: 1 if the rows are in memory, else the number of files."""
         return 1 if self._directory is None else _NUM_PARTS
 
     def fill(self, batches: Iterable[pa.RecordBatch], budget_bytes: int | None) -> None:
@@ -90,7 +90,7 @@ class PartitionedRows:
                 self._open.close()
 
     def spill(self) -> None:
-        """Switch to files, regardless of size."""
+        """Create the files and move the buffered rows to them, regardless of their size."""
         with self._on_disk():
             self._directory = tempfile.mkdtemp(prefix="lancetable-spill-")
             for part in range(_NUM_PARTS):
@@ -99,7 +99,7 @@ class PartitionedRows:
         self._flush()
 
     def part(self, number: int) -> pa.Table:
-        """Return all rows of a part, in arrival order."""
+        """Return all rows of a part, in the order in which they were added."""
         if self._directory is None:
             if self._table is None:
                 self._table = _unchunked(pa.Table.from_batches(self._batches, self.schema))
@@ -118,7 +118,7 @@ class PartitionedRows:
 
     @contextmanager
     def _on_disk(self) -> Iterator[None]:
-        """Raise StoreError if the files cannot be written or read."""
+        """Convert an OSError in the `with` block to StoreError."""
         try:
             yield
         except LanceError:

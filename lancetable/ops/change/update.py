@@ -4,8 +4,8 @@
          ▲                                                                                        │
          └─ RetryableCommitConflictError: a concurrent commit changed the same rows or fragments ◄─┘
 
-Expressions see the values before the update; results are cast to the column's type like SQL's CAST. A column that is
-replaced and not used by any expression is not read.
+Expressions are evaluated on the values before the update. Results are cast to the type of the column, as CAST does in
+SQL. A column that is updated and not used by any expression is not read.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from lancetable.table.row_count_index import Offsets
 from lancetable.table.version import TableVersion
 
 _Rows = Sequence[tuple[Fragment, DeletionVector]]
-"""The rows to update by fragment, in scan order; vectors need half the memory of offsets."""
+"""The rows to update by fragment, in scan order. Deletion vectors take half the memory of int64 offsets."""
 
 
 def update(
@@ -106,7 +106,7 @@ def update(
     SchemaMismatchError
         If a required column would become null.
     RetryableCommitConflictError
-        If every attempt lost against a concurrent commit.
+        If every attempt conflicted with a concurrent commit.
     CommitConflictError
         If a retry cannot succeed.
     CommitStateUnknownError
@@ -129,7 +129,7 @@ def prepare(
     file_version: FileVersion | None = None,
     tracker: Tracker = SILENT,
 ) -> tuple[Prepared, int]:
-    """Write the files of an update without committing it; also return the number of rows that change.
+    """Write the files of an update without committing it; also return the number of updated rows.
 
     `fragments` restricts the update to the fragments with these ids. Raises the errors of `update`, except for those of
     the commit.
@@ -163,7 +163,7 @@ class _Assignment:
 
     @property
     def data_type(self) -> pa.DataType:
-        """Return the type of the new values."""
+        """The type of the new values."""
         return with_bytes(self.field).data_type
 
     def value(self, rows: pa.RecordBatch) -> pa.Array:
@@ -202,7 +202,7 @@ def _resolve(schema: Schema, updates: Mapping[str, str]) -> list[_Assignment]:
 
 
 def _assignment(field: Field, expression: Expr) -> _Assignment:
-    """Return the assignment, with an implicit cast if there is one. Raises InvalidSqlError for other types."""
+    """Return the assignment, with an implicit cast if the types differ. Raises InvalidSqlError if no cast exists."""
     target, source = with_bytes(field).data_type, expression.data_type
     is_json_text = field.is_json and source in (pa.string(), pa.large_string())
     if source != target and not is_json_text:

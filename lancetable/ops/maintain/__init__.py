@@ -1,1 +1,1 @@
-"""Compaction, cleanup, migration, checks."""
+"""Maintenance of tables: compaction, cleanup, migration, checks and repair."""

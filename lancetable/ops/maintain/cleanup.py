@@ -20,7 +20,7 @@ def policy_of(
     delete_unverified: bool,
     error_if_tagged: bool,
 ) -> CleanupPolicy:
-    """Return the policy of a cleanup call. Without any condition, it selects versions older than 14 days."""
+    """Return the policy of a cleanup. Without a condition, it selects versions older than 14 days."""
     if older_than is None and retain_versions is None and versions is None:
         older_than = DEFAULT_AGE
     chosen = None if versions is None else frozenset(versions)
@@ -40,13 +40,13 @@ def cleanup(
     Parameters
     ----------
     version
-        Version of the handle. Only older versions are removed.
+        The open version. Only older versions are removed.
     policy
         The versions to remove.
     deletes_per_second
         Limit of the delete rate; unlimited by default.
     concurrency
-        Accepted for compatibility, and only checked.
+        Validated, but otherwise ignored; accepted for compatibility with pylance.
     tracker
         Progress of the removal.
 

@@ -1,4 +1,4 @@
-"""Probe that races writers at an address to find a safe commit strategy."""
+"""Probe of commit safety: concurrent writers race to create the same objects at a URI."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class RaceResult:
     Attributes
     ----------
     keys, attempts
-        Number of keys and of creates.
+        Number of keys and of attempts to create them.
     winners
         Number of successful creates of each key.
     unknown
         Number of creates with an unknown outcome.
     wrong_bytes
-        Number of keys whose content is not that of a winner.
+        Number of keys whose content was not written by a winner.
     seconds
-        Duration.
+        Duration of the race.
     """
 
     keys: int
@@ -53,7 +53,7 @@ class RaceResult:
 
     @property
     def is_safe(self) -> bool:
-        """True if each key had exactly one winner and holds its content, and no outcome was unknown."""
+        """True if each key had exactly one winner, contains the bytes of the winner, and no outcome was unknown."""
         return all(count == 1 for count in self.winners) and not self.wrong_bytes and not self.unknown
 
 
@@ -62,7 +62,7 @@ class ProbeReport:
     """Result of a probe and the recommended commit strategy."""
 
     uri: str
-    strategy: str  # commit strategy for this address
+    strategy: str  # commit strategy for the URI
     safe: bool  # several writers may commit concurrently
     advice: str
     race: RaceResult | None  # None if no race was run
@@ -71,14 +71,14 @@ class ProbeReport:
 def probe(
     uri: str, storage_options: Mapping[str, Any] | None = None, *, keys: int = 20, threads: int = 16
 ) -> ProbeReport:
-    """Race `threads` writers to create the same `keys` objects below an address, which need not contain a table.
+    """Race `threads` writers to create the same `keys` objects below a URI, which need not contain a table.
 
     Objects are written below `.lancetable-probe-...` and removed afterwards.
 
     Parameters
     ----------
     uri
-        Address to probe.
+        URI to probe.
     storage_options
         Options of the store.
     keys
@@ -119,7 +119,7 @@ def race_objects(store: ObjectStore, base: str, keys: int, threads: int) -> Race
         return int(bytes(store.read_all(f"{directory}/{key}")).split(b" ")[0])
 
     try:
-        # One request first, so that no threads start if it is rejected.
+        # Send one request first, so that no threads are started if it is rejected.
         if store.put_if_absent(f"{directory}/first", b"1") is not PutOutcome.WON:
             raise StoreError(
                 f"{store.uri(directory)}: the first test object could not be created; check the permissions",

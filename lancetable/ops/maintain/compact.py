@@ -1,13 +1,13 @@
 """Compaction: rewrite the live rows of several fragments, in order, into fewer and larger fragments.
 
-    plan      which fragments belong together              pure, from the manifest
-    execute   one task: read live rows, write new files    anywhere, in any process; nothing is committed
-    commit    ReserveFragments, then one Rewrite           against the newest version
+    plan      group fragments into tasks                   from the manifest; no data is read
+    execute   one task: read live rows, write new files    in any process; nothing is committed
+    commit    ReserveFragments, then one Rewrite           based on the newest version
 
-Rows keep their order and, if the table has them, their row ids and versions. Moved rows that were deleted or updated
-since the plan are deleted in the new fragments too. So a compaction succeeds beside a writer that commits faster than
-its tasks run. Any other change of the fragments makes the commit fail with `RetryableCommitConflictError`. Concurrent
-appends do not conflict.
+Rows keep their order and, in a table with stable row ids, their row ids and row versions. Moved rows that were deleted
+or updated after planning are also deleted in the new fragments, so a compaction succeeds even if another writer commits
+faster than the tasks run. Any other change of the fragments makes the commit fail with `RetryableCommitConflictError`.
+Concurrent appends do not conflict.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ _BATCH_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
-    """Settings that select fragments to compact and shape the new ones.
+    """Settings that select the fragments to compact and determine the size of the new fragments.
 
     A fragment with fewer than `target_rows_per_fragment` physical rows is merged with its neighbours. A fragment whose
     share of deleted rows exceeds `materialize_deletions_threshold` is rewritten, even alone. The `max_source_*` limits
-    restrict one run: tasks are taken in order while their total of fragments, live rows or bytes stays within the
+    restrict one run: tasks are taken in order while their total of fragments, live rows and bytes does not exceed the
     limits.
     """
 
@@ -106,7 +106,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """Result of a task: new fragments, with id 0, that contain the live rows of the old ones."""
+    """Result of a task: new fragments, with id 0, that contain the live rows of the old fragments."""
 
     old_fragments: tuple[Fragment, ...]
     new_fragments: tuple[Fragment, ...]
@@ -187,7 +187,7 @@ def plan(version: TableVersion, settings: CompactionSettings) -> list[Task]:
 
 
 def _runs(version: TableVersion, settings: CompactionSettings) -> Iterator[list[_Candidate]]:
-    """Yield runs of adjacent candidates that the same indices cover."""
+    """Yield runs of adjacent candidates that are covered by the same indices."""
     for _, run in itertools.groupby(_candidates(version, settings), lambda candidate: candidate and candidate.indices):
         candidates = [candidate for candidate in run if candidate is not None]
         if candidates:
@@ -216,7 +216,7 @@ def _candidates(version: TableVersion, settings: CompactionSettings) -> Iterator
 
 
 def _parts(run: list[_Candidate], target: int) -> Iterator[list[_Candidate]]:
-    """Split a run where a part is full and the remainder fills another one."""
+    """Split a run into parts of at least `target` live rows; a smaller remainder is added to the last part."""
     left = sum(candidate.live_rows for candidate in run)
     part: list[_Candidate] = []
     rows = 0
@@ -259,8 +259,8 @@ def _within_limits(version: TableVersion, tasks: list[Task], settings: Compactio
 def execute(version: TableVersion, task: Task, settings: CompactionSettings, tracker: Tracker = SILENT) -> Rewritten:
     """Write the rows of a task to new files; `version` may be any version of the table.
 
-    Batches in flight bound the memory use. Files are durable on return. Raises InvalidOperationError if the task's
-    fragments differ from those of the version it was planned on.
+    Memory use is limited to the batches in flight. Files are durable on return. Raises InvalidOperationError if the
+    fragments of the task differ from the fragments of the planned version.
     """
     version = checkout(version, task.read_version)
     by_id = {fragment.id: fragment for fragment in version.manifest.fragments}
@@ -290,9 +290,9 @@ def execute(version: TableVersion, task: Task, settings: CompactionSettings, tra
 
 
 def _limits(settings: CompactionSettings, live_rows: int) -> WriteLimits:
-    """Return limits for as many files as reach the target size.
+    """Return limits that produce as many files as can reach the target number of rows, but at least one.
 
-    The row counts of the files differ by at most one, larger files first.
+    The row counts of the files differ by at most one, and larger files are written first.
     """
     num_files = max(1, live_rows // max(settings.target_rows_per_fragment, 1))
     limits = WriteLimits(
@@ -305,7 +305,7 @@ def _limits(settings: CompactionSettings, live_rows: int) -> WriteLimits:
 
 
 def _with_lineage(version: TableVersion, old: Sequence[Fragment], new: Sequence[Fragment]) -> list[Fragment]:
-    """Return the new fragments with the row ids and row versions of their rows."""
+    """Return the new fragments with the row ids and row versions of the old rows."""
     sizes = [fragment.physical_rows or 0 for fragment in new]
     row_ids, created, updated = [], [], []
     for fragment in old:
@@ -347,9 +347,9 @@ def _versions(version: TableVersion, fragment: Fragment, data: bytes | LineagePl
 def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
     """Commit the results of any tasks of one plan, in any order.
 
-    Raises RetryableCommitConflictError if old fragments have changed since the plan, other than by deletions (the new
-    files are kept for another attempt or for cleanup), and InvalidOperationError for results of different plans or of
-    the same fragments.
+    Raises RetryableCommitConflictError if old fragments were changed after planning, except by deletions of rows, and
+    InvalidOperationError for results of different plans or several results for one fragment. The new files are not
+    removed on a conflict.
     """
     results = sorted(
         (result for result in results if result.old_fragments), key=lambda result: result.old_fragments[0].id
@@ -369,7 +369,7 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
     count = sum(len(result.new_fragments) for result in results)
     newest = latest(version)
     if count:
-        # Based on the planned version: if the table was replaced since, this fails before reserving anything.
+        # Use the planned version as the base, so that this fails before reserving ids if the table was replaced since.
         newest = commit_transaction(newest, Transaction.create(read_version, tx.ReserveFragments(count)))
     next_id = (newest.manifest.max_fragment_id or 0) + 1 - count
     groups = []
@@ -446,16 +446,16 @@ def _index_ids(version: TableVersion) -> set[bytes]:
 
 
 def num_rows_of(version: TableVersion, tasks: Iterable[Task]) -> int:
-    """Return the number of rows that the tasks have to write."""
+    """Return the number of rows that the tasks write."""
     return sum(num_live_rows(version, fragment) for task in tasks for fragment in task.fragments)
 
 
 def compact(
     version: TableVersion, settings: CompactionSettings, tracker: Tracker = SILENT
 ) -> tuple[TableVersion, list[Rewritten]]:
-    """Plan, execute and commit; return the new version and the results. Without tasks no version is created.
+    """Plan, execute and commit; return the new version and the results. Without tasks, no version is created.
 
-    After a failure all new files are removed, unless the outcome of the commit is unknown.
+    After a failure, all new files are removed, unless the outcome of the commit is unknown.
     """
     tasks = plan(version, settings)
     tracker.begin(total_rows=num_rows_of(version, tasks))

@@ -26,14 +26,14 @@ def drop(uri: str, storage_options: Mapping[str, str] | None = None, *, ignore_n
     except DatasetNotFoundError:
         if is_occupied(store, base):
             raise InvalidInputError(f"{uri} contains files but not a Lance table: refusing to delete it") from None
-        # Only a file system has empty directories.
+        # Empty directories exist only in a file system.
         is_empty_directory = store.scheme == "file" and os.path.isdir(base)
         if not is_empty_directory and not ignore_not_found:
             raise DatasetNotFoundError(f"Not found: {uri}", path=uri) from None
     except CorruptFileError as error:
         raise InvalidInputError(f"{uri} contains no readable manifest: refusing to delete it") from error
     except UnsupportedFeatureError:
-        pass  # a table, written by a newer release
+        pass  # a table that a newer release has written
     choose_handler(store, uri, None, storage_options).forget(store, base)
     store.delete_prefix(base)
 

@@ -31,7 +31,7 @@ BATCH_ROWS = 8192
 
 
 def all_files(version: TableVersion) -> pa.RecordBatchReader:
-    """Return a reader over every object below the table's root, whether or not a version references it.
+    """Return a reader over every object below the root of the table, including unreferenced ones.
 
     Batches are produced while the listing runs.
     """
@@ -53,7 +53,7 @@ def _batches_of_all_files(version: TableVersion) -> Iterator[pa.RecordBatch]:
 def tracked_files(
     version: TableVersion, *, min_version: int | None = None, progress: Callable[[int, int | None], None] | None = None
 ) -> pa.RecordBatchReader:
-    """Return a reader over every file that a version from `min_version` on references, newest version first.
+    """Return a reader over the files that versions from `min_version` on reference, newest version first.
 
     `progress(done, total)` is called after each version.
     """

@@ -1,13 +1,14 @@
-"""Migration of tables: data files to a newer format, manifests to the V2 naming scheme.
+"""Migration of data files to a newer format, and of manifests to the V2 naming scheme.
 
     fragment 7   files a (0.1), b (0.1)   deletions d   ->   fragment 7   file m (2.1)   deletions d
 
-Every fragment gets one new file with all its rows, including deleted ones, and keeps its id. Row ids, addresses,
+Every fragment gets one new file with all its rows, including deleted rows, and keeps its id. Row ids, addresses,
 deletion files and secondary indexes therefore stay valid. One commit (a Merge) changes all fragments, because a version
-must not mix files of 0.1 with newer ones. Older versions keep their files and stay readable until they are cleaned up.
+must not mix files of 0.1 with newer ones. Older versions keep their files and remain readable until they are cleaned
+up.
 
-The name of a new file is a hash of its inputs. A run after an interruption or a commit conflict reuses the existing
-files and writes only those of new fragments.
+The name of a new file is a hash of its inputs. After an interruption or a commit conflict, the next run reuses the
+existing files and writes only the files of new fragments.
 """
 
 from __future__ import annotations
@@ -74,9 +75,9 @@ class Migrated:
 def migrate(version: TableVersion, target: FileVersion) -> Migrated:
     """Rewrite all fragments of the newest version that are not in `target`, and make it the format of the table.
 
-    Commits nothing if all fragments are in `target` already. Raises InvalidInputError for a target that is older than
-    the table, UnsupportedFeatureError for columns that cannot be converted, and CommitConflictError if the table keeps
-    changing; running it again reuses the written files.
+    Commits nothing if the table and all fragments are already in `target`. Raises InvalidInputError for a target that
+    is older than the table, UnsupportedFeatureError for columns that cannot be converted, and CommitConflictError if
+    every attempt conflicts with another commit; the next run reuses the written files.
     """
     counts = {"files_written": 0, "files_reused": 0, "bytes_written": 0}
     backoff = Backoff(_MAX_ATTEMPTS, DEFAULT_TIMEOUT_SECONDS)
@@ -102,7 +103,7 @@ def migrate(version: TableVersion, target: FileVersion) -> Migrated:
 
 
 def plan_migration(version: TableVersion, target: str) -> list[Fragment]:
-    """Return the fragments that `migrate` would rewrite. Raises the errors of `migrate` that need no data."""
+    """Return the fragments that `migrate` would rewrite. Raises its errors that are detected without reading data."""
     checked = FileVersion.parse(target)
     _check(version, checked)
     return [fragment for fragment in version.manifest.fragments if _is_outdated(fragment, checked)]
@@ -138,7 +139,7 @@ def _check(version: TableVersion, target: FileVersion) -> None:
 def _migrate_fragment(
     version: TableVersion, fragment: Fragment, target: FileVersion, counts: dict[str, int]
 ) -> Fragment | None:
-    """Return the fragment with one file in `target`, or None if it needs none. Adds its files to `counts`."""
+    """Return the fragment with one file in `target`, or None if it needs no new file. Adds the file to `counts`."""
     if not _is_outdated(fragment, target):
         return None
     if any(field < TOMBSTONE for file in fragment.files for field in file.fields):
@@ -225,12 +226,12 @@ def rename_manifests(uri: str, storage_options: Mapping[str, str] | None = None,
 
 
 def rename_manifests_at(store: ObjectStore, base: str, handler: CommitHandler, *, run: bool = True) -> int:
-    """Rename all manifests of a table to the V2 naming scheme and return the number of renamed ones.
+    """Rename all manifests of a table to the V2 naming scheme and return the number of renamed manifests.
 
     Without `run`, only their number is returned.
 
-    The table must not be written during the call, and readers may reject it while both schemes are present. After an
-    interruption, another call continues. Raises CorruptFileError if a version has two different manifests, and
+    The table must not be written during the call, and readers may reject it while both schemes are present. A call
+    after an interruption continues the renaming. Raises CorruptFileError if a version has two different manifests, and
     UnsupportedFeatureError for an external manifest store, which would keep the old paths.
     """
     if isinstance(handler, ExternalHandler):

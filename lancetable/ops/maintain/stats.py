@@ -20,14 +20,14 @@ class FieldStatistics:
 
 @dataclass(frozen=True, slots=True)
 class DataStatistics:
-    """One entry per field of the schema, parents before children."""
+    """Statistics of all fields of the schema, parents before children."""
 
     fields: list[FieldStatistics]
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetCounts:
-    """Counts over all fragments; a small file has fewer rows than the given limit."""
+    """Counts over all fragments. A small file has fewer rows than the limit passed to `dataset_stats`."""
 
     num_deleted_rows: int
     num_fragments: int

@@ -21,7 +21,7 @@ def validate(version: TableVersion) -> None:
 
 
 def validate_fragment(version: TableVersion, fragment: Fragment) -> None:
-    """Check one fragment like `validate`: sizes and row counts of its data files, and its deletion file.
+    """Check one fragment: the sizes and row counts of its data files, and its deletion file.
 
     Raises the errors of `validate`.
     """
@@ -54,7 +54,7 @@ def validate_data_file(version: TableVersion, file: DataFile) -> int:
 
 
 def validate_deletions(version: TableVersion, fragment: Fragment, num_rows: int) -> None:
-    """Check that a deletion file has the recorded number of rows, none of them past the end.
+    """Check that a deletion file contains the recorded number of rows, and no row past the end.
 
     Raises the errors of `validate`.
     """

@@ -1,1 +1,1 @@
-"""Scans, takes, samples and what they share."""
+"""Scans, takes and samples, and their shared projections, orders and pruning."""

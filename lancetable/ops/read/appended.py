@@ -1,4 +1,4 @@
-"""Rows that one version added to its predecessor, for readers that follow a table."""
+"""Rows that a version appended, for readers that process a table version by version."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NO_ROWS = (
 
 
 def appended_by(version: TableVersion) -> frozenset[int] | str:
-    """Return the ids of the fragments that a version added, or a description of its change if it is not a pure append.
+    """Return the ids of the fragments that a version appended, or a description of any other change.
 
-    The ids are empty if the version changed no row.
+    The set is empty if the version changed no row.
     """
     transaction = transactions.read(version.store, version.base, version.file)
     if transaction is None:
@@ -47,6 +47,6 @@ def appended_by(version: TableVersion) -> frozenset[int] | str:
 
 
 def _last_fragments(version: TableVersion, count: int) -> frozenset[int]:
-    """Return the `count` newest fragments. Ids only increase, and a commit assigns them to its new fragments last."""
+    """Return the ids of the `count` newest fragments, which are the largest, because ids only increase."""
     ids = sorted(fragment.id for fragment in version.manifest.fragments)
     return frozenset(ids[len(ids) - count :]) if count else frozenset()

@@ -1,10 +1,10 @@
-"""Blobs of selected rows: located by their descriptions, then read whole, by range, or through a handle.
+"""Blobs of selected rows. They are located by their descriptions, then read whole, by range, or through a handle.
 
     ids | addresses | indices  --find_blobs-->  LocatedBlobs: row addresses, locations  --read_blobs---->  bytes
                                                                                         --blob_handles-->  BlobHandle
 
 Locating blobs reads only the descriptions. Blobs in one file are read by one call of the store, which coalesces
-adjacent ranges. Null and empty blobs cause no read.
+adjacent ranges. Null and empty blobs are not read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_LENGTH: Final = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class LocatedBlobs:
-    """Locations of the blobs of some rows, in the requested order with repeats. `addresses` is uint64."""
+    """Locations of the blobs of selected rows, in the requested order with repeats."""
 
     addresses: npt.NDArray[np.uint64]
     locations: BlobLocations
@@ -52,7 +52,7 @@ class BlobHandle:
     size: int
 
     def read(self, offset: int, length: int) -> memoryview:
-        """Return `length` bytes from `offset`. Raises OutOfRangeError for a range outside the blob."""
+        """Read `length` bytes from `offset`. Raises OutOfRangeError for a range outside the blob."""
         start, end = self._range(offset, length)
         return self.store.read(self.path, start, end) if start < end else memoryview(b"")
 
@@ -84,7 +84,7 @@ def check_range(offset: int, length: int, size: int) -> None:
 def _missing_rows(
     version: TableVersion, selector: Selector, values: Indices, found: int
 ) -> InvalidInputError | UnsupportedFeatureError:
-    """Return the error for missing rows. Its class is the one that pylance raises for deleted and for unknown rows."""
+    """Return the error for missing rows. As in pylance, its class differs for deleted and unknown rows."""
     counts = f"{len(values)} {selector} given, {found} of them have a live row"
     by_address = selector == "addresses" or not version.manifest.has_stable_row_ids
     known = set(version.manifest.fragments.ids().tolist()) if by_address else set()
@@ -170,7 +170,7 @@ def locate_in_fragments(
     descriptions: pa.Array | pa.ChunkedArray,
     addresses: npt.NDArray[np.uint64],
 ) -> BlobLocations:
-    """Locate the blobs of the descriptions; `addresses` are the addresses of their rows."""
+    """Locate the blobs of the descriptions; `addresses` are their row addresses."""
     if isinstance(descriptions, pa.ChunkedArray):
         descriptions = pa.concat_arrays(descriptions.chunks or [pa.nulls(0, descriptions.type)])
     fragments = row_count_index(version).fragments
@@ -187,7 +187,7 @@ def locate_in_fragments(
 
 
 def blob_handles(version: TableVersion, locations: BlobLocations) -> list[BlobHandle | None]:
-    """Return a handle for each row, None for a null. Reads nothing."""
+    """Return a handle for each row, None for a null, without reading."""
     store, paths = version.store, locations.paths
     return [
         BlobHandle(store, paths[number], position, size) if valid else None
@@ -198,7 +198,7 @@ def blob_handles(version: TableVersion, locations: BlobLocations) -> list[BlobHa
 
 
 def read_blobs(version: TableVersion, blobs: LocatedBlobs) -> list[tuple[int, bytes | None]]:
-    """Return (row address, bytes) of each row, None for a null. Rows that share a blob share the bytes object."""
+    """Read the blob of each row as (row address, bytes), None for a null. Rows with the same blob share its bytes."""
     locations = blobs.locations
     payloads: dict[tuple[int, int, int], bytes] = {}
     result: list[tuple[int, bytes | None]] = []
@@ -213,7 +213,7 @@ def read_blobs(version: TableVersion, blobs: LocatedBlobs) -> list[tuple[int, by
 def read_blob_ranges(
     version: TableVersion, column: str, requests: Sequence[tuple[int, int, int]], selector: Selector
 ) -> list[tuple[int, int, bytes | None]]:
-    """Return for each request (row, offset, length) its number, the row address and the bytes, None for a null blob.
+    """Read a range per request (row, offset, length) as (request number, row address, bytes), None for a null blob.
 
     Raises the errors of `find_blobs` and `checked_requests`, and OutOfRangeError for a range outside its blob.
     """
@@ -243,7 +243,7 @@ def checked_selector(selector: str) -> Selector:
 
 
 def checked_requests(requests: Any) -> tuple[list[int], list[int], list[int]]:
-    """Return the rows, offsets and lengths of requests.
+    """Return the rows, offsets and lengths of the requests after checking them.
 
     Raises TypeError for a request that is not a tuple of integers, InvalidInputError for a wrong length, and
     OutOfRangeError for negative numbers and ranges beyond 64 bits.

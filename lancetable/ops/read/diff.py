@@ -1,4 +1,4 @@
-"""Differences between two versions: by lineage (`_row_*_version` columns), or row by row.
+"""Differences between two versions, by lineage (`_row_*_version` columns) or row by row.
 
 Only fragments that the two versions do not share are read; rows in shared fragments are unchanged.
 """
@@ -90,8 +90,8 @@ def only_in(version: TableVersion, other: TableVersion) -> list[Fragment]:
 class Diff:
     """The changes that turn the rows of one version into those of another.
 
-    `inserted` and `deleted` are rows of the newer and the older version. `updated` has the key columns, then `old` and
-    `new`: structs of the columns that both versions have.
+    `inserted` and `deleted` are rows of the newer and the older version. `updated` has the key columns, followed by
+    `old` and `new`: structs of the columns that both versions have.
     """
 
     inserted: pa.Table
@@ -105,8 +105,8 @@ class Diff:
 def diff(older: TableVersion, newer: TableVersion, key: Sequence[str] | None = None) -> Diff:
     """Compare the rows of two versions, matched by stable row id if available, otherwise by the columns `key`.
 
-    Nulls in a key are equal. Raises InvalidInputError if a key is required or not unique, ColumnNotFoundError for an
-    unknown key column.
+    Nulls in a key are equal. Raises InvalidInputError if a key is required but not given, or not unique,
+    ColumnNotFoundError for an unknown key column.
     """
     stable = older.manifest.has_stable_row_ids and newer.manifest.has_stable_row_ids
     if key is None and not stable:
@@ -153,8 +153,8 @@ def _check_unique(table: pa.Table, names: Sequence[str], version: TableVersion) 
 
 
 def _pairs(before: pa.Table, after: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Return positions of rows with the same key: columns `old` and `new`, sorted by `new`."""
-    # Grouping matches nulls; a join does not. Promotion adds nulls for the missing column.
+    """Return pairs of row positions with the same key, as columns `old` and `new`, sorted by `new`."""
+    # Group instead of joining, because a join does not match nulls. Promotion fills the missing column with nulls.
     sides = [_numbered(before, names, "old"), _numbered(after, names, "new")]
     together = pa.concat_tables(sides, promote_options="default")
     grouped = together.group_by(list(names)).aggregate([("old", "max"), ("new", "max")])

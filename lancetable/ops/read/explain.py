@@ -1,4 +1,4 @@
-"""Descriptions of a scan's plan: what it reads, and what it read."""
+"""Descriptions of scan plans, with the pruned rows or, after execution, the measured reads."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MAX_EXPLAINED = 1000  # fragments whose statistics are read to explain a plan
 
 
 def explain_plan(version: TableVersion, plan: ScanPlan, *, verbose: bool = False, took: str | None = None) -> str:
-    """Describe the plan, last step first, with the rows that statistics rule out. Reads statistics, but no data.
+    """Describe the plan, last step first, with the rows that statistics exclude. Reads statistics, but no data.
 
-    The description of a table with very many fragments covers only the first ones, and states this. `took` describes
-    the measured reads.
+    For a table with very many fragments, the statistics of only the first ones are read, as the description states.
+    `took` describes the measured reads.
     """
     lines = [f"Project: {', '.join(plan.output_schema.names) or '(no columns)'}"]
     if plan.limit is not None or plan.offset:
@@ -55,7 +55,7 @@ def _format_ordering(ordering: ColumnOrdering) -> str:
 
 
 def _pruned(version: TableVersion, plan: ScanPlan, predicate: Expr) -> str:
-    """Describe the zones that statistics rule out."""
+    """Describe the fragments, rows and bytes that statistics exclude."""
     fragments = version.manifest.fragments
     total_rows = kept_rows = kept_fragments = 0
     kept_bytes = total_bytes = 0.0

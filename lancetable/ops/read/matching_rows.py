@@ -1,4 +1,4 @@
-"""Rows that satisfy a predicate: how many there are, and their physical offsets."""
+"""Counts and physical offsets of the rows that satisfy a predicate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def count_rows(
     *,
     fragments: Sequence[int] | None = None,
 ) -> int:
-    """Return the number of live rows that satisfy `filter`, without a filter from the manifest alone.
+    """Return the number of live rows that satisfy `filter`. Without a filter, no data is read.
 
     `fragments` are ids; None selects all. Raises InvalidSqlError and ColumnNotFoundError for the filter,
     InvalidInputError for an unknown fragment.
@@ -34,7 +34,7 @@ def count_rows(
 
 
 def count_plan(version: TableVersion, plan: ScanPlan) -> int:
-    """Return the number of rows of a plan's result. Reads only the columns of its filter."""
+    """Return the number of rows in the result of a plan. Reads only the columns of its filter."""
     with ScanRun(version, plan) as run:
 
         def count(group: Sequence[RowRange]) -> int:
@@ -72,7 +72,7 @@ def matching_rows(
     """Yield the fragments with live rows that satisfy the predicate, and the physical offsets of these rows.
 
     Fragments are in the order of the manifest, offsets are ascending int64. `fragments` are the ids of the fragments to
-    search; None selects all. Rows that statistics rule out are not read. Errors as for `matching_offsets`.
+    search; None selects all. Rows that statistics rule out are not read. Raises the errors of `matching_offsets`.
     """
     plan = plan_scan(version, ScanOptions(columns=[], filter=predicate, fragments=fragments))
     with ScanRun(version, plan) as run:

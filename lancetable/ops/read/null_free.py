@@ -17,10 +17,10 @@ from lancetable.table.version import TableVersion
 def null_free_columns(version: TableVersion, names: Iterable[str], *, most_files: int, most_pages: int) -> list[str]:
     """Return the top-level columns of primitive values that are nullable in the schema and stored without nulls.
 
-    Returns an empty list if the store is not local, because each file would cost a request, if more than `most_files`
-    files are involved, or if a footer cannot be read. Stops adding columns when `most_pages` pages have been inspected.
-    The result follows the page encodings in the footers; the values are not read. A caller that depends on the absence
-    of nulls must check the values.
+    Returns an empty list if the store is not local, because each file would cost a request, if there are more than
+    `most_files` files, or if a footer cannot be read. Stops after `most_pages` pages. The result is derived from the
+    page encodings in the footers; the values are not read. A caller that depends on the absence of nulls must check the
+    values.
     """
     fragments = version.manifest.fragments
     if not version.store.capabilities.local or len(fragments) > most_files:
@@ -41,12 +41,12 @@ def null_free_columns(version: TableVersion, names: Iterable[str], *, most_files
                 null_free.append(field.name)
             most_pages -= len(fragments) if pages is None else pages
     except LanceError:
-        return []  # the scan reports the error, if it needs the broken file at all
+        return []  # the scan reports the error if it reads the damaged file
     return null_free
 
 
 def _encoding_shows_nulls(field: Field) -> bool:
-    """Return whether nulls of a column appear in its page encoding, not in a dictionary, list items or a blob."""
+    """Return whether the page encoding shows the nulls of a column, unlike for dictionaries, lists and blobs."""
     data_type = field.data_type
     if not field.nullable or field.children or field.is_blob:
         return False

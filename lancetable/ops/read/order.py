@@ -2,7 +2,7 @@
 
 Arrow sorts most types as they are. Floats are mapped to integers that sort in the total order of IEEE 754
 (-NaN < -inf < ... < -0.0 < 0.0 < ... < inf < NaN), because Arrow places NaN next to the nulls in both directions.
-Structs compare field by field and lists element by element; both are mapped to ranks.
+Structs are compared field by field and lists element by element; both are mapped to ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lancetable.table.file_layouts import one_array
 
 Codes = npt.NDArray[np.int64]
 
-# Selecting the first rows beats a full sort if they are fewer than one in this many.
+# Selecting the first rows is faster than a full sort if fewer than one row in this many is selected.
 _SELECT_SHARE = 16
 _SAMPLE_PARTS, _SAMPLE_ROWS = 16, 4096
 
@@ -42,9 +42,9 @@ class ColumnOrdering:
 def sort_indices(
     keys: Sequence[pa.ChunkedArray | pa.Array], orderings: Sequence[ColumnOrdering], limit: int | None = None
 ) -> pa.Array:
-    """Return the stable order of rows by `keys`, the first key being the most significant.
+    """Return the stable order of rows by `keys`, of which the first is the most significant.
 
-    The result is uint64 row numbers: of all rows, or of at least the first `limit` rows.
+    The result contains the uint64 numbers of all rows, or of at least the first `limit` rows.
     """
     candidates = None if limit is None else foremost(keys[0], orderings[0], limit)
     if candidates is None:
@@ -53,9 +53,9 @@ def sort_indices(
 
 
 def foremost(key: pa.ChunkedArray | pa.Array, ordering: ColumnOrdering, limit: int) -> pa.Array | None:
-    """Return ascending row numbers that include the first `limit` rows, or None if the selection rules out few rows.
+    """Return ascending row numbers that include the first `limit` rows; None if the selection would exclude few rows.
 
-    Selected are the rows not after the `limit`-th row by `key`, the first key of the order.
+    The selection contains the rows that do not sort after the `limit`-th row by `key`, the first key of the order.
     """
     kind = key.type
     nulls_before = key.null_count if ordering.nulls_first else 0
@@ -75,7 +75,7 @@ def foremost(key: pa.ChunkedArray | pa.Array, ordering: ColumnOrdering, limit: i
 
 
 def _sample(key: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a sample of a long column; the first values of the sample bound the first values of the column."""
+    """Return a sample of a long column, whose k-th value in sort order is a bound for that of the column."""
     if len(key) < 4 * _SAMPLE_PARTS * _SAMPLE_ROWS:
         return key
     starts = range(0, len(key) - _SAMPLE_ROWS, len(key) // _SAMPLE_PARTS)
@@ -85,14 +85,14 @@ def _sample(key: pa.ChunkedArray) -> pa.ChunkedArray:
 def _within(
     key: pa.ChunkedArray, ordering: ColumnOrdering, num_first: int, among: pa.ChunkedArray, nulls: bool
 ) -> pa.Array | None:
-    """Return the rows up to the `num_first`-th of `among`, plus nulls if they sort first; None without a bound."""
+    """Return the rows not after the `num_first`-th row of `among`, and the nulls if `nulls`; None without a bound."""
     if len(among) - among.null_count < num_first:
         return None
     best = pc.select_k_unstable(among, k=num_first, sort_keys=[("", _direction(ordering))])
     last = among[best[num_first - 1].as_py()]
     passing = (pc.less_equal if ordering.ascending else pc.greater_equal)(key, last)
     if pa.types.is_floating(key.type):
-        # Arrow places NaN last in both directions. In this order NaN is at one end, depending on its sign.
+        # Arrow places NaN last in both directions. In this order, NaN is first or last, depending on its sign.
         if last.as_py() != last.as_py():
             return None
         passing = pc.or_(passing, pc.is_nan(key))
@@ -101,7 +101,7 @@ def _within(
 
 
 def _is_selectable(kind: pa.DataType) -> bool:
-    """Return whether Arrow can select the first values of a type, in an order that differs only in NaN."""
+    """Return whether Arrow can select the first values of a type, in an order that differs only for NaN."""
     return any(is_kind(kind) for is_kind in _SELECTABLE) and not pa.types.is_interval(kind)
 
 
@@ -175,7 +175,7 @@ def _list_ranks(array: pa.Array) -> Codes:
     items = _ranks(array.flatten())
     ranks = np.asarray(array.is_null()).astype(np.int64)
     for position in range(int(lengths.max(initial=0))):
-        # A list that has ended sorts before a longer one.
+        # A list that is a prefix of another list sorts before it.
         reached = lengths > position
         current = np.zeros(len(array), dtype=np.int64)
         current[reached] = items[starts[reached] + position] + 1

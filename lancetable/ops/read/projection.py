@@ -3,9 +3,8 @@
     columns=["s", "st.x", "_rowid"]      read: s, st{x}, _rowid        outputs: s | st -> x, called "st.x" | _rowid
     columns={"twice": "2 * n"}           read: n                       outputs: twice = 2 * n
 
-An `Output` describes the source of one result column; a `Projection` holds all outputs and the fields to read. Both are
-pure descriptions. `assemble` builds the result from the columns read, without copying stored columns that are returned
-as they are.
+An `Output` describes the source of one result column; a `Projection` contains all outputs and the fields to read.
+`assemble` builds the result from the columns read. Stored columns that are returned unchanged are not copied.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Columns: TypeAlias = "Sequence[str] | Mapping[str, str] | None"
 
 _MAX_COPIED_BYTES = 1 << 30  # below the 2 GiB of an array with 32-bit offsets
 ROW_OFFSET = "_rowoffset"
-# Like `_rowaddr`, but not null for deleted rows. Not a valid name for callers.
+# Like `_rowaddr`, but not null for deleted rows. For internal use; callers cannot request it.
 PHYSICAL_ADDRESS = "_rowaddr, deleted or not"
 
 
@@ -51,7 +50,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The columns of the result, and what has to be read for them: `columns` (fields) and `virtual` (names).
+    """The columns of the result, and the columns to read for them: `columns` (fields) and `virtual` (names).
 
     `plain` means that the outputs are exactly the fields read, followed by the virtual columns read, in their storage
     types.
@@ -84,12 +83,12 @@ def project(
     columns
         Names or dotted paths, or SQL expressions by result name. None selects all columns, and `*` expands to all.
     add
-        Virtual columns to append, even if `columns` contains them.
+        Virtual columns to append at the end, even if `columns` contains them.
     blobs_as_bytes
         Read the bytes of blobs instead of their descriptions.
     whole_columns
-        For names: a nested path keeps its position in its struct, and repeated stored columns are merged. Otherwise a
-        nested column is named after the path in the request, and names must be distinct.
+        If `columns` contains names: return a nested path inside its struct, and merge repeated stored columns.
+        Otherwise, a nested column has its path as the name, and names must be distinct.
 
     Raises
     ------
@@ -190,9 +189,9 @@ def _stored_output(
 
 
 def read_set(schema: Schema, paths: Sequence[str], *, blobs_as_bytes: bool = False) -> tuple[Field, ...]:
-    """Return the top-level fields that contain `paths`, pruned to them.
+    """Return the top-level fields that contain `paths`, pruned to these paths.
 
-    A field that is needed as a whole is the schema's own object. Raises ColumnNotFoundError.
+    A field that is read as a whole is the same object as in the schema. Raises ColumnNotFoundError.
     """
     for path in paths:
         if schema.field(path) is None:
@@ -233,7 +232,7 @@ def column_not_found(schema: Schema, path: str) -> ColumnNotFoundError:
 
 
 def evaluation_schema(schema: Schema, blobs_as_bytes: bool = False) -> pa.Schema:
-    """Return the schema for typing expressions: the types in which `read_set` reads columns."""
+    """Return the schema for typing expressions, which has the types in which `read_set` reads columns."""
     fields = map(with_bytes if blobs_as_bytes else described, schema.fields)
     return pa.schema([pa.field(field.name, field.data_type, field.nullable) for field in fields])
 
@@ -265,7 +264,7 @@ def assemble(
 
 def without_columns(num_rows: int, schema: pa.Schema) -> pa.Table:
     """Return a table of `num_rows` rows without columns, with the metadata of `schema`."""
-    # A table without columns keeps its number of rows only if it is derived from one with columns.
+    # A table without columns keeps its number of rows only if it is derived from a table with columns.
     dropped = pa.schema([pa.field("", pa.null())], metadata=schema.metadata)
     return pa.Table.from_arrays([pa.nulls(num_rows)], schema=dropped).select([])
 
@@ -280,7 +279,7 @@ def concat_tables(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
 def concat_columns(parts: Sequence[ColumnLike], max_copied_bytes: int = _MAX_COPIED_BYTES) -> ColumnLike:
     """Return one column from several: an array of at most `max_copied_bytes` if possible, otherwise a chunked array.
 
-    Dictionary arrays stay chunks, because their dictionaries would have to be unified.
+    Dictionary arrays are not concatenated, because their dictionaries would have to be unified.
     """
     if len(parts) == 1 and isinstance(parts[0], pa.Array):
         return parts[0]

@@ -1,11 +1,11 @@
-"""Adaptive sizes of the row ranges of a streamed scan, so that its memory use does not grow with the table.
+"""Adaptive sizes of the row ranges of a streamed scan, which limit its memory use.
 
     files report:     8 bytes a row        first ranges: one batch each
     arrays measure:   1,000 bytes a row    next ranges: as many batches as fit into _STREAM_BYTES of arrays, at least
                                            one, or a part of one if batches are combined from several ranges
 
 The size of a column in its file is a poor estimate of the size of its arrays: dictionaries, runs and compressed strings
-expand many times. The first ranges are therefore small; the next ones follow the measured sizes.
+expand many times. The first ranges are therefore small, and the sizes of the next ranges are based on measurements.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from lancetable.format.fragment import Fragment
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Large enough that the work for each range is small compared to its bytes, small enough to hold several ranges.
+# Large enough to amortize the fixed cost of a range, small enough to keep several ranges in memory.
 _STREAM_BYTES = 8 * 1024 * 1024
 _START_ROWS = 8 * 1024
-# Memory is released after this many bytes: new pages from the system cost more than reading a small range.
+# Memory is released after this many bytes, because new pages from the system cost more than reading a small range.
 _RELEASE_BYTES = 1024 * 1024
 _LARGE_BYTES = 4 * 1024 * 1024
 
@@ -55,7 +55,7 @@ class RangeSizer:
         max_range_rows
             Maximum number of rows of a range, or None.
         combined
-            Batches contain rows of several ranges, so that a range may be smaller than a batch.
+            Batches may contain rows of several ranges, so a range may be smaller than a batch.
         """
         self._estimate = estimate_row_bytes
         self._combined = combined
@@ -65,7 +65,7 @@ class RangeSizer:
         self._read_rows = self._late_rows = 0  # rows measured for each of the two
 
     def max_pending(self) -> int:
-        """Return the number of ranges that may be read ahead, fewer if each is a large batch."""
+        """Return the maximum number of ranges to read ahead, which is smaller for large batches."""
         pending = pool.size() + 1
         if self._combined:
             return pending
@@ -115,7 +115,7 @@ class RangeSizer:
 
 
 def _smoothed(average: float, value: float) -> float:
-    """Return the new average: it rises at once and falls slowly."""
+    """Return a moving average that rises immediately and falls slowly."""
     return value if value > average else average + (value - average) / 4
 
 
@@ -129,10 +129,10 @@ def _allocated() -> int:
 
 
 def release_memory() -> None:
-    """Return memory freed by this thread to the system, if the thread has allocated enough since the last release.
+    """Return freed memory of this thread to the system, if the thread has allocated enough since the last release.
 
-    One thread allocates arrays and another one frees them. Arrow's allocator keeps freed memory for each thread, which
-    would grow for a long time.
+    Arrays are allocated by one thread and freed by another. Arrow's allocator retains freed memory for each thread, so
+    memory use would grow without a release.
     """
     if _allocated() < _RELEASE_BYTES:
         return
@@ -143,9 +143,9 @@ def release_memory() -> None:
 
 
 def with_memory_release(function: Callable[[T], R], item: T) -> R:
-    """Return `function(item)` and release memory: afterwards or, for large items, before the next call.
+    """Return `function(item)`, and release memory after the call or, for large items, before the next call.
 
-    The consumer has freed the results of previous calls by then.
+    Before the next call, the consumer has usually freed the results of previous calls.
     """
     if _allocated() >= _LARGE_BYTES:
         release_memory()

@@ -1,7 +1,7 @@
 """Scans: the result of a `ScanPlan` as one table or as record batches, sorted if the plan has an order.
 
-Sort keys and row addresses are read first, then the rows are fetched in the order of the result. Record batches are cut
-from the tables of row ranges.
+For a sorted result, sort keys and row addresses are read first, then the rows are fetched in the order of the result.
+Record batches are slices of the tables of row ranges.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from lancetable.table.version import TableVersion
 
 # Number of rows that are fetched together if the result is streamed.
 _FETCHED_ROWS = 64 * 1024
-# Pending tables are copied into one when there are more than this.
+# If there are more pending tables than this, they are copied into one table.
 _MAX_PENDING = 256
-# A combined batch is also complete at this size, unless the number of its rows must be exact: three copies may exist at
-# the same time, as the parts, as the batch, and as the previous batch, which the caller holds.
+# A combined batch is also complete at this size, unless its number of rows must be exact. The limit is low because
+# three copies may exist at the same time: the parts, the batch, and the previous batch, which the caller uses.
 _FULL_BYTES = 4 * 1024 * 1024
 _MAX_BATCH_BYTES = 2 * _FULL_BYTES
 
@@ -53,7 +53,7 @@ def slice_rows(version: TableVersion, start: int, end: int, columns: Columns = N
 
 
 def execute_scan(version: TableVersion, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
-    """Yield the result as batches of at most `plan.batch_rows` rows; a few row ranges are in memory at a time.
+    """Yield the result as batches of at most `plan.batch_rows` rows. Several row ranges are in memory at a time.
 
     Batches are slices of the columns that were read. Rows are copied only if a batch contains rows of several pages.
     """
@@ -76,7 +76,7 @@ def _sorted_tables(run: ScanRun, batch_rows: int | None) -> Iterator[pa.Table]:
 
 
 def _sorted_addresses(version: TableVersion, plan: ScanPlan) -> tuple[npt.NDArray[np.uint64], Offsets]:
-    """Return row addresses in scan order and the order of the result among them."""
+    """Return row addresses in scan order, and the order of the result as positions among them."""
     stop = None if plan.limit is None else plan.offset + plan.limit
     keys_plan = plan.for_keys()
     parts: list[pa.Table] = []
@@ -96,7 +96,7 @@ def _sorted_addresses(version: TableVersion, plan: ScanPlan) -> tuple[npt.NDArra
 
 
 def _read_keys(run: ScanRun, ordering: ColumnOrdering, stop: int | None, group: Sequence[RowRange]) -> pa.Table | None:
-    """Read keys and addresses of a group, only of rows that can be among the first `stop`."""
+    """Read keys and addresses of a group, restricted to rows that can be among the first `stop` rows."""
     keys = run.read(group)
     if keys is None or stop is None:
         return keys
@@ -113,7 +113,7 @@ def _order(keys: pa.Table, plan: ScanPlan, stop: int | None) -> Offsets:
 
 
 def _to_batches(tables: Iterable[pa.Table], plan: ScanPlan, *, combine: bool) -> Iterator[pa.RecordBatch]:
-    """Cut tables into batches.
+    """Slice tables into batches.
 
     With `combine`, a batch may contain rows of several tables, so that all batches except the last one are complete:
     `plan.batch_rows` rows or, unless `plan.strict_batch_size`, _FULL_BYTES.
@@ -139,10 +139,10 @@ def _to_batches(tables: Iterable[pa.Table], plan: ScanPlan, *, combine: bool) ->
             continue
         combined = concat_tables(pending, pending[0].schema)
         num_complete = num_pending // batch_rows * batch_rows or num_pending
-        if heavy:  # the rows of one range may be larger than a batch
+        if heavy:  # the rows of one range may exceed the size of a batch
             batch_rows = min(batch_rows, -(-num_complete // -(-pending_bytes // _MAX_BATCH_BYTES)))
         num_pending -= num_complete
-        # Without a length, slices of tables without columns keep the number of rows.
+        # Pass a length, because a slice of a table without columns otherwise keeps the number of rows.
         pending = [combined.slice(num_complete, num_pending)] if num_pending else []
         pending_bytes = sum(map(_size_bytes, pending))
         combined = combined.slice(0, num_complete)

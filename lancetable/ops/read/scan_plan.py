@@ -1,11 +1,11 @@
-"""Scan planning: turn scan options into a frozen plan, without I/O.
+"""Scan planning: conversion of scan options to a frozen plan, without I/O.
 
     ScanOptions(columns, filter, limit ...)  --plan_scan-->  ScanPlan
-        filter columns    read first, window by window of the fragments that statistics do not rule out
-        late columns      fetched for the surviving rows only
+        filter columns    read first, for the row ranges that statistics do not exclude
+        late columns      read for the matching rows only
         outputs           nested fields, expressions, virtual columns, in the caller's order
 
-Zone statistics are stored in the data files. Which zones they prune is known only when the plan runs or when
+Zone statistics are stored in the data files. Zones are therefore pruned when the plan runs or when
 `ops/read/explain.py` explains it.
 """
 
@@ -45,8 +45,8 @@ class ScanOptions:
     """Options of a scan, with the names and meanings of `LanceDataset.scanner`.
 
     `fragments` are fragment ids in the order to scan them (None: all). `row_ranges` maps fragment ids to a range of
-    physical rows; it cannot be combined with limit, offset or order. Options that only tune another reader
-    (`batch_readahead`, `fragment_readahead`, `io_buffer_size`, `scan_in_order`) are accepted without effect.
+    physical rows; it cannot be combined with limit, offset or order. The tuning options `batch_readahead`,
+    `fragment_readahead`, `io_buffer_size` and `scan_in_order` are accepted and ignored.
     """
 
     columns: Sequence[str] | Mapping[str, str] | None = None
@@ -77,9 +77,8 @@ class ScanPlan:
     """A scan that is ready to run.
 
     `fragments` and the keys of `row_ranges` are positions in the manifest. `shared[i]` is the index in `filter_columns`
-    of the i-th field of `projection.columns` if it is read together with the filter columns, or None if it is fetched
-    late.
-    `keys` projects the columns of `order` and the row addresses; None without an order.
+    of the i-th field of `projection.columns` if it is read together with the filter columns, or None if it is a late
+    column. `keys` projects the columns of `order` and the row addresses; None without an order.
     """
 
     projection: Projection
@@ -102,18 +101,18 @@ class ScanPlan:
 
     @property
     def output_schema(self) -> pa.Schema:
-        """Return the schema of the result."""
+        """The schema of the result."""
         return self.projection.schema
 
     @property
     def late_columns(self) -> tuple[Field, ...]:
-        """Return the fields that are fetched after filtering, for the surviving rows."""
+        """The fields that are read after filtering, for the matching rows."""
         if self.predicate is None:
             return ()
         return tuple(field for field, shared in zip(self.projection.columns, self.shared) if shared is None)
 
     def for_keys(self) -> ScanPlan:
-        """Return the plan that reads the `order` columns and the address of every row, in scan order and unlimited."""
+        """Return the plan that reads the `order` columns and row addresses, in scan order and without limit."""
         assert self.keys is not None
         shared = tuple(_index_of(field, self.filter_columns) for field in self.keys.columns)
         return replace(
@@ -122,7 +121,7 @@ class ScanPlan:
 
 
 def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
-    """Check the options and plan what to read.
+    """Check the options and return the plan.
 
     Raises InvalidInputError and OutOfRangeError for invalid option values, ColumnNotFoundError, InvalidSqlError, and
     TypeError for arguments of a wrong type.
@@ -138,7 +137,7 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
     positions = _fragment_positions(version, options.fragments)
     row_ranges = _row_ranges(version, options)
     if predicate is not None and isinstance(predicate, expr.Literal):
-        # A constant predicate needs no read: every row passes, or none does.
+        # A constant predicate requires no read: it is true for all rows or for no row.
         positions = positions if predicate.value.as_py() else ()
         predicate = None
     filter_columns, filter_virtual = _filter_columns(schema, predicate, as_bytes)
@@ -195,8 +194,8 @@ def _keys(schema: Schema, order: Sequence[ColumnOrdering]) -> Projection | None:
 def _early(columns: Sequence[Field], late: bool | Sequence[str] | None) -> list[Field]:
     """Return the columns that `late_materialization` selects to be read together with the filter columns.
 
-    By default all columns are late. The number of matches in a window decides whether a column is read as a range or
-    gathered by row, so late materialization has no cost.
+    By default, all columns are late. Late materialization has no extra cost, because the number of matches determines
+    whether a column is read as a range or gathered by row.
     """
     if late is None or late is True:
         return []
@@ -238,8 +237,8 @@ def _filter_columns(
 def _with_early(filter_columns: Sequence[Field], early: Sequence[Field]) -> tuple[Field, ...]:
     """Return the filter columns and the early columns.
 
-    If the filter reads a part of a struct, an early column replaces it if it contains that part; otherwise the early
-    column stays late.
+    If the filter reads a part of a struct, an early column that contains this part replaces it. An early column that
+    does not contain it becomes a late column.
     """
     columns = {field.id: field for field in filter_columns}
     for field in early:

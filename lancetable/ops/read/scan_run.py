@@ -1,12 +1,12 @@
-"""Execution of a `ScanPlan`: row ranges are read in parallel and returned as tables, in order.
+"""Execution of a `ScanPlan`. Row ranges are read in parallel and returned as tables, in order.
 
     fragments ─ statistics ─> row ranges ─> groups ─┬─ pool ─> filter columns ─> matches ─> late columns ─┐
                                                     └─ pool ─> ...                                        ├─> tables
     no filter: columns of a range are slices of the pages of a file                                       ┘
 
-A row range is a part of one fragment, small enough that a few ranges fit in memory together. Small ranges of several
-fragments form a group, which is read and filtered at once, because the work for each range would take longer than its
-rows. A filter is evaluated on its own columns first. The late columns of matching rows are read as a range if the rows
+A row range is a part of one fragment, small enough that several ranges fit in memory. Small ranges of several fragments
+form a group, which is read and filtered at once, because the fixed cost of a range would exceed the cost of its rows. A
+filter is evaluated first, on the filter columns only. The late columns of matching rows are read as a range if the rows
 are adjacent or dense; sparse rows are gathered (`fragments.narrow`).
 """
 
@@ -48,16 +48,16 @@ RangeRows: TypeAlias = Callable[[Fragment], int]
 # Size of the filter columns of a range if the result is not streamed.
 _FILTER_BYTES = 16 * 1024 * 1024
 _MAX_FILTER_ROWS = 256 * 1024
-# With a limit, the first ranges likely contain enough rows.
+# Maximum rows of a range with a limit, because the first ranges probably contain enough rows.
 _LIMITED_ROWS = 64 * 1024
 # Ranges of at most _SMALL_ROWS are grouped until a group has _GROUP_ROWS.
 _GROUP_ROWS = 8 * 1024
 _SMALL_ROWS = 2 * 1024
-# Late columns of a group that take no more than this are read with the filter columns.
+# Late columns of a group of at most this size are read with the filter columns.
 _EARLY_BYTES = 2 * 1024 * 1024
-# Columns of a group that take no more than this are copied into one array.
+# Columns of a group of at most this size are copied into one array.
 _MAX_COPIED_BYTES = 4 * 1024 * 1024
-# Below this many rows, passing work to threads costs more than it saves.
+# Below this number of rows, passing work to threads costs more than it saves.
 _PARALLEL_ROWS = 128 * 1024
 _PARALLEL_FRAGMENT_ROWS = 8 * 1024
 # Number of rows whose late columns are read to estimate the size of a row.
@@ -66,7 +66,7 @@ _SAMPLE_ROWS = 256
 
 @dataclass
 class ScanStatistics:
-    """Counts of a scan, the argument of `scan_stats_callback`. Indices are not supported, so their counts are 0."""
+    """Statistics of a scan, passed to `scan_stats_callback`. Counts of indices are 0, because scans do not use them."""
 
     iops: int = 0
     requests: int = 0
@@ -88,7 +88,7 @@ class RowRange(NamedTuple):
 
 
 class FilteredRows(NamedTuple):
-    """Rows on which a filter was evaluated: `mask` and `columns` are those of all selections, in order."""
+    """Rows on which a filter was evaluated. `columns` and `mask` contain the rows of all selections, in order."""
 
     selections: list[Selection]
     columns: list[ColumnLike]
@@ -99,7 +99,7 @@ class FilteredRows(NamedTuple):
         return [int(np.count_nonzero(mask)) for mask in self._masks()]
 
     def matches(self) -> list[Selection]:
-        """Return the matching rows of each selection that has some."""
+        """Return the matching rows of each selection with matches."""
         narrowed = zip(self.selections, self._masks(), self.counts())
         return [narrow(selection, mask, count) for selection, mask, count in narrowed if count]
 
@@ -115,7 +115,7 @@ class ScanRun:
         self.plan = plan
         self.row_counts = row_count_index(version)
         self.sizer: RangeSizer | None = None  # set if the result is streamed
-        # Number of ranges in groups so far, and of those with matches; concurrent threads may lose counts.
+        # Numbers of filtered ranges in groups and of ranges with matches. They are approximate: updates take no lock.
         self.num_tested = self.num_matching = 0
         self._counts = {"rows_scanned": 0, "fragments_scanned": 0, "ranges_scanned": 0}
         self._start_ns = time.perf_counter_ns()
@@ -145,7 +145,7 @@ class ScanRun:
             return
         if batch_rows is not None:
             self.sizer = self._make_sizer(batch_rows)
-        # Without a filter, row_ranges applies limit and offset.
+        # Without a filter, `_limited_ranges` applies limit and offset.
         skip, remaining = (0, None) if plan.predicate is None else (plan.offset, plan.limit)
         for table in self.map(self.read, self.groups()):
             if table is None:
@@ -155,7 +155,7 @@ class ScanRun:
                 continue
             num_rows = table.num_rows - skip
             if skip or (remaining is not None and remaining < num_rows):
-                # Without a length, slices of tables without columns keep the number of rows.
+                # Pass a length, because a slice of a table without columns otherwise keeps the number of rows.
                 table = table.slice(skip, num_rows if remaining is None else min(num_rows, remaining))
             skip = 0
             if remaining is not None:
@@ -166,7 +166,7 @@ class ScanRun:
                 return
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """Map `function` over `items` and yield the results in order; in parallel if that saves time."""
+        """Map `function` over `items` and yield the results in order; in parallel if that is faster."""
         if self.sizer is None:
             return pool.in_order(function, items) if self._is_parallel() else map(function, items)
         function = partial(with_memory_release, function)
@@ -183,7 +183,7 @@ class ScanRun:
         counts = self.row_counts
         is_whole = len(fragments) == len(counts.fragments)
         num_rows = counts.num_rows if is_whole else sum(map(counts.num_rows_at, fragments))
-        # Small fragments cost more in Python than in work that threads can share.
+        # The cost of small fragments is mostly Python code, which threads cannot run in parallel.
         return num_rows >= max(_PARALLEL_ROWS, _PARALLEL_FRAGMENT_ROWS * len(fragments))
 
     def _make_sizer(self, batch_rows: int) -> RangeSizer:
@@ -195,7 +195,7 @@ class ScanRun:
         last: list[tuple[Fragment, float] | None] = [None]  # cached, because the ranges of a fragment are consecutive
 
         def row_bytes(fragment: Fragment) -> float:
-            # A remote footer takes a request, so the first fragment is the estimate for all.
+            # A remote footer costs a request, so the first fragment is the estimate for all fragments.
             measured = fragment if local or first is None else first
             cached = last[0]
             if cached is None or cached[0] is not measured:
@@ -215,7 +215,7 @@ class ScanRun:
         return sizer
 
     def _measure_late_columns(self, sizer: RangeSizer, fragment: Fragment) -> None:
-        """Read a few rows of the late columns of variable size, so that their size is known before the first match."""
+        """Read some rows of the late columns of variable size, so that their size is known before the first match."""
         columns = [column for column in self.plan.late_columns if not has_fixed_size(column.data_type)]
         if columns:
             selection = select(self.version, fragment, range(min(_SAMPLE_ROWS, fragment.physical_rows or 0)))
@@ -225,7 +225,7 @@ class ScanRun:
     # --- row ranges
 
     def groups(self) -> Iterator[list[RowRange]]:
-        """Yield the row ranges to read, after limit and offset (without a filter) or statistics (with a filter)."""
+        """Return groups of row ranges, restricted by limit and offset without a filter, by statistics with a filter."""
         if self.sizer is None:
             return group_ranges(self._row_ranges(self.range_rows()))
         ranges = self._row_ranges(self.sizer.range_rows)
@@ -234,7 +234,7 @@ class ScanRun:
         return group_ranges(ranges, self.sizer.group_rows)
 
     def range_rows(self) -> RangeRows:
-        """Return the size of row ranges for a result that is not streamed: whole fragments without a filter."""
+        """Return the size limit of row ranges for a result that is not streamed; without a filter, whole fragments."""
         plan = self.plan
         if plan.predicate is None:
             return lambda _: 1 << 62
@@ -299,7 +299,7 @@ class ScanRun:
         return pool.in_order(prune, self.plan.fragments) if remote else map(prune, self.plan.fragments)
 
     def num_rows_at(self, position: int) -> int:
-        """Return the number of rows of a fragment that count for limit and offset."""
+        """Return the number of rows of a fragment to which limit and offset apply."""
         if self.plan.include_deleted:
             return physical_rows(self.version, self.row_counts.fragments[position])
         return self.row_counts.num_rows_at(position)
@@ -307,7 +307,7 @@ class ScanRun:
     # --- reading
 
     def read(self, group: Sequence[RowRange]) -> pa.Table | None:
-        """Read the rows of a group that pass the filter, as the plan's output; None if there are none."""
+        """Read the rows of a group that satisfy the filter, as a table of the result; None without such rows."""
         plan, sizer = self.plan, self.sizer
         if plan.predicate is None:
             selections = self.select(group)
@@ -325,7 +325,7 @@ class ScanRun:
         late_arrays = self._read_columns(matches, late)
         if sizer is not None:
             sizer.note_late(sum([match.num_rows for match in matches]), sum([array.nbytes for array in late_arrays]))
-        # A column is among the filter columns, among the late columns read with them, or among `late_arrays`.
+        # A column is one of the filter columns, of the late columns read with them, or of `late_arrays`.
         next_late = itertools.count(len(plan.filter_columns))
         positions = [next(next_late) if shared is None else shared for shared in plan.shared]
         early = [position for position in positions if position < len(rows.columns)]
@@ -334,7 +334,7 @@ class ScanRun:
         return self._assemble(matches, [filtered[position] for position in positions])
 
     def filter(self, group: Sequence[RowRange]) -> FilteredRows | None:
-        """Evaluate the filter on the rows of a group; None if the group has no row."""
+        """Evaluate the filter on the rows of a group; None if the group has no rows."""
         plan = self.plan
         assert plan.predicate is not None
         selections = self.select(group)
@@ -358,7 +358,8 @@ class ScanRun:
     def _reads_all(self, selections: Sequence[Selection]) -> bool:
         """Return True if the late columns of a group are read with its filter columns.
 
-        If they are small and most ranges so far had matches, this saves a round trip to a remote store.
+        This saves a round trip to a remote store. They must be small, and at least half of the ranges so far must have
+        had matches.
         """
         late = self.plan.late_columns
         if len(selections) == 1 or not late or self.num_matching * 2 < max(1, self.num_tested):
@@ -369,7 +370,7 @@ class ScanRun:
         return memory_per_row(self.version, selections[0].fragment, late) * num_rows <= _EARLY_BYTES
 
     def select(self, group: Sequence[RowRange]) -> list[Selection]:
-        """Return the selections of a group that have rows."""
+        """Return the non-empty selections of a group."""
         include_deleted = self.plan.include_deleted
         selections = [select(self.version, fragment, rows, keep_deleted=include_deleted) for fragment, rows in group]
         return [selection for selection in selections if selection.num_rows]
@@ -399,7 +400,7 @@ def split_ranges(fragment: Fragment, ranges: Iterable[range], range_rows: RangeR
 
 
 def group_ranges(ranges: Iterable[RowRange], max_rows: Callable[[], int] | None = None) -> Iterator[list[RowRange]]:
-    """Group consecutive small ranges up to a limit, which is `max_rows()` if that is less; others form own groups."""
+    """Group consecutive small ranges, up to `_GROUP_ROWS` or `max_rows()` rows; a larger range is a group by itself."""
     group: list[RowRange] = []
     num_rows = 0
     for row_range in ranges:

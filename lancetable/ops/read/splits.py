@@ -1,4 +1,4 @@
-"""Splits of a scan: the row ranges of fragments that one task reads.
+"""Splits of a scan into tasks, each of which reads row ranges of fragments.
 
     fragments   0 0 0 | 1 | 2 2 2 2 2 2 2 2 2      small fragments share a task, large ones are split at zone bounds
     tasks       -- A --------| B ---| C ---| D --
@@ -81,14 +81,14 @@ def plan_splits(
 
 
 def even_task_rows(version: TableVersion, num_tasks: int) -> int:
-    """Return the number of rows per task if `num_tasks` tasks share the version."""
+    """Return the number of rows per task if a version is split into `num_tasks` tasks."""
     return -(-sum(physical_rows(version, fragment) for fragment in version.manifest.fragments) // num_tasks)
 
 
 def scan_options_of(splits: Iterable[Split], options: ScanOptions) -> list[ScanOptions]:
-    """Return scans that read the rows of `splits` in order, with the other options unchanged.
+    """Return options of scans that read the rows of `splits` in order, with the other options unchanged.
 
-    Returns one scan, or several if a fragment occurs in more than one split.
+    Several scans are returned only if a fragment occurs in more than one split.
     """
     scans: list[dict[int, range]] = [{}]
     for split in splits:

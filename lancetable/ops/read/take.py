@@ -1,11 +1,11 @@
-"""Takes: rows by position, row id or address, returned in the requested order with repeats.
+"""Reads of rows by position, row id or row address, in the requested order with repeats.
 
     positions 5 0 5      prefix sums        fragment 0: ordinal 0     deletions    offsets    read_selections   order
     (scan order)    ->   of live rows   ->  fragment 1: ordinal 2  -> skipped   -> per      -> reads all of  -> restored
                                                                                    fragment    them
 
 Every step is vectorized. Data that does not depend on the requested rows (prefix sums, projections) is cached with the
-version, so a take of one row costs little more than its reads.
+version, so taking one row costs little more than reading it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from lancetable.table.version import TableVersion
 Indices: TypeAlias = "Sequence[int] | npt.NDArray[Any] | pa.Array | pa.ChunkedArray | range"
 
 _LONG_LIST_ITEMS = 1024
-_SMALL_TAKE_ROWS = 48  # up to this many rows, Python sorts faster than NumPy
+_SMALL_TAKE_ROWS = 48  # up to this number of rows, Python sorts faster than NumPy
 _CACHED_PROJECTION_BYTES = 4096
 
 
@@ -60,14 +60,14 @@ def take_offsets(
     fragment: int | None = None,
     blobs_as_bytes: bool = False,
 ) -> pa.Table:
-    """Return rows by position among the live rows, in scan order.
+    """Read rows by position among the live rows, in scan order.
 
     Parameters
     ----------
     version
         The version to read.
     indices
-        Positions from 0. The result has their order, with repeats.
+        Positions from 0. The result has their order, and repeats are allowed.
     columns
         Column names or `{name: SQL expression}`; a nested column keeps its position in its struct. All by default.
     fragment
@@ -108,17 +108,17 @@ def take_offsets(
 
 
 def take_row_ids(version: TableVersion, row_ids: Indices, columns: Columns = None) -> pa.Table:
-    """Return rows by `_rowid`, in the requested order; ids without a live row are left out.
+    """Read rows by `_rowid`, in the requested order; ids without a live row are omitted.
 
-    Without stable row ids an id is an address. Then an id past the end of its fragment, or of a fragment that the
-    version does not have, raises OutOfRangeError. Raises ColumnNotFoundError, TypeError.
+    Without stable row ids, an id is a row address. OutOfRangeError is then raised for an id past the end of its
+    fragment or in a fragment that the version does not have. Raises ColumnNotFoundError, TypeError.
     """
     ids = integers(row_ids, "row_ids", unsigned=True)
     if version.manifest.has_stable_row_ids:
         from lancetable.table.row_id_sequences import row_id_index  # imported on first use, with all of rowids
 
         addresses, found = row_id_index(version).find(ids)
-        return fetch_addresses(version, _projection(version, columns), addresses[found])  # all of them are live
+        return fetch_addresses(version, _projection(version, columns), addresses[found])  # all of these rows are live
     fragments = version.manifest.fragments
     for fragment_id in np.unique(ids >> np.uint64(32)).tolist():
         if fragments.position(fragment_id) is None:
@@ -130,10 +130,10 @@ def take_row_ids(version: TableVersion, row_ids: Indices, columns: Columns = Non
 
 
 def take_addresses(version: TableVersion, addresses: Indices, columns: Columns = None) -> pa.Table:
-    """Return rows by `_rowaddr`, in the requested order.
+    """Read rows by `_rowaddr`, in the requested order.
 
-    Rows that are deleted or whose fragment was removed are left out. Raises OutOfRangeError for an address past the end
-    of its fragment, ColumnNotFoundError, TypeError.
+    Deleted rows and rows of removed fragments are omitted. Raises OutOfRangeError for an address past the end of its
+    fragment, ColumnNotFoundError, TypeError.
     """
     projection = _projection(version, columns)
     requested = integers(addresses, "row_addresses", unsigned=True)
@@ -147,7 +147,7 @@ def sample(
     *,
     randomize_order: bool = True,
 ) -> pa.Table:
-    """Return `num_rows` distinct rows, drawn uniformly at random.
+    """Read `num_rows` distinct rows, drawn uniformly at random.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def fetch_addresses(
     addresses: npt.NDArray[np.uint64],
     order: Offsets | None = None,
 ) -> pa.Table:
-    """Return the rows at `addresses[order]`, by default at `addresses` in their order. All rows must exist.
+    """Read the rows at `addresses[order]`, by default at `addresses` in their order. All rows must exist.
 
     A deleted row is returned with a null `_rowid`.
     """
@@ -191,7 +191,7 @@ def fetch_addresses(
     ascending = addresses
     if order is None or len(order) != len(addresses) or not bool((addresses[1:] > addresses[:-1]).all()):
         ascending, order = _ascending(addresses if order is None else addresses[order])
-    # Otherwise this is the sort order of a whole scan, whose addresses are ascending.
+    # Otherwise, `order` is a permutation of ascending addresses, as in a sorted scan without limit.
     fragments = version.manifest.fragments
     pieces = []
     ids, offsets = (part.view(np.int64) for part in split(ascending))
@@ -244,7 +244,7 @@ def runs(keys: npt.NDArray[Any]) -> Iterator[tuple[int, int, int]]:
 
 
 def _live_mask(version: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """Return which addresses have a live row. Raises OutOfRangeError for one past the end of its fragment."""
+    """Return a mask (n,) of the addresses of live rows. Raises OutOfRangeError for one past the end of its fragment."""
     fragments = version.manifest.fragments
     ids, offsets = (part.view(np.int64) for part in split(addresses))
     live = np.ones(len(addresses), dtype=np.bool_)
@@ -303,7 +303,7 @@ def _reorder(column: ColumnLike, order: pa.Array) -> ColumnLike:
 
 
 def virtual_values(version: TableVersion, selection: Selection, name: str) -> pa.Array:
-    """Return a virtual column of a selection, uint64. Deleted rows have no row id and no position; these are null."""
+    """Return a uint64 virtual column of a selection. The row ids and positions of deleted rows are null."""
     fragment = selection.fragment
     if name == PHYSICAL_ADDRESS:
         return pa.array(selection.addresses())

@@ -1,11 +1,11 @@
-"""Zone map pruning: find the row ranges of a fragment that can contain a match.
+"""Zone-map pruning: detection of the row ranges of a fragment that can contain a match.
 
     zones      [0, 8192)   [8192, 16384)   [16384, 20000)          id > 15000
     max(id)       9999          18003           31200       ->     range(8192, 20000)
 
 `expr.prune_mask` evaluates a predicate on zones; this module converts zones of files to rows of a fragment. The columns
-of a predicate may be in several files, each with its own zones. Every file rules out zones independently, and the
-result is the intersection of the remaining rows. Missing or malformed statistics keep all rows.
+of a predicate may be in several files, each with its own zones. Each file is pruned independently, and the result is
+the intersection of the remaining rows. Missing or malformed statistics keep all rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lancetable.table.version import TableVersion
 
 Mask = npt.NDArray[np.bool_]
 
-# Cached for a file without usable statistics, so that they are not requested again.
+# Cached for a file without usable statistics, so that the file is not read again.
 _NONE = FileStatistics(np.zeros(0, dtype=np.int64), {})
 
 
@@ -66,7 +66,7 @@ def prune_fragment(
 
 
 def file_statistics(version: TableVersion, data_file: DataFile) -> FileStatistics | None:
-    """Return the zone maps of a data file from the cache or the file, None if it has no usable ones."""
+    """Return the zone maps of a data file, from the cache or the file; None if it has no usable zone maps."""
     metadata = file_metadata(version, data_file)
     if isinstance(metadata, LegacyMetadata):
         return _legacy_statistics(version, metadata)
@@ -105,8 +105,9 @@ def _legacy_statistics(version: TableVersion, metadata: LegacyMetadata) -> FileS
 
 
 def zones_to_keep(statistics: FileStatistics, predicate: expr.Expr, fields: dict[str, int]) -> Mask:
-    """Return one bool per zone: False only if no row can satisfy the predicate. `fields` maps column names to field
-    ids.
+    """Return one boolean per zone: False only if no row can satisfy the predicate.
+
+    `fields` maps column names to field ids.
     """
 
     def lookup(name: str) -> expr.ZoneValues | None:
@@ -128,7 +129,7 @@ def ranges_of(zone_rows: npt.NDArray[np.int64], keep: Mask) -> list[range]:
 
 
 def intersect(one: Sequence[range], other: Sequence[range]) -> list[range]:
-    """Return the rows in both of two ascending lists of ranges."""
+    """Return the intersection of two ascending lists of ranges."""
     shared: list[range] = []
     i = j = 0
     while i < len(one) and j < len(other):

@@ -1,10 +1,10 @@
 """Branches: sequences of versions that start as a shallow clone of a table version, stored below `tree` of its root.
 
-    _refs/branches/{name}.json     declares the branch and records the version it starts from
-    tree/{name}/...                its manifests and files, laid out like a table
+    _refs/branches/{name}.json     the ref, which records the version that the branch starts from
+    tree/{name}/...                the manifests and files of the branch, with the layout of a table
 
 The directory of a branch is created before the ref, and the ref is deleted before the directory. After a crash the
-leftover files therefore do not count as a branch. They block the creation of a branch with the same name until
+remaining files therefore are not a branch. They prevent the creation of a branch with the same name until
 `delete_branch` removes them.
 """
 
@@ -36,8 +36,8 @@ from lancetable.table.version import Reference, TableVersion, checkout, uri_of_b
 def create_branch(version: TableVersion, name: str, reference: Reference | None = None) -> TableVersion:
     """Create a branch that starts at `reference`, by default at `version`, and return its first version.
 
-    Raises AlreadyExistsError if the name is in use or leftover files block it, InvalidRefError for an invalid name,
-    VersionNotFoundError and RefNotFoundError if the reference does not exist or is deleted during the call, and
+    Raises AlreadyExistsError if the name is in use or files of a removed branch exist, InvalidRefError for an invalid
+    name, VersionNotFoundError and RefNotFoundError if the reference does not exist or is deleted during the call, and
     CommitStateUnknownError if that cannot be determined.
     """
     check_branch_name(name)
@@ -70,7 +70,7 @@ def create_branch(version: TableVersion, name: str, reference: Reference | None 
     )
     if not refs.BRANCHES.create(store, main, name, contents):
         raise taken
-    # From here on other writers see the branch. A cleanup or delete that started earlier may have removed its source.
+    # The branch is now visible to other writers. A cleanup or delete that started earlier may have removed its source.
     try:
         source_removed = _source_removed(version, source)
     except StoreError as error:
@@ -88,7 +88,7 @@ def create_branch(version: TableVersion, name: str, reference: Reference | None 
 
 
 def _source_removed(version: TableVersion, source: TableVersion) -> str | None:
-    """Return how the source version of a new branch was removed, or None if it still exists."""
+    """Return a description of the removal of the source of a new branch; None if the source still exists."""
     store, main = version.store, version.main_base
     if source.branch is not None and refs.BRANCHES.find(store, main, source.branch) is None:
         return f"branch {source.branch} was deleted"
@@ -109,15 +109,15 @@ def replace_branch_metadata(version: TableVersion, name: str, metadata: Mapping[
 
 
 def delete_branch(version: TableVersion, name: str) -> None:
-    """Remove a branch with all its versions and files, or the leftovers of an incomplete one.
+    """Remove a branch with all its versions and files, or the files of an incomplete branch.
 
-    Other branches below the same directory are kept. Raises RefNotFoundError, and InvalidOperationError while other
-    branches start from it, because they need its files.
+    Other branches below the same directory are kept. Raises RefNotFoundError, and InvalidOperationError if other
+    branches start from it, because they reference its files.
     """
     store, main = version.store, version.main_base
     root = branch_root(main, check_branch_name(name))
     contents = refs.BRANCHES.find(store, main, name)
-    # Files of nested branches do not count.
+    # Ignore the files of nested branches.
     if contents is None and not any(is_occupied(store, join(root, folder)) for folder in BRANCH_CONTENTS):
         raise refs.BRANCHES.not_found(name)
     _check_no_children(version, name)
@@ -126,7 +126,7 @@ def delete_branch(version: TableVersion, name: str) -> None:
         try:
             _check_no_children(version, name)
         except LanceError:
-            # A child branch that needs the files was created before the ref was deleted.
+            # A child branch, which references the files, was created before the ref was deleted.
             refs.BRANCHES.create(store, main, name, contents)
             raise
     for folder in BRANCH_CONTENTS:

@@ -24,9 +24,9 @@ _CHUNK_BYTES = 8 << 20
 
 
 def shallow_clone(source: TableVersion, uri: str, *, storage_options: Mapping[str, str] | None = None) -> TableVersion:
-    """Create a table at `uri` that starts as `source` and references its files; only a manifest is written.
+    """Create a table at `uri` with the contents of `source` by referencing its files; only a manifest is written.
 
-    The clone breaks if the source's files are removed, so tag the version before cleaning up the source. Raises
+    The clone becomes unreadable if these files are removed, so tag the version before cleaning up the source. Raises
     AlreadyExistsError, UnsupportedFeatureError for a clone in another store.
     """
     store, base = open_store(uri, storage_options if storage_options is not None else source.storage_options)
@@ -66,7 +66,7 @@ def deep_clone(source: TableVersion, uri: str, *, storage_options: Mapping[str, 
 
 
 def address_of(source: TableVersion) -> str:
-    """Return the root of a table or branch as manifests record it."""
+    """Return the root of a table or branch in the form that manifests record."""
     return source.store.uri(source.base)
 
 

@@ -1,4 +1,4 @@
-"""Tags, and restoring an old version.
+"""Tags, and restores of old versions.
 
 A tag is a small file below the root of the main branch. It is replaced as a whole and is not part of any version.
 """
@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 
 
 def restore(version: TableVersion) -> TableVersion:
-    """Commit `version` as the newest one; newer versions stay in the history.
+    """Commit the contents of `version` as a new version; newer versions remain in the history.
 
-    If the newest manifest is damaged, the new version gets the number above it. Raises CommitConflictError if a
+    If the newest manifest is damaged, the new version gets the next higher number. Raises CommitConflictError if a
     concurrent commit prevents the restore, CorruptFileError if no manifest can be read.
     """
     restored = tx.Restore(version.version)
@@ -79,7 +79,7 @@ def replace_tag_metadata(version: TableVersion, name: str, metadata: Mapping[str
 
 
 def delete_tag(version: TableVersion, name: str) -> None:
-    """Remove a tag; its version stays. Raises RefNotFoundError."""
+    """Remove a tag, but not its version. Raises RefNotFoundError."""
     refs.TAGS.check_exists(version.store, version.main_base, name)
     refs.TAGS.delete(version.store, version.main_base, name)
 

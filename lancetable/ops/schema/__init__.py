@@ -1,1 +1,1 @@
-"""Added, changed and dropped columns; table settings."""
+"""Schema changes: added, altered and dropped columns; config and metadata of tables."""

@@ -1,4 +1,4 @@
-"""New columns for existing rows: each fragment gets one more data file.
+"""Data files with new columns for existing rows: each fragment gets one additional data file.
 
     values of the live rows of a fragment ─► expanded to its deleted rows ─► data file ─► Fragment with that file
 
@@ -31,7 +31,7 @@ from lancetable.table.row_sizes import memory_per_row
 from lancetable.table.version import TableVersion
 
 Values = Callable[[Fragment], Iterable[pa.RecordBatch]]
-"""The new values of a fragment: batches whose rows are its live rows in order."""
+"""A function from a fragment to batches of its new values, for its live rows in order."""
 
 _WINDOW_BYTES = 32 << 20
 _WINDOW_ROWS = 1 << 17
@@ -43,9 +43,9 @@ def add_column_files(
 ) -> tuple[Fragment, ...]:
     """Write a data file with the fields of `schema` for every fragment, and return the fragments with their new files.
 
-    Field ids are those of `schema`. Files are durable after the next sync of the store. After any error, the files
-    written here are removed. Raises InvalidInputError if a fragment gets too few or too many values,
-    UnsupportedFeatureError if a 0.1 file would lose only its first column.
+    The fields keep their ids in `schema`. Files are durable after the next sync of the store. After an error, the files
+    written here are removed. Raises InvalidInputError if a fragment gets too few or too many values, and
+    UnsupportedFeatureError if the first column of a 0.1 file would be replaced and others would not.
     """
     written: list[Fragment] = []
     try:
@@ -65,9 +65,9 @@ def add_column_file(
     *,
     tracker: Tracker = SILENT,
 ) -> Fragment:
-    """Return a fragment with a new data file of the fields of `schema`.
+    """Write a data file with the fields of `schema` for a fragment, and return the fragment with this file.
 
-    `batches` are the values of its live rows, which `tracker` counts. Raises the errors of `add_column_files`.
+    `batches` contain the values of its live rows, which `tracker` counts. Raises the errors of `add_column_files`.
     """
     num_rows = physical_rows(version, fragment)
     _check_first_columns(fragment, schema)
@@ -105,14 +105,14 @@ def fragment_batches(
 
 
 def discard_column_files(version: TableVersion, fragments: Iterable[Fragment]) -> None:
-    """Remove the newest data file of each fragment, written by `add_column_files`, that will not be committed."""
+    """Remove the last data file of each fragment, which `add_column_file` wrote and which will not be committed."""
     remove_quietly(
         version.store, version.base, [replace(fragment, files=fragment.files[-1:]) for fragment in fragments]
     )
 
 
 def batches_of(version: TableVersion, fragment: Fragment) -> list[int] | None:
-    """Return the rows of each batch of a 0.1 fragment, the same in all its files. None for other formats."""
+    """Return the row counts of the batches of a 0.1 fragment, equal in all its files; None for other formats."""
     if not fragment.files or not fragment.files[0].is_legacy:
         return None
     metadata = file_metadata(version, fragment.files[0])
@@ -121,9 +121,9 @@ def batches_of(version: TableVersion, fragment: Fragment) -> list[int] | None:
 
 
 def _check_first_columns(fragment: Fragment, schema: Schema) -> None:
-    """Raise UnsupportedFeatureError if a 0.1 file would lose its first column and keep others.
+    """Raise UnsupportedFeatureError if the first column of a 0.1 file would be replaced, but not all columns.
 
-    Pages are numbered from the first field of the file's record, so the first field must stay.
+    Pages are numbered from the first field in the record of the file, so the first field must not change.
     """
     replaced = schema.ids()
     for file in fragment.files:
@@ -148,7 +148,7 @@ def _without(files: Iterable[DataFile], replaced: set[int]) -> Iterator[DataFile
 def spread(
     batches: Iterable[pa.RecordBatch], live: np.ndarray | None, num_rows: int, fragment_id: int
 ) -> Iterator[pa.RecordBatch]:
-    """Expand batches of live rows to all physical rows; `live` are the offsets of the live rows, None if all are live.
+    """Expand batches of live rows to all physical rows. `live` contains the live offsets; None if all rows are live.
 
     Raises InvalidInputError if the number of rows differs from the number of live rows.
     """
@@ -164,7 +164,7 @@ def spread(
         if done + batch.num_rows > num_live:
             raise _wrong_count(fragment_id, num_live, done + batch.num_rows)
         if batch.num_rows:
-            # The first live row also fills deleted rows before it; the last row of a batch fills those after it.
+            # The first live row also fills the deleted rows before it; each live row fills the deleted rows after it.
             starts = live[done : done + batch.num_rows].copy()
             if done == 0:
                 starts[0] = 0

@@ -1,11 +1,10 @@
-"""Schema evolution: columns altered and dropped.
+"""Schema evolution: altered and dropped columns.
 
-    drop, rename, nullability     the schema only                                  ─► Project
-    other types                   the schema, and a data file for each fragment    ─► Merge
+    drop, rename, nullability     writes the schema only                              ─► Project
+    change of type                writes the schema and a data file for each fragment ─► Merge
 
-Columns that do not change are neither read nor written, and old versions stay as they are. A concurrent commit that
-changes fragments or columns makes the commit fail (`RetryableCommitConflictError`), because the new values would not
-match.
+Unchanged columns are neither read nor written, and old versions do not change. A concurrent commit that changes
+fragments or columns makes the commit fail (`RetryableCommitConflictError`), because the new values would not match.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _CONVERTIBLE: tuple[Callable[[pa.DataType], bool], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """Changes to the column at `path`; attributes that are None stay unchanged."""
+    """Changes to the column at `path`. An attribute that is None is not changed."""
 
     path: str
     name: str | None = None
@@ -66,7 +65,7 @@ class Alteration:
 
 
 def alter(version: TableVersion, alterations: Iterable[Alteration]) -> TableVersion:
-    """Rename columns, change whether they are nullable, or change their type, in one new version.
+    """Rename columns, change their nullability, or change their type, in one new version.
 
     A type can change within its kind: integers, floats, times, strings, bytes, decimals, and lists of these. Integers
     can also become doubles. Converted values are written to new files; older versions keep the old files. Raises
@@ -115,7 +114,7 @@ def alter(version: TableVersion, alterations: Iterable[Alteration]) -> TableVers
 
 
 def _check_no_index(version: TableVersion, field: Field, path: str) -> None:
-    """Raise InvalidOperationError if an index covers the field. The index would be dropped silently."""
+    """Raise InvalidOperationError if an index covers the field, because it would be dropped silently."""
     ids = {nested.id for nested in field.walk()}
     indices = parse_indices(version.file.index_section(version.store), version.location.path)
     names = sorted({index.name for index in indices if ids.intersection(index.fields)})
@@ -190,7 +189,7 @@ def _is_conversion(old: pa.DataType, new: pa.DataType) -> bool:
 
 
 def _retyped(field: Field, new_type: pa.DataType, first_id: int) -> Field:
-    """Return the field with another type and new ids throughout."""
+    """Return the field with another type, and new ids for itself and its descendants."""
     arrow = pa.schema([pa.field(field.name.replace(".", "_"), new_type, field.nullable)])
     made = Schema.from_arrow(arrow, first_id=first_id).fields[0]
     storage = {name: getattr(made, name) for name in ("id", "logical_type", "children", "encoding", "dictionary")}
@@ -200,8 +199,8 @@ def _retyped(field: Field, new_type: pa.DataType, first_id: int) -> Field:
 def _fields_to_write(version: TableVersion, schema: Schema, new_ids: set[int]) -> Schema:
     """Return the fields for the new files: the converted fields with their enclosing structs, or whole columns.
 
-    Whole columns are written for data files of 2.0, which store structs as columns, and for items of lists, which must
-    stay together.
+    Whole columns are written for data files before 2.1, which store structs as columns, and if a converted field is
+    inside a list, map or packed struct, whose parts must be in one file.
     """
     wanted: list[int] = []
     for top in schema.fields:
@@ -216,7 +215,7 @@ def _fields_to_write(version: TableVersion, schema: Schema, new_ids: set[int]) -
 
 
 def _only_structs(top: Field, field_id: int) -> bool:
-    """Return whether all fields that enclose a field are structs whose children are columns of their own."""
+    """Return whether all fields that enclose a field are structs whose children are separate columns."""
     if top.id == field_id:
         return True
     below = [child for child in top.children if any(field.id == field_id for field in child.walk())]
@@ -224,7 +223,7 @@ def _only_structs(top: Field, field_id: int) -> bool:
 
 
 def _converted(version: TableVersion, written: Schema, casts: Mapping[int, int]) -> Values:
-    """Return a function that reads the old form of the columns of `written` and converts them."""
+    """Return a function that reads the old values of the columns of `written` and converts them."""
     old_ids = {new: old for old, new in casts.items()}
 
     def before(field: Field) -> Field:
@@ -289,7 +288,7 @@ def drop(version: TableVersion, paths: Sequence[str]) -> TableVersion:
     """Remove columns, or fields of struct columns, from the schema.
 
     Their bytes are removed when fragments are compacted and old versions cleaned up. Raises ColumnNotFoundError,
-    InvalidInputError if no column would be left.
+    InvalidInputError if no column would remain.
     """
     version.check_writable()
     ids: set[int] = set()

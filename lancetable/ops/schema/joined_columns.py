@@ -1,4 +1,4 @@
-"""Columns joined from another table by key: new ones (`merge`), or new values of existing ones (`update_columns`).
+"""Columns joined from another table by key: new columns (`merge`) or new values of columns (`update_columns`).
 
     rows of a fragment   key 7 3 9        right   key 3 7 3        new column   b  c  null
                                                   x   a b c
@@ -48,16 +48,19 @@ def merge(
 def merge_fragment(
     version: TableVersion, fragment: Fragment, right: pa.Table, left_on: str, right_on: str
 ) -> tuple[Fragment, Schema]:
-    """Like `merge` for one fragment; returns it with the schema of a Merge of such fragments. Nothing is committed."""
+    """Add the columns of `right`, as `merge` does, to one fragment without committing it.
+
+    Returns the fragment and the schema for a Merge of such fragments.
+    """
     return add_to_fragment(version, fragment, _new_columns(version, right, left_on, right_on))
 
 
 def update_columns(
     version: TableVersion, fragment: Fragment, right: pa.Table, left_on: str, right_on: str
 ) -> tuple[Fragment, tuple[int, ...], npt.NDArray[np.uint32]]:
-    """Update the values of a fragment's rows whose key is in `right`; nothing is committed.
+    """Update the values of the rows of a fragment whose key is in `right`, without committing the fragment.
 
-    Returns the fragment, the ids of the fields in its new file, and the offsets of the rows that matched. Raises
+    Returns the fragment, the ids of the fields in its new file, and the offsets of the matched rows. Raises
     ColumnNotFoundError, SchemaMismatchError, and InvalidInputError if `right` has only its key.
     """
     lookup = _Lookup(version, right, left_on, right_on)
@@ -92,7 +95,7 @@ def _new_columns(version: TableVersion, right: pa.Table, left_on: str, right_on:
 
 
 def _values(version: TableVersion, right: pa.Table, left_on: str, right_on: str, *, are_new: bool) -> pa.Table:
-    """Return the right columns besides the key, after checking their names."""
+    """Return the columns of `right` except its key, after checking their names."""
     names = [name for name in right.column_names if name != right_on]
     if not names:
         raise InvalidInputError(f"the right side has no column besides its key {right_on!r}")
@@ -127,7 +130,7 @@ class _Lookup:
         self._index = KeyIndex([right.column(right_on)])
 
     def rows_of(self, fragment: Fragment, offsets: Offsets) -> Rows:
-        """Return the right row for each row at these offsets, -1 if there is none."""
+        """Return the matching right row for each row at these offsets, -1 without a match."""
         version = self._version
         if self._field is not None:
             keys = read_rows_at(version, fragment, [self._field], offsets)[0]

@@ -2,10 +2,10 @@
 
     source of values ─► NewColumns ─► add_columns            a data file for each fragment, one Merge
                                    ├► add_to_fragment        a data file for one fragment, nothing committed
-                                   └► resumable_fragment     the same, with a file that an interrupted run finds again
+                                   └► resumable_fragment     the same; the run after an interruption reuses the file
 
-Only the schema is written for columns that are null in every row. A concurrent commit that changes fragments or columns
-makes the commit fail (`RetryableCommitConflictError`), because the new values would not match.
+For columns that are null in every row, only the schema is written. A concurrent commit that changes fragments or
+columns makes the commit fail (`RetryableCommitConflictError`), because the new values would not match.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class ColumnCheckpoint(Protocol):
         """Discard results that were computed for this fragment with other files or other deleted rows."""
 
     def load_batch(self, fragment_id: int, batch_index: int) -> pa.RecordBatch | None:
-        """Return the result for one batch, None if it was not computed yet."""
+        """Return the result for one batch, or None if it is not stored."""
 
     def save_batch(self, fragment_id: int, batch_index: int, batch: pa.RecordBatch) -> None:
         """Store the result for one batch."""
 
     def load_fragment(self, fragment_id: int) -> Fragment | None:
-        """Return a fragment whose data file is written, None if it is not."""
+        """Return a fragment whose data file is written, or None if it is not stored."""
 
     def save_fragment(self, fragment: Fragment) -> None:
         """Store a fragment whose data file is written, and discard the results of its batches."""
@@ -73,8 +73,8 @@ class ColumnCheckpoint(Protocol):
 class NewColumns:
     """Columns to add: their schema, and a function that returns their values for the live rows of a fragment.
 
-    `finish` is called after the values of the last fragment; it raises an error if values are left. With a
-    `checkpoint`, data files are kept after an error, so that the next run reuses them.
+    `finish` is called after the values of the last fragment, and raises an error if the source has more values. With a
+    `checkpoint`, data files are not removed after an error, so that the next run reuses them.
     """
 
     schema: pa.Schema
@@ -119,12 +119,12 @@ def from_function(
     version
         The version to extend.
     function
-        Maps a batch of `columns` to a batch of `schema` with the same number of rows. While values are computed,
-        SchemaMismatchError is raised for another schema, InvalidInputError for another number of rows.
+        Maps a batch of `columns` to a batch of `schema` with the same number of rows. The iteration over the values
+        raises SchemaMismatchError for another schema and InvalidInputError for another number of rows.
     schema
         Schema of the new columns.
     columns
-        Input columns, including `_rowid` if wanted; all by default.
+        Input columns, possibly with virtual columns such as `_rowid`; all stored columns by default.
     batch_size
         Rows per batch.
     checkpoint
@@ -165,7 +165,7 @@ def _checked(result: pa.RecordBatch, expected: pa.Schema, num_rows: int) -> pa.R
 def from_reader(version: TableVersion, reader: pa.RecordBatchReader) -> NewColumns:
     """Return the columns of `reader`, whose rows are the live rows of the fragments, in scan order.
 
-    InvalidOperationError is raised for too few or too many rows while they are read.
+    The iteration over the values raises InvalidOperationError for too few or too many rows.
     """
     left: list[pa.RecordBatch] = []
 
@@ -189,7 +189,7 @@ def from_reader(version: TableVersion, reader: pa.RecordBatchReader) -> NewColum
 
 
 def expression_schema(version: TableVersion, expressions: Mapping[str, str]) -> pa.Schema:
-    """Return the columns that SQL expressions produce. Raises InvalidSqlError, ColumnNotFoundError."""
+    """Return the schema of the columns that SQL expressions produce. Raises InvalidSqlError, ColumnNotFoundError."""
     arrow = evaluation_schema(version.schema)
     fields = []
     for name, sql in expressions.items():
@@ -204,7 +204,7 @@ def expression_schema(version: TableVersion, expressions: Mapping[str, str]) -> 
 
 
 def _is_null_constant(sql: str) -> bool:
-    """Return whether an expression without columns, such as `CAST(NULL AS INT)`, is null."""
+    """Return whether an expression is a null constant, such as `CAST(NULL AS INT)`."""
     try:
         expr = parse_expression(sql, pa.schema([]))
     except (InvalidSqlError, ColumnNotFoundError):
@@ -237,7 +237,7 @@ def add_nulls(version: TableVersion, new: pa.Schema) -> TableVersion:
 
 
 def add_columns(version: TableVersion, new: NewColumns, tracker: Tracker = SILENT) -> TableVersion:
-    """Add columns in one new version. Raises AlreadyExistsError, and the errors of the source of their values."""
+    """Add columns in one new version. Raises AlreadyExistsError and the errors of the source of values."""
     if new.all_null and not version.manifest.file_version.is_legacy:
         return add_nulls(version, new.schema)
     schema, added = _extended(version, new.schema)
@@ -255,7 +255,7 @@ def add_columns(version: TableVersion, new: NewColumns, tracker: Tracker = SILEN
 def _add_resumable(
     version: TableVersion, added: Schema, values: Values, checkpoint: ColumnCheckpoint, tracker: Tracker
 ) -> tuple[Fragment, ...]:
-    """Write a data file for every fragment, except for those that an earlier run has written."""
+    """Write a data file for every fragment whose file was not written by an earlier run."""
     fragments = []
     for fragment in version.manifest.fragments:
         checkpoint.begin_fragment(fragment)
@@ -272,7 +272,7 @@ def _add_resumable(
 
 
 def add_to_fragment(version: TableVersion, fragment: Fragment, new: NewColumns) -> tuple[Fragment, Schema]:
-    """Return one fragment with new columns, and the schema of a Merge of such fragments; nothing is committed.
+    """Return one fragment with new columns, and the schema for a Merge of such fragments; nothing is committed.
 
     The data file is durable. Raises the errors of `add_columns`.
     """
@@ -288,10 +288,10 @@ def _all_values(new: NewColumns, fragment: Fragment) -> Iterator[pa.RecordBatch]
 
 
 def resumable_fragment(version: TableVersion, fragment: Fragment, new: NewColumns, job: str) -> tuple[Fragment, bool]:
-    """Return one fragment with new columns, and whether an earlier run of `job` had written them.
+    """Return one fragment with new columns, and True if an earlier run of `job` has written them.
 
-    The file name is derived from the job and from the files of the fragment, including its deletion file, so that an
-    interrupted run finds the files it wrote. Nothing is committed; see `commit_fragments`.
+    The file name is derived from the job and from the files of the fragment, including its deletion file, so that a run
+    after an interruption finds the file. Nothing is committed; see `commit_fragments`.
     """
     added, target = _extended(version, new.schema)[1], version.manifest.file_version
     if target.is_legacy or any(part.is_blob or part.is_blob_v2 for part in added.walk()):
@@ -324,18 +324,19 @@ def resumable_fragment(version: TableVersion, fragment: Fragment, new: NewColumn
 def commit_fragments(
     version: TableVersion, fragments: Sequence[Fragment], new: pa.Schema, uuid: str | None = None
 ) -> TableVersion:
-    """Commit all fragments of `version` after they got the columns `new`; their files are kept on a conflict.
+    """Commit all fragments of `version`, to which the columns `new` were added. Their files are kept on a conflict.
 
-    `uuid` is the uuid of the transaction, for commits that may be attempted again.
+    `uuid` is the uuid of the transaction, for commits that may be repeated.
     """
     schema, added = _extended(version, new)
     return commit_merge(version, tuple(fragments), schema, preserves_nullability=_all_nullable(added), uuid=uuid)
 
 
 def _extended(version: TableVersion, new: pa.Schema, *, nested: bool = False) -> tuple[Schema, Schema]:
-    """Return the table's schema with new columns, and the new top-level columns alone.
+    """Return the schema of the table with new columns, and the schema of the new top-level columns only.
 
-    New fields are numbered after every field the table ever had. With `nested`, fields are added to existing columns.
+    The ids of new fields are higher than the ids of all current and former fields of the table. With `nested`, fields
+    may also be added to existing columns.
     """
     version.check_writable()
     for field in new:
@@ -359,7 +360,7 @@ def _extended(version: TableVersion, new: pa.Schema, *, nested: bool = False) ->
 
 
 def _all_nullable(added: Schema) -> bool:
-    """Return whether concurrently appended rows, which lack these columns, stay valid."""
+    """Return whether concurrently appended rows, which lack these columns, remain valid."""
     return all(field.nullable for field in added.fields)
 
 
@@ -371,7 +372,10 @@ def commit_merge(
     preserves_nullability: bool = True,
     uuid: str | None = None,
 ) -> TableVersion:
-    """Commit fragments with another schema. `preserves_nullability`: rows that are valid in the old one stay valid."""
+    """Commit fragments with another schema.
+
+    With `preserves_nullability`, all rows that are valid in the old schema are valid in the new one.
+    """
     operation = tx.Merge(fragments, schema, preserves_nullability=preserves_nullability)
     transaction = Transaction.create(version.version, operation)
     return commit_transaction(version, transaction if uuid is None else replace(transaction, uuid=uuid))

@@ -43,12 +43,12 @@ def update_field_metadata(
 
 
 def _commit(version: TableVersion, operation: tx.UpdateConfig) -> TableVersion:
-    """Commit a change that has the same meaning on any version, retrying once on the newest one."""
+    """Commit a change that can be applied to any version; retry once on the newest version."""
     try:
         return _commit_once(version, operation)
     except RetryableCommitConflictError as error:
         if getattr(error, "operation", None) is not None:
-            raise  # a concurrent change conflicts with it
+            raise  # a concurrent change conflicts with this one
     # Versions in between were cleaned up; their changes are part of the newest version.
     return _commit_once(latest(version), operation)
 

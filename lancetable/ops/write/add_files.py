@@ -13,10 +13,12 @@ from lancetable.table.version import TableVersion
 
 
 def adopt_data_file(version: TableVersion, name: str, *, base_id: int | None = None) -> tuple[DataFile, int]:
-    """Return a file in the data directory (of a base path) with columns matched by name, and its number of rows.
+    """Return the record of a file in the data directory, with columns matched by name, and its number of rows.
 
-    Raises NotFoundError, CorruptFileError, and SchemaMismatchError for a column that the table lacks or has with
-    another type.
+    `base_id` selects the data directory of a base path.
+
+    Raises NotFoundError, CorruptFileError, and SchemaMismatchError for a column that the table does not have or has
+    with another type.
     """
     path = version.data_file_path(DataFile(path=name, fields=(), base_id=base_id))
     metadata = open_data_file(version.store, path)
@@ -29,13 +31,13 @@ def adopt_data_file(version: TableVersion, name: str, *, base_id: int | None = N
 
 
 def adopt_fragment(version: TableVersion, name: str, fragment_id: int) -> Fragment:
-    """Return a fragment of one file in the data directory. Raises the errors of `adopt_data_file`."""
+    """Return a fragment that consists of one file in the data directory. Raises the errors of `adopt_data_file`."""
     file, num_rows = adopt_data_file(version, name)
     return Fragment(fragment_id, (file,), num_rows)
 
 
 def _matched(field: Field, candidates: tuple[Field, ...], path: str) -> Field:
-    """Return the table's field with the name of a file's field, with the children that the file has, in its order."""
+    """Return the field of the table that matches a field of the file, with the children and order of the file."""
     expected = next((candidate for candidate in candidates if candidate.name == field.name), None)
     if expected is None:
         raise SchemaMismatchError(f"Schema mismatch: file has extra field '{path}'", column=path)

@@ -1,4 +1,4 @@
-"""Blob columns of data to write: bytes, or a struct with some of the children, become the struct of the schema."""
+"""Conversion of blob columns before a write: bytes or a partial struct to the struct of the table schema."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BYTES_OR_URI = pa.struct([("data", pa.large_binary()), ("uri", pa.string())])
 
 
 def blob_schema(schema: pa.Schema, version: FileVersion) -> pa.Schema:
-    """Return the schema with blobs in the form of new tables of a version: the second form from 2.2 on."""
+    """Return the schema for a new table, in which blobs are blob v2 fields if the file version is 2.2."""
     if version is not FileVersion.V2_2:
         return schema
     return pa.schema([_blob_field(field) for field in schema], schema.metadata)
@@ -31,16 +31,16 @@ def _blob_field(field: pa.Field) -> pa.Field:
 
 
 def schema_with_prepared(schema: Schema, given: pa.Schema) -> Schema:
-    """Return the schema of a table, with blobs in prepared form where a batch of schema `given` has them so."""
+    """Return the schema of a table, with prepared blob fields where the batch schema `given` has prepared blobs."""
     types = {field.name: field.type for field in given}
     fields = tuple([with_prepared(field, types.get(field.name, field.data_type)) for field in schema.fields])
     return schema if all(new is old for new, old in zip(fields, schema.fields)) else Schema(fields, schema.metadata)
 
 
 def convert_blobs(array: pa.Array, field: Field) -> pa.Array:
-    """Convert blobs of the second form, also inside structs and lists, to the children of the schema.
+    """Convert blob v2 values, also inside structs and lists, to the struct of the schema.
 
-    Accepts bytes or other children. Values of other types are returned unchanged.
+    Accepts bytes, or a struct with other children. Values of other types are returned unchanged.
     """
     if not holds_blobs(field):
         return array

@@ -1,9 +1,9 @@
-"""Conformance of appended data: schemas are compared with the table's, batches converted to the columns of files.
+"""Conformance of data to a table: comparison of schemas, and conversion of batches to the columns of files.
 
     incoming schema ─► conform_schema ─► the fields of the table that the data provides, with their ids
     batches         ─► conform_batches ─► columns in the order of these fields, as storage types, required ones checked
 
-Data is validated here, before it is written. The steps after this one rely on the result.
+Data is validated here, before it is written. Later steps do not validate it again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lancetable.ops.write.blob_columns import convert_blobs, schema_with_prepare
 
 
 def conform_schema(incoming: Schema, table: Schema) -> Schema:
-    """Return the part of the table's schema that `incoming` provides, in the table's order and with its ids.
+    """Return the part of the table schema that `incoming` provides, with the order and ids of the table.
 
-    Raises SchemaMismatchError for other columns or types, and for a missing required column.
+    Raises SchemaMismatchError for unknown columns, other types, and a missing required column.
     """
     present: list[int] = []
     mismatch = _schema_mismatch(incoming.fields, table.fields, "", present)
@@ -39,7 +39,7 @@ def conform_schema(incoming: Schema, table: Schema) -> Schema:
 def _schema_mismatch(
     incoming: tuple[Field, ...], table: tuple[Field, ...], prefix: str, present: list[int]
 ) -> str | None:
-    """Return the mismatch of one level of fields, or None; add the ids of complete fields to `present`."""
+    """Return a description of the mismatch, or None; add the ids of the provided fields to `present`."""
     given = {field.name: field for field in incoming}
     known = {field.name for field in table}
     unexpected = [prefix + name for name in given if name not in known]
@@ -52,10 +52,10 @@ def _schema_mismatch(
             continue
         path = prefix + expected.name
         if expected.is_blob_v2 and field.is_blob_v2:
-            # Children that reference a part of an external object are optional.
+            # The children for a range of an external object are optional.
             present.append(expected.id)
             continue
-        # pylance keeps the logical type without ".struct" for lists whose blobs once had the first form.
+        # pylance keeps the logical type without ".struct" for lists that previously contained blob v1 values.
         if field.logical_type.removesuffix(".struct") != expected.logical_type.removesuffix(".struct"):
             return f"`{path}` should have type {expected.logical_type} but type was {field.logical_type}"
         present_below = present
@@ -71,7 +71,7 @@ def _schema_mismatch(
 def conform_batches(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterator[pa.RecordBatch]:
     """Yield each batch with the columns of `schema` in order, as storage types, after checking required columns.
 
-    Raises SchemaMismatchError for nulls in a required column or a batch without a column.
+    Raises SchemaMismatchError for nulls in a required column and for a missing or duplicate column.
     """
     has_blobs = any(map(holds_blobs, schema.fields))
     table, target = schema, schema.to_storage_arrow()
@@ -112,7 +112,7 @@ def _contains_required(field: Field) -> bool:
 def forbidden_nulls(array: pa.Array, field: Field, path: str) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
     """Yield the path of each non-nullable field that contains nulls, and a mask (n,) of the rows with these nulls.
 
-    Children of a null parent do not count.
+    Children of a null parent are ignored.
     """
     if not field.nullable and holds_null(array):
         values = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array

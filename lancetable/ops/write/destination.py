@@ -1,4 +1,4 @@
-"""Destinations of new data files: the directories of a table or its base paths, and the format of the files."""
+"""Destinations of new data files: the directories of a table and its base paths, and the data format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lancetable.table.data_files import FragmentWriter, WriteLimits, WriteProgre
 from lancetable.table.legacy_dictionaries import dictionaries_of
 from lancetable.table.version import TableVersion
 
-_TINY_ROWS: Final = 1024  # batches with fewer rows and bytes than this are coalesced, up to _MAX_COALESCED of them
+_TINY_ROWS: Final = 1024  # batches with fewer rows and bytes are coalesced, up to _MAX_COALESCED batches
 _TINY_BYTES: Final = 16 << 10
 _MAX_COALESCED: Final = 256
 
@@ -35,7 +35,7 @@ WriteMode = Literal["create", "append", "overwrite"]
 class WriteOptions:
     """Options of writes and commits.
 
-    With `file_version` None, the format of the table is kept, or the default is used for a new table.
+    If `file_version` is None, a table keeps its format, and a new table gets the default format.
     """
 
     limits: WriteLimits = field(default_factory=WriteLimits)
@@ -47,9 +47,9 @@ class WriteOptions:
     max_retries: int = DEFAULT_MAX_RETRIES
     timeout_s: float = DEFAULT_TIMEOUT_SECONDS
     initial_bases: tuple[BasePath, ...] = ()  # registered with a new table
-    target_bases: tuple[str, ...] = ()  # names or paths of bases that receive new files in turn; empty: only the table
+    target_bases: tuple[str, ...] = ()  # names or paths of bases for new files, used in turn; empty: only the table
     target_all_bases: bool = False  # new files are distributed over all bases in turn
-    include_primary: bool = True  # with `target_all_bases`: the table too
+    include_primary: bool = True  # with `target_all_bases`: use the table too
     tracker: Tracker = SILENT  # counts the rows and files written
 
 
@@ -58,7 +58,7 @@ DEFAULT_OPTIONS: Final = WriteOptions()
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A table that receives data files, and the directories that receive them in turn."""
+    """A table to which data files are written, and the target directories, which are used in turn."""
 
     store: ObjectStore
     base: str
@@ -106,7 +106,8 @@ class Destination:
     def write(self, schema: Schema, batches: Iterable[pa.RecordBatch], options: WriteOptions) -> list[Fragment]:
         """Write data files of `schema` for the batches and return their fragments, which have id 0.
 
-        Raises SchemaMismatchError for nulls in a required column, UnsupportedFeatureError for a format without writer.
+        Raises SchemaMismatchError for nulls in a required column, UnsupportedFeatureError for a format without a
+        writer.
         """
         if self.file_version not in FAMILIES:
             raise UnsupportedFeatureError(
@@ -129,7 +130,7 @@ class Destination:
         return writer.write_all(conform_batches(tracker.counted(batches), schema))
 
     def sync_bases(self) -> None:
-        """Sync files outside of the table's own directory; the commit syncs only those inside."""
+        """Sync files outside of the directory of the table; the commit syncs only the files inside it."""
         for place in self.targets:
             if place.base_id is not None:
                 self.store.sync(place.directory)
@@ -150,7 +151,7 @@ def _resolve(
 
 
 def _coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Coalesce tiny batches, whose memory must not change; a batch costs as much as some thousand values."""
+    """Coalesce tiny batches, because a batch costs as much as several thousand values. Their memory must not change."""
     tiny: list[pa.RecordBatch] = []
     for batch in batches:
         is_tiny = batch.num_rows < _TINY_ROWS and batch.nbytes < _TINY_BYTES

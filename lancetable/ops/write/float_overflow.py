@@ -1,4 +1,4 @@
-"""Float conversions that Arrow does not check."""
+"""Overflow check of float conversions, which Arrow does not perform."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lancetable.expr.arrow_types import is_list
 def check_finite(before: pa.Array | pa.ChunkedArray, after: pa.Array | pa.ChunkedArray) -> None:
     """Raise pyarrow.ArrowInvalid if a finite float became infinite in a conversion to a narrower type.
 
-    Arrow checks integers, decimals and times for values that do not fit, but not floats.
+    Arrow checks conversions of integers, decimals and times for overflow, but not conversions of floats.
     """
     old, new = before.type, after.type
     if isinstance(before, pa.ChunkedArray):

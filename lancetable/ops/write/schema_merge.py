@@ -1,7 +1,7 @@
-"""Schema merge: the table is extended to fit rows with another schema before they are written.
+"""Schema merge: extension of the table schema to rows with another schema, before they are written.
 
     table   a: int32   s: struct<x>           append   a: int64   s: struct<y>   c: bool
-    then    a: int64   s: struct<x, y>   c: bool       (s.x is null in the new rows, s.y and c in the old ones)
+    then    a: int64   s: struct<x, y>   c: bool       (s.x is null in new rows, s.y and c in old rows)
 
 New columns and fields are null in existing rows; those that the data lacks are null in the new rows. Two types are
 merged only if one of them can represent every value of the other: see `represents`. The schema changes in separate

@@ -1,11 +1,11 @@
-"""Verbs of writing: create, append, overwrite, and the same without the commit for distributed writers.
+"""Write operations: create, append and overwrite, also without the commit for distributed writers.
 
     schema ─► conform.conform_schema ┐
                                      ├─► Destination.write ─► fragments ─► transaction ─► commit.loop
     batches ─────────────────────────┘   conform.conform_batches, then table.data_files
 
-A failed write leaves nothing visible and removes its files. If the outcome of the commit is unknown, the commit may
-still become visible, so its files are kept.
+A failed write publishes no version and removes its files. If the outcome of the commit is unknown, the files are kept,
+because the commit may still become visible.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def create(
     Parameters
     ----------
     uri
-        Address of the table.
+        URI of the table.
     schema
         Schema of the batches.
     batches
@@ -67,7 +67,7 @@ def create(
     storage_options
         Options of the store.
     commit_lock
-        Lock for stores that cannot create an object exclusively.
+        Lock for stores without an atomic create-if-absent.
     cache
         Cache for metadata; a new one by default.
     config
@@ -78,7 +78,7 @@ def create(
     Raises
     ------
     AlreadyExistsError
-        If a table exists, before anything is read or written.
+        If a table exists. Nothing is read or written in this case.
     InvalidSchemaError, UnsupportedFeatureError
         If the schema cannot be stored.
     SchemaMismatchError
@@ -118,9 +118,9 @@ def append(
 ) -> TableVersion:
     """Append rows and return the version that contains them.
 
-    Columns may be in any order; nullable ones, also inside structs, may be missing and read as null. Raises
-    SchemaMismatchError ("Append with different schema ...") for other columns or types and for nulls in a required
-    column; CommitConflictError, CommitStateUnknownError.
+    Columns may be in any order. Nullable columns, also inside structs, may be missing and are null in the new rows.
+    Raises SchemaMismatchError ("Append with different schema ...") for other columns or types and for nulls in a
+    required column; CommitConflictError, CommitStateUnknownError.
     """
     return _commit(version, *_write_to_table(version, schema, batches, options, "append"), options)
 
@@ -131,9 +131,9 @@ def overwrite(
     batches: Iterable[pa.RecordBatch],
     options: WriteOptions = DEFAULT_OPTIONS,
 ) -> TableVersion:
-    """Replace rows and schema and return the new version; older ones stay readable.
+    """Replace rows and schema and return the new version. Older versions remain readable.
 
-    Fields get new ids, indices are dropped, config and table metadata stay. `options.file_version` changes the data
+    Fields get new ids, indices are dropped, config and table metadata are kept. `options.file_version` changes the data
     format of the table. Raises the errors of `create` except AlreadyExistsError, and CommitConflictError.
     """
     return _commit(version, *_write_to_table(version, schema, batches, options, "overwrite"), options)
@@ -172,7 +172,7 @@ def write_fragments(
     Parameters
     ----------
     target
-        The version to build on, or the address of a new table.
+        The version on which the transaction is based, or the URI of a new table.
     schema
         Schema of the batches.
     batches
@@ -180,9 +180,9 @@ def write_fragments(
     options
         Options of the write.
     mode
-        "append" checks the rows against the schema of the table; other modes replace it.
+        "append" checks the rows against the schema of the table; other modes replace the rows and the schema.
     storage_options
-        Options of the store, if `target` is an address.
+        Storage options, if `target` is a URI.
     """
     if isinstance(target, TableVersion):
         destination, transaction = _write_to_table(target, schema, batches, options, mode)
@@ -233,8 +233,8 @@ def check_new_schema(schema: pa.Schema, file_version: FileVersion) -> None:
 def _append_schema(version: TableVersion, schema: pa.Schema, file_version: FileVersion) -> Schema:
     """Return the fields of the table that the data provides.
 
-    Raises SchemaMismatchError if they do not fit, UnsupportedFeatureError for a missing column in 0.1, where every
-    fragment has all columns.
+    Raises SchemaMismatchError if the schemas do not match, and UnsupportedFeatureError for a missing column in format
+    0.1, in which every fragment has all columns.
     """
     table_format = version.manifest.file_version
     if file_version.is_legacy != table_format.is_legacy:
@@ -263,11 +263,11 @@ def discard_fragments(
     storage_options: Mapping[str, str] | None = None,
     transaction_uuid: str | None = None,
 ) -> bool:
-    """Remove data files that were written and will not be committed; return whether they were removed.
+    """Remove data files that were written and will not be committed; return True if they were removed.
 
-    The files are given by their names below `data`. Nothing is removed while a file of the transaction
-    `transaction_uuid`, which would commit them, exists: it is written before the version and removed when the commit
-    definitely failed.
+    `names` are relative to the `data` directory. Nothing is removed if a transaction file with `transaction_uuid`,
+    which would commit the files, exists: a commit writes this file before the version, and removes it after a definite
+    failure.
     """
     store, base = open_store(uri, storage_options)
     if transaction_uuid is not None:

@@ -1,1 +1,1 @@
-"""Jobs of `SparkTable`: for each verb the plan, the work of its tasks, and the commit."""
+"""Distributed jobs of `SparkTable`. Each module contains the plan, the tasks and the commit of one operation."""

@@ -24,10 +24,11 @@ from lancetable.udf import as_batch
 
 @dataclass(frozen=True)
 class AddColumnsJob(TableJob):
-    """The addition of columns: SQL expressions by name, or a function of a batch of `columns`.
+    """Job that adds columns, defined by SQL expressions or by a function of batches of `columns`.
 
-    `new` is the schema of the columns that a function returns; that of expressions follows from the table. A task is
-    {"fragment"} -> {"fragment", "reused"}. Files of a run that failed stay: the next run of the job finds them.
+    `new` is the schema of the columns that a function returns. The schema of expressions is derived from the table. A
+    task maps {"fragment"} to {"fragment", "reused"}. Files of a failed run are kept, because the next run of the same
+    `job` reuses them.
     """
 
     values: Mapping[str, str] | Callable[[pa.RecordBatch], Any]
@@ -52,7 +53,7 @@ class AddColumnsJob(TableJob):
         Raises
         ------
         LanceError
-            If the version does not have the fragment.
+            If the version lacks the fragment.
         """
         version, new, values = self.base(plan), schema_from_string(plan["new"]), self.values
         fragment = version.manifest.fragments.by_id(task["fragment"])
@@ -72,7 +73,7 @@ class AddColumnsJob(TableJob):
         return {"fragment": fragment_to_string(done), "reused": reused}
 
     def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
-        """Commit the columns, and return how many fragments an earlier run had completed."""
+        """Commit the columns, and return the number of fragments that an earlier run had completed."""
         fragments = [fragment_from_string(result["fragment"]) for result in results]
         version = new_columns.commit_fragments(self.base(plan), fragments, schema_from_string(plan["new"]), uuid)
         return {"reused": sum(result["reused"] for result in results), "version": version.version}

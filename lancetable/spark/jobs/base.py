@@ -1,6 +1,6 @@
-"""Common parts of jobs: base classes, and plans and results as JSON.
+"""Base classes of jobs, and the JSON form of plans and results.
 
-A plan may be made on the cluster and is sent to the client and to the tasks, so it contains nothing but JSON.
+A plan may be created on the cluster and is sent to the client and to the tasks, so it contains only JSON.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from lancetable.table.version import TableVersion
 
 @dataclass(frozen=True)
 class TableJob:
-    """A change of the newest version of a table. Pickles.
+    """Picklable description of a change to the newest version of a table.
 
-    `txn` is an application and the number of its change, and `repeated` the result of a change that was committed
-    before. `verb` names the change in the log.
+    `txn` is the name of an application and the number of its change. `repeated` is the result of a change that is
+    already committed. `verb` is the name of the change in log records.
     """
 
     options: SourceOptions
@@ -52,11 +52,11 @@ class TableJob:
         return {"pin": pin_to_json(version), **self.plan_tasks(version)}
 
     def plan_tasks(self, version: TableVersion) -> Json:
-        """Return the plan for a version, without its pin. By default each task has whole fragments."""
+        """Return the plan for a version, without its pin. By default, tasks consist of whole fragments."""
         return {"tasks": plan_row_tasks(version, whole=True)}
 
     def work(self, plan: Json) -> Work:
-        """Return the work of the tasks of a plan. Each of them gets the plan without the tasks."""
+        """Return the function that executes a task of a plan. It contains the plan without the tasks."""
         return partial(self.execute, {**plan, "tasks": []})
 
     def execute(self, plan: Json, task: Json) -> Json:
@@ -64,23 +64,23 @@ class TableJob:
         raise NotImplementedError
 
     def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
-        """Commit under this uuid, and return the result of the job with its "version".
+        """Commit a transaction with this uuid, and return the result of the job, including its "version".
 
-        If the commit certainly failed, the files of the tasks are removed, unless `keep_files`.
+        If the commit certainly failed, the files of the tasks are removed, unless `keep_files` is True.
 
         Raises
         ------
         RetryableCommitConflictError
-            If the job has to be planned again.
+            If the job must be planned again.
         """
         raise NotImplementedError
 
     def discard(self, plan: Json, results: list[Json]) -> Json:
-        """Remove the files that results name, because other tasks failed. By default they stay."""
+        """Remove the files of these results, because other tasks failed. By default, the files are kept."""
         return {}
 
     def is_repeat(self, version: TableVersion) -> bool:
-        """Return True if a version contains the change, or a later one of the application."""
+        """Return True if a version contains the change, or a later change of the application."""
         return log_if_repeated(version, self.txn)
 
     def base(self, plan: Json) -> TableVersion:
@@ -90,13 +90,13 @@ class TableJob:
 
 @dataclass(frozen=True)
 class RowsJob(TableJob):
-    """A job whose tasks write deletion files and new fragments, each task for other fragments of the table.
+    """Base of jobs whose tasks write deletion files and new fragments. Each fragment is changed by one task only.
 
-    The result of a task is an uncommitted Update, see `update_to_json`, and what `result` needs.
+    The result of a task is an uncommitted Update in the form of `update_to_json`, and the values that `result` needs.
     """
 
     def operation(self, update: tx.Update) -> tx.Operation:
-        """Return the operation to commit for what all tasks wrote."""
+        """Return the operation that commits the files of all tasks."""
         return update
 
     def inserts_keys(self, base: TableVersion, plan: Json) -> bool:
@@ -108,7 +108,7 @@ class RowsJob(TableJob):
         return {"rows": sum(result["rows"] for result in results)}
 
     def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
-        """Commit what all tasks wrote as one operation, unless another run of the same change was faster.
+        """Commit the files of all tasks as one operation, unless another run has committed the same change.
 
         Raises
         ------
@@ -128,7 +128,7 @@ class RowsJob(TableJob):
         return {**self.result(results), "version": version.version}
 
     def discard(self, plan: Json, results: list[Json]) -> Json:
-        """Remove the deletion files and the data files that results name."""
+        """Remove the deletion files and the data files of these results."""
         discard_update(self.base(plan), update_from_results(results))
         return {}
 
@@ -144,7 +144,7 @@ def update_to_json(operation: tx.Update) -> Json:
 
 
 def update_from_results(results: Sequence[Json]) -> tx.Update:
-    """Return one Update of the results of all tasks, each of which changed other fragments."""
+    """Combine the results of all tasks, which changed different fragments, into one Update."""
 
     def all_of(name: str) -> Iterable[Any]:
         return (value for result in results for value in result[name])
@@ -164,7 +164,7 @@ def discard_update(base: TableVersion, operation: tx.Update) -> None:
 
 
 def planned_pin(options: SourceOptions, plan: Json) -> Pin:
-    """Return the version that a plan was made for. A plan has no storage options, since those contain secrets."""
+    """Return the pin of a plan. The plan itself has no storage options, because they may contain secrets."""
     uri, branch, version, mark = plan["pin"]
     return Pin(uri, branch, version, tuple(sorted(options.storage_options.items())), mark)
 
@@ -175,32 +175,32 @@ def pin_to_json(version: TableVersion) -> list[Any]:
 
 
 def schema_from_string(encoded: str) -> pa.Schema:
-    """Return a schema from a string that `schema_to_string` made."""
+    """Decode a schema that `schema_to_string` encoded."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
 
 
 def schema_to_string(schema: pa.Schema) -> str:
-    """Return a schema as a string, for `schema_from_string`."""
+    """Encode a schema as a string, for `schema_from_string`."""
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
 def fragment_from_string(encoded: str) -> Fragment:
-    """Return a fragment from a string that `fragment_to_string` made."""
+    """Decode a fragment that `fragment_to_string` encoded."""
     return Fragment.from_proto(Fragment.message_class.FromString(base64.b64decode(encoded)))
 
 
 def fragment_to_string(fragment: Fragment) -> str:
-    """Return a fragment as a string, for `fragment_from_string`."""
+    """Encode a fragment as a string, for `fragment_from_string`."""
     return base64.b64encode(fragment.to_proto().SerializeToString()).decode()
 
 
 def slices_of_task(task: Json) -> tuple[Split, ...]:
-    """Return the slices of a task that `tasks_of_slices` made."""
+    """Return the slices of a task that `tasks_of_slices` created."""
     return tuple(Split(*values) for values in task["slices"])
 
 
 def tasks_of_slices(tasks: Iterable[Iterable[Split]]) -> list[Json]:
-    """Return the tasks that read some slices each, as JSON."""
+    """Return one task as JSON for each group of slices."""
     return [{"slices": [list(astuple(part)) for part in slices]} for slices in tasks]
 
 
@@ -210,9 +210,10 @@ def fragment_ids(task: Json) -> list[int]:
 
 
 def rows_per_task(version: TableVersion, cores: int | None) -> int:
-    """Return the rows of a task for which there is about one task for each core.
+    """Return the number of rows per task for which there is about one task per core.
 
-    A Python task costs as much as reading a million numbers. Large tables have more tasks, by their bytes.
+    Starting a Python task takes as long as reading a million numbers. Large tables have more tasks, because the number
+    of bytes per task is limited too.
     """
     if cores is None:
         return limits.DEFAULT_TASK_ROWS
@@ -220,6 +221,6 @@ def rows_per_task(version: TableVersion, cores: int | None) -> int:
 
 
 def plan_row_tasks(version: TableVersion, *, whole: bool) -> list[Json]:
-    """Return tasks over all rows. With `whole` no fragment is split, so that each task writes its deletion files."""
+    """Return tasks over all rows. With `whole`, no fragment is split, so that one task can write its deletion file."""
     rows, size = limits.DEFAULT_TASK_ROWS, limits.DEFAULT_TASK_BYTES
     return tasks_of_slices(plan_splits(version, task_rows=rows, task_bytes=size, whole_fragments=whole))

@@ -16,7 +16,7 @@ from lancetable.table.version import TableVersion
 
 @dataclass(frozen=True)
 class CompactJob(TableJob):
-    """A compaction. A task is {"task"} -> {"result"}, both as `lancetable.optimize` writes them."""
+    """Job that compacts a table. A task maps {"task"} to {"result"}, both in the JSON form of `lancetable.optimize`."""
 
     settings: Mapping[str, Any]
     verb = "compact"

@@ -1,4 +1,4 @@
-"""Deleting rows: tasks write deletion files, and one commit names them."""
+"""Deleting rows: tasks write deletion files, and one commit refers to all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from lancetable.spark.runner import Json
 
 @dataclass(frozen=True)
 class DeleteJob(RowsJob):
-    """A delete. A task is {"slices"} of whole fragments -> an Update without new fragments, and {"rows"}."""
+    """Job that deletes rows.
+
+    A task maps {"slices"}, whole fragments, to an Update without new fragments and {"rows"}, the number of rows.
+    """
 
     predicate: str
     verb = "delete"

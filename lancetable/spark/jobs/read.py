@@ -1,4 +1,4 @@
-"""Reads: the plans of a count and of a frame, and the work of the tasks of a count."""
+"""Plans of counts and of frames, and the tasks of counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json
 from lancetable.table.version import checkout
 
-_MOST_TAILS, _MOST_PAGES = 64, 512  # 0.2 ms to read the tail of a data file, 0.04 ms for each page of a column
+_MOST_TAILS, _MOST_PAGES = 64, 512  # limits: 0.2 ms per tail of a data file, 0.04 ms per page of a column
 
 
 def plan_count(dataset: LanceDataset, filter: str | None) -> Json:
@@ -33,7 +33,7 @@ def plan_count(dataset: LanceDataset, filter: str | None) -> Json:
 
 
 def count_rows(pin: Pin, filter: str | None, task: Json) -> Json:
-    """Count the rows of one task for which a predicate is true: {"slices"} -> {"rows"}."""
+    """Count the rows of one task for which a predicate is true: map {"slices"} to {"rows"}."""
     version = pin.open()
     scans = scan_options_of(slices_of_task(task), ScanOptions(columns=[], filter=filter))
     return {"rows": sum(count_plan(version, plan_scan(version, scan)) for scan in scans)}
@@ -49,17 +49,17 @@ def plan_frame(
     other: int | None = None,
     needs_row_ids: bool = False,
 ) -> Json:
-    """Return the version, schema and tasks of a read: of `task_rows` rows, or as many as suit the `cores`.
+    """Return the version, schema and tasks of a read. By default, the number of rows per task depends on `cores`.
 
-    With `other`, only fragments are read that this version of the table does not have.
+    `other` is another version of the table; fragments that it also contains are not read.
 
-    `without_nulls` are nullable columns in which files have no nulls. It is empty for a single task: with the union of
-    `SparkTable.scan`, Spark would no longer see that all rows are in one partition.
+    The entry `without_nulls` lists nullable columns whose files contain no nulls. It is empty for a single task:
+    because of the union in `SparkTable.scan`, Spark would no longer recognize that all rows are in one partition.
 
     Raises
     ------
     InvalidInputError
-        If row ids are needed, and those of the version are not stable.
+        If `needs_row_ids` is True and the version has no stable row ids.
     """
     version = dataset.table_version
     if needs_row_ids and not version.manifest.has_stable_row_ids:

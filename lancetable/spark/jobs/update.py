@@ -12,7 +12,7 @@ from lancetable.spark.runner import Json
 
 @dataclass(frozen=True)
 class UpdateJob(RowsJob):
-    """An update. A task is {"slices"} of whole fragments -> an Update, and {"rows"}."""
+    """Job that updates rows. A task maps {"slices"}, whole fragments, to an Update and {"rows"}, the number of rows."""
 
     assignments: Mapping[str, str]
     where: str | None

@@ -1,10 +1,10 @@
-"""Merges of a small source: every task has the whole source and merges it into some fragments.
+"""Merges of a small source: every task gets the whole source and merges it into some fragments.
 
-    tasks of fragments ─► files, and the positions of source rows that matched nothing there
-    source rows that matched nothing in any fragment ─► tasks that insert them ─► files
+    tasks of fragments ─► files, and the positions of source rows without a match there
+    source rows without a match in any fragment ─► tasks that insert them ─► files
 
-A join in Spark would shuffle the keys of the whole table, whatever the size of the source. Here no row of the table
-leaves its task, and zone maps limit what is read.
+A join in Spark would shuffle the keys of the whole table, regardless of the size of the source. Here, no row of the
+table is shuffled, and zone maps limit the reads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _INSERTED_ROWS_OF_TASK = 256 << 10
 def keys_compare_as_in_spark(keys: Iterable[pa.DataType]) -> bool:
     """Return True if keys of these types are equal in the library whenever they are equal in Spark.
 
-    In Spark 0.0 equals -0.0, and structs, lists and columns of type null may be joined.
+    Floating-point keys are excluded because 0.0 equals -0.0 in Spark, and nested and null types because only Spark can
+    join them.
     """
     plain = [key.value_type if pa.types.is_dictionary(key) else key for key in keys]
     others = (pa.types.is_floating, pa.types.is_nested, pa.types.is_null)
@@ -52,7 +53,7 @@ def null_key_rows(source: tuple[Part, ...], on: Sequence[str]) -> pyroaring.BitM
 
 @dataclass(frozen=True)
 class BroadcastMerge:
-    """A merge whose tasks have the whole source, with the columns `incoming`. Pickles."""
+    """Picklable merge whose tasks get the whole source. `incoming` is the schema of the source."""
 
     pin: Pin
     clauses: Clauses
@@ -60,9 +61,10 @@ class BroadcastMerge:
     source: tuple[Part, ...]
 
     def run(self, runner: Runner, parts: Sequence[Json], dropped: pyroaring.BitMap) -> list[Json]:
-        """Return what tasks wrote for the fragments of `parts` and for inserted rows, or that they were refused.
+        """Merge into the fragments of `parts`, then insert source rows. Return the results of all tasks.
 
-        Source rows at the positions `dropped` are not inserted.
+        If a task fails, nothing is inserted, and its result contains the error. Source rows at the positions `dropped`
+        are not inserted.
         """
         results = runner.run(self.merge_fragments, parts)
         if not self.clauses.insert or len(succeeded(results)) < len(results):
@@ -78,7 +80,7 @@ class BroadcastMerge:
         return results + runner.run(self.insert_rows, tasks)
 
     def merge_fragments(self, task: Json) -> Json:
-        """Merge into some fragments: {"slices"} -> an Update, and {"unmatched"}, source positions as a bitmap."""
+        """Merge into some fragments: map {"slices"} to an Update and {"unmatched"}, a bitmap of source positions."""
         version = self.pin.open()
         stored = check_source(version.schema, self.clauses, self.incoming)
         with PartitionedRows(stored.to_storage_arrow(), self.clauses.on) as source:
@@ -88,7 +90,7 @@ class BroadcastMerge:
         return {**merge_to_json(prepared, counts), "unmatched": _rows_to_json(unmatched)}
 
     def insert_rows(self, task: Json) -> Json:
-        """Insert source rows: {"rows"}, positions as a bitmap -> an Update with counts."""
+        """Insert source rows: map {"rows"}, a bitmap of positions, to an Update with counts."""
         version = self.pin.open()
         stored = check_source(version.schema, self.clauses, self.incoming)
         rows = np.asarray(pyroaring.BitMap.deserialize(base64.b64decode(task["rows"])).to_array(), dtype=np.int64)

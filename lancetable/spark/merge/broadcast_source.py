@@ -2,9 +2,9 @@
 
     tasks of the source ─► Arrow files, or Arrow streams that the driver collects ─► every task of the merge
 
-Files are written in a session on one machine, where the tasks of the merge map them. The source is computed once: a
-source that returns other rows when it is computed again would insert rows that the table has. The tasks stop to keep
-rows at a limit, so that a large source is only counted; Spark then joins it with the table.
+Files are used in a session on one machine, where the tasks of the merge memory-map them. The source is computed only
+once, because a source that returns other rows the second time would insert rows that are already in the table. Above a
+size limit, tasks no longer store the rows, but only measure the source; Spark then joins it with the table.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pyspark.sql import DataFrame
 from lancetable.spark.runner import init_worker
 from lancetable.spark.types import wire_schema
 
-# Limit of a source that the driver and every task hold. The tasks that compute the source do not know of each other:
-# the one of partition p may write 1 / (p + 1) of the limit. So any even distribution passes, and n partitions never
-# write more than 1 + ln n times the limit.
+# Limit of a source that the driver and every task hold in memory. The tasks that compute the source do not communicate,
+# so the task of partition p may write 1 / (p + 1) of the limit. An evenly distributed source within the limit is
+# accepted, and n partitions write at most 1 + ln n times the limit.
 _MAX_STREAM_BYTES = 32 << 20
-# Limits of a source in files. Each task of the merge builds a table and an index of the source, so that the tasks that
-# run at a time have a limit too.
+# Limits of a source in files. Each task of the merge builds a table and an index of the source, so the tasks that run
+# concurrently have a common limit too.
 _MAX_FILE_BYTES = 256 << 20
 _MAX_BYTES_OF_TASKS = 1 << 30
 _INDEX_BYTES_OF_ROW = 48
@@ -49,7 +49,7 @@ class BroadcastSource:
     def close(self) -> None:
         """Remove the files."""
         if self.directory is not None:
-            shutil.rmtree(self.directory, ignore_errors=True)  # Spark removes in the end the files that a task maps
+            shutil.rmtree(self.directory, ignore_errors=True)  # Spark finally removes files that a task still maps
 
 
 def open_part(part: Part) -> pa.RecordBatchStreamReader:
@@ -58,18 +58,18 @@ def open_part(part: Part) -> pa.RecordBatchStreamReader:
 
 
 def broadcast_source(frame: DataFrame, directory: str | None, cores: int | None = None) -> BroadcastSource | None:
-    """Return the rows of a source if it is small, None otherwise.
+    """Compute a source and return its rows if it is small, None otherwise.
 
     Parameters
     ----------
     frame
         The source in the types of the table.
     directory
-        A directory that the tasks of the session find at the same path, None if there is none. A source of 12 MB in
-        the pickle of their work would delay the first task by 80 ms: it is copied to the JVM, into blocks, to another
-        file and to the memory of each task.
+        A directory that the tasks of the session can access at the same path, None if there is none. Without files, the
+        source is part of the pickled function of the tasks, which Spark copies several times: 12 MB delay the first
+        task by 80 ms.
     cores
-        The number of tasks that run at a time, which limits the size.
+        The number of concurrent tasks, which limits the size.
     """
     limit, own = _MAX_STREAM_BYTES, None
     if directory is not None:
@@ -91,23 +91,23 @@ def broadcast_source(frame: DataFrame, directory: str | None, cores: int | None 
 
 
 def _rows_to_limit(frame: DataFrame, limit: int, row_bytes: int) -> DataFrame:
-    """Return the rows of each task, without most of those beyond its limit, which Spark need not send to Python.
+    """Drop most rows beyond the limit of each task, so that Spark does not send them to Python.
 
-    One row more than the limit allows is left, of the task or of all tasks, so that the source is still too large.
+    At least one row more than the limit allows remains, so that the source still counts as too large.
     """
     types = wire_schema(frame.schema).types
     fixed = (kind.bit_width for kind in types if pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
     bits = 8 * row_bytes + sum(fixed)
     if not bits:
         return frame
-    number_in_task = f"(monotonically_increasing_id() & {(1 << 33) - 1})"  # the bits above are those of the task
+    number_in_task = f"(monotonically_increasing_id() & {(1 << 33) - 1})"  # the upper bits are those of the partition
     return frame.where(f"{number_in_task} <= {8 * limit // bits} div (spark_partition_id() + 1)")
 
 
 def write_part(batches: Iterator[pa.RecordBatch], directory: str | None, limit: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task as a stream, or as the path of a file in a directory, and their bytes.
+    """Yield the rows of a task as an Arrow stream, or as the path of a file in `directory`, and their bytes.
 
-    Yields null instead of a part that exceeds the task's share of the limit, and nothing without rows.
+    Yields null instead of a part that exceeds the task's share of the limit. Yields nothing if there are no rows.
     """
     init_worker()
     context = TaskContext.get()
@@ -115,7 +115,7 @@ def write_part(batches: Iterator[pa.RecordBatch], directory: str | None, limit: 
     path = None if directory is None else os.path.join(directory, f"{uuid.uuid4()}.arrow")
     size, stream, writer = 0, pa.BufferOutputStream(), None
     try:
-        for batch in batches:  # all of them, since Spark does not reuse a worker that leaves some
+        for batch in batches:  # all of them, because Spark does not reuse a worker that leaves some
             size += batch.nbytes + (0 if path is None else _INDEX_BYTES_OF_ROW * batch.num_rows)
             if batch.num_rows and size <= limit:
                 writer = writer or pa.ipc.new_stream(path or stream, batch.schema)

@@ -1,7 +1,7 @@
 """`SparkTable.merge`: the builder, and the choice between its two strategies.
 
-A small source is sent to every task (`broadcast_source.py`, `broadcast.py`). Spark joins any other source with the keys
-of the table (`join.py`). In both cases tasks write files, and one commit makes them visible.
+A small source is sent to every task (`broadcast_source.py`, `broadcast_merge.py`). Spark joins any other source with
+the keys of the table (`join_merge.py`). In both cases, tasks write files, and one commit makes them visible.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypedDict
 import pyarrow as pa
 import pyroaring
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
+from pyspark.sql import functions as F  # noqa: N812  # the conventional alias
 
 from lancetable.errors import InvalidOperationError
 from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched
@@ -47,11 +47,11 @@ class _Changes(TypedDict):
 
 
 class MergeResult(_Changes, total=False):
-    """Numbers of rows that a merge changed, and of source rows that its clauses left out.
+    """Counts of the rows that a merge changed, and of the source rows that its clauses skipped.
 
     `num_unchanged_rows` is present with `skip_unchanged`, `num_older_rows` and `num_rows_without_order` with
     `newest_by`, and `num_null_key_rows` with `null_keys="drop"`. `repeated` is present with `txn`; it is true if the
-    change was committed before, so that nothing was done.
+    change was already committed, so that nothing was done.
     """
 
     num_unchanged_rows: int
@@ -63,9 +63,10 @@ class MergeResult(_Changes, total=False):
 
 @dataclass
 class _SourceOfCall:
-    """The source of one call, for all of its attempts. Another call may find other rows in the source.
+    """The source of one call of `execute`, which all of its attempts share.
 
-    `null_keys` are the positions of the rows of a small source that have a null in their key, unless they are inserted.
+    `is_measured` is True once the size is known. `null_keys` are the positions of the rows of a small source that have
+    a null in their key, unless such rows are inserted.
     """
 
     broadcast: BroadcastSource | None = None
@@ -94,18 +95,18 @@ class SparkMergeBuilder:
     def when_matched_update_all(
         self, condition: str | None = None, *, newest_by: str | None = None, skip_unchanged: bool = False
     ) -> SparkMergeBuilder:
-        """Update rows that match with the values of the source, in all columns that it has.
+        """Update matched rows with all columns of the source.
 
         Parameters
         ----------
         condition
-            SQL over `source.` and `target.` columns. Rows for which it is not true stay as they are.
+            SQL over `source.` and `target.` columns. Rows for which it is not true are not changed.
         newest_by
-            A column of both sides, instead of a condition: a row is updated if the source's value is not less than
-            the stored one, or the stored one is null. The result counts the source rows that are older, and those
-            whose value is null.
+            A column of source and table, instead of a condition. A row is updated if the source value is greater than
+            or equal to the stored value, or if the stored value is null. The result counts the source rows that are
+            older, and those whose value is null.
         skip_unchanged
-            Leave rows alone whose new values equal the stored ones, and count them.
+            Do not rewrite rows whose new values equal the stored ones, but count them.
 
         Returns
         -------
@@ -121,7 +122,7 @@ class SparkMergeBuilder:
         )
 
     def when_matched_delete(self) -> SparkMergeBuilder:
-        """Delete the rows of the table that match.
+        """Delete matched rows of the table.
 
         Returns
         -------
@@ -131,7 +132,7 @@ class SparkMergeBuilder:
         return self._with(matched=Matched.DELETE, condition=None, newest_by=None, skip_unchanged=False)
 
     def when_not_matched_insert_all(self) -> SparkMergeBuilder:
-        """Insert the rows of the source without a match, with nulls for columns that it does not have.
+        """Insert source rows without a match, with nulls for missing columns.
 
         Returns
         -------
@@ -146,8 +147,7 @@ class SparkMergeBuilder:
         Parameters
         ----------
         condition
-            SQL over the columns of the table. Rows for which it is not true stay as they are; by default all are
-            deleted.
+            SQL over the columns of the table. Only rows for which it is true are deleted; all by default.
 
         Returns
         -------
@@ -185,42 +185,43 @@ class SparkMergeBuilder:
     ) -> MergeResult:
         """Merge and commit.
 
-        A source of up to 32 MB, spread evenly over its partitions, is computed once for all attempts; in a session on
-        one machine one of up to 256 MB, or 1 GB divided by the cores if that is less, where each row counts for 48
-        bytes more. Any other source is joined by Spark, several times slower. It is computed once to find its size, and
-        again for each attempt; persist one that takes long to compute.
+        A source of up to 32 MB that is spread evenly over its partitions is sent to every task, and computed once for
+        all attempts. In a session on one machine, the limit is 256 MB, or 1 GB divided by the number of cores if that
+        is less, and each row counts for 48 additional bytes. Spark joins any other source, which is several times
+        slower. Such a source is computed once to find its size, and again for each attempt; persist it if this takes
+        long.
 
-        All rows of a small source are cast to the table's types, those of any other only as far as they are written.
-        So a null in a required column and a key out of the range of its type are errors in a small source even if
-        the row matches nothing and is not inserted; and keys in nanoseconds, a type that Spark does not have, can be
-        merged from a small source only. A value that does not fit its column is an error whatever
-        `spark.sql.ansi.enabled` is, and so is a key that a cast would change, such as 1.5 for a column of integers.
+        All rows of a small source are cast to the table's types, but of any other source only the rows that are
+        written. In a small source, a null in a required column and a key out of the range of its type are therefore
+        errors even if the row has no match and is not inserted. Keys in nanoseconds, which no Spark type supports, can
+        be merged only from a small source. A value that does not fit its column is an error regardless of
+        `spark.sql.ansi.enabled`. A key that a cast would change, such as 1.5 for an integer column, is an error too.
 
         Parameters
         ----------
         txn
-            An application and the number of its change, which makes a repeated merge do nothing. In `foreachBatch`,
-            pass `txn=("name", batch_id)`.
+            Name of an application and number of its change. A change that is already committed is not repeated. In
+            `foreachBatch`, pass `txn=("name", batch_id)`.
         consecutive
-            Whether the application numbers its changes from 0 without gaps. Then a change that neither follows nor
-            repeats the last one that the table records is refused.
+            The application numbers its changes from 0 without gaps. A change that neither follows nor repeats the last
+            recorded one raises InvalidOperationError.
         conflict_retries
-            How many times the merge runs again on the newest version when another commit touched the same rows.
+            Maximum number of retries on the newest version after another commit changed the same rows.
 
         Returns
         -------
         MergeResult
-            Numbers of rows.
+            Counts of rows.
 
         Raises
         ------
         InvalidInputError
-            If no action was chosen.
+            If no action is selected.
         SchemaMismatchError, ColumnNotFoundError, InvalidSqlError
             If the source, a key or a condition does not fit the table.
         InvalidOperationError
-            If two source rows match the same row; for null keys, unless `null_keys` allows them; for a change that
-            does not follow.
+            If two source rows match the same row, if a key is null and `null_keys` is "refuse", or if a consecutive
+            change does not follow the last one.
         RetryableCommitConflictError
             If every attempt lost against another commit.
 
@@ -289,12 +290,12 @@ class SparkMergeBuilder:
     def _joined(self, plan: Json, pin: Pin, clauses: Clauses, incoming: pa.Schema) -> DataFrame:
         schema = spark_schema(schema_from_string(plan["keys"]))
         keys = self._table.scan(plan["tasks"], KeyScan(pin, plan["columns"]), schema)
-        # Columns of the source may have any name.
+        # Rename the columns of the source, which may have any name.
         names = {name: f"{_SOURCE}{number}" for number, name in enumerate(incoming.names)}
         source = self._cast(incoming).toDF(*names.values()).withColumn(IN_SOURCE, F.lit(True))
         matches = reduce(and_, (F.col(f"{KEY}{n}") == F.col(names[name]) for n, name in enumerate(clauses.on)))
         null_key = reduce(or_, (F.col(names[name]).isNull() for name in clauses.on))
-        # Rows with null keys reach the tasks, which count them, also where unmatched rows are of no use.
+        # The tasks count rows with null keys, so these rows are kept even if unmatched rows are not inserted.
         counts_null_keys = not clauses.insert_null_keys
         joins = (("inner", "right_outer"), ("left_outer", "full_outer"))
         how = joins[clauses.delete_unmatched][clauses.insert or counts_null_keys]

@@ -35,10 +35,10 @@ KEY, DELETE = "_key_", "_delete"
 
 @dataclass(frozen=True)
 class MergeJob(RowsJob):
-    """A merge, planned for both strategies.
+    """Job that merges a source, planned for both strategies.
 
-    The `tasks` of the plan scan the keys for a join in Spark. Its `parts` are whole fragments, for tasks that have the
-    whole source.
+    In the plan, `tasks` scan the keys for a join in Spark, and `parts` are groups of whole fragments for tasks that get
+    the whole source.
     """
 
     clauses: Clauses
@@ -51,7 +51,7 @@ class MergeJob(RowsJob):
     repeated: ClassVar[Json] = {"counts": asdict(Counts()), "repeated": True}
 
     def is_repeat(self, version: TableVersion) -> bool:
-        """Return True if a version contains the change; a consecutive one must otherwise follow the last."""
+        """Return True if a version contains the change. Otherwise, a consecutive change must follow the last one."""
         if self.txn is None or not self.consecutive:
             return super().is_repeat(version)
         remedy = "consecutive=False for this change (of a pipeline: continue_from_checkpoint=True)"
@@ -65,7 +65,7 @@ class MergeJob(RowsJob):
         SchemaMismatchError, ColumnNotFoundError, InvalidSqlError
             If the source, a key or a condition does not fit the table.
         UnsupportedFeatureError
-            If the source has a column with a name that the merge needs.
+            If a column of the source has a name that the merge reserves.
         """
         on = tuple(field.name for field in key_fields(version.schema, self.clauses.on))
         for name in (ADDRESS, IN_SOURCE):
@@ -81,7 +81,7 @@ class MergeJob(RowsJob):
             columns[DELETE] = "true" if self.clauses.delete_condition is None else self.clauses.delete_condition
         keys = plan_scan(version, ScanOptions(columns=columns)).output_schema.append(pa.field(ADDRESS, pa.int64()))
         split = partial(plan_splits, version, columns=on, task_bytes=DEFAULT_TASK_BYTES)
-        # Each part indexes the source and writes a file of its own, so there are no more of them than are of use.
+        # Each part builds an index of the source and writes its own file, so there is only about one part per core.
         parts = split(task_rows=rows_per_task(version, self.cores), whole_fragments=True)
         return {
             "pin": pin_to_json(version),
@@ -94,7 +94,7 @@ class MergeJob(RowsJob):
         }
 
     def inserts_keys(self, base: TableVersion, plan: Json) -> bool:
-        """Return True if rows are inserted by the primary key of the table."""
+        """Return True if rows are inserted and the keys of the merge are the primary key of the table."""
         primary = {field.name for field in base.schema.primary_key()}
         return self.clauses.insert and bool(primary) and primary == set(plan["on"])
 

@@ -4,8 +4,8 @@
                                       ├─ join ─► by fragment, in row order ─► tasks write ─► one Update
     source ───────────────────────────┘
 
-Only keys of the table take part in the join. The rows of a fragment are written by one task, which also writes its
-deletion file. Inserted rows are spread by key.
+Only the key columns of the table are joined. One task writes the rows of a fragment, and its deletion file. Inserted
+rows are partitioned by key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lancetable.spark.types import convert_batch
 
 @dataclass(frozen=True)
 class KeyScan:
-    """Slices -> expressions of their rows, and the addresses of these as int64 under `_address`."""
+    """Scan of slices that returns expressions of the rows, and their addresses as int64 in the column `_address`."""
 
     pin: Pin
     columns: Mapping[str, str]
@@ -45,7 +45,7 @@ class KeyScan:
 
 @dataclass(frozen=True)
 class JoinedMerge:
-    """A merge of joined rows, which have the columns of `incoming`, then their addresses. Pickles."""
+    """Picklable merge of joined rows: the columns of `incoming`, the row address, and a flag for source rows."""
 
     pin: Pin
     clauses: Clauses
@@ -56,7 +56,7 @@ class JoinedMerge:
         init_worker()
         text = run_task(lambda _: self._merge(batches), "{}")
         for _ in batches:
-            pass  # an error leaves rows, and Spark does not reuse a worker that has not read all of them
+            pass  # after an error, read the rest, because Spark does not reuse a worker that leaves rows
         yield pa.record_batch({"result": [text]})
 
     def _merge(self, batches: Iterator[pa.RecordBatch]) -> Json:

@@ -1,4 +1,4 @@
-"""Source rows with a null in the key: they match no row, so that each repeated merge would insert them again."""
+"""Source rows with a null in the key. They match no row, so each repeated merge would insert them again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_null_keys(mode: str) -> None:
 
 
 def null_keys_problem(rows: str, keys: Sequence[str]) -> str:
-    """Return the message of the error for so many source rows with a null key."""
+    """Return the error message for source rows with a null key. `rows` is their number."""
     return (
         f"{rows} source rows have a null in the key ({', '.join(keys)}). A null key matches no row, so that each"
         ' repeated merge would insert them again: filter them out, or pass null_keys="drop" to drop and count them or'

@@ -3,12 +3,12 @@
     s3://bucket/key            gs://bucket/key
     az://container/key         abfss://container@account.dfs.core.windows.net/key
 
-    in general                                           ObstoreStore
-    in a child that was forked from a process using      CloudFsspecStore over s3fs, gcsfs or adlfs
-    obstore, whose threads do not survive the fork
+    by default                                           ObstoreStore
+    in a child forked from a process that uses obstore,  CloudFsspecStore over s3fs, gcsfs or adlfs
+    because its threads do not survive the fork
 
-`CloudStore` is the store that tables keep. It holds the address and the options, creates a client on first use and
-again after a fork, and is pickled without one.
+`CloudStore` is the store that tables hold. It contains the address and the options. It creates a client on first use
+and again after a fork, and is pickled without it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class CloudStore(ForwardingStore):
         return getattr(self._backend.get(), method)(*arguments, **named)
 
     def sync(self, prefix: str = "") -> None:
-        """Return at once: writes are durable when they return."""
+        """Do nothing, because writes are durable when they return."""
 
     def modified_ns(self, path: str) -> int | None:
         """Return None: buckets have no directories."""

@@ -55,7 +55,7 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _QUERY = re.compile(r"\?[^\s\"']*")
 _XML_ERROR = re.compile(r"\A.*?<Code>([^<]*)</Code>.*?<Message>([^<]*)</Message>.*", re.DOTALL)
 _NO_BUCKET = ("<Code>NoSuchBucket<", "<Code>ContainerNotFound<")
-# Servers that are asked for credentials if there are none.
+# Servers from which obstore requests credentials if none are configured.
 _METADATA_HOSTS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 _NO_CREDENTIALS = {
     "s3": "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or pass the storage options of these names",
@@ -343,7 +343,8 @@ class ObstoreStore(RemoteStore):
     def _redact(self, error: BaseException) -> str:
         """Return the start of an error message without query strings, which may contain signatures, and secrets.
 
-        Errors of servers are reduced to code and message. Requests for credentials are replaced by what is missing.
+        Errors of servers are reduced to code and message. If a request for credentials failed, the message names the
+        missing settings instead.
         """
         message = str(error).partition("\nDebug source")[0][:4000]
         if any(host in message for host in _METADATA_HOSTS):

@@ -263,10 +263,10 @@ def names_of(cloud: Cloud) -> frozenset[str]:
 
 @cache
 def check_option(name: str, place: str, cloud: Cloud | None = None) -> None:
-    """Raise InvalidInputError for an unknown storage option whose name resembles an option of the cloud, or of any.
+    """Raise InvalidInputError for an unknown storage option whose name resembles a known one.
 
-    Other options that `cloud` does not have, or without `cloud` no store has, are logged once, because libraries may
-    share a set of options. Values are never shown.
+    The known options are those of `cloud`, or those of all clouds if it is None. Any other option without an effect is
+    only logged, once, because several libraries may share one set of options. Values are never shown.
     """
     lowered = name.lower()
     known = frozenset().union(*(names_of(each) for each in _NAMES))
@@ -279,7 +279,7 @@ def check_option(name: str, place: str, cloud: Cloud | None = None) -> None:
 
 
 def hide_secrets(options: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return options for display, with secrets replaced, also in nested ones: `client_kwargs` of s3fs holds keys."""
+    """Return options for display, with secrets replaced, also in nested options such as `client_kwargs` of s3fs."""
     return {
         name: "***" if _is_secret(name) else hide_secrets(value) if isinstance(value, Mapping) else value
         for name, value in options.items()

@@ -1,8 +1,9 @@
 """First names of an S3 listing in one short page, signed by botocore.
 
-obstore cannot set the page size, so it fetches up to a thousand names where the newest version of a table needs eight.
-In a directory of 3,000 manifests, a short page takes a tenth of the time. It covers only the common case. In any other
-case (botocore is not installed, options that only obstore supports, a status other than 200), the caller uses obstore.
+obstore cannot set the page size, so it fetches up to a thousand names, although eight suffice to find the newest
+version of a table. In a directory of 3,000 manifests, a short page takes a tenth of the time. It covers only the common
+case. In any other case (botocore is not installed, options that only obstore supports, a status other than 200), the
+caller uses obstore.
 """
 
 from __future__ import annotations

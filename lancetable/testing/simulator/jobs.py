@@ -55,7 +55,7 @@ def without(gone: Collection[int]) -> Effect:
 
 
 def with_value(changed: Collection[int], value: int) -> Effect:
-    """Return the effect of a change of the value of some ids, which may be determined by the change."""
+    """Return the effect of setting the value of some ids. The change may add ids to `changed` while it runs."""
     return lambda table, _: replace(
         table, rows={key: value if key in changed else old for key, old in table.rows.items()}
     )
@@ -367,7 +367,7 @@ def standard_jobs(run: Run, also: str = "") -> dict[str, Work]:
         jobs[f"r{number}"] = reader
     drawn = rng.random()
     if not stable and (also == "cleaner" or (not also and drawn < 0.3)):
-        # The format cannot prevent that a version is removed while it is being tagged, so there are no tags here.
+        # The format does not prevent the removal of a version while it is being tagged, so these runs create no tags.
         for job in jobs.values():
             if isinstance(job, Writer):
                 job.changes = [change for change in job.changes if change != "tag"]

@@ -88,7 +88,7 @@ OPEN, ACKNOWLEDGED, UNKNOWN = range(3)
 class Create:
     """The conditional put.
 
-    `exclusive=False` is a store that overwrites. `reads_back=False` takes every "exists" reply for a lost race.
+    `exclusive=False` models a store that overwrites. `reads_back=False` counts every "exists" reply as a lost race.
     """
 
     writers: int = 3

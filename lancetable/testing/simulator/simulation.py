@@ -398,7 +398,7 @@ def simulate(
     faults
         Probabilities of the faults, or one fault at a certain call.
     external
-        True to commit through an external manifest store, False not to; drawn from the seed by default.
+        Commit through an external manifest store; drawn from the seed by default.
 
     Returns
     -------

@@ -376,5 +376,5 @@ class _StoreFactory:
 
 
 def as_worker() -> None:
-    """Mark this thread as a pool worker, so that work for the thread pool runs in it: a task is one thread."""
+    """Mark this thread as a pool worker, so that it runs work for the pool itself. A task must use only one thread."""
     pool._here.worker = True

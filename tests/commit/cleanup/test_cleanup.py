@@ -143,7 +143,9 @@ def test_cleanup_ignores_other_uncommitted_transactions(table: Overwritten, monk
 
 
 @pytest.mark.parametrize("seen", [True, False])
-def test_detached_commit_on_a_removed_version(table: Overwritten, monkeypatch: pytest.MonkeyPatch, seen: bool) -> None:
+def test_detached_commit_keeps_its_base_or_fails(
+    table: Overwritten, monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
     operation = LanceOperation.UpdateConfig(LanceOperation.UpdateMap({"a": "b"}))
     commit = lambda: lancetable.LanceDataset.commit(table.uri, operation, read_version=1, detached=True)  # noqa: E731
     if seen:  # published between the plan and the removal
@@ -238,7 +240,9 @@ def test_cleanup_keeps_versions_referenced_after_planning(table: Overwritten) ->
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_branch_from_a_version_being_removed(table: Overwritten, monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
+def test_branch_keeps_its_version_or_its_creation_fails(
+    table: Overwritten, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
     """A cleanup does not see the branch before its ref is written. Then the branch creation fails."""
     old = lancetable.dataset(table.uri, 1)
     table.clean_when(monkeypatch, branches.refs.RefFiles, "create", after=after)
@@ -273,7 +277,7 @@ def test_branch_with_unknown_outcome_is_not_reported_as_failed(
     assert lancetable.dataset(table.uri).checkout_version(("b", None)).to_table()["id"].to_pylist() == [1, 2]
 
 
-def test_branch_created_while_its_parent_is_deleted(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deletion_of_a_branch_fails_if_a_child_is_created(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
     first = lancetable.dataset(table.uri, 1).create_branch("b")
     real = branches.refs.RefFiles.delete
 
@@ -291,7 +295,9 @@ def test_branch_created_while_its_parent_is_deleted(table: Overwritten, monkeypa
         assert main.checkout_version((name, None)).to_table()["id"].to_pylist() == [1, 2]
 
 
-def test_branch_whose_parent_is_deleted_during_creation(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_creation_of_a_branch_fails_if_its_parent_is_deleted(
+    table: Overwritten, monkeypatch: pytest.MonkeyPatch
+) -> None:
     main = lancetable.dataset(table.uri)
     first, real = lancetable.dataset(table.uri, 1).create_branch("b"), branches.refs.RefFiles.create
 

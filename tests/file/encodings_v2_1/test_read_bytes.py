@@ -1,4 +1,4 @@
-"""Pages given as bytes: the worked examples of the format, and what must be refused."""
+"""Pages given as bytes: examples of the format specification, and invalid pages."""
 
 from __future__ import annotations
 

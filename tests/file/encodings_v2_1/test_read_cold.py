@@ -103,7 +103,7 @@ def assert_little_is_read(path: Path, wanted: Sequence[Any], rows: Sequence[int]
     for row in rows:
         store = CountingStore(inner)
         meta = open_data_file(store, "f")
-        meta.content = None  # of a small file it would all be there already
+        meta.content = None  # the reader keeps the whole content of a small file
         store.reset()
         mapping = column_map(meta.schema, meta.version)
         reader = family_of(meta.version, "f").open_field(meta, meta.schema.fields[0], mapping)
@@ -132,7 +132,7 @@ def assert_little_is_read(path: Path, wanted: Sequence[Any], rows: Sequence[int]
 def test_take_of_every_type_reads_little_in_few_rounds(tmp_path: Path, version: str) -> None:
     for name in read_types.NAMES:
         if (name, version) == ("struct packed", "2.1"):
-            continue  # packed structs with fixed-size lists came with 2.2
+            continue  # packed structs with fixed-size lists require 2.2
         case = TYPE_CASES[name]
         rng = np.random.default_rng(5)
         path = tmp_path / "f.lance"

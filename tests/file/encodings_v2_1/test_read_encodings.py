@@ -1,4 +1,4 @@
-"""Every layout and every arm that pylance writes reads equal, and each of them is really met here."""
+"""Every layout and every encoding that pylance writes is read, and all of them occur in these tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lancetable.proto import encodings_v2_1_pb2 as pb
 from lancetable.store.open import open_store
 from lancetable.testing.stores import CountingStore
 
-lance_file = pytest.importorskip("lance.file", reason="pylance is the judge")
+lance_file = pytest.importorskip("lance.file", reason="pylance is the reference")
 
 _spec = importlib.util.spec_from_file_location("read_types", Path(__file__).with_name("test_read_types.py"))
 assert _spec is not None and _spec.loader is not None
@@ -136,7 +136,7 @@ def test_files_of_pylance_are_read(
 ) -> None:
     path = tmp_path / "a.lance"
     wanted = read_types.write(path, version, pa.field("c", array.type, metadata=metadata), [array])
-    if name == "blobs":  # pylance's file reader gives where they are
+    if name == "blobs":  # pylance's file reader returns descriptions
         wanted = array.to_pylist()
     read_types.assert_reads(path, wanted, np.random.default_rng(1))
 
@@ -178,7 +178,7 @@ def test_messages_round_trip() -> None:
 
 
 class Remote(CountingStore):
-    """A store whose ranges cost something."""
+    """Store whose ranges are requested, because no file is mapped."""
 
     mapped = False
 
@@ -207,7 +207,7 @@ def test_take_reads_only_chunks_of_its_rows(tmp_path: Path) -> None:
             (found,) = read_columns(store, base, meta, [meta.schema.fields[0]], mapping, rows)
             assert found.to_pylist() == [wanted[row] for row in rows]
             assert store.requests["read_many"] <= 2
-        # The second time nothing about the chunks has to be asked for.
+        # The second take uses the cached metadata of the chunks.
         assert store.bytes_read < 60_000, name
         assert store.requests["read_many"] == (2 if name == "documents" else 1), name
 

@@ -1,4 +1,4 @@
-"""Every storable type, written by pylance in 2.1 and 2.2, reads equal: whole, in ranges and row by row."""
+"""Files of every storable type, written by pylance in 2.1 and 2.2, are read as a whole, in ranges and row by row."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def assert_reads(path: Path, wanted: list[Any], rng: np.random.Generator) -> Non
             assert repr(read(store, base, rows)) == repr([wanted[row] for row in rows])
 
 
-# Packed structs with fixed-size lists came with 2.2.
+# Packed structs with fixed-size lists require 2.2.
 @pytest.mark.parametrize(
     ("name", "version"),
     [(name, version) for name in NAMES for version in VERSIONS if (name, version) != ("struct packed", "2.1")],
@@ -133,7 +133,7 @@ def test_nested_types_are_read_as_by_pylance(tmp_path: Path, version: str, name:
     for number, fractions in enumerate([[0.0], [0.2], [0.2, 0.0, 0.9]]):
         arrays = [pa.array([value(rng, data_type, nulls) for _ in range(120)], data_type) for nulls in fractions]
         path = tmp_path / f"{number}.lance"
-        # Held against what was written: pylance fails to read some of these files back.
+        # Compared with the written values, because pylance cannot read some of these files.
         write_file(path, version, pa.field("c", data_type, metadata=metadata), arrays)
         assert_reads(path, [row for array in arrays for row in array.to_pylist()], rng)
 

@@ -1,4 +1,4 @@
-"""FSST against a decoder that walks byte by byte."""
+"""FSST compared with a byte-by-byte decoder."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def values_of(data: np.ndarray, offsets: np.ndarray) -> list[bytes]:
     return [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)]
 
 
-# a value: literals (0xff is the hard one) and codes
+# a value consists of codes and literals, of which 0xff equals the escape code
 coded_values = st.lists(
     st.lists(
         st.one_of(
@@ -90,7 +90,7 @@ def test_long_inputs_are_decompressed_with_pairs_of_codes(escapes: bool) -> None
 
 
 def test_unused_output_memory_is_released() -> None:
-    # Literals that would be long symbols: megabytes are asked for, and an eighth of them is filled.
+    # Memory is allocated for symbols of 8 bytes, but the codes are literals, which fill an eighth of it.
     codes, offsets = arrays_of([b"\xff\x06" * 1000] * 400)
     data, ends = fsst.decompress(codes, offsets, table_of(SYMBOLS))
     assert values_of(data, ends) == [b"\x06" * 1000] * 400
@@ -181,7 +181,7 @@ def test_damaged_symbol_tables_are_rejected(data: bytes) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        [b"\x00\xff", b"\x01"],  # an escape that would swallow the next value's byte
+        [b"\x00\xff", b"\x01"],  # an escape at the end, which would consume a byte of the next value
         [b"\x00\xff"],
         [b"\xff\xff\xff", b"a"],
         [b"\x07"],  # no such symbol

@@ -55,9 +55,9 @@ def test_declared_size_above_the_limit_is_rejected(scheme: str) -> None:
 BOMBS = [
     ("zstd", struct.pack("<Q", 1 << 62) + pa.Codec("zstd").compress(b"x", asbytes=True)),
     ("lz4", struct.pack("<I", 0xFFFFFFFF) + pa.Codec("lz4_raw").compress(b"x", asbytes=True)),
-    # a frame header of its own that declares 2**40 bytes
+    # a hand-made frame header that declares 2**40 bytes
     ("zstd", b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 1 << 40) + b"\x01\x00\x00"),
-    # less than declared, and more
+    # frames with more or less content than declared
     ("zstd", struct.pack("<Q", 900) + pa.Codec("zstd").compress(bytes(800), asbytes=True)),
     ("zstd", struct.pack("<Q", 700) + pa.Codec("zstd").compress(bytes(800), asbytes=True)),
     ("lz4", struct.pack("<I", 900) + pa.Codec("lz4_raw").compress(bytes(800), asbytes=True)),

@@ -1,4 +1,4 @@
-"""Keys as numbers: both forms of every kernel, against Python's dict."""
+"""Numbers for keys: both forms of every kernel compared with Python's dict."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def agree(module: ModuleType, call: Callable[[], Any]) -> Any:
-    """Assert that both forms do the same; what that is."""
+    """Assert that both forms have the same outcome, and return it."""
     numpy_form, compiled = outcome(module, None, call), outcome(module, kernels.native, call)
     assert same(numpy_form, compiled), (numpy_form, compiled)
     return compiled
@@ -640,7 +640,7 @@ def test_both_forms_locate_rows_in_the_same_chunks(seed: int) -> None:
         values = np.append(0, np.cumsum(counts))
         ends = np.cumsum(rng.integers(1, 99, len(counts)))
         tables.append((ends - 1, ends, values))
-        # As rows: each chunk but the last may go on; one without rows of its own can only do that.
+        # The last row of each chunk but the last may continue in the next chunk.
         continues = (rng.random(len(counts)) < 0.5) & (np.arange(len(counts)) < len(counts) - 1)
         indices.append((values, continues))
         rows.append(np.unique(rng.integers(0, values[-1], 5)))
@@ -669,7 +669,7 @@ def test_rows_of_lists(seed: int, with_definition: bool, spot: int | None) -> No
         for first, end in bounds:
             chunk = levels_of_all[first:end]
             form = int(rng.integers(1, 5))
-            if 2 * len(chunk) == 128 * 3:  # as large plain as packed with 3 bits, which a reader takes for plain
+            if 2 * len(chunk) == 128 * 3:  # as large as the packed form, so a reader takes it for flat
                 form = gather.FLAT
             if form == gather.FLAT:
                 content.append(chunk.tobytes())

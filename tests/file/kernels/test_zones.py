@@ -1,4 +1,4 @@
-"""Bounds of stretches of numbers: both forms against the values themselves."""
+"""Bounds of zones of numbers: both forms of the kernel compared with the values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DTYPES = ["<i1", "<u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", 
 
 
 def numbers(dtype: np.dtype[Any], count: int, seed: int) -> np.ndarray:
-    """Bits of all kinds, for floats some NaN of both signs, infinities and zeros among them."""
+    """Return random bit patterns; some floats are NaN of both signs, infinities and zeros."""
     rng = np.random.default_rng(seed)
     values = np.frombuffer(rng.bytes(count * dtype.itemsize), dtype).copy()
     if dtype.kind == "f":
@@ -44,12 +44,12 @@ def test_zone_bounds_equal_numpy(
     valid = np.random.default_rng(seed).random(len(values)) >= (null_share or 0.0)
     bits = np.concatenate([np.ones(skip, np.bool_), valid])
     ends = np.cumsum(sizes)
-    saved, zones.native = zones.native, native  # type: ignore[misc]  # switched as LANCETABLE_KERNELS would
+    saved, zones.native = zones.native, native  # type: ignore[misc]  # selected as by LANCETABLE_KERNELS
     try:
         validity = None if null_share is None else np.packbits(bits, bitorder="little")
         found = zones.number_zones(values, validity, skip, ends - sizes, ends)
     finally:
-        zones.native = saved  # type: ignore[misc]  # and back
+        zones.native = saved  # type: ignore[misc]  # restored
     assert found.low.dtype == found.high.dtype == values.dtype
     for number, (start, end) in enumerate(zip(ends - sizes, ends)):
         piece, kept = values[start:end], valid[start:end]

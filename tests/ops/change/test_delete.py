@@ -90,7 +90,7 @@ def test_repeated_deletes_accumulate_and_the_last_one_drops_the_fragment(version
         assert vector is not None
         assert vector.offsets().tolist() == list(range(number + 1))
     version, number = delete(version, "id <= 3")
-    assert number == 1  # the others were gone before
+    assert number == 1  # the other rows were deleted before
     assert version.manifest.fragments.ids().tolist() == [1, 2]
     assert delete(version, "id <= 3")[1] == 0
 
@@ -207,7 +207,7 @@ def test_delete_fails_after_the_maximum_number_of_retries(version: TableVersion,
         delete(open_version(version.uri), f"id = {acts.pop()}")
 
     acts = [3, 2, 1, 0]
-    # Every attempt loses against a delete of a row of its own fragment that it wanted to delete, too.
+    # Every attempt loses against a delete of one of its own rows.
     handler = Interloper(version.handler, *[act] * 4)
     losing = replace(version, handler=handler)
     with pytest.raises(RetryableCommitConflictError, match=f"Attempted {retries} retries"):

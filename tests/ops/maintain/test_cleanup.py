@@ -23,7 +23,7 @@ NOW = timedelta(0)
 
 
 def table_of(path: Path, num_versions: int, seed: int = 0, library: Any = lancetable) -> Any:
-    """A table after random changes, all files of it young."""
+    """Write a table and change it at random; all of its files are young."""
     rng = np.random.default_rng(seed)
     ds = library.write_dataset(pa.table({"a": range(20)}), path, data_storage_version="2.1", max_rows_per_file=6)
     while ds.version < num_versions:

@@ -33,7 +33,7 @@ def numbers(ds: Any) -> list[int]:
 
 
 class Forest:
-    """A table of one library whose branch `side` springs from version 2."""
+    """Table of one library with the branch `side`, which was created from version 2."""
 
     def __init__(self, library: Any, uri: Path, second: Callable[[Forest], object]) -> None:
         self.library, self.uri = library, str(uri)
@@ -154,7 +154,7 @@ def test_cleanup_keeps_the_same_versions_as_pylance(
 
 
 def test_moved_table_keeps_files_that_branches_reference(tmp_path: Path) -> None:
-    """The base paths of the branch lead to the old place, and if the table goes back there, all is well again."""
+    """The base paths of the branch contain the old location. The branch is readable after the table is moved back."""
     forest = Forest(lancetable, tmp_path / "t", appended)
     before = forest.side.to_table()
     shutil.move(forest.uri, tmp_path / "moved")
@@ -184,7 +184,7 @@ def test_a_branch_that_cannot_be_read_keeps_its_version(tmp_path: Path, harm: st
 
 
 def test_files_of_a_branch_are_kept_after_removal_of_its_version(tmp_path: Path) -> None:
-    """As where another writer removed it: nothing but the branch names them then."""
+    """Another writer may have removed the version; then only the branch references the files."""
     forest = Forest(lancetable, tmp_path / "t", appended)
     before = forest.side.to_table()
     forest.write(rows(0, 1), "overwrite")
@@ -217,7 +217,7 @@ def test_files_of_an_unreadable_branch_are_kept(tmp_path: Path) -> None:
 
 
 def test_each_ref_and_each_version_of_a_branch_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though every cleanup asks all versions of a branch whose parent is gone."""
+    """This includes branches whose parent version is missing, all of whose versions are checked by every cleanup."""
     forest = Forest(lancetable, tmp_path / "t", emptied)
     for number in range(10):
         forest.write(rows(number, number + 1), "overwrite", "side")
@@ -240,7 +240,7 @@ def test_each_ref_and_each_version_of_a_branch_is_read_once(tmp_path: Path, monk
 
 @pytest.mark.parametrize("has_lineage", [True, False])
 def test_branch_whose_parent_ref_was_deleted_keeps_its_files(tmp_path: Path, has_lineage: bool) -> None:
-    """As where a deletion of the parent ended after it had removed the ref."""
+    """A deletion of the parent may have been interrupted after it removed the ref."""
     forest = Forest(lancetable, tmp_path / "t", appended)
     forest.side.create_branch("sub")
     refs = tmp_path / "t" / "_refs" / "branches"

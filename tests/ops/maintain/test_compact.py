@@ -22,7 +22,7 @@ OPTIMIZE = {lancetable: lancetable.optimize, lance: lance.optimize}
 
 
 def write(library: Any, path: Path, sizes: list[int], version: str = "2.1", stable: bool = False) -> Any:
-    """A table with a fragment of each size."""
+    """Write a table with one fragment of each size."""
     ds, start = None, 0
     for size in sizes:
         table = pa.table(

@@ -28,7 +28,7 @@ NUM_ROWS = 20_000
 
 
 def many(version: str = "2.1") -> pa.Table:
-    """Columns that every format version stores, enough rows for zone maps."""
+    """Return columns that every version can store, with enough rows for zone maps."""
     numbers = np.arange(NUM_ROWS)
     return pa.table(
         {
@@ -278,7 +278,7 @@ def test_damaged_zone_maps_are_reported(tmp_path: Path) -> None:
 
 @dataclass
 class Contradiction:
-    """A change of a manifest, and the kind and message of the problem."""
+    """Change of a manifest, with the kind and message of the resulting problem."""
 
     change: Callable[[table_pb2.Manifest], Any]
     kind: str
@@ -422,7 +422,7 @@ def test_missing_table_raises(tmp_path: Path) -> None:
 
 
 def rich(path: Path, version: str) -> None:
-    """A table with contents of many kinds: history, deletions, row ids, tags, a branch, indices, blobs."""
+    """Write a table with contents of many kinds: history, deletions, row ids, tags, a branch, indices, blobs."""
     numbers = np.arange(3000)
     columns: dict[str, Any] = {
         "id": pa.array(numbers),
@@ -471,7 +471,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def harm(file: Path, rng: random.Random) -> str:
-    """Damage a file in one of many ways; what was done."""
+    """Damage a file in one of many ways, and return a description of the damage."""
     data = bytearray(file.read_bytes())
     if not data:
         return "nothing"
@@ -501,7 +501,7 @@ def harm(file: Path, rng: random.Random) -> str:
 
 
 def read_everything(uri: Path) -> list[str]:
-    """Errors of reading all versions of a table and its branch; anything but an error of the library fails."""
+    """Return the errors of reads of all versions of a table and its branch; other exceptions are passed on."""
     errors = []
     places = [(uri, version) for version in range(1, 5)]
     places += [(uri / "tree" / "b", version) for version in range(1, 6)]

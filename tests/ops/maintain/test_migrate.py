@@ -21,7 +21,7 @@ from lancetable.testing.legacy import TYPES, column
 
 
 def old_table(uri: Path, library: Any = lancetable, **options: Any) -> pa.Table:
-    """Three fragments in 0.1 with deleted rows and an added column: what it shows, with row ids."""
+    """Write three fragments in 0.1 with deleted rows and an added column; return the rows with row ids."""
     rng = np.random.default_rng(1)
     kinds = {name: TYPES[name] for name in ("string", "double", "list of structs", "vector", "dictionary", "deep")}
     table = pa.table({"id": range(300), **{name: column(kind, 300, rng) for name, kind in kinds.items()}})
@@ -99,7 +99,7 @@ def test_interrupted_migration_continues(tmp_path: Path, monkeypatch: pytest.Mon
     # One of them is damaged: it is written again.
     path = uri / "data" / written[0].path
     path.write_bytes(path.read_bytes()[:-10])
-    # Another is so old that a cleanup may take it away.
+    # Another one is so old that a cleanup may remove it.
     os.utime(uri / "data" / written[1].path, (1, 1))
     done = lancetable.dataset(uri).optimize.migrate("2.1")
     assert (done.fragments_changed, done.files_written, done.files_reused) == (3, 3, 0)

@@ -33,7 +33,7 @@ from lancetable.table.manifests import FOOTER_BYTES
 
 
 def swap_version(data: bytes) -> bytes:
-    """The manifest as version 77."""
+    """Return the manifest with the version 77."""
     from lancetable.proto import table_pb2
 
     position = int.from_bytes(data[-FOOTER_BYTES:-8], "little")
@@ -101,7 +101,7 @@ class Table:
         library.write_dataset(rows(number), self.uri, mode="append", storage_options=self.options)
 
     def goes_on(self, expected: list[int]) -> None:
-        """Both libraries read the rows and append."""
+        """Check that both libraries read the rows, and append."""
         libraries = [lancetable, lance] if self.pylance else [lancetable]
         for library in libraries:
             assert self.ids(library) == expected
@@ -477,7 +477,7 @@ def test_damaged_detached_manifest_is_quarantined(request: pytest.FixtureRequest
     table.goes_on([1, 2, 3])
 
 
-# --- what is left behind ----------------------------------------------------------------------------------------------
+# --- quarantined manifests --------------------------------------------------------------------------------------------
 
 
 def test_files_of_quarantined_manifests_are_kept_unless_requested(local: Table) -> None:

@@ -19,7 +19,7 @@ from lancetable.table.version import TableVersion
 
 @pytest.fixture
 def version(tmp_path: Path) -> TableVersion:
-    """Two fragments of 3 and 2 rows, one row deleted in the first."""
+    """Write two fragments of 3 and 2 rows, with one row deleted in the first."""
     table = pa.table({"id": pa.array(range(5), pa.int64()), "p": [{"x": i} for i in range(5)]})
     ds = lance.write_dataset(table, tmp_path / "t", max_rows_per_file=3)
     ds.delete("id = 1")

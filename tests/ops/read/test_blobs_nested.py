@@ -138,7 +138,7 @@ def test_nested_v1_blobs_become_v2_in_tables_of_2_2(tmp_path: Path) -> None:
         theirs, ours = (lance.dataset(str(tmp_path / f"{name}{each.__name__}")) for each in LIBRARIES)
         assert ours.schema.equals(theirs.schema, check_metadata=True)
         assert ours.to_table(blob_handling="all_binary").equals(theirs.to_table(blob_handling="all_binary"))
-        # And later rows that come as bytes.
+        # Later rows may be passed as bytes.
         lt.write_dataset(made, str(tmp_path / f"{name}lance"), mode="append")
         assert len(lance.dataset(str(tmp_path / f"{name}lance")).to_table(blob_handling="all_binary")) == 2 * len(made)
 

@@ -74,7 +74,7 @@ def test_a_delta_equals_pylance(tmp_path: Path, library: Any) -> None:
     last = changed_table(tmp_path / "t", library).version
     ours, theirs = (each.dataset(tmp_path / "t") for each in (lancetable, lance))
     for begin in range(1, last):
-        # Pylance looks at the newest rows whatever the last version asked for; here it is that version's rows.
+        # pylance reads rows of the newest version, lancetable those of the requested last version.
         told = [each.delta(begin_version=begin, end_version=last) for each in (ours, theirs)]
         for name in ("get_inserted_rows", "get_updated_rows", "get_deleted_row_ids"):
             found = [getattr(each, name)().read_all().sort_by("_rowid") for each in told]

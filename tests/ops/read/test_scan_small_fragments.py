@@ -43,7 +43,7 @@ def dataset(table: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("columns", [None, ["x", "k"], ["l", "_rowid", "k"], []])
 @pytest.mark.parametrize("predicate", ["x > 0", "x > 0 AND _rowid > 5", "k >= 0", "k % 900 = 1", "s = 'text 7'"])
-def test_groups_give_the_rows_of_single_fragments_with_a_filter(
+def test_filtered_groups_return_the_rows_of_single_fragments(
     dataset: Any, columns: list[str] | None, predicate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"columns": columns, "filter": predicate, "with_row_id": columns == []}
@@ -58,7 +58,7 @@ def test_groups_give_the_rows_of_single_fragments_with_a_filter(
 
 
 @pytest.mark.parametrize("columns", [None, ["l", "_rowid", "k"], ["_rowaddr"], ["added", "s"]])
-def test_groups_give_the_rows_of_single_fragments(
+def test_groups_return_the_rows_of_single_fragments(
     table: pa.Table, tmp_path: Any, columns: list[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = lancetable.write_dataset(table, tmp_path / "t.lance", max_rows_per_file=ROWS // FRAGMENTS)

@@ -120,7 +120,7 @@ def test_positions_of_every_supported_type(busy: Any, indices: Any) -> None:
     assert_equal(take_offsets(busy.ours, indices, ["k"]), expected)
 
 
-def test_no_positions_give_no_rows(busy: Any) -> None:
+def test_take_without_positions_returns_no_rows(busy: Any) -> None:
     assert_equal(take_offsets(busy.ours, [], ["k", "st.x"]), busy.theirs.take([], columns=["k", "st.x"]))
 
 

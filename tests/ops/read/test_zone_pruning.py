@@ -44,7 +44,7 @@ def test_an_intersection_contains_the_rows_of_both(one: list[bool], other: list[
 
 @pytest.fixture(scope="module")
 def sorted_table(tmp_path_factory: pytest.TempPathFactory) -> TableVersion:
-    """Two fragments; `id` ascends over both, `group` in each, `r` has no order; a third fragment has no `r`."""
+    """Write two fragments: `id` ascends over both, `group` in each, `r` is unordered; a third fragment lacks `r`."""
     rng = np.random.default_rng(3)
     path = str(tmp_path_factory.mktemp("prune") / "table")
 

@@ -1,4 +1,4 @@
-"""Branches and clones: made by one library, gone on with by the other."""
+"""Branches and clones that one library creates and the other one continues."""
 
 from __future__ import annotations
 

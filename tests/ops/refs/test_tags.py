@@ -21,7 +21,7 @@ from lancetable.table.version import TableVersion, checkout, latest, open_versio
 
 @pytest.fixture
 def version(tmp_path: Path) -> TableVersion:
-    """Version 3 of a table: ten rows, then eight, then six."""
+    """Write three versions with ten, eight and six rows; return version 3."""
     uri = str(tmp_path / "t.lance")
     ds = lance.write_dataset(pa.table({"id": range(10)}), uri, data_storage_version="2.0")
     ds.delete("id < 2")
@@ -98,7 +98,7 @@ def test_concurrent_creation_of_a_tag_raises_for_one_writer(
     if not exclusive:
         version = replace(version, store=FsspecStore("file", {}))
     tag_ops.create_tag(version, "t", 1)
-    # The other one looked before the first had written.
+    # The other writer checked the name before the first one wrote the tag.
     monkeypatch.setattr(table_refs.RefFiles, "find", lambda *arguments: None)
     with pytest.raises(AlreadyExistsError):
         tag_ops.create_tag(version, "t", 2)

@@ -111,7 +111,7 @@ def test_each_evolution_step_equals_that_of_pylance(tmp_path: Path, version: str
     ours = lancetable.write_dataset(TABLE, tmp_path / "ours", max_rows_per_file=3, data_storage_version=version)
     for name, step in STEPS.items():
         if version == "2.0" and name == "a field dropped":
-            continue  # pylance cannot read what it makes of it
+            continue  # pylance cannot read its own result
         assert step(ours) == step(theirs), name
         assert seen(ours) == seen(theirs), name
         assert seen(lance.dataset(tmp_path / "ours")) == seen(theirs), name

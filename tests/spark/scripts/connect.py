@@ -1,4 +1,4 @@
-"""Everything through a Connect session, which starts a server of its own: connect.py DIRECTORY."""
+"""All operations through a Connect session, which starts its own server: connect.py DIRECTORY."""
 
 import sys
 from dataclasses import replace
@@ -37,7 +37,7 @@ t.merge(wider, "id").with_schema_evolution().when_not_matched_insert_all().execu
 seen = lancetable.dataset(path).to_table(filter="note = 'x' OR id = 200")
 assert seen.to_pydict() == {"id": [200, 0], "v": [200.0, 0.5], "n": [200, None], "note": [None, "x"]}, seen
 
-# Upserts out of a stream: what foreachBatch runs, runs in a process of the server.
+# Upserts from a stream: the function of foreachBatch runs in a process of the server.
 source = f"{base}/source.lance"
 follow = Pipeline(
     "follow",

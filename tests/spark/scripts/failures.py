@@ -1,6 +1,6 @@
-"""What is left when tasks fail in every way: failures.py MASTER DIRECTORY KIND...
+"""State of a table after tasks failed in different ways: failures.py MASTER DIRECTORY KIND...
 
-Each kind is an append of 10,000 rows in four tasks. The one with row 5,000 breaks after it has written its file.
+Each kind is an append of 10,000 rows in four tasks. The task with row 5,000 fails after it has written its file.
 """
 
 import os
@@ -22,7 +22,7 @@ def parent(pid):
 
 
 def first(marker):
-    """True for one task attempt only."""
+    """Return True for one task attempt only."""
     try:
         os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -53,7 +53,7 @@ class Breaking(LanceDataSource):
         return "breaking"
 
     def writer(self, schema, overwrite):
-        kind, marker = self.options["txnappid"].split(" ")  # an option that the source lets through
+        kind, marker = self.options["txnappid"].split(" ")  # an option that the source accepts
         writer = super().writer(schema, overwrite)
         writer.__class__ = BreakingWriter
         writer.kind, writer.marker = kind, marker
@@ -90,7 +90,7 @@ def append(spark, base, kind):
     for each in dataset.versions():
         assert lost.isdisjoint(named(lancetable.dataset(path, each["version"]))), "a file of a failed attempt is used"
     assert named(dataset) <= files
-    # The attempts that broke have left their files, as in life; those of finished tasks went with the abort.
+    # Failed attempts have left their files; the files of finished tasks were removed by the abort.
     assert files - named(dataset) == lost
 
     table = SparkTable.for_path(spark, path)
@@ -102,7 +102,7 @@ def append(spark, base, kind):
 
 
 def jobs(spark, base):
-    """Jobs of a table whose tasks are killed: by a function that kills, in a merge's source."""
+    """Run jobs of which one has a killed executor: the source of the merge contains a function that kills it."""
     path = f"{base}/jobs.lance"
     write_table(spark.range(0, ROWS, 1, 4).selectExpr("id", "0 AS v"), path)
 

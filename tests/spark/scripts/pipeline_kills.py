@@ -97,7 +97,7 @@ class Faults:
         kill(self.jvm if self.targets != "driver" else None, os.getpid() if self.targets != "spark" else None)
 
     def has_killed_spark(self) -> bool:
-        """Return whether the JVM was killed, which a run that has no more use for it does not notice."""
+        """Return whether the JVM was killed; a run that no longer needs the JVM does not notice it."""
         try:
             self.gateway.wait(timeout=5 if self.targets == "spark" else 0)
         except subprocess.TimeoutExpired:

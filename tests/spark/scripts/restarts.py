@@ -1,6 +1,7 @@
 """One run of a stream that is killed: restarts.py DIRECTORY BATCH
 
-The process that commits batch BATCH kills Spark right after the commit, so that nobody hears of it. -1: nobody dies.
+The process that commits batch BATCH kills Spark right after the commit, so that the commit is not acknowledged. With
+-1, no process is killed.
 """
 
 import os

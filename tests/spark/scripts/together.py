@@ -1,7 +1,7 @@
-"""One of several processes that work on a table at the same time: together.py spark|plain TABLE NUMBER ROUNDS
+"""One of several processes that change a table concurrently: together.py spark|plain TABLE NUMBER ROUNDS
 
-Prints what it did, so far as it was told that it was done: {"kept": [ids], "gone": [ids], "counted": n} as JSON.
-Process n owns the keys from n * 1,000,000 on. All of them count up the one row with the key -1.
+Prints its acknowledged changes as JSON: {"kept": [ids], "gone": [ids], "merged": [ids], "counted": n, "lost": n}.
+Process n owns the keys from n * 1,000,000. All processes increment a counter in the row with the key -1.
 """
 
 import json
@@ -81,7 +81,7 @@ def main():
     table = InSpark(path) if kind == "spark" else Plain(path)
     rng = random.Random(number)
     print("ready", flush=True)
-    sys.stdin.readline()  # all begin together
+    sys.stdin.readline()  # all processes begin together
     kept, gone, merged, counted, lost = set(), set(), set(), 0, 0
     fresh = number * OWN
     for step in range(rounds):
@@ -106,7 +106,7 @@ def main():
             elif verb == "compact":
                 table.compact()
         except RetryableCommitConflictError:
-            lost += 1  # said to be without effect, which the judge checks
+            lost += 1  # reported to have no effect, which the test checks
         fresh += 10
     done = {"kept": sorted(kept), "gone": sorted(gone), "merged": sorted(merged & kept), "counted": counted}
     print(json.dumps({**done, "lost": lost}))

@@ -1,7 +1,7 @@
-"""`import lance` is lancetable, and the parts of pylance that lancetable has not can be imported until they are used.
+"""`import lance` as lancetable, with placeholders for the parts of pylance that lancetable does not have.
 
-pylance's test files import names for tests of every kind; a name that is missing must fail the test that uses it, not
-the file. Processes that a test starts come here as well, if they inherit PYTHONPATH.
+pylance's test files import names for tests of every kind. A missing name must fail the test that uses it, not the whole
+file. Processes that a test starts use this module as well, if they inherit PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NATIVE = "lance.lance"
 
 
 class Absent:
-    """A name that lancetable has not: it can be imported, subclassed and named, and fails when called."""
+    """Placeholder of a missing name: it can be imported, subclassed and named, and raises when it is called."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
@@ -41,7 +41,7 @@ class Absent:
 
 
 def vec_to_table(data: Any) -> Any:
-    """Vectors, a list or an array of shape (n, d), as a column "vector", which tests of other things use as data."""
+    """Return vectors, a list or an array of shape (n, d), as a column "vector", which many tests use as data."""
     import numpy as np
     import pyarrow as pa
 
@@ -54,7 +54,7 @@ HELPERS = {"lance.vector.vec_to_table": vec_to_table}
 
 
 class AbsentModule(ModuleType):
-    """A module of pylance that lancetable has not."""
+    """Placeholder of a module that lancetable does not have."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -68,7 +68,7 @@ class AbsentModule(ModuleType):
 
 
 class AbsentModules(MetaPathFinder, Loader):
-    """Finds every `lance.<module>` that the shim has not put in place."""
+    """Finder of every `lance.<module>` that the shim does not provide."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
         return ModuleSpec(fullname, self, is_package=True) if fullname.startswith("lance.") else None
@@ -83,7 +83,7 @@ class AbsentModules(MetaPathFinder, Loader):
 def install() -> None:
     """Install the stand-ins."""
     shim.install()
-    # pylance's datasets hold one of native code, whose methods its tests call here and there.
+    # pylance's datasets contain a native dataset, whose methods some tests call.
     sys.modules["lance"].LanceDataset._ds = property(lambda dataset: dataset)
     sys.meta_path.insert(0, AbsentModules())
     for alias, module in shim.aliases().items():

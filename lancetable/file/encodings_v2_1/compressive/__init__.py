@@ -1,1 +1,1 @@
-"""Compressive encodings: one module for each arm of CompressiveEncoding."""
+"""Compressive encodings: one module for each oneof case of CompressiveEncoding."""

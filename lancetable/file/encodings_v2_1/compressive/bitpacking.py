@@ -53,7 +53,7 @@ class InlineBitpacking(Compressive):
 
 @dataclass(frozen=True, slots=True)
 class OutOfLineBitpacking(Compressive):
-    """Blocks of the width of `values`."""
+    """Blocks whose width is that of `values`."""
 
     oneof_case: ClassVar[str] = "out_of_line_bitpacking"
 
@@ -125,6 +125,6 @@ def encode_out_of_line(values: npt.NDArray[Any], bounds: Ints, width: int) -> tu
 
 
 def _tail_packed(rest: Ints, width: int, bits: int) -> npt.NDArray[np.bool_]:
-    """Return whether the values after the last full block are packed too, padded with zeros, if that is smaller."""
+    """Return a mask of the chunks in which a padded block is smaller than raw values after the last full block."""
     packed: npt.NDArray[np.bool_] = width * (BLOCK_VALUES - rest) < (bits - width) * rest
     return packed

@@ -1,4 +1,4 @@
-"""Byte stream split: stores byte k of all values of a chunk contiguously.   [a0 a1][b0 b1] -> [a0 b0][a1 b1]
+"""Byte stream split: byte k of all values of a chunk, stored contiguously.   [a0 a1][b0 b1] -> [a0 b0][a1 b1]
 
 Source: protos/encodings_v2_1.proto, ByteStreamSplit.
 """
@@ -23,7 +23,7 @@ from lancetable.file.kernels.interleave import runs_of
 
 @dataclass(frozen=True, slots=True)
 class ByteStreamSplit(Compressive):
-    """Byte streams of flat values."""
+    """Flat values, split into byte streams."""
 
     oneof_case: ClassVar[str] = "byte_stream_split"
 

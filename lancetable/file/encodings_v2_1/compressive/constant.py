@@ -1,10 +1,10 @@
-"""Constant: one value, stored in the message, for all items; without a value all items are null.
+"""Constant: one value for all items, stored in the message. Without a value, all items are null.
 
     items of a fixed-size list   null null null null ...        no buffer: the value is part of the message
     entries of a full-zip page   [levels][levels][levels]       no bytes after the levels
 
-Encodes the items of fixed-size lists whose items are all null; old releases of pylance omit the innermost lists as
-well. Pages with a single value are encoded differently: see layouts/constant.py.
+It encodes fixed-size lists whose items are all null; old releases of pylance also omit the innermost lists. Pages with
+a single value have another encoding; see layouts/constant.py.
 
 Source: protos/encodings_v2_1.proto, Constant.
 """
@@ -22,7 +22,7 @@ from lancetable.file.encodings_v2_1.compound import Nulls, Repeated
 
 @dataclass(frozen=True, slots=True)
 class Constant(Compressive):
-    """One value for all items, or nulls if there is none."""
+    """One value for all items; None means that all items are null."""
 
     oneof_case: ClassVar[str] = "constant"
 

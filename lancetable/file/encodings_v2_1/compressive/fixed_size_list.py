@@ -1,6 +1,6 @@
 """FixedSizeList: values of a fixed number of items; the items may be null.
 
-    chunk      one validity buffer for each level with nulls, outermost first, one bit for each item; the items
+    chunk      one validity buffer for each level with nulls, outermost first, one bit for each item; then the items
     full-zip   the same bytes before the items of every value, validity padded to whole bytes
 
 Source: protos/encodings_v2_1.proto, FixedSizeList.
@@ -105,13 +105,13 @@ class FixedSizeList(Compressive):
         return self._group(items, validity)
 
     def _group(self, items: Block, validity: Sequence[Any]) -> Block:
-        """Group items into the values of each level, whose bitmap is None if it has no null items."""
+        """Group items into the values of each level. The bitmap of a level is None if it has no null items."""
         for level, bitmap in zip(reversed(self.nested), reversed(validity)):
             size = level.items_per_value
             if bitmap is None and isinstance(items, FixedWidth):
                 items = FixedWidth(items.bits * size, items.data, items.length // size)
                 continue
-            if bitmap is None:  # lists in it have null items; all items of this level are valid
+            if bitmap is None:  # nested lists have null items, but all items of this level are valid
                 bitmap = np.full((items.length + 7) // 8, 0xFF, np.uint8)
             items = Items(size, bitmap, items)
         return items
@@ -146,8 +146,8 @@ def _bitmap_of(rows: Bytes, count: int) -> Bytes:
 class FixedSizeLists(NamedTuple):
     """Fixed-size lists to encode.
 
-    `items` are all innermost values. `validity` has, for each level with null items, outermost first, which items are
-    valid and how many of them belong to one value.
+    `items` are all innermost values. `validity` has, for each level with null items, outermost first, a mask of the
+    valid items and the number of items of one value.
     """
 
     encoding: FixedSizeList
@@ -157,7 +157,7 @@ class FixedSizeLists(NamedTuple):
 
 
 def lists_of(array: pa.Array) -> FixedSizeLists:
-    """Collect the items of a fixed-size list array of values of fixed width. Nulls of the lists are not included."""
+    """Collect the items of an array of fixed-size lists of fixed-width values. Nulls of the lists are not included."""
     validity = []
     sizes: list[tuple[int, bool]] = []
     items = array
@@ -189,7 +189,7 @@ def encode_lists(lists: FixedSizeLists, limits: ChunkLimits) -> Chunked:
 
 
 def zip_lists(lists: FixedSizeLists) -> FixedWidth:
-    """Combine the validity of the items of each value and the items, which are whole bytes."""
+    """Put the validity of the items of each value before the items, which must be whole bytes."""
     bits = lists.encoding.bits
     if not lists.validity:
         return FixedWidth(bits, lists.items.data, lists.length)

@@ -1,4 +1,4 @@
-"""Flat: uncompressed values.   bits 1: lowest bit of a byte first; otherwise whole bytes, little-endian
+"""Flat: uncompressed values.   1 bit: lowest bit of a byte first; otherwise whole bytes, little-endian
 
 Source: protos/encodings_v2_1.proto, Flat.
 """
@@ -53,7 +53,7 @@ class Flat(Compressive):
 
 
 def check_flat(encoding: Compressive, widths: Collection[int], what: str) -> None:
-    """Raise CorruptFileError unless an encoding that another one contains is flat and has one of these widths."""
+    """Raise CorruptFileError unless a nested encoding is flat and has one of these widths."""
     if not isinstance(encoding, Flat) or encoding.bits_per_value not in widths:
         raise CorruptFileError(f"{what} must be flat and of a supported width", f"{list(widths)} bits")
 
@@ -110,7 +110,7 @@ def flat_runs(block: FixedWidth, counts: Ints) -> Runs:
 
 
 def pack_bits(bits: npt.NDArray[np.bool_], counts: Ints) -> npt.NDArray[np.uint8]:
-    """Pack bits so that each chunk of `counts` bits begins at a byte; all counts but the last are equal."""
+    """Pack bits so that each chunk of `counts[i]` bits begins at a byte; all counts but the last are equal."""
     per_chunk = int(counts[0]) if len(counts) else 0
     whole = len(counts) - 1
     if whole < 1 or per_chunk % 8 == 0:

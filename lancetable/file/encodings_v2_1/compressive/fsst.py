@@ -1,13 +1,13 @@
 """FSST: strings compressed one by one with a symbol table; see kernels/fsst.py.
 
     message   symbol_table   2,312 bytes: header of 8 with the number of symbols, symbols of 8, their lengths of 1
-              values         how the codes are stored: as variable values, offsets and bytes
+              values         encoding of the codes: variable values, which are offsets and bytes
     codes     one byte each: the index of a symbol of 1 to 8 bytes; 255: an escape, the next byte is a literal
 
     "http://a", "http://b"   with the symbol 0 = "http://"   ->   offsets 0 3 6, bytes 00 ff 61 | 00 ff 62
 
 A page has one table. Codes never span values, so each value can be decompressed alone. Values stay compressed
-(`Coded`) until an Arrow array is built. With a table that is marked as unused, values are stored uncompressed.
+(`Coded`) until an Arrow array is built. If the table is marked as unused, the values are stored uncompressed.
 
 Source: protos/encodings_v2_1.proto, Fsst.
 """
@@ -46,7 +46,7 @@ class Fsst(Wrapper):
         return self.convert(self.values.decode_blocks(chunks, counts, limit))
 
     def convert(self, block: Block) -> Block:
-        """Combine codes with the symbol table; they are decompressed only when an array is built."""
+        """Combine codes with the symbol table. They are decompressed when an array is built."""
         if not isinstance(block, VariableWidth):
             raise misplaced(self, "values of a fixed width")
         return Coded(block, self.table) if self.table.encoded else block
@@ -55,7 +55,7 @@ class Fsst(Wrapper):
 # ------------------------------------------------------------------------------------------------------------- encode
 
 
-# A larger sample improves the table little, and training costs as much as compressing some hundred times the sample.
+# A larger sample hardly improves the table, and training costs as much as compressing several hundred times the sample.
 _TRAINING_BYTES: Final = 64 << 10
 _MIN_TRAINING_BYTES: Final = 16 << 10
 _TRAINING_SHARE: Final = 64
@@ -63,7 +63,7 @@ _PART_BYTES: Final = 2 << 20
 
 
 def compress_strings(block: VariableWidth) -> tuple[VariableWidth, Fsst] | None:
-    """Compress strings; return the codes and the encoding that decompresses them, None if they would not be smaller.
+    """Compress strings. Returns the codes and their encoding, or None if the result would not be smaller.
 
     The codes have offsets of the same width.
     """

@@ -1,8 +1,8 @@
 """General compression: zstd or LZ4 applied to another encoding; see kernels/general.py.
 
-    chunk      compresses buffer 0 of every chunk, and no other buffer
-    block      compresses the single buffer
-    full-zip   compresses every value
+    chunk      buffer 0 of each chunk is compressed, and no other buffer
+    block      the single buffer is compressed
+    full-zip   each value is compressed
 
 Source: protos/encodings_v2_1.proto, General.
 """
@@ -30,7 +30,7 @@ _NUMBERS: Final = {name: number for number, name in _SCHEMES.items()}
 
 @dataclass(frozen=True, slots=True)
 class General(Compressive):
-    """Values compressed with zstd or LZ4 after they were encoded as `values`."""
+    """Values that were encoded as `values` and then compressed with zstd or LZ4."""
 
     oneof_case: ClassVar[str] = "general"
 

@@ -1,4 +1,4 @@
-"""Packed structs: stores the children of a struct contiguously, row by row.
+"""Packed structs: the children of a struct, stored contiguously row by row.
 
     fixed      int64, float, uint8       [aaaaaaaabbbbc][aaaaaaaabbbbc] ...
     variable   int64, string             [aaaaaaaa][u32 length][bytes]      one value of a full-zip page
@@ -63,7 +63,7 @@ class PackedStruct(Wrapper):
 
 @dataclass(frozen=True, slots=True)
 class PackedField(ParsedMessage):
-    """One child: its encoding, and the width of its values or of their lengths; not a case of a oneof itself."""
+    """Child of a packed struct: its encoding, and the width of its values or of their lengths. Not a oneof case."""
 
     oneof_case: ClassVar[str] = "variable_packed_struct.fields"
 
@@ -147,9 +147,9 @@ def _lengths(data: Any, at: Ints, width: int) -> Ints:
 
 
 def rows_of(array: pa.StructArray) -> tuple[PackedStruct, FixedWidth] | None:
-    """Pack structs whose children are all simple values of fixed width into rows; return None for other children.
+    """Pack structs into rows if all children are plain fixed-width values; return None for other children.
 
-    Nulls of the structs themselves are left to the levels. Raises UnsupportedFeatureError for null or boolean children.
+    The levels store the nulls of the structs. Raises UnsupportedFeatureError for null or boolean children.
     """
     children = [array.field(number) for number in range(array.type.num_fields)]
     if any(pa.types.is_fixed_size_list(child.type) or is_variable(child.type) for child in children):
@@ -201,7 +201,7 @@ def variable_rows_of(
 
 
 def _fixed_child(child: pa.Array, name: str, parent: pa.StructArray) -> tuple[Compressive, FixedWidth]:
-    """Return the encoding and the bytes of a child of fixed width; the validity of list items precedes the items."""
+    """Return the encoding and the bytes of a fixed-width child; the validity of list items precedes the items."""
     bits = type_bits(child.type)
     if bits is None or bits % 8 or bits == 0:
         raise UnsupportedFeatureError(
@@ -218,7 +218,7 @@ def _refuse_nulls(child: pa.Array, name: str, parent: pa.StructArray | None = No
     if not child.null_count:
         return
     if parent is not None and parent.null_count:
-        # A null child of a null struct loses nothing.
+        # A null child of a null struct is allowed, because its value is not visible.
         hidden = parent.is_null().to_numpy(zero_copy_only=False)
         if not (child.is_null().to_numpy(zero_copy_only=False) & ~hidden).any():
             return

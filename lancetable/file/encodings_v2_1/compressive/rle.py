@@ -1,4 +1,4 @@
-"""Run-length encoding: every value once, with the number of its repetitions.   [a a a b] -> values [a b], lengths [3 1]
+"""Run-length encoding: one value and one length for each run.   [a a a b] -> values [a b], lengths [3 1]
 
     chunk   buffer 0: values, buffer 1: lengths of one byte
     block   u64 size of the values, values, lengths
@@ -45,7 +45,7 @@ class Rle(Compressive):
         runs = lengths.sizes
         if (values.sizes != runs * dtype.itemsize).any():
             raise CorruptFileError("run values and run lengths differ in number")
-        # A byte of lengths expands to at most 255 values, independent of the counts.
+        # A length is one byte, so it expands to at most 255 values, independent of the counts.
         if int(runs.sum()) * 255 * dtype.itemsize > limit and int(counts.sum()) * dtype.itemsize > limit:
             raise CorruptFileError("runs expand to too many bytes", limit="page_bytes")
         expanded = miniblock.run_lengths(
@@ -55,7 +55,7 @@ class Rle(Compressive):
 
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
         values, lengths = buffers
-        if values.data is not lengths.data:  # the values are compressed, the lengths never are
+        if values.data is not lengths.data:  # the values were compressed; lengths never are
             return Compressive.pick_chunks(self, buffers, limit)
         picked = gather.runs(lengths, values.starts, values.sizes, BIT_WORDS[self.values.bits_per_value])
         return FixedWidth.of_numbers(picked)
@@ -93,7 +93,7 @@ def encode_runs(values: npt.NDArray[Any], per_chunk: int) -> Chunked:
 
 
 def encode_run_blocks(values: npt.NDArray[Any], starts: Ints, bounds: Ints) -> tuple[Rle, list[Runs]]:
-    """Encode chunks in the block form; they are split at the (k + 1,) `bounds`, and runs begin at `starts`."""
+    """Encode chunks in the block form. Chunks are split at the (k + 1,) `bounds`; runs begin at `starts`."""
     run_values, lengths, offsets = _split_runs(values, starts, bounds)
     width = values.dtype.itemsize
     heads = (np.diff(offsets) * width).astype("<u8")

@@ -76,7 +76,7 @@ _FILLER = 0x48
 
 
 def variable_of(block: VariableWidth) -> Variable:
-    """Return the encoding of values, which keeps the width of their offsets."""
+    """Return the encoding of values with offsets of the width that they have in the block."""
     return Variable(Flat(8 * block.offsets.dtype.itemsize))
 
 
@@ -106,7 +106,7 @@ def encode_variable(block: VariableWidth, limits: ChunkLimits) -> Chunked:
 
 
 def _relative_offsets(offsets: npt.NDArray[Any], counts: Ints, starts: Ints, table_bytes: Ints) -> npt.NDArray[Any]:
-    """Return for each chunk the offsets of its values, relative to the start of the chunk."""
+    """Return the offsets of the values of each chunk, relative to the start of the chunk."""
     shifts = table_bytes - offsets[starts].astype(np.int64)
     out = np.empty(len(offsets) - 1 + len(counts), offsets.dtype)
     at = 0
@@ -117,13 +117,13 @@ def _relative_offsets(offsets: npt.NDArray[Any], counts: Ints, starts: Ints, tab
 
 
 def values_per_chunk(offsets: npt.NDArray[Any], limits: ChunkLimits) -> int:
-    """Return the number of values, a power of two, for which a chunk has about the target size."""
+    """Return the number of values, a power of two, with which a chunk has about the target size."""
     mean = (int(offsets[-1]) - int(offsets[0])) / (len(offsets) - 1) + offsets.dtype.itemsize
     return power_of_two(max(1, min(limits.max_values, int(limits.target_bytes / mean))))
 
 
 def _counts(offsets: npt.NDArray[Any], limits: ChunkLimits) -> Ints:
-    """Return the values per chunk: the same power of two for all chunks, fewer where values are long."""
+    """Return the number of values of each chunk: the same power of two, but fewer in chunks with long values."""
     total = len(offsets) - 1
     word = offsets.dtype.itemsize
     per_chunk = values_per_chunk(offsets, limits)

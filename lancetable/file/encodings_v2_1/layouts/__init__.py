@@ -1,1 +1,1 @@
-"""Page layouts: how the values and levels of a page are arranged in its buffers."""
+"""Page layouts: arrangements of the values and levels of a page in its buffers."""

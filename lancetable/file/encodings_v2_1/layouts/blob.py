@@ -1,4 +1,4 @@
-"""Blob layout: large values stored outside their column, whose pages store their positions and sizes.
+"""Blob layout: large values stored outside of their column, whose pages store positions and sizes.
 
     [b'abc', b'', null]     inner page: packed struct of two u64   position  size
                                                                        p     3     file[p : p + 3]
@@ -82,7 +82,7 @@ _LIMITS: Final = ChunkLimits(max_values=1024, max_bytes=32 << 10, target_bytes=1
 def encode_blobs(
     positions: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], layers: tuple[int, ...], large: bool
 ) -> EncodedLayout:
-    """Encode (n,) descriptors as a page; `layers` are those of the column, whose nulls the descriptors encode."""
+    """Encode (n,) descriptors as a page. `layers` are those of the column; the descriptors encode its nulls."""
     count = len(positions)
     rows = FixedWidth(128, np.stack((positions, sizes), axis=1).reshape(-1).view(np.uint8), count)
     chunked = encode_flat(rows, _LIMITS)._replace(encoding=PackedStruct((64, 64), Flat(128)))

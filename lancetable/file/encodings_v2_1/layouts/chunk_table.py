@@ -27,7 +27,7 @@ _MAX_VALUES: Final = 1 << 15  # in one chunk
 
 
 class ChunkTable(NamedTuple):
-    """(chunks,) start and end positions of chunks in the file, and (chunks + 1,) the number of values before each."""
+    """(chunks,) start and end positions of chunks in the file, and (chunks + 1,) numbers of values before each."""
 
     starts: Ints
     ends: Ints
@@ -35,10 +35,10 @@ class ChunkTable(NamedTuple):
 
 
 class RowIndex(NamedTuple):
-    """The rows of chunks.
+    """Rows of the chunks of a page.
 
-    `starts` (chunks + 1,): the number of rows that start before each chunk; `continues` (chunks,): whether the last row
-    of a chunk continues in the next one.
+    `starts` (chunks + 1,) is the number of rows that start before each chunk. `continues` (chunks,) is True if the last
+    row of a chunk continues in the next one.
     """
 
     starts: Ints
@@ -48,8 +48,8 @@ class RowIndex(NamedTuple):
 class PageMetadata(NamedTuple):
     """Parsed metadata of a page, cached with the page.
 
-    `layout` is the layout that it was parsed for. `row_index` is None until it is needed, or without lists. `items` is
-    the dictionary, if there is one, decoded for values of `items_type`.
+    `layout` is the layout for which it was parsed. `row_index` is None until it is needed, and without lists. `items`
+    is the dictionary, if there is one, decoded for values of `items_type`.
     """
 
     layout: MiniBlock
@@ -60,7 +60,7 @@ class PageMetadata(NamedTuple):
 
 
 def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bool) -> ChunkTable:
-    """Parse the words of the chunks that fill `where`; words have 32 bits if `large`, else 16.
+    """Parse the words of the chunks that fill `where`; words have 32 bits if `large`, otherwise 16.
 
     Raises CorruptFileError if the chunks do not fill `where` or do not have `num_items` values.
     """

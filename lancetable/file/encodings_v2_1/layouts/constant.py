@@ -43,7 +43,7 @@ _MAX_INLINE_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class ConstantPage(PageLayout):
-    """Parameters of a page of nulls, or of one value."""
+    """Parameters of a page of nulls or of a single value."""
 
     oneof_case: ClassVar[str] = "constant_layout"
 
@@ -55,7 +55,7 @@ class ConstantPage(PageLayout):
     num_def_values: int = 0
 
     def has_value(self, page: Page) -> bool:
-        """Return whether the page stores a value; otherwise all values are null."""
+        """Return True if the page stores a value; otherwise all values are null."""
         return self.inline_value is not None or len(page.buffers) in (1, 3)
 
     def check(self) -> None:
@@ -163,7 +163,7 @@ def encode_all_null(shredded: Shredded, large: bool) -> EncodedLayout:
 
 
 def _null_throughout(shredded: Shredded) -> Shredded:
-    """Declare everything inside a null struct nullable: pylance does not detect that the values are hidden there."""
+    """Declare all layers inside a null struct nullable, because pylance does not detect hidden values in it."""
     layers, definition = shredded.layers, shredded.definition
     inner = next((number for number, kind in enumerate(layers) if kind in LISTS), len(layers))
     while inner and layers[inner - 1] != pb.REPDEF_NULLABLE_ITEM:
@@ -179,8 +179,8 @@ def _null_throughout(shredded: Shredded) -> Shredded:
 def encode_constant(shredded: Shredded, value: list[bytes]) -> EncodedLayout:
     """Encode a page with one value for all entries that are neither null nor hidden.
 
-    `value` are the buffers of an Arrow array of that one value, or the bytes of a value of fixed width. Levels are not
-    compressed, because readers support no other form next to a value.
+    `value` has the buffers of an Arrow array of that value, or the bytes of a fixed-width value. Levels are not
+    compressed, because readers do not support compressed levels together with a value.
     """
     shredded = _null_throughout(shredded)
     inline = value[0] if len(value) == 1 and len(value[0]) <= _MAX_INLINE_BYTES else None

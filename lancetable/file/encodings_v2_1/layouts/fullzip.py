@@ -1,4 +1,4 @@
-"""Full-zip layout: large values, each stored after its levels, so that a value is read without its neighbours.
+"""Full-zip layout: large values, each stored after its levels, so that a value can be read without its neighbours.
 
     buffer 0    entries: control word | length, if values have no fixed width | value
     buffer 1    row index: the start of each row, and the end; absent if all entries have the same size
@@ -75,7 +75,7 @@ class FullZip(PageLayout):
         return DecodedRows(values, repetition, definition, self.layers, len(rows))
 
     def _read_fixed(self, page: Page, layers: Layers, rows: Rows, gap: int) -> ReadPlan[_Entries]:
-        """Read entries that all have the same size."""
+        """Plan reading entries that all have the same size."""
         assert self.bits_per_value is not None
         control = fullzip.control_bytes(self.bits_def)
         stride = control + self.bits_per_value // 8
@@ -99,7 +99,7 @@ class FullZip(PageLayout):
         return repetition, definition
 
     def _read_by_index(self, page: Page, layers: Layers, rows: Rows, gap: int) -> ReadPlan[_Entries]:
-        """Read rows at the positions that the row index gives."""
+        """Plan reading rows at the positions in the row index."""
         starts, ends = yield from self._fetch_index(page, rows, gap)
         origin = page.buffers[0].start
         ranges, shift = cluster(starts + origin, ends + origin, gap)
@@ -109,7 +109,7 @@ class FullZip(PageLayout):
         return self._parse_rows(data, starts + (origin - shift), ends + (origin - shift), layers)
 
     def _fetch_index(self, page: Page, rows: Rows, gap: int) -> ReadPlan[tuple[Ints, Ints]]:
-        """Fetch the positions in buffer 0 where rows begin and end."""
+        """Plan reading the positions in buffer 0 at which rows begin and end."""
         start, end = page.buffers[1]
         width, rest = divmod(end - start, page.length + 1)
         word = WORDS.get(width)
@@ -140,7 +140,7 @@ class FullZip(PageLayout):
         return starts.astype(np.int64), ends.astype(np.int64)
 
     def _parse_rows(self, data: Bytes, starts: Ints, ends: Ints, layers: Layers) -> _Entries:
-        """Parse rows, which have any number of entries in pages of lists, otherwise one entry each."""
+        """Parse rows. A row has any number of entries in a page of lists, otherwise one entry."""
         width = (self.bits_per_value or 0) // 8
         length_bytes = (self.bits_per_offset or 0) // 8
         control = fullzip.control_bytes(self.bits_rep + self.bits_def)
@@ -186,7 +186,7 @@ def encode_fullzip_fixed(shredded: Shredded, values: FixedWidth, encoding: Compr
 
 
 def encode_fullzip_variable(shredded: Shredded, values: VariableWidth, encoding: Compressive) -> EncodedLayout:
-    """Encode entries of a control word, a length and a value; null and hidden entries are a control word only."""
+    """Encode entries of a control word, a length and a value. Null and hidden entries have only a control word."""
     control, bits = _control_words(shredded)
     length_bytes = values.offsets.dtype.itemsize
     lengths = np.diff(values.offsets)
@@ -241,7 +241,7 @@ def _control_words(shredded: Shredded) -> tuple[Bytes, tuple[int, int]]:
 
 
 def _row_index(shredded: Shredded, sizes: Ints) -> npt.NDArray[Any]:
-    """Return the (rows + 1,) positions where rows begin, in the narrowest type."""
+    """Return the (rows + 1,) positions at which rows begin, in the narrowest type."""
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
     starts = ends - sizes

@@ -4,7 +4,7 @@
     buffer 1       the chunks            u16 levels | u16 size of rep, def | u16 or u32 size of each value buffer | pad
                                          rep | def | value buffers, each padded to 8
     buffer 2       the dictionary, if there is one
-    last buffer    repetition index, if there are lists: (rows that end here, entries left over) of every chunk, u64
+    last buffer    repetition index, if there are lists: (rows that end here, entries left over) of each chunk, u64
 
 Words and sizes of value buffers have 16 bits or, in large chunks (from 2.2 on), 32.
 Source: protos/encodings_v2_1.proto.
@@ -62,7 +62,7 @@ from lancetable.format.version import FileVersion
 from lancetable.lazy import lazy_property
 from lancetable.store.base import ByteRange
 
-_FEW: Final = 64  # contiguous ranges up to this many rows are read as single rows
+_FEW: Final = 64  # ranges of at most this many rows are read as single rows
 _MAX_ITEMS: Final = (1 << 31) - 1  # of a dictionary
 _MAX_BUFFERS: Final = 1024
 _MAX_CACHED_BYTES: Final = 256 * 1024  # larger dictionaries are not cached
@@ -92,12 +92,12 @@ class MiniBlock(PageLayout):
 
     @lazy_property
     def level_forms(self) -> tuple[int | None, int | None]:
-        """The forms of repetition and definition levels; see `level_form`."""
+        """Codes of the encodings of repetition and definition levels; see `level_form`."""
         return level_form(self.rep_compression), level_form(self.def_compression)
 
     @lazy_property
     def row_key(self) -> tuple[Any, ...] | None:
-        """A key that is equal for pages whose rows can be read together.
+        """Key that is equal for pages whose rows can be read together.
 
         None if single rows cannot be located without decoding whole chunks.
         """
@@ -154,7 +154,7 @@ class MiniBlock(PageLayout):
     def read_together(
         self, parts: Sequence[tuple[Page, MiniBlock, Ints]], context: ReadContext, gap: int
     ) -> ReadPlan[DecodedRows]:
-        """Read rows of each of several pages with the same `row_key`, as if they were one page."""
+        """Plan reading rows of several pages with the same `row_key` as if they were one page."""
         pages, _ = yield from _fetch_metadata([(page, layout) for page, layout, _ in parts], context, self.is_indexed)
         return (yield from take_rows(pages, [rows for _, _, rows in parts], gap, parts[0][0].limits.page_bytes))
 
@@ -207,19 +207,19 @@ def _decode_chunks(
 def _fetch_metadata(
     pages: Sequence[tuple[Page, MiniBlock]], context: ReadContext, use_index: bool, more: Sequence[ByteRange] = ()
 ) -> ReadPlan[tuple[list[PageMetadata], Sequence[memoryview]]]:
-    """Fetch and parse the metadata of pages in one round: chunk table, index if `use_index`, and dictionary items.
+    """Plan reading the metadata of pages in one round: chunk table, index if `use_index`, and dictionary items.
 
     The ranges `more` are fetched in the same round. Metadata that is small enough is cached with its page.
     """
     wanted: list[ByteRange] = []
-    # Decide before fetching what to parse, and keep a reference: other plans may change the cache during the fetch.
+    # Decide before the fetch which parts to parse, and keep references: other plans may change the cache in between.
     states: list[tuple[PageMetadata | None, bool, bool]] = []
     for page, layout in pages:
         cached = dictionary_cache.get(page)
         if isinstance(cached, PageMetadata) and cached.layout is layout:
             no_index = use_index and cached.row_index is None
             no_items = layout.dictionary is not None and cached.items_type != context.data_type
-        else:  # or it is that of another layout, such as a replaced custom encoding
+        else:  # not cached, or cached for another layout, for example of a replaced custom encoding
             layout._check_page(page, context)
             cached, no_index, no_items = None, use_index, layout.dictionary is not None
         states.append((cached, no_index, no_items))
@@ -249,7 +249,7 @@ def _fetch_metadata(
 
 
 def _check_index(index: RowIndex, repetition: Levels, num_levels: Ints, num_lists: int) -> None:
-    """Raise CorruptFileError unless the levels of consecutive chunks start the rows that the index gives."""
+    """Raise CorruptFileError unless the row starts in the levels of consecutive chunks match the index."""
     entry_ends = np.cumsum(num_levels)
     row_starts = np.flatnonzero(repetition == num_lists)
     before = np.searchsorted(row_starts, np.append(0, entry_ends))
@@ -274,7 +274,7 @@ _HEADER_BYTES: Final = 64  # upper bound of the size of a chunk header
 
 
 class EncodedItems(NamedTuple):
-    """The items of a dictionary in the block form."""
+    """Items of a dictionary in the block form."""
 
     encoding: Compressive
     data: bytes
@@ -303,7 +303,7 @@ def chunk_limits(shredded: Shredded, large: bool, target_bytes: int, max_values:
 
 
 def _most_levels(visible: Ints, per_chunk: int, num_entries: int) -> int:
-    """Return the maximum number of levels in a chunk of `per_chunk` values, those after its last value included."""
+    """Return the maximum number of levels in a chunk of `per_chunk` values, including those after its last value."""
     ends = visible[per_chunk - 1 : -1 : per_chunk] + 1
     return int(np.diff(ends, prepend=0, append=num_entries).max())
 
@@ -323,9 +323,9 @@ def encode_miniblock(
     chunked
         The encoded values, split into chunks.
     large
-        Whether chunks have 32-bit sizes, as in version 2.2.
+        True if chunks have 32-bit sizes, as in version 2.2.
     dictionary
-        The items, if the values are indices.
+        The dictionary items if the values are indices.
 
     Raises
     ------
@@ -410,7 +410,7 @@ def _assemble(
 
 
 def _repetition_index(repetition: Levels, bounds: Ints, row_level: int) -> npt.NDArray[np.uint64]:
-    """Return (chunks, 2) the rows that end in a chunk, and the entries of a row that continues in the next one."""
+    """Return (chunks, 2) numbers of rows that end in a chunk, and of entries of the row that continues in the next."""
     rows = np.flatnonzero(repetition == row_level)
     first, end = bounds[:-1], bounds[1:]
     before = np.searchsorted(rows, first, "right")
@@ -421,7 +421,7 @@ def _repetition_index(repetition: Levels, bounds: Ints, row_level: int) -> npt.N
     index[:, 1] = end - np.maximum(last, first)
     index[-1, 0] += 1
     index[-1, 1] = 0
-    # A row that ends where the next chunk starts a row leaves no entries over.
+    # If the next chunk starts with a new row, the last row of the chunk is complete.
     ended = np.flatnonzero((repetition[first[1:]] == row_level) & (index[:-1, 1] != 0))
     index[ended, 0] += np.uint64(1)
     index[ended, 1] = 0

@@ -41,7 +41,7 @@ _DENSE: Final = 4  # decode whole chunks if more than one in this many of their 
 
 
 def level_form(encoding: Compressive | None) -> int | None:
-    """Return the form of encoded levels, see kernels/gather.py; 0 without levels, None for unsupported ones."""
+    """Return the code of an encoding of levels, see kernels/gather.py; 0 without levels, None if it is unsupported."""
     if encoding is None:
         return 0
     if isinstance(encoding, OutOfLineBitpacking) and encoding.uncompressed_bits_per_value == _LEVEL_BITS:
@@ -61,9 +61,9 @@ def take_rows(pages: Sequence[PageMetadata], rows: Sequence[Ints], gap: int, lim
     Parameters
     ----------
     pages
-        The pages, in the order of their rows. Pages with lists need a repetition index, and levels with a `level_form`.
+        The pages, in the order of their rows. Pages with lists must have a repetition index and known `level_forms`.
     rows
-        For each page its selected rows, ascending.
+        The selected rows of each page, ascending.
     gap
         Chunks that are at most this many bytes apart are fetched in one request.
     limit
@@ -142,7 +142,7 @@ def _take_lists(
     count = int(span_ends[-1]) if len(span_ends) else 0
     if _DENSE * count > int(counts.sum()):
         buffers = [Chunks(data, start, size) for start, size in zip(buffer_starts, sizes)]
-        # Long lists fill their chunks, and decoding whole chunks costs less than locating each value.
+        # Long lists fill their chunks, and decoding whole chunks costs less than locating single values.
         values = _decode(pages, bounds[1:], buffers, counts, limit)
         if count < values.length:
             values = take_spans(values, (np.cumsum(counts) - counts)[spans[0]] + spans[1], spans[2])
@@ -162,7 +162,7 @@ def _take_lists(
 def _merge_pages(
     pages: Sequence[PageMetadata], ends: Sequence[int], key: Callable[[MiniBlock], Any]
 ) -> list[tuple[PageMetadata, int, int]]:
-    """Merge consecutive pages whose layouts have equal keys: (first page, begin, end) of the values of each group."""
+    """Merge consecutive pages whose layouts have equal keys into (first page, begin, end) of the values of a group."""
     if len(pages) == 1:
         return [(pages[0], 0, ends[0])]
     parts = [(page, begin, end) for page, begin, end in zip(pages, [0, *ends], ends) if begin < end]
@@ -171,7 +171,7 @@ def _merge_pages(
 
 
 def _chunk_encoding(layout: MiniBlock) -> tuple[bool, Compressive]:
-    """Return the encoding of the chunks without the symbol table, which differs for every page."""
+    """Return a key: the encoding of the chunks without the symbol table, which differs for every page."""
     encoding = layout.value_compression
     return (True, encoding.values) if isinstance(encoding, Fsst) else (False, encoding)
 
@@ -219,7 +219,7 @@ def _decode(
 def _split_pages(
     pages: Sequence[PageMetadata], ends: Sequence[int], begin: int, end: int
 ) -> list[tuple[PageMetadata, int, int]]:
-    """Split the values `begin` to `end` by page: (page, start, stop), counted from `begin`.
+    """Split the values `begin` to `end` by page. Returns (page, start, stop), counted from `begin`.
 
     The values of the pages end at `ends`. There is at least one part, which may be empty.
     """

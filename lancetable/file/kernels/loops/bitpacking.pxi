@@ -1,4 +1,4 @@
-"""Compiled form of bitpacking.py, and of packed chunks in miniblock.py: transposed blocks of 1,024 values."""
+"""Compiled form of bitpacking.py and of the packed chunks of miniblock.py: transposed blocks of 1,024 values."""
 
 cdef const int* ROW_ORDER = [0, 4, 2, 6, 1, 5, 3, 7]
 
@@ -142,7 +142,7 @@ def unpack_inline(data, starts, sizes, counts, word_t[::1] out):
 
 
 cdef int width_of(const word_t* values, int64_t count) noexcept nogil:
-    """Return the bits of the largest value."""
+    """Return the number of bits of the largest value."""
     cdef word_t union = 0
     cdef int64_t i
     cdef int width = 0
@@ -155,7 +155,7 @@ cdef int width_of(const word_t* values, int64_t count) noexcept nogil:
 
 
 cdef int64_t block_sizes_of(const word_t* values, int64_t count, int64_t* sizes) noexcept nogil:
-    """Compute the size of each block with its width word; return the sum."""
+    """Compute the size of each block including its width word; return the sum."""
     cdef int64_t block, left, total = 0
     for block in range((count + 1023) // 1024):
         left = count - block * 1024
@@ -182,7 +182,7 @@ def pack_inline(const word_t[::1] values):
 
 
 cdef void pack_inline_block(const word_t* values, int64_t count, int64_t size, word_t* out) noexcept nogil:
-    """Write the width of a block of `size` bytes, and the block."""
+    """Write the width word and the packed values of a block of `size` bytes."""
     out[0] = <word_t>((size - <int64_t>sizeof(word_t)) // 128)
     pack_block_at(values, count, out[0], out + 1)
 

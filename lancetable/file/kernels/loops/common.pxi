@@ -1,7 +1,7 @@
 """Shared parts of the loops: buffers of Python objects, unaligned words, and error codes.
 
-Sizes, offsets, counts and codes come from files and are not trusted: each is checked against the size of its buffer
-before memory is accessed. A loop that finds an invalid one returns its code from the table below, and the caller
+Sizes, offsets, counts and codes are read from files and not trusted: each is checked against the size of its buffer
+before memory is accessed. A loop that finds an invalid value returns an error code of the table below, and the caller
 raises CorruptFileError with the same message as the NumPy form.
 """
 
@@ -56,7 +56,7 @@ cdef extern from *:
         return bits;
     #endif
     }
-    /* Copy n bytes if both sides have `room` bytes; up to 16 bytes are copied as two words. */
+    /* Copy n bytes; both sides have `room` accessible bytes. Up to 16 bytes are copied as two words if possible. */
     static inline void lt_copy(uint8_t *to, const uint8_t *from, int64_t n, int64_t room) {
         if (lt_likely(n <= 16 && room >= 16)) {
             uint64_t a, b;
@@ -133,8 +133,10 @@ cdef enum:
 
 
 cdef object new_bytes(int64_t size):
-    """Return (size,) uint8. Large arrays use Arrow's allocator: the C library keeps memory that one thread allocates and
-    another one frees, so that the memory of a long scan of large values would grow.
+    """Return an uninitialized (size,) uint8 array.
+
+    Large arrays use Arrow's allocator: the C library does not release memory that one thread allocates and another one
+    frees, so memory would grow during a long scan of large values.
     """
     if size < LARGE_BYTES:
         return np.empty(size, np.uint8)
@@ -174,7 +176,7 @@ cdef Bytes column(owner, int64_t count, int64_t width):
 
 @cython.final
 cdef class Pieces:
-    """Pieces of the data with their numbers of values, and for gather.Pieces the index of one value in each."""
+    """Pieces of the data with their numbers of values and, for gather.Pieces, the index of one value in each."""
 
     cdef Bytes data, start_bytes, size_bytes, count_bytes, place_bytes
     cdef int64_t rows, data_size
@@ -196,7 +198,7 @@ cdef class Pieces:
             self.places = <int64_t*>self.place_bytes.at
 
     cdef int check(self, int64_t i) noexcept nogil:
-        """Return OUTSIDE unless the piece is within the data and the value within the piece."""
+        """Return OUTSIDE unless the piece is within the data and the value is within the piece."""
         if inside(self.starts[i], self.sizes[i], self.data_size) and 0 <= self.places[i] < self.counts[i]:
             return OK
         return OUTSIDE

@@ -1,7 +1,8 @@
 """Compiled form of fsst.py: training of symbol tables, compression and decompression.
 
-Loops are C where the compiler must build one of them twice, or keep four streams of values in registers: a symbol is
-known only after the symbol before it, so a single stream would mostly wait.
+The main loops are written in C, so that the compiler can specialize them and keep four streams of values in registers.
+They process four streams in turn: a symbol can only be matched after the previous symbol of its stream, so a single
+stream would mostly wait.
 """
 
 cdef extern from *:
@@ -21,7 +22,7 @@ cdef extern from *:
 
     typedef struct { uint64_t word; uint32_t length; } ltf_symbol;  /* first byte lowest, zeros above */
 
-    /* A symbol of three bytes or more; `found` as ltf_match returns it, `shift` removes the bytes after the symbol. */
+    /* A symbol of three bytes or more. ltf_match returns `found`; `shift` removes the bytes after the symbol. */
     typedef struct { uint64_t word; uint32_t found; uint32_t shift; } ltf_slot;
 
     typedef struct {
@@ -36,7 +37,7 @@ cdef extern from *:
 
     static void ltf_build(ltf_matcher *m, const ltf_symbol *symbols, int count) {
         memset(m->slots, 0, sizeof m->slots);
-        m->slots[0].word = 1;  /* no word with this hash has the word of an empty slot */
+        m->slots[0].word = 1;  /* an empty slot matches only word 0, which has hash 0; word 1 does not have hash 0 */
         for (int i = 0; i < 256; i++) m->singles[i] = LTF_ESCAPE | 1 << 8 | LTF_LITERAL;
         for (int i = 0; i < count; i++)
             if (symbols[i].length == 1) m->singles[symbols[i].word & 0xFF] = (uint16_t)(i | 1 << 8);
@@ -52,8 +53,8 @@ cdef extern from *:
         }
     }
 
-    /* The code of the longest symbol at `at`, its length << 8, and LITERAL: `left` bytes may be matched, and those up to
-       the `end` of the data may be read. */
+    /* Return the code of the longest symbol at `at`, and its length << 8; an escape and LTF_LITERAL if none matches. At
+       most `left` bytes are matched; bytes up to `end`, the end of the data, may be read. */
     LTF_INLINE uint32_t ltf_match(const ltf_matcher *m, const uint8_t *at, int64_t left, const uint8_t *end) {
         uint64_t word = 0;
         if (lt_likely(end - at >= 8)) word = lt_load64(at);
@@ -68,10 +69,10 @@ cdef extern from *:
 
     /* ------------------------------------------------------------------------------------------------ compression */
 
-    /* A stream of values: the rest of value `row`, which is before `last`, and the destination of its codes. */
+    /* A stream of values up to row `last`: the rest of the value of `row`, and the destination of the codes. */
     typedef struct { const uint8_t *at, *end; uint8_t *out, *begin; int64_t row, last; } ltf_stream;
 
-    /* Advance to the next value that is not empty; 0 if there are none. */
+    /* Advance to the next nonempty value; return 0 if none is left. */
     LTF_INLINE int ltf_next(ltf_stream *s, const uint8_t *data, const int64_t *offsets, int64_t *ends) {
         while (s->row < s->last) {
             ends[++s->row] = s->out - s->begin;
@@ -104,7 +105,7 @@ cdef extern from *:
         int alive = 1;
         ends[0] = 0;
         for (int k = 0; k < LTF_STREAMS; k++) {
-            /* Streams of about the same number of bytes. */
+            /* Give the streams about the same number of bytes. */
             int64_t wanted = offsets[0] + content / LTF_STREAMS * (k + 1), low = row, high = values;
             while (low < high) {
                 int64_t middle = low + (high - low) / 2;
@@ -150,8 +151,9 @@ cdef extern from *:
         { unsigned code = (CODE); lt_store64(cursor, words[code]); cursor += lengths[code];                            \
           if (sparse) bad |= (uint8_t)(lengths[code] - 1); }
 
-    /* Values from `p->row` on, until all are done (0) or fewer than LTF_ROOM bytes are left up to `top` (-1); `at` is
-       the next code of the value. `lengths` is 0 where there is no symbol, which may be only if `sparse`. */
+    /* Decode values from `p->row` on; `p->at` is the next code. Return 0 if all are decoded, -1 if fewer than LTF_ROOM
+       bytes are left before `top`, `open` if a value ends with an escape, `unknown` for a code without a symbol. The
+       length of a code without a symbol is 0; such codes exist only if `sparse`. */
     LTF_INLINE int ltf_decode_any(
         const uint8_t *codes, const int64_t *offsets, int64_t values, const uint64_t *words, const uint8_t *lengths,
         uint8_t *out, const uint8_t *top, int64_t *ends, ltf_progress *p, int open, int unknown, int sparse
@@ -169,7 +171,7 @@ cdef extern from *:
                 while (at < stop) {
                     if (at + 8 <= stop) {
                         uint64_t eight = lt_load64(codes + at);
-                        /* No byte of the word is 255. */
+                        /* True if no byte of the word is 255. */
                         if (lt_likely(((~eight - 0x0101010101010101ULL) & eight & 0x8080808080808080ULL) == 0)) {
                             LTF_PUT(eight & 0xFF) LTF_PUT((eight >> 8) & 0xFF) LTF_PUT((eight >> 16) & 0xFF)
                             LTF_PUT((eight >> 24) & 0xFF) LTF_PUT((eight >> 32) & 0xFF) LTF_PUT((eight >> 40) & 0xFF)
@@ -200,7 +202,7 @@ cdef extern from *:
         return bad & 0x80 ? unknown : 0;
     }
 
-    /* Build the loop twice: a full table has a symbol for every code. */
+    /* Specialize the loop: a full table has a symbol for every code, so the check is omitted. */
     static int ltf_decode(
         const uint8_t *codes, const int64_t *offsets, int64_t values, const uint64_t *words, const uint8_t *lengths,
         uint8_t *out, const uint8_t *top, int64_t *ends, ltf_progress *p, int open, int unknown, int sparse
@@ -213,12 +215,12 @@ cdef extern from *:
 
     enum {
         LTF_CANDIDATE_BITS = 13, LTF_CANDIDATES = 1 << 13, LTF_MOST_CANDIDATES = 3 << 11, LTF_BUCKETS = 256, LTF_SORTED_FIRST = 512,
-        LTF_SINGLE_WORTH = 4, LTF_BYTES_OF_PAIR = 8192  /* pairs that are rarer do not matter */
+        LTF_SINGLE_WORTH = 4, LTF_BYTES_OF_PAIR = 8192  /* rarer pairs are ignored */
     };
 
-    typedef struct { uint64_t word; uint32_t gain, length; } ltf_candidate;  /* length 0 is free */
+    typedef struct { uint64_t word; uint32_t gain, length; } ltf_candidate;  /* length 0: free */
 
-    /* All zeros, counts and pairs also between two trainings. */
+    /* Initialized to zeros. `counts` and `pairs` are all zeros again after each training. */
     typedef struct {
         ltf_matcher matcher;
         ltf_symbol symbols[256];
@@ -239,14 +241,14 @@ cdef extern from *:
             if (joins && S.before >= 0) {                                                                                       \
                 uint16_t *row = t->pairs + (S.before << 9);                                                            \
                 row[token] = (uint16_t)(row[token] + (row[token] < 65535));                                            \
-                /* One byte more, should two whole symbols be too much. */                                             \
+                /* Also count the first byte alone, in case both symbols together are too long. */                     \
                 if (length > 1) { uint16_t *byte = row + (256 | *S.at); *byte = (uint16_t)(*byte + (*byte < 65535)); } \
             }                                                                                                          \
             S.before = token;                                                                                          \
             S.at += length;                                                                                            \
         }
 
-    /* Which tokens every `step`-th piece takes and, if it `joins` symbols, which follow each other. */
+    /* Count the tokens of every `step`-th piece and, if `joins` is set, the pairs of adjacent tokens. */
     LTF_INLINE void ltf_count(
         ltf_training *t, const uint8_t *data, int64_t size, const int64_t *starts, const int64_t *ends, int64_t pieces,
         int64_t step, int joins
@@ -303,7 +305,7 @@ cdef extern from *:
         return symbol;
     }
 
-    /* Collect used tokens and the concatenation of pairs that occur at least `least` times; reset the counts. */
+    /* Collect the used tokens, and the concatenations of pairs that occur at least `least` times; reset the counts. */
     static void ltf_gather(ltf_training *t, uint32_t least) {
         memset(t->candidates, 0, sizeof t->candidates);
         t->num_candidates = 0;
@@ -331,7 +333,7 @@ cdef extern from *:
         memset(t->counts, 0, sizeof t->counts);
     }
 
-    /* Order by gain, the largest first, then by content, so that files are reproducible. */
+    /* Compare by descending gain, then by content, so that files are reproducible. */
     static int ltf_by_gain(const void *a, const void *b) {
         const ltf_candidate *x = (const ltf_candidate *)a, *y = (const ltf_candidate *)b;
         if (x->gain != y->gain) return x->gain > y->gain ? -1 : 1;
@@ -350,7 +352,7 @@ cdef extern from *:
         return 4 * power + (power >= 2 ? (int)((gain >> (power - 2)) & 3) : 0);
     }
 
-    /* Select the candidates with the highest gains; of those that share a slot, the first. */
+    /* Select the candidates with the highest gains, only the first of those that share a slot. */
     static void ltf_choose(ltf_training *t) {
         uint8_t taken[LTF_SLOTS];
         int counts[LTF_BUCKETS] = {0}, kept = 0, bucket = LTF_BUCKETS, done = 0;
@@ -362,7 +364,7 @@ cdef extern from *:
             }
         t->num_symbols = 0;
         while (done < kept) {
-            /* Move the best remaining candidates to the front and sort them; they are nearly always enough. */
+            /* Move the best remaining candidates to the front and sort them; nearly always, these are sufficient. */
             int wanted = 0, end = done;
             while (bucket > 0 && wanted < LTF_SORTED_FIRST) wanted += counts[--bucket];
             for (int i = done; i < kept; i++)
@@ -386,8 +388,8 @@ cdef extern from *:
         }
     }
 
-    /* Train in rounds over increasing shares of the pieces; each round concatenates symbols that often follow each other.
-       Symbols that save much alone may save little together, so the best of the last tables is used. */
+    /* Train in rounds over increasing shares of the pieces; each round concatenates symbols that are often adjacent.
+       Symbols that save much alone may save little together, so the best table of the last rounds is used. */
     static void ltf_train(
         ltf_training *t, const uint8_t *data, int64_t size, const int64_t *starts, const int64_t *ends, int64_t pieces
     ) {
@@ -450,12 +452,12 @@ cdef enum:
     SAMPLED_CODES = 128
 
 
-# Training uses 1 MiB, which costs as much to allocate as to use, so the memory of the last training is kept.
+# Training uses about 1 MiB. Allocating it takes as long as training, so the memory of the last training is kept.
 cdef ltf_training* spare = NULL
 
 
 cdef int64_t expected_size(const uint8_t* codes, int64_t count, const uint8_t* lengths) noexcept nogil:
-    """Estimate, rather too high, the size that codes expand to from a sample of them."""
+    """Estimate the size of the decompressed codes from a sample of them, with a margin."""
     cdef int64_t i, k, at, step, seen = 0, found = 0
     if count <= SAMPLED * SAMPLED_CODES:
         step, k = 0, count
@@ -505,7 +507,7 @@ def decompress(codes, offsets, words, lengths):
             )
         if code >= 0:
             break
-        # Expect the remaining codes to expand slightly more than the codes before.
+        # Expect the remaining codes to expand slightly more than the previous codes.
         made = progress.cursor - target.at
         longer = new_bytes(
             made + LTF_ROOM + max(
@@ -559,7 +561,7 @@ def train(data, starts, ends):
             check(OUTSIDE)
     global spare
     cdef ltf_training* training = spare
-    spare = NULL  # no other thread can use it
+    spare = NULL  # so that no other thread uses it
     if training == NULL:
         training = <ltf_training*>calloc(1, sizeof(ltf_training))
         if training == NULL:

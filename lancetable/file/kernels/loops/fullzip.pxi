@@ -1,11 +1,11 @@
-"""Compiled form of fullzip.py: walks through entries."""
+"""Compiled form of fullzip.py: location of the values in entries."""
 
 cdef int walk_of(
     Bytes data, const int64_t* starts, const int64_t* ends, int64_t rows, int control, int bits_def, uint64_t top,
     int64_t value_bytes, int length_bytes, uint32_t* words, int64_t* positions, int64_t* sizes, int64_t* first,
     int64_t room,
 ) noexcept nogil:
-    """Walk through the entries of all rows; entries beyond `room` are only counted."""
+    """Locate the values in the entries of all rows; entries beyond `room` are only counted."""
     cdef int64_t i, at, end, size, entries = 0
     cdef uint64_t word, length, mask = (<uint64_t>1 << bits_def) - 1
     for i in range(rows):

@@ -1,6 +1,6 @@
-"""Compiled form of gather.py: single values out of chunks."""
+"""Compiled form of gather.py: selection of single values from chunks."""
 
-# Encodings of the levels of a chunk, as in gather.py; the bits above are the width of out-of-line packed levels.
+# Encodings of the levels of a chunk, as in gather.py; bits 8 and above are the width of out-of-line packed levels.
 cdef enum:
     FLAT = 1
     INLINE = 2
@@ -149,7 +149,7 @@ def gather_variable(data, starts, sizes, counts, places, int offset_bytes):
 def gather_runs(data, starts, sizes, counts, places, value_starts, value_sizes, int width):
     """Return the bytes of one value of each piece; `sizes` are those of the run lengths.
 
-    A value continues from the run of the value before if both are in the same piece.
+    If the previous value is in the same piece, the search for the run continues from the run of that value.
     """
     cdef Pieces pieces = Pieces(data, starts, sizes, counts, places)
     cdef int64_t i, at, place, run = 0, covered = 0, previous_piece = -1, previous_place = -1

@@ -30,7 +30,11 @@ cdef int64_t frame_content(const uint8_t* frame, int64_t size) noexcept nogil:
 
 
 cdef int64_t zstd_content(const uint8_t* buffer, int64_t size, int64_t most) noexcept nogil:
-    """Return the content size of a size and a zstd frame; -1 if they differ or exceed `most` or the maximum expansion."""
+    """Return the content size of a buffer that consists of a size and a zstd frame.
+
+    Returns -1 if the frame header lacks this size or has a different one, or if the size exceeds `most` or the maximum
+    expansion.
+    """
     cdef uint64_t declared
     if size <= ZSTD_PREFIX_BYTES:
         return -1
@@ -56,7 +60,7 @@ cdef int64_t lz4_content(const uint8_t* buffer, int64_t size, int64_t most) noex
 
 @cython.final
 cdef class Contents:
-    """Positions and sizes of the contents of many buffers; a buffer that is repeated consecutively is one content."""
+    """Positions and sizes of the contents of many buffers. Consecutive repetitions of a buffer share one content."""
 
     cdef Bytes source, first, size, target
     cdef object spans  # (2, count) starts and sizes
@@ -99,10 +103,11 @@ cdef class Contents:
 
 
 def pack_frames(data, starts, sizes, int64_t max_bytes):
-    """Collect the frames of buffers of a size and a zstd frame, for decompression in one call.
+    """Collect the frames of buffers that consist of a size and a zstd frame, for decompression in one call.
 
-    Returns contiguous frames, the size of their contents, and the start and size of each content. Returns None unless
-    every frame has the size before it, no size exceeds the maximum expansion, and the sum is at most `max_bytes`.
+    Returns the contiguous frames, the size of all contents, and the start and size of each content. Returns None unless
+    the header of every frame has the size that precedes the frame, no size exceeds the maximum expansion, and the sum
+    of the sizes is at most `max_bytes`.
     """
     cdef Contents contents = Contents(data, starts, sizes, max_bytes, True)
     cdef int64_t i, size
@@ -125,7 +130,7 @@ def pack_frames(data, starts, sizes, int64_t max_bytes):
 
 
 cdef bint unpack_lz4_block(const uint8_t* at, int64_t size, uint8_t* out, int64_t room) noexcept nogil:
-    """Decompress a raw LZ4 block; return whether it has exactly `room` bytes of content."""
+    """Decompress a raw LZ4 block; return True if it has exactly `room` bytes of content."""
     cdef const uint8_t* end = at + size
     cdef uint8_t* start = out
     cdef uint8_t* limit = out + room
@@ -178,7 +183,10 @@ cdef bint unpack_lz4_block(const uint8_t* at, int64_t size, uint8_t* out, int64_
 
 
 def unpack_lz4(data, starts, sizes, int64_t max_bytes):
-    """Decompress buffers of a size and an LZ4 block: all contents, and the start and size of each; None if corrupt."""
+    """Decompress buffers that consist of a size and an LZ4 block.
+
+    Returns all contents, and the start and size of each. Returns None if a buffer is corrupt.
+    """
     cdef Contents contents = Contents(data, starts, sizes, max_bytes, False)
     cdef int64_t i
     cdef const int64_t* at = <int64_t*>contents.target.at

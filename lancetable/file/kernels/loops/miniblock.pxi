@@ -1,7 +1,7 @@
-"""Compiled form of miniblock.py: the chunks of a page, decoded together."""
+"""Compiled form of miniblock.py: decoding of all chunks of a page together."""
 
 def chunk_headers(data, starts, sizes, int num_level_buffers, int num_buffers, bint large):
-    """Return numbers of levels, sizes and positions; None unless the buffers fill their chunk."""
+    """Return numbers of levels, sizes and positions; None if buffers do not fill their chunk."""
     cdef Bytes source = Bytes(data), first = Bytes(starts)
     cdef int64_t chunks = first.size // 8, i, at, end, header
     cdef Bytes length = column(sizes, chunks, 8)
@@ -47,7 +47,7 @@ def chunk_headers(data, starts, sizes, int num_level_buffers, int num_buffers, b
 cdef int variable_of(
     Pieces chunks, offset_t* offsets, int64_t room, int64_t* firsts, int64_t* lengths
 ) noexcept nogil:
-    """Decode the offsets of all chunks, which have `room` values together."""
+    """Decode the offsets of all chunks, which together have at most `room` values."""
     cdef int64_t i, k, start, count, base = 0, head, before, end = 0
     cdef const uint8_t* stored
     offsets[0] = 0
@@ -101,7 +101,7 @@ cdef int run_lengths_of(
     int64_t chunks, word_t* out, int64_t room,
 ) noexcept nogil:
     cdef int64_t i, k, j, left, length
-    cdef int64_t slack = 8 // <int64_t>sizeof(word_t)  # values in the word that is stored at once
+    cdef int64_t slack = 8 // <int64_t>sizeof(word_t)  # values of the 8-byte word that is stored at once
     cdef word_t value
     cdef uint64_t word
     for i in range(chunks):
@@ -153,7 +153,7 @@ def run_lengths(const word_t[::1] values, lengths, runs, counts, word_t[::1] out
 
 
 cdef void join_streams(const uint8_t* streams, int64_t count, word_t* out) noexcept nogil:
-    """Join sizeof(word) streams of `count` bytes each."""
+    """Join sizeof(word_t) streams of `count` bytes each."""
     cdef int64_t i
     cdef int byte
     for i in range(count):

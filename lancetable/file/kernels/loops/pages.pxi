@@ -1,10 +1,10 @@
-"""Encoding of mini-block pages of values without levels in one call; see the choose modules of the encodings.
+"""Encoding of a mini-block page of values without levels in one call; see encodings_v2_1/choose_numbers.py.
 
     chunk    u16 number of levels, 0 | u16 or u32 size of the values | pad to 8 | the values | pad to 8
 """
 
 cdef int64_t fewest_runs(const word_t* values, int64_t count, int64_t enough) noexcept nogil:
-    """Return the number of runs of equal values; an estimate from a sample if it is at least twice `enough`."""
+    """Return the number of runs of equal values, or an estimate from a sample if that is at least twice `enough`."""
     cdef int64_t i, piece, at, changes = 0
     if count > 4096:
         for piece in range(16):
@@ -41,8 +41,8 @@ cdef inline void chunk_word(uint8_t* words, int64_t chunk, int64_t room, int64_t
 def number_page(values, int bits, int64_t count, int64_t max_values, int64_t target_bytes, bint large):
     """Encode a page of numbers without levels, bit-packed or plain, whichever is smaller.
 
-    Returns whether they are packed, the chunk words, and the chunks. Returns None if run-length encoding may be smaller,
-    and for unaligned values.
+    Returns a flag that is True if the values are packed, the chunk words, and the chunks. Returns None if run-length
+    encoding may be smaller or the values are unaligned.
     """
     if bits <= 0 or count <= 0 or (bits % 8 and bits != 1) or 16 * bits > 8 * target_bytes:
         raise ValueError(f"{count} values of {bits} bits do not fit into chunks")

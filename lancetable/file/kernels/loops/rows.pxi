@@ -1,4 +1,4 @@
-"""Compiled form of gather.py: the chunks of rows, and the entries of rows of lists in their chunks."""
+"""Compiled form of gather.py: location of rows in chunks, and selection of the entries of rows of lists."""
 
 cdef int levels_of(
     Bytes data, int64_t start, int64_t size, int64_t form, int64_t count, uint16_t* out
@@ -59,7 +59,7 @@ cdef struct Entries:
 
 
 cdef int grow(Entries* found, int64_t entries, bint has_definition) noexcept nogil:
-    """Reserve memory for more entries and one more span; -1 without memory."""
+    """Reserve memory for more entries and one more span; return -1 if memory is exhausted."""
     cdef int64_t room
     cdef void* moved
     if found.count + entries > found.room:
@@ -96,7 +96,7 @@ cdef int64_t count_at_most(const uint16_t* levels, int64_t start, int64_t end, u
 cdef int64_t next_start(
     const uint16_t* repetition, int64_t at, int64_t count, uint16_t below, int64_t skip
 ) noexcept nogil:
-    """Return the index of the row start after `skip` other ones from `at` on; `count` if there are fewer."""
+    """Return the index of the row start that follows `skip` other row starts from `at` on, or `count` if none does."""
     cdef uint64_t mask
     cdef int64_t width, found
     while at < count:
@@ -202,7 +202,7 @@ def entries_of_rows(
                     code = ROWS
                     break
                 base = (<int64_t*>before.at)[i]
-                # Entries that continue a row of the chunk before.
+                # Entries that continue a row of the previous chunk.
                 at = next_start(scratch, 0, count, below, 0)
                 if open_row >= 0:
                     if i and (<int64_t*>number.at)[i] == (<int64_t*>number.at)[i - 1] + 1 and open_row == base - 1:
@@ -268,7 +268,7 @@ cdef int copy_to(target, const void* source, int64_t size) except -1:
 
 
 cdef inline int64_t last_at_most(const int64_t* before, int64_t low, int64_t high, int64_t row) noexcept nogil:
-    """Return the last chunk from `low` to `high` - 1 before which at most `row` rows are; `low` is known to be one."""
+    """Return the last chunk from `low` to `high` - 1 with at most `row` rows before it; `low` must be such a chunk."""
     cdef int64_t middle
     while high - low > 1:
         middle = (low + high) >> 1
@@ -291,7 +291,7 @@ cdef int64_t chunks_of(
                 out[count] = chunk
                 count += 1
                 last = chunk
-            # The last row of a chunk may continue in the next one, which may contain nothing else.
+            # The last row of a chunk may continue in the next chunk, and even fill it.
             if rows[i] != before[chunk + 1] - 1 or not continues[chunk] or chunk + 1 == chunks:
                 break
             chunk += 1
@@ -299,9 +299,9 @@ cdef int64_t chunks_of(
 
 
 def locate(tables, rows):
-    """Return (4, rows) start, end and number of values of the chunk of each row, and the index of the value in it.
+    """Return (4, rows): start, end and number of values of the chunk of each row, and the index of its value in it.
 
-    `rows` ascend within each table; a table is the starts, the ends, and the number of values before each chunk.
+    `rows` ascend within each table. A table has the starts, the ends, and the number of values before each chunk.
     """
     cdef int64_t total = sum(map(len, rows)), done = 0, chunks, i, n, row, chunk
     cdef Bytes first, last, value, row_bytes
@@ -325,7 +325,7 @@ def locate(tables, rows):
                 if row < before[chunk] or row >= before[chunks]:
                     code = OUTSIDE
                     break
-                if row >= before[chunk + 1]:  # often it is in the chunk of the row before
+                if row >= before[chunk + 1]:  # often the row is in the chunk of the previous row
                     chunk = last_at_most(before, chunk, chunks, row)
                 located[i] = (<int64_t*>first.at)[chunk]
                 located[total + i] = (<int64_t*>last.at)[chunk]
@@ -377,14 +377,18 @@ def locate_lists(tables, indices, rows, forms):
         for at_row in range(row_bytes.size // 8):
             (<int64_t*>all_bytes.at)[rows_done] = base_row + (<int64_t*>row_bytes.at)[at_row]
             rows_done += 1
-        # Chunks of different tables do not continue each other.
+        # Skip one number, because a row does not continue from one table into the next.
         base_chunk += continues.size + 1
         base_row += (<int64_t*>begin.at)[continues.size]
     return out, all_rows, bounds
 
 
 def expand_spans(spans, starts, sizes, counts):
-    """Return (2 b + 2, n) start and size in each of b buffers, number of values, and index of each value of the spans."""
+    """Expand spans to single values.
+
+    Returns (2 b + 2, n): for each value, start and size of its chunk in each of b buffers, the number of values of the
+    chunk, and the index of the value in it.
+    """
     cdef Bytes span = Bytes(spans), number = Bytes(counts)
     cdef int64_t k = number.size // 8, m = span.size // 24, b, i, j, own, total = 0, at = 0, size
     cdef Bytes first = Bytes(starts)

@@ -1,4 +1,4 @@
-"""Compiled form of varbin.py: values of variable width, selected by position or by row."""
+"""Compiled form of varbin.py: selection of values of variable width by position or by row."""
 
 cdef enum:
     MAX_INT32 = 0x7FFFFFFF

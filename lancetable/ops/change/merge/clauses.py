@@ -38,7 +38,7 @@ class WriteMode(Enum):
 
 
 class RepeatedKeys(Enum):
-    """Choice among several source rows with one key; REFUSE raises if they match a table row."""
+    """Choice among several source rows with the same key. REFUSE raises an error if they match a table row."""
 
     REFUSE = "fail"
     FIRST = "first"
@@ -47,14 +47,15 @@ class RepeatedKeys(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Clauses:
-    """The clauses of a merge. `on` names the key columns as the table spells them.
+    """The clauses of a merge. `on` contains the key columns, with the names that the table uses.
 
-    `condition` restricts UPDATE to pairs for which SQL over `source.` and `target.` columns is true. `delete_unmatched`
-    deletes rows whose key is not in the source; `delete_condition` restricts that to rows for which it is true.
+    `condition` is an SQL predicate over `source.` and `target.` columns; it restricts UPDATE to matches for which it is
+    true. `delete_unmatched` deletes rows whose key is not in the source; `delete_condition` restricts the deletion to
+    rows for which it is true.
 
-    `newest_by` restricts UPDATE to pairs in which this column of the source is not less than that of the table, or the
-    table's is null. `skip_unchanged` keeps rows whose new values equal the stored ones. With `insert_null_keys=False`,
-    source rows with a null in their key, which never match, are counted instead of inserted.
+    `newest_by` is a column that restricts UPDATE to matches whose source value is not less than the table value, or
+    whose table value is null. `skip_unchanged` does not rewrite rows whose new values equal the stored ones. With
+    `insert_null_keys=False`, source rows with a null in their key, which never match, are counted instead of inserted.
     """
 
     on: tuple[str, ...]
@@ -71,14 +72,14 @@ class Clauses:
 
     @property
     def update_condition(self) -> str | None:
-        """Return the SQL predicate that restricts UPDATE: `condition`, or the comparison that `newest_by` implies."""
+        """The SQL predicate that restricts UPDATE: `condition`, or the comparison that `newest_by` implies."""
         if self.newest_by is None:
             return self.condition
         name = "`" + self.newest_by.replace("`", "``") + "`"
         return f"target.{name} IS NULL OR source.{name} >= target.{name}"
 
     def check(self) -> None:
-        """Raise InvalidInputError for clauses that can change nothing or that exclude each other."""
+        """Raise InvalidInputError for clauses that cannot change any row or that cannot be combined."""
         if self.condition is not None and self.newest_by is not None:
             raise InvalidInputError(
                 f"a merge takes either a condition ({self.condition!r}) or newest_by ({self.newest_by!r}), not both"
@@ -125,8 +126,9 @@ class Clauses:
 class Counts:
     """Numbers of inserted, updated and deleted rows, and of source rows that were skipped.
 
-    `older` and `without_order` matched a row with a greater value of `Clauses.newest_by`; in the latter the source
-    value is null. `unchanged` matched an equal row. `null_keys` have a null in their key and were not inserted.
+    `older`: the matched row has a greater value of `Clauses.newest_by`. `without_order`: the source value of that
+    column is null and the table value is not. `unchanged`: the matched row has equal values. `null_keys`: the key
+    contains a null and the row was not inserted.
     """
 
     inserted: int = 0
@@ -153,7 +155,7 @@ def null_keys(columns: Sequence[pa.Array | pa.ChunkedArray]) -> npt.NDArray[np.b
 
 
 def key_fields(schema: Schema, names: tuple[str, ...] | list[str]) -> list[Field]:
-    """Return the key columns, matching names case-insensitively.
+    """Return the key columns. Names are matched exactly or, if there is no exact match, case-insensitively.
 
     Raises InvalidInputError if `names` is empty, ColumnNotFoundError for an unknown column.
     """
@@ -220,7 +222,7 @@ class Condition:
     ) -> npt.NDArray[np.bool_]:
         """Return a mask (num_rows,) of the matches for which the predicate is true.
 
-        `source` and `target` hold the columns in `source_names` and `target_names`.
+        `source` and `target` contain the columns in `source_names` and `target_names`.
         """
         sides = {}
         for side, columns, names in (("source", source, self.source_names), ("target", target, self.target_names)):
@@ -232,5 +234,5 @@ class Condition:
 
 
 def _used_columns(paths: list[list[str]], side: str, columns: set[str]) -> list[str]:
-    """Return the columns of one side that the paths use; all of them if the side is used as a whole."""
+    """Return the columns of one side that the paths use; all columns if a path is the side itself."""
     return sorted(columns if [side] in paths else {path[1] for path in paths if path[0] == side})

@@ -1,7 +1,8 @@
-"""Table rows matched with the source rows that have the same key, for one part of the source at a time.
+"""Matches of table rows with source rows that have the same key, for one part of the source at a time.
 
-A source with one part is indexed, and the table's keys are streamed through the index; only zones that may contain a
-source key are read. For a source with many parts, keys and addresses of the table are partitioned in the same way.
+A source with one part is indexed, and the keys of the table are streamed through the index; only zones that may contain
+a source key are read. For a source with many parts, the keys and addresses of the table are partitioned in the same
+way.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ _MAX_LISTED_KEYS = 1024
 class SourcePart:
     """A part of the source, indexed by key.
 
-    `matched` marks source rows whose key a table row has; only the first row of a key is marked. `is_ambiguous` is set
-    if several rows share a key and the clauses do not choose among them; then offsets of matches repeat.
+    `matched` marks the source rows that match a table row; of several rows with the same key, only the first is marked.
+    `is_ambiguous` is set if several rows have the same key and the clauses do not choose among them. A table row can
+    then have several matches.
     """
 
     def __init__(self, table: pa.Table, clauses: Clauses) -> None:
@@ -55,11 +57,11 @@ class SourcePart:
         self._chosen = self.index.last if repeats and self._repeated is RepeatedKeys.LAST else None
 
     def chosen(self, first: Rows) -> Rows:
-        """Return the rows to use for keys given by their first row."""
+        """Return the chosen row of each key; `first` contains the first row of each key."""
         return first if self._chosen is None else self._chosen[first]
 
     def repeated(self, matches: MatchedRows) -> MatchedRows:
-        """Return one match for each source row with the key, given matches with the first row of the key."""
+        """Return a match for each source row with the key; `matches` contain only the first row of each key."""
         order = np.argsort(self.index.representative, kind="stable")
         ascending = self.index.representative[order]
         starts = np.searchsorted(ascending, matches.source_rows, side="left")
@@ -70,9 +72,10 @@ class SourcePart:
         return MatchedRows(matches.fragment, np.repeat(matches.offsets, counts), source_rows)
 
     def unmatched(self) -> Rows:
-        """Return the unmatched rows, once all matches were found.
+        """Return the unmatched rows, after all matches were found.
 
-        These are rows with a null key and rows whose key was not matched; of repeated rows, those that are used.
+        These are the rows with a null key and the rows whose key was not matched. If the clauses choose among rows with
+        the same key, only the chosen row is returned.
         """
         if self.index.is_unique:
             return np.flatnonzero(~self.matched)
@@ -102,9 +105,9 @@ class SourcePart:
 
 
 class KeyMatcher:
-    """Matches of a source with a version, or with the fragments of these ids.
+    """Matcher of a source with all rows of a version, or with the rows of the given fragments.
 
-    `stack` closes the files that the matcher keeps on disk.
+    `stack` removes the temporary files of the matcher.
     """
 
     def __init__(
@@ -128,8 +131,8 @@ class KeyMatcher:
     def matches(self, number: int, part: SourcePart) -> Iterator[MatchedRows]:
         """Yield the matches of a part of the source, by fragment, and mark its matched rows in `part.matched`.
 
-        Raises InvalidOperationError for a match if the clauses forbid any, and for source rows with one key that match
-        a row, unless a condition may choose among them.
+        Raises InvalidOperationError for any match if the clauses forbid matches, and for several source rows that match
+        the same row, unless a condition may choose among them.
         """
         clauses = self.clauses
         for matches in self._in_table(part) if self._table_keys is None else self._in_part(number, part):
@@ -148,7 +151,7 @@ class KeyMatcher:
                 yield matches._replace(source_rows=part.chosen(matches.source_rows))
 
     def _in_table(self, part: SourcePart) -> Iterator[MatchedRows]:
-        """Yield the table rows whose key is in the part, each with the first row of the key."""
+        """Yield the table rows whose key is in the part, each with the first source row that has the key."""
         if not part.table.num_rows:
             return
 
@@ -166,7 +169,7 @@ class KeyMatcher:
             yield MatchedRows(parts[0].fragment, offsets, np.concatenate([matches.source_rows for matches in parts]))
 
     def _in_part(self, number: int, part: SourcePart) -> Iterator[MatchedRows]:
-        """Like `_in_table`, for keys of the table that are partitioned like the source."""
+        """Yield the same matches as `_in_table`, from table keys that are partitioned like the source."""
         assert self._table_keys is not None
         addresses, source_rows = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
         for batch in self._table_keys.batches(number):
@@ -203,7 +206,7 @@ class KeyMatcher:
                     yield fragment, range(start, min(kept.stop, start + _WINDOW_ROWS))
 
     def _read_keys(self, fragment: Fragment, rows: range) -> tuple[list[ColumnLike], Offsets | None]:
-        """Return the keys of the live rows of a window and their offsets; None as offsets if all rows are live."""
+        """Return the keys and offsets of the live rows of a window. The offsets are None if all rows are live."""
         selection = select(self.version, fragment, rows)
         keys = read_selection(self.version, selection, self._on)
         return keys, None if selection.num_rows == len(rows) else selection.offsets()
@@ -212,7 +215,7 @@ class KeyMatcher:
 def matches_by_fragment(
     version: TableVersion, addresses: npt.NDArray[np.uint64], source_rows: Rows
 ) -> Iterator[MatchedRows]:
-    """Split matches in address order by fragment. Raises InvalidInputError for a fragment that `version` lacks."""
+    """Split matches, in address order, by fragment. Raises InvalidInputError for a fragment not in `version`."""
     ids, offsets = split(addresses)
     for fragment_id, start, end in runs(ids):
         fragment = version.manifest.fragments.by_id(fragment_id)
@@ -222,7 +225,7 @@ def matches_by_fragment(
 
 
 def pruning_predicate(fields: Iterable[Field], keys: Sequence[pa.ChunkedArray]) -> Expr | None:
-    """Return a predicate for zone pruning that all rows with a key among `keys` satisfy; None if there is none."""
+    """Return a pruning predicate that every row with one of `keys` satisfies; None if no key column has bounds."""
     terms: list[Expr] = []
     for field, key in zip(fields, keys, strict=True):
         try:
@@ -236,7 +239,7 @@ def pruning_predicate(fields: Iterable[Field], keys: Sequence[pa.ChunkedArray]) 
         if len(key) <= _MAX_LISTED_KEYS:
             terms.append(InList(column, whole(key.drop_null())))
         elif not pa.types.is_floating(field.data_type):
-            # A range would exclude NaN, which can be a key.
+            # For floats, a range would exclude NaN, which can be a key.
             terms += [Compare(">=", column, Literal(low)), Compare("<=", column, Literal(high))]
     if not terms:
         return None

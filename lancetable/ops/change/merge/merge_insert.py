@@ -2,12 +2,12 @@
 
     source ─► PartitionedRows ──┐                           ┌► matched rows: replaced by new rows, or deleted
                                 ├─► KeyMatcher ─────────────┤
-    keys of the table's rows ───┘   in the table's order    ├► source rows without a match: inserted after them
+    keys of the table rows ─────┘   in table order          ├► source rows without a match: inserted after them
                                                             └► table rows without a match: deleted on request
 
-The table's key columns are read only in zones that can contain a source key according to the zone maps. For matched
-rows, only the columns that the source lacks are read. The source is read once and kept, in memory or partitioned into
-files, so that the merge can be retried on a newer version.
+The key columns of the table are read only in zones that can contain a source key according to the zone maps. For
+matched rows, only the columns that the source lacks are read. The source is read once and stored, in memory or
+partitioned into files, so that the merge can be retried on a newer version.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def load_source(
     budget_bytes: int | None,
     tracker: Tracker = SILENT,
 ) -> None:
-    """Read all batches of a source into `source`, with the columns of `stored` as storage types."""
+    """Read all batches into `source`, converted to the columns and storage types of `stored`."""
     source.fill(conform_batches(tracker.counted(batches), stored), budget_bytes)
 
 
@@ -75,7 +75,8 @@ def merge_insert(
     """Merge and commit; return the new version, which is created even if no row changed.
 
     If a concurrent commit changes the same rows, the merge runs again on the newer version. Raises the errors of
-    `prepare`, RetryableCommitConflictError if every attempt lost, CommitConflictError and CommitStateUnknownError.
+    `prepare`, RetryableCommitConflictError if every attempt conflicted, CommitConflictError and
+    CommitStateUnknownError.
     """
 
     def attempt(base: TableVersion) -> tuple[TableVersion, Counts]:
@@ -88,7 +89,7 @@ def merge_insert(
 def prepare(
     version: TableVersion, clauses: Clauses, source: PartitionedRows, options: WriteOptions | None = None
 ) -> tuple[Prepared, Counts]:
-    """Write the files of a merge without committing it. `source` holds the columns as `load_source` converts them.
+    """Write the files of a merge without committing it. `source` contains columns converted by `load_source`.
 
     Raises InvalidOperationError if several source rows match the same table row (the message shows the key), if a match
     is forbidden by the clauses, or if the write mode cannot express the clauses; InvalidSqlError and
@@ -108,8 +109,9 @@ def prepare_part(
 ) -> tuple[Prepared, Counts, Rows]:
     """Prepare a merge restricted to the fragments with the given ids, without the inserts.
 
-    Also returns the rows of the source, which must have one part, that match no row of these fragments, including rows
-    with null keys. Rows that are unmatched in all fragments are left to insert. Raises the errors of `prepare`.
+    `source` must have one part. The third result contains the source rows that match no row of these fragments,
+    including rows with null keys. The caller inserts the rows that match in no fragment. Raises the errors of
+    `prepare`.
     """
     clauses = replace(clauses, insert=False, insert_null_keys=True)
     with ExitStack() as stack:
@@ -118,7 +120,7 @@ def prepare_part(
 
 
 class _Change(NamedTuple):
-    """Result of processing some matches: matched offsets, rows to change, new rows, and counts of the others."""
+    """Result of processing matches: matched offsets, rows to change, new rows, and counts of skipped rows."""
 
     matched: Offsets
     changed: MatchedRows
@@ -127,7 +129,7 @@ class _Change(NamedTuple):
 
 
 class _Merge:
-    """A merge on one version; collects the state from which the transaction is built."""
+    """State of a merge on one version, from which the transaction is built."""
 
     def __init__(self, matcher: KeyMatcher) -> None:
         version, clauses = matcher.version, matcher.clauses
@@ -152,8 +154,8 @@ class _Merge:
             changed_fields=self._version.schema.fields,
             options=options,
         )
-        # Only the primary key is unique by declaration; with any other key, concurrent merges may insert duplicates, as
-        # appends do.
+        # Only the primary key is declared unique. With any other key, concurrent merges may insert duplicates, like
+        # concurrent appends.
         primary = {field.name for field in self._version.schema.primary_key()}
         unique = bool(primary) and primary == set(self._clauses.on)
         return replace(prepared, inserts_keys=unique and self._clauses.insert)
@@ -176,7 +178,7 @@ class _Merge:
             self.unmatched.append(self._changes.insertable(part.table, part.unmatched(), self.counts))
 
     def _apply(self, number: int, part: SourcePart) -> Iterator[_Change]:
-        """Yield the changes of the rows that a part of the source matches."""
+        """Yield the changes of the table rows that match a part of the source."""
         groups = self._matcher.matches(number, part)
         if self._clauses.matched is Matched.UPDATE:
             yield from ordered(
@@ -189,7 +191,7 @@ class _Merge:
             yield _Change(matches.offsets, deleted, None, Counts())
 
     def _split(self, part: SourcePart, groups: Iterable[MatchedRows], fields: Sequence[Field]) -> Iterator[MatchedRows]:
-        """Split matches so that a few batches fit in memory; matches of the same table row stay together.
+        """Split matches so that several batches fit in memory; matches of the same table row are not separated.
 
         `fields` are the columns of the table that are read for each match.
         """
@@ -214,7 +216,7 @@ class _Merge:
         return _Change(matches.offsets, updated, new_rows, skipped)
 
     def _inserted(self) -> Iterator[pa.RecordBatch]:
-        """Yield source rows without a match, with nulls for missing columns."""
+        """Yield the source rows without a match, with nulls for missing columns."""
         for number, rows in enumerate(self.unmatched):
             if not self._clauses.insert or not len(rows):
                 continue
@@ -225,7 +227,7 @@ class _Merge:
                 yield self._changes.new_rows(table, rows[start : start + size])
 
     def _all_deleted(self) -> dict[int, DeletionVector]:
-        """Return all rows that the merge removes from their fragments, including the replaced ones."""
+        """Return all rows that the merge deletes from their fragments, including replaced rows."""
         if self._clauses.delete_unmatched:
             condition, ids = self._clauses.delete_condition, self._matcher.fragments
             if condition is None:

@@ -1,12 +1,12 @@
 """Merge of pre-joined rows: an external engine has joined the source with the keys and addresses of the table.
 
     source columns   _address            _in_source
-    values           7 << 32 | 12        true          matched: updated, deleted, or refused
+    values           7 << 32 | 12        true          matched: updated, deleted, or rejected
     values           null                true          not matched: inserted
     nulls            7 << 32 | 13        false         not matched by the source: deleted
 
-One call handles all rows of some fragments, ordered by address, with rows without an address last. Rows are streamed:
-memory holds one batch, and one bit per row of each changed fragment.
+One call processes all rows of some fragments, ordered by address, with rows without an address last. Rows are streamed:
+memory contains one batch and, for each changed fragment, a mask of its rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ IN_SOURCE = "_in_source"
 def prepare_prejoined(
     version: TableVersion, clauses: Clauses, stored: Schema, batches: Iterable[pa.RecordBatch]
 ) -> tuple[Prepared, Counts]:
-    """Write the files of a merge of these rows without committing it.
+    """Write the files of a merge of pre-joined rows without committing it.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ def prepare_prejoined(
     Raises
     ------
     InvalidOperationError
-        If two source rows update the same row, if a match is forbidden by the clauses, or if the clauses choose among
-        repeated source rows, which have no defined order here.
+        If two source rows update the same row, if the clauses forbid matches, or if the clauses choose among source
+        rows with the same key, because pre-joined rows have no defined order.
     InvalidInputError
         If the rows are not in address order.
     """
@@ -141,7 +141,7 @@ class _PrejoinedMerge:
                 yield self._changes.new_rows(source, updated.source_rows, updated)
 
     def _check_unique(self, matches: MatchedRows, source: pa.Table) -> None:
-        """Raise InvalidOperationError if a table row occurs twice, also in this batch and the one before it."""
+        """Raise InvalidOperationError if a table row occurs twice, within this batch or across consecutive batches."""
         if not len(matches.offsets):
             return
         addresses = matches.offsets + address(matches.fragment.id, 0)

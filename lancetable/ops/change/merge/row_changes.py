@@ -1,4 +1,4 @@
-"""Rows that a merge changes: which matched rows it updates, the new rows, and the rows to delete.
+"""Row changes of a merge: selection of the matched rows to update, new rows, and rows to delete.
 
 matched rows ─► condition or newest_by ─► rows that differ ─► updated
                 │ older, without order    │ unchanged
@@ -43,14 +43,14 @@ class MatchedRows(NamedTuple):
 
 
 class RowMasks:
-    """A set of rows of a version, as one mask of physical rows for each fragment that has some."""
+    """A set of rows of a version: one mask of physical rows for each fragment with rows in the set."""
 
     def __init__(self, version: TableVersion) -> None:
         self._version = version
         self._masks: dict[int, Mask] = {}
 
     def add(self, fragment: Fragment, offsets: Offsets) -> int:
-        """Add rows, given by distinct offsets, and return how many were not in the set."""
+        """Add rows, given by distinct offsets; return the number of rows that were not in the set."""
         mask = self._masks.get(fragment.id)
         if mask is None:
             mask = self._masks[fragment.id] = np.zeros(physical_rows(self._version, fragment), np.bool_)
@@ -71,19 +71,22 @@ class RowMasks:
 class RowChanges:
     """The rules by which a merge changes rows of one version.
 
-    `absent` are the columns that the source lacks, `condition_fields` the columns of the table that the rules read for
-    every match.
+    `absent` contains the columns that the source lacks. `condition_fields` contains the columns of the table that the
+    update condition reads for every match.
     """
 
     def __init__(self, version: TableVersion, clauses: Clauses, present: set[str]) -> None:
-        """`present` are the columns of the source. Raises InvalidSqlError, ColumnNotFoundError."""
+        """Parse the update condition. `present` are the columns of the source.
+
+        Raises InvalidSqlError, ColumnNotFoundError.
+        """
         self._version, self._clauses = version, clauses
         predicate, fields = clauses.update_condition, version.schema.fields
         self._condition = None if predicate is None else Condition(predicate, version.schema, present)
         needed = set() if self._condition is None else set(self._condition.target_names)
         self.condition_fields = [field for field in fields if field.name in needed]
         self.absent = [field for field in fields if field.name not in present]
-        # The order column is compared first; rows that differ in it need no further comparison.
+        # Compare the `newest_by` column first; rows that differ in it need no further comparison.
         values = [field for field in fields if field.name in present and field.name not in clauses.on]
         first = [field for field in values if field.name == clauses.newest_by]
         self._compared = [group for group in (first, [field for field in values if field not in first]) if group]
@@ -91,7 +94,7 @@ class RowChanges:
     def updated(
         self, matches: MatchedRows, source: pa.Table, check_unique: Callable[[MatchedRows], None], counts: Counts
     ) -> MatchedRows:
-        """Return the matches to update; add the others to `counts`.
+        """Return the matches to update; count the other matches in `counts`.
 
         `check_unique` is called with the matches that satisfy the condition, and raises InvalidOperationError if a row
         occurs twice.
@@ -102,9 +105,9 @@ class RowChanges:
         return matches.filter(self._changed(matches, source, counts)) if self._clauses.skip_unchanged else matches
 
     def new_rows(self, source: pa.Table, rows: Rows, replaced: MatchedRows | None = None) -> pa.RecordBatch:
-        """Return source rows as rows of the table.
+        """Return source rows with all columns of the table.
 
-        Columns that the source lacks have the values of the rows that are `replaced`, or are null.
+        Columns that the source lacks contain the values of the `replaced` rows, or nulls.
         """
         columns = take_rows(source, rows)
         if replaced is None:
@@ -116,7 +119,7 @@ class RowChanges:
         return pa.RecordBatch.from_arrays([columns[name] for name in names], names=names)
 
     def insertable(self, source: pa.Table, rows: Rows, counts: Counts) -> Rows:
-        """Return the unmatched source rows that can be inserted; count those with null keys that are not."""
+        """Return the unmatched source rows to insert; count the rows that are excluded because of a null key."""
         if self._clauses.insert_null_keys or not len(rows):
             return rows
         null = null_keys([source.column(name) for name in self._clauses.on])[rows]
@@ -124,7 +127,7 @@ class RowChanges:
         return rows[~null]
 
     def _satisfied(self, condition: Condition, matches: MatchedRows, source: pa.Table, counts: Counts) -> Mask:
-        """Return a mask (n,) of the matches that satisfy the condition."""
+        """Return a mask (n,) of the matches that satisfy the condition; count the others for `newest_by`."""
         columns = take_rows(source.select(condition.source_names), matches.source_rows)
         mask = condition.mask(columns, self._read(matches, self.condition_fields), len(matches.offsets))
         if self._clauses.newest_by is not None:

@@ -1,1 +1,1 @@
-"""Check and repair of a whole table."""
+"""Check and repair of tables."""

@@ -2,24 +2,24 @@
 
     problem            condition                                             repair
     manifest           it cannot be opened                                   moved aside, if a version can be read
-    schema, fragment   it opens, but these parts of it cannot be used        the newest intact version is restored
-    data file          missing, other size, no footer, other row count;      the same
+    schema, fragment   the manifest opens, but this part cannot be used      the newest intact version is restored
+    data file          missing, wrong size, no footer, wrong row count;      the same
                        deep: a page that cannot be read
-    deletion file      missing, unreadable, rows past the end, other count   the same
-    ids                a row id is used twice, or is not below the next one  the same
+    deletion file      missing, unreadable, rows past the end, wrong count   the same
+    ids                a row id is used twice, or is not below next_row_id   the same
     statistics, nulls  deep: values that a zone map or the schema excludes   -
     section, facts, flags, transaction, config, index                        -
                        parts of a manifest contradict each other
     naming             two naming schemes in one table                       -
     access             the store fails                                       -
     refused            untrusted: a path outside of the table, or content    -
-                       above a limit of reading
+                       that exceeds a read limit
     tag, branch        the version that it refers to is missing              -
     orphan             no version references it, and it is a week old        removed
-    hint               it refers to a missing version                        written again
+    hint               it refers to a missing version                        rewritten
 
 Branches are checked with their table. A repair never removes a version that can be read, nor a file that such a version
-references. `Report.not_checked` lists what a check cannot find, or did not look at.
+references. `Report.not_checked` lists parts that were not checked, and damage that a check cannot detect.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def check(
     storage_options: Mapping[str, str] | None = None,
     tracker: Tracker = SILENT,
 ) -> Report:
-    """Check every version of a table and every file without changing anything.
+    """Check every version and every file of a table without changing anything.
 
     Reads manifests, footers, deletion files and row ids, and with `deep` every page of every data file, in batches.
     Raises DatasetNotFoundError, and StoreError if the versions cannot be listed.
@@ -165,7 +165,7 @@ class _Check:
         return report
 
     def is_intact(self, version: TableVersion) -> bool:
-        """Return True if a version of this root can be read."""
+        """Return True if the check of a version below this root finds no defect."""
         self._check_location(self.uri, self.base, version.location)
         return not self._has_problems(DEFECTS)
 
@@ -236,7 +236,7 @@ class _Check:
             file = open_manifest(self.store, location, data)
         except LanceError as error:
             is_missing = isinstance(error, NotFoundError)
-            # A version that is gone by now was cleaned up after it was listed.
+            # A version that no longer exists was cleaned up after the listing, which is not a problem.
             if not is_missing or self.handler.locate(self.store, base, number, location.naming) is not None:
                 where = "" if is_missing else f"version {number}"
                 self._add(finding_of("manifest", location.path, error, where), number)
@@ -293,7 +293,7 @@ class _Check:
         findings += _check_row_versions(version, fragment)
         yield from findings
         if self._pages is not None and has_schema(version):
-            # A file that cannot be opened is reported above, once and not for each of its columns.
+            # A file that cannot be opened was reported above; do not report it again for each of its columns.
             known = {finding.detail for finding in findings}
             for finding in self._pages.check(version, fragment):
                 if not any(detail in finding.detail for detail in known):
@@ -307,7 +307,7 @@ class _Check:
         facts: tuple[object, ...],
         check: Callable[[str], object],
     ) -> list[Finding]:
-        """Check a file once for all versions that state the same facts about it."""
+        """Check a file once for all versions that record the same `facts`, such as size and row count."""
         try:
             path = locate()
         except LanceError as error:
@@ -344,7 +344,7 @@ class _Check:
         try:
             plan = plan_cleanup(version, ORPHANS_ONLY)
         except LanceError as error:
-            # A version that cannot be opened is a problem of its own, and may reference files that no other one does.
+            # A version that cannot be opened may be the only one that references some files. It is reported elsewhere.
             self._note("orphan", version.base, f"files that no version references: {error}")
             return
         for file in plan.files:
@@ -383,7 +383,7 @@ def _check_data_file(version: TableVersion, file: DataFile, rows: int | None, pa
     try:
         num_rows = validate_data_file(version, file)
     except UnsupportedFeatureError as error:
-        with suppress(LanceError):  # not damage if the manifest, too, has a version that cannot be read
+        with suppress(LanceError):  # if the manifest also records an unsupported version, the file is not damaged
             stated = file.file_version.number
             yield Finding("data file", path, f"{error}; the manifest has version {stated} for it")
             return
@@ -429,7 +429,7 @@ def _check_tag(version: TableVersion, name: str) -> Iterator[Finding]:
 
 
 def _check_branch_ref(version: TableVersion, name: str, branches: list[str]) -> None:
-    """Check the ref of a branch and add its name to `branches`. From another branch, check its newest version too."""
+    """Check the ref of a branch and add its name to `branches`; if `version` is on a branch, also open that branch."""
     if refs.BRANCHES.find(version.store, version.main_base, name) is not None:
         branches.append(name)
         if version.branch is not None:

@@ -1,9 +1,9 @@
-"""Checks of a manifest file: its sections, transaction, schema, facts, flags, fragments and indices.
+"""Checks of a manifest file: sections, transaction, schema, properties, flags, fragments and indices.
 
     [dictionary values]  [IndexSection]  [Transaction]  [Manifest]  [footer]      every byte belongs to one of them
 
-Only the manifest, the transaction file and the sizes of index files are read. Parts that contradict each other are
-damage; bytes that this release does not understand are reported as not checked.
+Only the manifest, the transaction file and the sizes of index files are read. Contradictions between parts are damage.
+Bytes that this release does not understand are reported as not checked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lancetable.table.legacy_dictionaries import dictionary_fields
 from lancetable.table.manifests import FOOTER_BYTES
 from lancetable.table.version import TableVersion
 
-_MAX_UNKNOWN = 10  # unknown fields that one message lists
+_MAX_UNKNOWN = 10  # unknown fields listed in one message
 
 
 def check_manifest(version: TableVersion, data: bytes) -> Iterator[Finding]:
@@ -42,7 +42,7 @@ def check_manifest(version: TableVersion, data: bytes) -> Iterator[Finding]:
 
 
 def has_schema(version: TableVersion) -> bool:
-    """Return True if the schema can be used; if not, the check of the schema reports it."""
+    """Return True if the schema can be used; otherwise `_check_schema` reports the reason."""
     try:
         version.schema.to_storage_arrow()
     except Exception:
@@ -77,7 +77,7 @@ def _check_sections(version: TableVersion, data: bytes) -> Iterator[Finding]:
 
 
 def _sections(version: TableVersion, data: bytes) -> Iterator[tuple[int, int, str]]:
-    """Return (start, end, name) of the sections of a manifest file, including the footer."""
+    """Yield (start, end, name) of the sections of a manifest file, including the footer."""
     size, message = len(data), version.manifest.message
     position = int.from_bytes(data[-FOOTER_BYTES : 8 - FOOTER_BYTES], "little")
     yield size - FOOTER_BYTES, size, "footer"
@@ -102,7 +102,7 @@ def _sections(version: TableVersion, data: bytes) -> Iterator[tuple[int, int, st
 
 
 def _unread(message: Message, data: bytes, name: str, path: str) -> Iterator[Finding]:
-    """Yield a finding for bytes of a message that this release does not understand or cannot reproduce."""
+    """Yield a finding for bytes of a message that this release does not understand or does not reproduce."""
     known = type(message)()
     known.CopyFrom(message)
     known.DiscardUnknownFields()
@@ -111,7 +111,7 @@ def _unread(message: Message, data: bytes, name: str, path: str) -> Iterator[Fin
         yield Finding("not understood", path, f"{unknown} in the {name}", is_damage=False)
         return
     written = message.SerializeToString()
-    # Other writers leave out empty keys and values of maps, and order map entries differently.
+    # Other writers omit empty keys and values of maps, and order map entries differently.
     missing = len(data) - len(written)
     reordered = missing == 0 and not np.array_equal(_histogram(written), _histogram(data))
     if missing > 0 or reordered:
@@ -143,7 +143,7 @@ def _unknown_fields(message: Message, name: str) -> list[str]:
 
 
 def _check_transaction(version: TableVersion, data: bytes) -> Iterator[Finding]:
-    """Check that the inline transaction parses and equals that of the transaction file."""
+    """Check that the inline transaction parses and equals the transaction in the transaction file."""
     path, name = version.location.path, version.manifest.transaction_file
     inline = version.file.transaction_section(version.store)
     file_path = None if name is None else transaction_path(version.base, name, path)
@@ -212,7 +212,7 @@ def _check_flags(version: TableVersion, data: bytes) -> Iterator[Finding]:
     try:
         indices = index_messages(version.file.index_section(version.store), path)
     except LanceError:
-        indices = []  # reported as damage of the section
+        indices = []  # reported by the check of the section
     stable = any(fragment.WhichOneof("row_id_sequence") for fragment in message.fragments)
     reader, writer = flags.compute(message, stable_row_ids=stable, indices=indices)
     for word, required, found in (

@@ -59,7 +59,7 @@ class _Column:
     """Result of reading one column of a data file."""
 
     findings: list[Finding]
-    nulls: npt.NDArray[np.uint8] | None = None  # packed bits: rows with a null where the schema has none
+    nulls: npt.NDArray[np.uint8] | None = None  # packed bits: rows with a null that the schema forbids
 
 
 class PageCheck:
@@ -70,8 +70,8 @@ class PageCheck:
         self._columns: dict[tuple[object, ...], _Column] = {}
         self._statistics: dict[str, tuple[FileStatistics | None, list[Finding]]] = {}
         self._described: dict[int, tuple[Field, Field]] = {}
-        self.unused: dict[str, set[int]] = {}  # columns of data files that no version has, by path
-        self.with_zones: set[str] = set()  # columns for which a data file has bounds
+        self.unused: dict[str, set[int]] = {}  # columns of data files that no version uses, by path
+        self.with_zones: set[str] = set()  # columns with bounds in the zone maps of a data file
         self.columns: set[str] = set()
 
     def check(self, version: TableVersion, fragment: Fragment) -> Iterator[Finding]:
@@ -99,7 +99,7 @@ class PageCheck:
                     yield from self._check_part(version, fragment, part, read)
 
     def _read_as(self, field: Field) -> Field:
-        """Return the field for reading a column. The same object each time, because layouts are cached by field."""
+        """Return the field for reading a column, as the same object each time, because layouts are cached by field."""
         original, result = self._described.get(id(field), (None, None))
         if result is None or original is not field:
             result = described(field)
@@ -199,7 +199,7 @@ def _read_rows(version: TableVersion, part: Part, field: Field, rows: range) -> 
 
 
 class _RowRanges:
-    """Row ranges of a column with about `BATCH_BYTES` of decoded values each, within one page if pages are known."""
+    """Row ranges of a column with about `BATCH_BYTES` of decoded values, each within one page if pages are known."""
 
     def __init__(self, meta: FileMetadata, part: Part, field: Field) -> None:
         self._num_rows = meta.num_rows
@@ -238,9 +238,9 @@ class _RowRanges:
 
 
 def _structure_problem(array: pa.Array) -> str | None:
-    """Return how an array, at any depth, breaks the rules of Arrow; None if it does not.
+    """Return a description of how an array, at any depth, violates the Arrow format; None if it is valid.
 
-    Values of dates and times are not restricted, because other writers store any number there.
+    Values of dates and times are not restricted, because other writers store arbitrary numbers in them.
     """
     types, kind = pa.types, array.type
     try:
@@ -278,7 +278,7 @@ def _check_live_nulls(
     try:
         deleted = deleted_offsets(version, fragment)
     except LanceError:
-        return  # reported as damage of the deletion file
+        return  # reported by the check of the deletion file
     if deleted is not None:
         nulls[deleted[deleted < len(nulls)]] = False
     count = int(np.count_nonzero(nulls))
@@ -294,7 +294,7 @@ def _check_live_nulls(
 
 
 def _statistics_of(version: TableVersion, meta: FileMetadata) -> tuple[FileStatistics | None, list[Finding]]:
-    """Return the zone maps of a file, and the problems found while reading them."""
+    """Return the zone maps of a file, if any, and the problems found while reading them."""
     try:
         if isinstance(meta, LegacyMetadata):
             return run(read_zones(meta, version.schema), version.store, meta.path), []
@@ -336,4 +336,4 @@ def _read_blob(version: TableVersion, locations: BlobLocations, row: int) -> Non
     end = start + int(locations.sizes[row])
     for first in range(start, end, BATCH_BYTES):
         part: Any = version.store.read_many(path, [ByteRange(first, min(first + BATCH_BYTES, end))])
-        bytes(part[0][::4096])  # a mapped file is read by touching its pages
+        bytes(part[0][::4096])  # read one byte of every 4 KiB, because a memory-mapped file is read only on access

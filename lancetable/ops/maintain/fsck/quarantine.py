@@ -1,15 +1,15 @@
-"""Damaged manifests moved aside, so that a table continues with its newest readable version.
+"""Quarantine for damaged manifests, so that a table can be used at its newest readable version.
 
     _versions/18446744073709551612.manifest   ->   _quarantine/18446744073709551612.manifest-20240102T030405.678901Z
 
 A manifest is moved only if two reads from the store return the same bytes and these break the format under either
 naming scheme. An error of the store, a newer container or an unknown feature flag does not prove damage. The copy is
 written and read back before the original is removed, and the original is removed only if it still has the same bytes.
-An external manifest store loses the row of the version, so that its number can be committed again. If the staged copy
-of the version is intact, the row stays and the next reader restores the manifest from that copy.
+The row of the version is removed from an external manifest store, so that its number can be committed again. If the
+staged copy of the version is intact, the row remains and the next reader restores the manifest from that copy.
 
-No library reads `_quarantine`. While it contains an object, a cleanup keeps files that no version references, whatever
-their age, unless `delete_unverified` is set: a damaged manifest may be the only one that references them.
+No library reads `_quarantine`. While it contains an object, a cleanup keeps files of any age that no version
+references, unless `delete_unverified` is set, because a damaged manifest may be the only one that references them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lancetable.table.manifests import ManifestFile, parse_manifest
 
 
 def location_of(path: str) -> tuple[str, ManifestLocation] | None:
-    """Return the table's root and the location of a manifest path; None for any other path."""
+    """Return the root of the table and the location for a manifest path; None for any other path."""
     directory, _, name = path.rpartition("/")
     base, _, folder = directory.rpartition("/")
     parsed = parse_manifest_name(name)
@@ -52,7 +52,7 @@ def open_manifest(store: ObjectStore, location: ManifestLocation, data: bytes) -
 
 
 def damage_of(store: ObjectStore, location: ManifestLocation, data: bytes) -> str | None:
-    """Return how the bytes of a manifest break the format under either naming scheme; None if they do not.
+    """Return a description of the damage in a manifest; None if its bytes are valid under either naming scheme.
 
     A manifest of a newer release is not damaged.
     """
@@ -70,7 +70,7 @@ def damage_of(store: ObjectStore, location: ManifestLocation, data: bytes) -> st
 
 
 def _other_version(location: ManifestLocation) -> ManifestLocation | None:
-    """Return the location as the other naming scheme reads it."""
+    """Return the location that the path has in the other naming scheme."""
     digits = location.path.rpartition("/")[2].partition(".")[0]
     if not digits.isdecimal():
         return None
@@ -81,7 +81,7 @@ def _other_version(location: ManifestLocation) -> ManifestLocation | None:
 
 
 def quarantine(store: ObjectStore, base: str, handler: CommitHandler, location: ManifestLocation) -> str | None:
-    """Move a damaged manifest aside and return the path of the copy; None if the damage is not proven.
+    """Move a damaged manifest to the quarantine and return its new path; None if the damage is not proven.
 
     Raises StoreError, with the manifest still in place, if the store fails or the copy differs from the original.
     """
@@ -90,17 +90,17 @@ def quarantine(store: ObjectStore, base: str, handler: CommitHandler, location: 
         return None
     name = location.path.rpartition("/")[2]
     copy = _copy(store, base, name, data)
-    # Detached versions have no rows.
+    # Detached versions have no row in the external store.
     external = handler if isinstance(handler, ExternalHandler) and not is_detached(location.version) else None
     if external is not None:
         row = external.row(store, base, location.version)
         if row is not None:
             _release(store, base, external, row, location)
     if bytes(store.read_all(location.path)) != data:
-        return None  # replaced since it was read; the copy is harmless
+        return None  # replaced since it was read; the copy remains in the quarantine
     store.delete([location.path])
     if external is not None:
-        # A writer may have added a row that names the object removed here.
+        # A concurrent writer may have added a row that references the removed object.
         row = external.row(store, base, location.version)
         if row is not None and row.path == location.path and store.find(location.path) is None:
             external.release(store, base, row)
@@ -109,7 +109,7 @@ def quarantine(store: ObjectStore, base: str, handler: CommitHandler, location: 
 
 
 def _read_twice(store: ObjectStore, location: ManifestLocation) -> bytes | None:
-    """Return the bytes of a manifest if two separate reads agree, else None; also None if it does not exist."""
+    """Return the bytes of a manifest; None if two separate reads differ or it does not exist."""
     try:
         size = store.size(location.path)
         first = bytes(store.read_all(location.path))
@@ -135,7 +135,7 @@ def _copy(store: ObjectStore, base: str, name: str, data: bytes) -> str:
 def _release(
     store: ObjectStore, base: str, handler: ExternalHandler, row: ManifestRow, location: ManifestLocation
 ) -> None:
-    """Remove the row of a damaged version, unless its staged manifest is whole."""
+    """Remove the row of a damaged version, unless its staged manifest is intact."""
     if row.path != location.path:
         try:
             staged = bytes(store.read_all(row.path))

@@ -1,4 +1,4 @@
-"""Repair of a table: fixes that do not lose a readable version."""
+"""Repair of a table without the loss of a readable version."""
 
 from __future__ import annotations
 
@@ -24,18 +24,20 @@ ORPHANS_ONLY = CleanupPolicy(versions=frozenset(), error_if_tagged=False)
 def repair(
     report: Report, is_intact: Callable[[TableVersion], bool], *, storage_options: Mapping[str, str] | None = None
 ) -> Report:
-    """Repair what can be repaired without losing a version, and list each step in `report.repaired`.
+    """Repair the problems that can be repaired without losing a version; list each step in `report.repaired`.
 
     Damaged manifests are moved to `_quarantine` if an older or newer version can be read. If the newest version has
-    damaged files, the newest intact version is restored as a new version; the damaged one stays in the history. An
-    error ends one step and is listed in `report.failed`. To update the problems of the report, check the table again.
+    damaged files, the newest intact version is restored as a new version; the damaged version remains in the history.
+    An error ends only its step and is listed in `report.failed`. The problems of the report are not updated; check the
+    table again.
 
     Parameters
     ----------
     report
         Result of a check.
     is_intact
-        Checks the newest version once more before another one is restored, because a read may fail temporarily.
+        Returns True if a version has no defects. The newest version is checked again before an older one is restored,
+        because a read may fail temporarily.
     storage_options
         Options of the store.
     """
@@ -63,7 +65,7 @@ class _Repair:
         self._moved: set[str] = set()  # roots below which a manifest was moved
 
     def move_manifests(self) -> None:
-        """Move damaged manifests to the quarantine, below each root with a version that can be read, newest first."""
+        """Move damaged manifests to the quarantine, newest first, for each root with a version that can be read."""
         paths = dict.fromkeys(problem.path for problem in self._problems("manifest"))
         can_be_read: dict[str, bool] = {}
         for base, location in filter(None, map(location_of, paths)):
@@ -99,7 +101,7 @@ class _Repair:
                 self.report.repaired.append(f"hint written again: version {locations[-1].version}")
 
     def _is_stale(self, path: str, newest: int) -> bool:
-        """Return True if a hint exists that does not refer to the newest version."""
+        """Return True if a hint exists and does not refer to the newest version."""
         if self.store.find(path) is None:
             return False
         try:

@@ -1,4 +1,4 @@
-"""Findings of checks, and the report on a whole table: problems, parts that were not checked, and repairs."""
+"""Findings of checks, and the report on a table: problems, parts that were not checked, and repairs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFECTS = UNREADABLE | {"access", "manifest", "nulls", "refused", "statistics"}
 
 
 class Finding(NamedTuple):
-    """Result of one check: damage, or something that cannot be checked."""
+    """Result of one check: damage, or a part that cannot be checked."""
 
     kind: str
     path: str
@@ -27,8 +27,8 @@ class Finding(NamedTuple):
 def finding_of(kind: str, path: str, error: Exception, where: str = "") -> Finding:
     """Return the finding for an exception of a reader.
 
-    A feature that this release does not support is not damage. An error of the store is a problem of access. What an
-    untrusted table is not allowed to do is refused, which a repair does not change.
+    An unsupported feature is not damage. A store error has the kind "access". A path or size that is not allowed for an
+    untrusted table has the kind "refused", which a repair does not change.
     """
     text = str(error) if isinstance(error, LanceError) else f"{type(error).__name__}: {error}"
     detail = f"{where}: {text}" if where else text
@@ -42,7 +42,7 @@ def finding_of(kind: str, path: str, error: Exception, where: str = "") -> Findi
 
 
 def findings_of(kind: str, path: str, check: Callable[[], object], where: str = "") -> Iterator[Finding]:
-    """Yield the findings that `check` yields, if any, and one for the exception that it raises."""
+    """Yield the findings that `check` returns, if any, and a finding for the exception that it raises."""
     try:
         findings = check()
         if isinstance(findings, Iterator):
@@ -75,9 +75,9 @@ class NotChecked:
 class Report:
     """The result of a check, and of a repair.
 
-    `problems` are those that remain. After a repair, `found` are those before the repair, `repaired` lists its steps,
-    and `failed` the steps that failed. Counts of versions and files include those of branches. `newest` and
-    `newest_whole` are versions of the address that was checked.
+    `problems` contains the problems that remain. After a repair, `found` contains the problems before the repair,
+    `repaired` its successful steps, and `failed` its failed steps. `versions` and `files` are counts that include
+    branches. `newest` and `newest_whole` are the newest version and the newest intact version at `uri`.
     """
 
     uri: str

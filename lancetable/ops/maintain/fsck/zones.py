@@ -1,7 +1,7 @@
 """Comparison of the zone maps of a data file with the values of one column.
 
-Filters lose rows if a zone map excludes a value of its zone. Counts must therefore be equal, and bounds must enclose
-all values. Bounds of strings and binary values may be wider than the values. Deleted rows count.
+If a zone map excludes a value of its zone, filters can miss rows. Counts must therefore be equal, and bounds must
+enclose all values. Bounds of strings and binary values may be wider than the values. Deleted rows are included.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lancetable.file.zone_summaries import (
 )
 from lancetable.format.schema import Field
 
-_MAX_ZONES = 3  # listed in one message
+_MAX_ZONES = 3  # zones listed in one message
 
 Int64 = npt.NDArray[np.int64]
 
@@ -57,7 +57,7 @@ class ZoneCheck:
 
     @property
     def has_bounds(self) -> bool:
-        """True if an entry has bounds."""
+        """True if an entry of the zone maps has bounds."""
         return any(stats.min is not None for _, stats in self._leaves)
 
     def add(self, array: pa.Array, first_row: int) -> None:

@@ -1,4 +1,4 @@
-"""Found before pylance where `tests/upstream/path` is on the path of modules: `import lance` means lancetable."""
+"""Package found before pylance if `tests/upstream/path` is on the module path: `import lance` imports lancetable."""
 
 import stand_in
 
