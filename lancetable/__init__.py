@@ -9,7 +9,8 @@
 Names, arguments and exceptions are those of pylance. Unsupported features raise `UnsupportedFeatureError`, a
 `NotImplementedError`.
 
-Modules are imported on first use: `pyarrow.dataset` alone, which `LanceDataset` needs, takes as long as pylance.
+Modules are imported on first use. `LanceDataset` needs `pyarrow.dataset`, whose import alone takes as long as that of
+pylance.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ _MISSING_MODULES = scope.missing_names(scope.MODULES)
 
 class _Package(ModuleType):
     def __setattr__(self, name: str, value: object) -> None:
-        """Bind the function `dataset` where the import system binds the module of this name."""
+        """Set an attribute. The import system sets the module `dataset`, for which its function is set instead."""
         super().__setattr__(name, value.dataset if name == "dataset" and isinstance(value, ModuleType) else value)
 
 
@@ -122,12 +123,12 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a public name; return a raising stub for names that only pylance supports.
+    """Import a public name, or return a stub that raises an error for a name that only pylance supports.
 
     Raises
     ------
     AttributeError
-        If pylance has no such name either, or for a module that is out of scope.
+        If the name is unknown to pylance too, or if it is a module that is out of scope.
     """
     if name in _MODULES:
         return import_module(f"lancetable.{name}")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lancetable.types import Reference, WriteMode
 
 
-COMMIT_MESSAGE_KEY = "__lance_commit_message"  # of a transaction's properties
+COMMIT_MESSAGE_KEY = "__lance_commit_message"  # key of a transaction property
 DEFAULT_BLOB_BUFFER_SIZE = 512 * 1024
 DEFAULT_MAX_BYTES_PER_FILE = 90 * 1024 * 1024 * 1024
 _MODES: dict[str, WriteMode] = {"create": "create", "append": "append", "overwrite": "overwrite"}

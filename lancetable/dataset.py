@@ -1,7 +1,8 @@
 """`LanceDataset`, a table at one version, and the functions `dataset()` and `write_dataset()`.
 
 A dataset holds one `TableVersion` value and replaces it after its own commits; it has no other state. `lancetable.ops`
-implements all operations. What opening and reading a table do not need is imported by the methods that need it.
+implements all operations. Modules that are not needed to open and read a table are imported by the methods that use
+them.
 """
 
 from __future__ import annotations

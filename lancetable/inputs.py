@@ -57,7 +57,7 @@ def _find_source(data: Any, schema: pa.Schema | None) -> Input:
         return _from_table(pa.Table.from_batches([data]), schema)
     if isinstance(data, pa.RecordBatchReader):
         return _from_reader(data, schema)
-    import pyarrow.dataset as pads  # it imports pandas, which a Spark task should not wait for
+    import pyarrow.dataset as pads  # imported here, because it imports pandas, which Spark tasks do not need
 
     if isinstance(data, pads.Dataset):
         return _from_reader(data.scanner().to_reader(), schema)

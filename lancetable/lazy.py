@@ -1,4 +1,4 @@
-"""Properties that are computed, and names of modules that are imported, on first access."""
+"""Lazy properties, computed on first access, and lazy names of modules, imported on first access."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class lazy_property(Generic[T]):  # noqa: N801  # used as a decorator, like prop
 
 
 def lazy_names(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module that imports names on first use.
+    """Return a `__getattr__` for a module, which imports names on first access.
 
-    `homes` maps a module or package to the names in it, separated by blanks. Type checkers need the same imports below
-    `if TYPE_CHECKING`.
+    `homes` maps each module or package to its names, separated by spaces. Repeat the imports below `if TYPE_CHECKING`
+    for type checkers.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 

@@ -295,7 +295,7 @@ def write_table(
     if schema_mode is None:
         return write.append(target, source.schema, source.batches, options)
     Destination.of_table(target, options)  # raises an error before the schema changes
-    from lancetable.ops.write import schema_merge  # imported on first use, with all of expr
+    from lancetable.ops.write import schema_merge  # imported here, because it imports all of expr
 
     target, merged = schema_merge.merge_schema(target, source.schema)
     return write.append(target, merged, cast_batches(source.batches, merged), options)

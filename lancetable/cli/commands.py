@@ -1,4 +1,4 @@
-"""Commands of the command line. A command imports what it needs when it runs, so that `--help` is fast."""
+"""Commands of the command line. Each command imports its modules when it runs, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class UriCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Pass --untrusted on as a storage option."""
         rest = super().parse_args(ctx, args)
-        from lancetable.store.open import with_untrusted  # not needed by --help, which ends above
+        from lancetable.store.open import with_untrusted  # imported here, because --help exits above
 
         ctx.params["storage_options"] = with_untrusted(ctx.params["storage_options"], ctx.params.pop("untrusted"))
         return rest

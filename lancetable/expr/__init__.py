@@ -1,6 +1,6 @@
 """Predicates and value expressions, from SQL strings or pyarrow Expressions: typing, evaluation and pruning.
 
-The names are imported on first use, because a scan without a filter needs none of them.
+The names are imported on first use, because a scan without a filter does not need them.
 """
 
 from __future__ import annotations

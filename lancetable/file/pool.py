@@ -52,7 +52,7 @@ def in_worker() -> bool:
 
 
 def can_share() -> bool:
-    """Return whether the calling thread can give work to other threads of the pool."""
+    """Return True if the calling thread can submit work to other threads of the pool."""
     return size() > 1 and not in_worker()
 
 

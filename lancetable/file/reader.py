@@ -78,7 +78,7 @@ FAMILIES: Final[dict[FileVersion, Callable[[], Family]]] = {
     FileVersion.LEGACY: _family_v0_1,
     FileVersion.V2_0: _family_v2_0,
 } | {version: partial(_family_v2_1, version) for version in (FileVersion.V2_1, FileVersion.V2_2)}
-"""Encodings of each supported file version, imported on first use, because most tables use one version."""
+"""Encodings of each supported file version. They are imported on first use, because most tables use one version."""
 
 TAIL_BYTES: Final = 64 * 1024
 """Size of the first read of a file. It covers the metadata of most files; its transfer takes less than a round trip.

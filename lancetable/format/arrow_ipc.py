@@ -1,9 +1,10 @@
-"""The single record batch of an untrusted Arrow IPC file.
+"""Reader of the single record batch of an untrusted Arrow IPC file.
 
     ARROW1, zeros | schema message | record batch message | ... | footer
 
-The file is read as a stream, which avoids the untrusted positions of the footer. Arrow verifies the flatbuffers of the
-messages, but allocates the memory that compressed buffers declare; therefore the declared sizes are checked first.
+The file is read as a stream, so that the positions in the footer, which are untrusted, are not used. Arrow verifies the
+flatbuffers of the messages, but allocates the sizes that compressed buffers declare. These sizes are therefore checked
+first.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import pyarrow as pa
 
 _MAGIC: Final = b"ARROW1"
 _MESSAGE_START: Final = b"\xff\xff\xff\xff"
-_MAX_PADDING: Final = 64  # of the magic; writers differ
+_MAX_PADDING: Final = 64  # after the magic; it differs between writers
 
 
 def batch_message(data: memoryview) -> tuple[pa.Schema, pa.Message]:
-    """Return the schema and the first record batch, which is not decoded yet. Raises ValueError, pa.ArrowException."""
+    """Return the schema, and the message of the first record batch, which is not decoded.
+
+    Raises ValueError or pa.ArrowException if the file is invalid.
+    """
     head = bytes(data[: _MAX_PADDING + len(_MESSAGE_START)])
     start = head.find(_MESSAGE_START)
     if not head.startswith(_MAGIC) or start < 0:
@@ -30,9 +34,9 @@ def batch_message(data: memoryview) -> tuple[pa.Schema, pa.Message]:
 
 
 def decode_batch(message: pa.Message, schema: pa.Schema, limit: int) -> pa.RecordBatch:
-    """Decode a record batch, whose buffers may declare at most `limit` decompressed bytes.
+    """Decode a record batch whose buffers declare at most `limit` decompressed bytes in total.
 
-    Raises ValueError, struct.error, pa.ArrowException, OSError.
+    Raises ValueError, struct.error, pa.ArrowException or OSError if the batch is larger or invalid.
     """
     _check_declared_bytes(message, limit)
     batch = pa.ipc.read_record_batch(message, schema)

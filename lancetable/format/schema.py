@@ -278,12 +278,12 @@ class Schema:
 
     @lazy_property
     def by_id(self) -> Mapping[int, Field]:
-        """All fields that have an id, by id. The parts of a blob's description in a data file have no ids."""
+        """Fields by id. The parts of a blob description in a data file are left out, because they have no ids."""
         return {field.id: field for field in self.walk() if field.id >= 0}
 
     @lazy_property
     def _by_name(self) -> Mapping[str, Field]:
-        """The top-level fields by name; the first field if a name is not unique."""
+        """Top-level fields by name; the first field if a name is not unique."""
         return {field.name: field for field in reversed(self.fields)}
 
     def ids(self) -> set[int]:
@@ -407,7 +407,7 @@ class Schema:
         return Schema(self.fields, dict(metadata))
 
     def replace_field(self, new: Field, field_id: int | None = None) -> Schema:
-        """Return a schema in which `new` replaces the field with this id, by default its own, at any depth."""
+        """Return a schema in which `new` replaces the field with an id, by default its own id, at any depth."""
         replaced = new.id if field_id is None else field_id
         return Schema(tuple(_replace(field, replaced, new) for field in self.fields), self.metadata)
 

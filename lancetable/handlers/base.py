@@ -35,7 +35,7 @@ from lancetable.format.paths import (
 )
 from lancetable.store.base import Durability, ObjectMeta, ObjectStore, OnExisting, PutOutcome
 
-_NAMINGS = (ManifestNamingScheme.V2, ManifestNamingScheme.V1)  # the usual one first
+_NAMINGS = (ManifestNamingScheme.V2, ManifestNamingScheme.V1)  # most tables use the first one
 _MAX_PROBES = 64  # beyond this many versions, a listing is cheaper than single look-ups
 _FIRST_PAGE = 8
 _SHORT_PAGE = 4  # for callers that know a version and need only newer ones

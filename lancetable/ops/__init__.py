@@ -1,6 +1,6 @@
 """Operations on tables: reads, writes, row and schema changes, maintenance, tags, branches and clones.
 
-Each operation is a module, such as `ops.delete`. It is imported on first use, because a program uses few of them.
+Each operation is a module, such as `ops.delete`. It is imported on first use, because most programs use few operations.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LanceDataSource", "MergeResult", "SparkMergeBuilder", "SparkTable", "register", "write_table"]
 
-# Imported on first use, because every Python worker of Spark imports this package.
+# Names are imported on first use, because every Python worker of Spark imports this package.
 __getattr__ = lazy_names(
     __name__,
     {

@@ -52,7 +52,7 @@ def _run(given: argparse.Namespace) -> int:
     pipeline = _load_pipeline(given.pipeline)
     builder = SparkSession.builder.appName(f"lancetable {pipeline.name}")
     if not given.verbose:
-        builder = builder.config("spark.log.level", "FATAL")  # Spark logs the trace of each error
+        builder = builder.config("spark.log.level", "FATAL")  # otherwise, Spark logs the traceback of each error
     if given.master:
         builder = builder.master(given.master)
     for setting in given.conf:
@@ -82,7 +82,10 @@ def _run(given: argparse.Namespace) -> int:
 
 
 class _StopRequest:
-    """A request to end the run, made by a signal. Pickles for Connect, where it has no effect until the last batch."""
+    """Request to end the run, set by a signal handler.
+
+    On Connect, batches use a pickled copy, so the request takes effect after the last batch.
+    """
 
     is_requested = False
 
@@ -99,9 +102,9 @@ def _load_pipeline(reference: str) -> Pipeline:
     Raises
     ------
     InvalidInputError
-        If the file cannot be run, with the line that fails.
+        If the file or module raises an error. The message contains the line.
     SystemExit
-        If the reference or the name is unknown.
+        If the reference is malformed, or if there is no pipeline of this name.
     """
     module, _, name = reference.rpartition(":")
     if not module or not name:

@@ -42,7 +42,7 @@ def cast_source(source: DataFrame, schema: pa.Schema, widen_call: str, keep: Seq
 
 
 def cast_problems(source: DataFrame, schema: pa.Schema) -> list[Column]:
-    """Return for each column of `schema` why `cast_source` cannot cast a row's value, null if it can."""
+    """Return, for each column of `schema`, an expression for the reason why a value cannot be cast; null if it can."""
     given = {field.name: field.dataType for field in source.schema.fields}
     return [
         _problem(F.col(quote_name(field.name)), given[field.name], field.dataType, field.name)
@@ -52,7 +52,7 @@ def cast_problems(source: DataFrame, schema: pa.Schema) -> list[Column]:
 
 @dataclass(frozen=True)
 class _Cast:
-    """Casts within one column; `cure` is the call that cures a value that does not fit."""
+    """Cast of one column. `cure` is the call to suggest for a value that does not fit."""
 
     cure: str
 
@@ -88,7 +88,10 @@ class _Cast:
 
 
 def _problem(column: Column, given: st.DataType, wanted: st.DataType, path: str) -> Column:
-    """Return why a value cannot become one of another type, null if it can; of nested types for the first value."""
+    """Return an expression for the reason why a value cannot be cast; null if it can.
+
+    For a nested value, it is the first reason.
+    """
     if given.simpleString() == wanted.simpleString():
         return F.lit(None).cast("string")
     if isinstance(given, st.StructType) and isinstance(wanted, st.StructType):

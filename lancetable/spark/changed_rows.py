@@ -1,4 +1,4 @@
-"""Rows that differ between two versions, found in pairs of rows with the same row id or key.
+"""Rows that differ between two versions. Rows are matched by row id or by key.
 
 older rows ─┐ by row id   one row: insert or delete
 newer rows ─┘ or key      two rows: update, if their last update or their values differ
@@ -20,12 +20,12 @@ _IS_NEW, _KIND, _VERSION = "_lancetable_is_new", "_change_type", "_commit_versio
 
 
 def changed_rows(older: DataFrame, newer: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Return the changes that turn the older rows into the newer ones, found by keys, or without keys by lineage.
+    """Return the changes from the older to the newer rows, matched by keys or, without keys, by row id.
 
     Raises
     ------
     ColumnNotFoundError
-        If one of the versions does not have a key.
+        If one of the versions lacks a key column.
     """
     for name in keys:
         if name not in older.columns or name not in newer.columns:
@@ -36,7 +36,7 @@ def changed_rows(older: DataFrame, newer: DataFrame, keys: Sequence[str]) -> Dat
     rows = rows.unionByName(older.withColumn(_IS_NEW, F.lit(False)), allowMissingColumns=True)
     on, is_new = [_column(name) for name in keys or [row_id]], _column(_IS_NEW)
     pair, one_side = Window.partitionBy(*on), Window.partitionBy(*on, is_new)
-    value = F.to_json(F.struct(*columns)) if keys else _column(updated_at)  # Spark does not compare maps
+    value = F.to_json(F.struct(*columns)) if keys else _column(updated_at)  # as JSON, because Spark cannot compare maps
     is_single = F.count(F.lit(1)).over(pair) == 1
     kind = (
         F.when(

@@ -55,7 +55,7 @@ class Coordinator:
 
 
 class _Records(logging.Handler):
-    """The log records of a task, which the client logs again."""
+    """Handler that collects the log records of a task, so that the client can log them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
-"""Errors of a run in one line: the pipeline, the batch, the cause, and the files of the batch.
+"""Error messages of a run in one line: the pipeline, the batch, the cause, and the files of the batch.
 
-Spark wraps an error of a `foreachBatch` function in an error of the stream, whose message has the traces of Python and
-Java. On Connect nothing else is left of it. So an error gets its name where it is raised, and is found by it.
+Spark wraps an error of a `foreachBatch` function in an error of the stream, whose message contains the tracebacks of
+Python and Java. On Connect, the client receives only this message. The message of an error is therefore completed where
+the error is raised, and later extracted from that of Spark.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ _SHOWN_FILES = 3
 
 @contextmanager
 def named_failures(pipeline: str, place: str = "", files: Sequence[str] = ()) -> Iterator[None]:
-    """Give errors a message of the form "orders failed in batch 3: cause (files)", unless they have one.
+    """Raise errors with a message of the form "orders failed in batch 3: cause (files)".
 
-    A `LanceError` keeps its class, others become one. `files` may be filled within the context; they are left out if
-    the cause names one of them.
+    A `LanceError` keeps its class; any other error is replaced by a `LanceError`. A message that already has the form
+    is kept. `files` may be filled while the context is open; they are omitted if the cause contains one of them.
 
     Raises
     ------
     LanceError
-        For each error within the context, which is its cause.
+        For each error within the context. The original error is its `__cause__`.
     """
     try:
         yield
@@ -44,15 +45,15 @@ def named_failures(pipeline: str, place: str = "", files: Sequence[str] = ()) ->
 
 
 def cause_of(error: Exception) -> str:
-    """Return the cause of an error in one line, without the traces that Spark adds to it.
+    """Return the cause of an error in one line, without the tracebacks that Spark adds.
 
-    That is the last exception of a Python worker, or else the first line of the message.
+    The cause is the last exception of a Python worker or, without one, the first line of the message.
     """
     text = str(error)
     if isinstance(error, LanceError):
         return text
     if not isinstance(error, PySparkException):
-        java = re.match(r"An error occurred while calling \S+\n: (.*)", text)  # of Py4J
+        java = re.match(r"An error occurred while calling \S+\n: (.*)", text)  # message of Py4J
         text = java[1] if java else f"{type(error).__name__}: {text}"
     raised = re.findall(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(.+)", text)
     first = raised[-1] if raised else text.rpartition("terminated with exception: ")[2].strip().partition("\n")[0]

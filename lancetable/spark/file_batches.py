@@ -106,7 +106,7 @@ def open_batch(
         The schema of the folder, filled by the first call. It is inferred after the run has listed its files, so that
         it covers all of them.
     rejects
-        Whether to leave out records that do not parse, and to add the column `FILE`.
+        Leave out unparsable records, and add the column `FILE`.
 
     Raises
     ------

@@ -220,6 +220,6 @@ _NAMES = {f.name: f.metadata["name"] for f in fields(SourceOptions) if "name" in
 OPTIONS = {str(f.metadata["name"]).lower(): f for f in fields(SourceOptions) if "name" in f.metadata}
 """All options except `storage.<key>`, passed to the store, and `vector.<column>`, the dimension of a vector column."""
 
-_OTHER_NAMES = {"versionasof": "version"}  # Delta's
+_OTHER_NAMES = {"versionasof": "version"}  # the name in Delta
 
 _EXCLUSIVE = (("version", "tag", "timestamp_as_of"), ("starting_version", "starting_timestamp"))

@@ -105,13 +105,14 @@ class Step:
         True if an earlier run that was stopped had already merged the batch. It is not read again, and all counts are
         0.
     files_read, bytes_read
-        Files of the source that have records, and their length.
+        Number of non-empty files of the batch, and their total size.
     files_removed, files_added
-        Data files and deletion files that a compaction replaced, and data files that a vacuum removed.
+        For "compact", numbers of replaced files (data files and deletion files) and of new data files. For "vacuum",
+        `files_removed` is the number of removed data files.
     rows_rejected
-        Rows that were written to the table of rejects.
+        Rejected rows; see the parameter `rejects` of `Pipeline`.
     schema_changes
-        The changes of the table's schema before the merge, in words.
+        Descriptions of the changes of the table schema before the merge.
     """
 
     run: str
@@ -176,7 +177,7 @@ _SUMS = [column.name for column in fields(Step) if column.type in ("int", "float
 
 @dataclass(frozen=True)
 class RunReport:
-    """The steps of a run, for people (`str`) and as JSON.
+    """Report of a run: its steps and their totals, as readable text (`str`) or as JSON.
 
     Examples
     --------
@@ -189,7 +190,7 @@ class RunReport:
 
     @property
     def total(self) -> dict[str, float]:
-        """The sums of the numbers of all steps, and the last version."""
+        """Sums of the counts and seconds of all steps, and the version of the last step."""
         sums = {name: sum(getattr(step, name) for step in self.steps) for name in _SUMS}
         return {**sums, "version": self.steps[-1].version if self.steps else 0}
 
@@ -197,12 +198,12 @@ class RunReport:
         return "\n".join(map(str, [*self.steps, self.summary()]))
 
     def summary(self) -> str:
-        """Return the line of the totals that are not 0.
+        """Return the totals that are not 0.
 
         Returns
         -------
         str
-            The line.
+            One line.
         """
         total = self.total
         seconds = total.pop("seconds")
@@ -210,12 +211,12 @@ class RunReport:
         return f"total: {len(self.steps)} steps{shown} ({seconds:.1f} s)"
 
     def json(self) -> str:
-        """Return {"steps": [...], "total": {...}}, with the names of `Step`.
+        """Return {"steps": [...], "total": {...}} as JSON. The names are the fields of `Step`.
 
         Returns
         -------
         str
-            JSON, with times in ISO 8601.
+            A JSON object. Times are in ISO 8601.
         """
         return json.dumps({"steps": [asdict(step) for step in self.steps], "total": self.total}, default=str)
 
@@ -231,7 +232,7 @@ _METRIC_TYPES = {
     "Sequence[str]": pa.string(),
 }
 METRICS_SCHEMA = pa.schema([(column.name, _METRIC_TYPES[str(column.type)]) for column in fields(Step)])
-"""The columns of the table of metrics: one row for each step of a run. `unparsed` and `schema_changes` are JSON."""
+"""Columns of the metrics table, which has one row for each step. `unparsed` and `schema_changes` are JSON strings."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +259,7 @@ class Pipeline:
         Treatment of rows with a null in a key column; see `upsert`. With "keep", such rows are inserted again each time
         they are read. With `rejects`, "refuse" rejects the rows instead of raising an error.
     schema : {"fixed", "add", "evolve"}
-        Whether columns are added to the table and its types become wider, see `upsert`.
+        Permitted changes of the table schema; see `upsert`.
     compact : mapping or None
         Options of `SparkTable.compact`; None disables compaction.
     keep_days : float or None
@@ -269,15 +270,16 @@ class Pipeline:
         Address of a table to which each step is added, as a row of `METRICS_SCHEMA`. A failure to do so is logged as a
         warning.
     rejects : str, optional
-        Address of a table of the rows that cannot be merged, while the others of the batch are: records that do not
-        parse, rows with a null in their key or in another required column, and values that do not fit the type of
-        their column. It has the columns `pipeline`, `stream`, `batch` and `time`, the `file` if it is known, the `row`
-        (the record as it was read, otherwise the row after `clean` as JSON), and the `reason`. Each row is in the table
-        once when its batch is merged. Of files, `clean` gets the column `_lancetable_file` too; if it leaves the column
-        out, the files of rejected rows are known only for records that do not parse.
+        Address of a table to which rows that cannot be merged are written; the other rows of the batch are merged. Such
+        rows are unparsable records, rows with a null in the key or in another required column, and rows with a value
+        that does not fit the type of its column. The table has the columns `pipeline`, `stream`, `batch`, `time`,
+        `file` (null if unknown), `row` (an unparsable record as it was read, any other row as JSON after `clean`), and
+        `reason`. After a batch is merged, the table contains each of its rejected rows once. With `Files`, the frame
+        that `clean` receives has the additional column `_lancetable_file`. If `clean` drops this column, the file is
+        known only for unparsable records.
     max_reject_share : float, optional
-        The greatest share of rejected rows, from 0 to 1. A batch with more stops the run: none of its rows are merged
-        or written to `rejects`.
+        Maximum share of rejected rows in a batch, from 0 to 1. A batch that exceeds it stops the run; none of its rows
+        are merged or written to `rejects`.
     """
 
     name: str
@@ -336,13 +338,14 @@ class Pipeline:
             Accept a table that does not fit the checkpoint, for example after a restore, and continue after the last
             batch that the checkpoint has completed. Pass it for one run only. The difference is logged as a warning.
         stop
-            Function that is called before each batch and each other step; if it returns True, the run ends, and the
-            next run continues there. The `is_set` of a `threading.Event`, for instance; on Connect it must pickle.
+            Function that is called before each batch of files or of a stream, before compaction and before vacuum. If
+            it returns True, the run ends, and the next run resumes there. An example is the method `is_set` of a
+            `threading.Event`. On Connect, the function must be picklable.
 
         Returns
         -------
         list of Step
-            The steps, in order. `RunReport` sums them up.
+            The steps, in order. `RunReport` adds up their counts.
 
         Raises
         ------
@@ -425,12 +428,12 @@ class Pipeline:
         try:
             writer.trigger(availableNow=True).start().awaitTermination()
         except PySparkException as error:
-            # Spark passes the message of an error of a batch, not its type.
+            # Spark keeps the message of an error of a batch, but not its type.
             if _StopRequestedError.__name__ in str(error):
                 return
-            if run.failure is None:  # on Connect, or not of a batch
+            if run.failure is None:  # on Connect, or if the error was not raised in a batch
                 raise
-            raise run.failure  # noqa: B904  # has its cause
+            raise run.failure  # noqa: B904  # it has a cause already
 
     def _merge_batch(self, step: _RunningStep, frame: DataFrame, number: int, run: _StreamRun) -> None:
         """Merge a batch of a stream unless it was merged before.
@@ -544,7 +547,7 @@ _UPSERT_METRICS = {
 
 
 class _StopRequestedError(Exception):
-    """Raised in a batch that does not begin, because the run is to stop."""
+    """Raised instead of starting a batch, because a stop was requested."""
 
 
 @dataclass

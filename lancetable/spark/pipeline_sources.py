@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 FILE = "_lancetable_file"
-"""The column of the file of each row, for a pipeline with rejects."""
+"""Name of the column with the file of each row, in a pipeline with rejects."""
 
 _FILE_SCHEMA = "path string, modificationTime timestamp, length bigint, content binary"
 

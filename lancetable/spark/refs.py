@@ -1,4 +1,4 @@
-"""Tags and branches of a `SparkTable`: methods of `lancetable.refs`, called where the table plans its jobs."""
+"""Tags and branches of a `SparkTable`: methods of `lancetable.refs`, executed by the coordinator of the table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lancetable.types import Reference
 
 
 class SparkBranches:
-    """The branches of a table. `SparkTable.for_path(spark, uri, branch=name)` opens one.
+    """Branches of a table. `SparkTable.for_path(spark, uri, branch=name)` opens a branch.
 
     Examples
     --------
@@ -25,24 +25,24 @@ class SparkBranches:
         self._call = call
 
     def list(self) -> dict[str, dict[str, Any]]:
-        """Return their contents by name, as `lancetable.refs` does, with times as strings.
+        """Return all branches (of `SparkTags`: all tags) by name, as `lancetable.refs` does, with times as strings.
 
         Returns
         -------
         dict
-            A dict for each name, with `version` of a tag, and `parent_version` of a branch.
+            A dict for each name, which contains the `version` of a tag or the `parent_version` of a branch.
         """
         return dict(self._do("list"))
 
     def create(self, name: str, reference: Reference | None = None) -> None:
-        """Create one.
+        """Create a branch (of `SparkTags`: a tag).
 
         Parameters
         ----------
         name
-            A name that is not in use.
+            Name that is not in use.
         reference
-            A version number, a tag, or (branch, version); the newest version by default.
+            A version number, a tag, or a pair (branch, version); the newest version by default.
 
         Raises
         ------
@@ -54,12 +54,12 @@ class SparkBranches:
         self._do("create", name, reference)
 
     def delete(self, name: str) -> None:
-        """Remove one; a branch with its versions and files, a tag without its version.
+        """Remove a branch with its versions and files (of `SparkTags`: a tag, but not its version).
 
         Parameters
         ----------
         name
-            The name.
+            Name of the branch or tag.
 
         Raises
         ------
@@ -75,7 +75,7 @@ class SparkBranches:
 
 
 class SparkTags(SparkBranches):
-    """The tags of a table. No cleanup removes a tagged version.
+    """Tags of a table. A cleanup does not remove tagged versions.
 
     Examples
     --------
@@ -85,12 +85,12 @@ class SparkTags(SparkBranches):
     _kind = "tags"
 
     def update(self, name: str, reference: Reference | None = None) -> None:
-        """Move a tag.
+        """Move a tag to another version.
 
         Parameters
         ----------
         name
-            The tag.
+            Name of the tag.
         reference
             As in `create`.
 

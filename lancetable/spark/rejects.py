@@ -1,12 +1,12 @@
-"""Rejected rows of a pipeline: a table of the rows that cannot be merged, each with its file and the reason.
+"""Rejected rows of a pipeline: a table of rows that cannot be merged, each with its file and the reason.
 
     records that do not parse ──────────────────────────────┐
-    rows of `clean` ─► null keys, casts ─► casts of Arrow ──┴─► rejects, under the number of the batch
-                                              └─► rows that are merged, afterwards
+    rows of `clean` ─► null keys, casts ─► casts of Arrow ──┴─► rejects, with the number of the batch
+                                              └─► other rows, merged afterwards
 
-Rejects are written before the batch is merged, by the executors. A batch that is repeated because its merge did not
-succeed replaces what it wrote before, since `clean`, the schema or the table may have changed in between. A batch that
-was merged is not read again. The rows of a query have no number: those that the table of rejects has are left out.
+Executors write the rejects before the batch is merged. If the merge does not succeed, the batch is repeated, and its
+rejects are replaced, because `clean`, the schema or the table may have changed. A batch that was merged is not read
+again. Batches of a query have no number, so only rejects that the table does not contain yet are written.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _JSON = {
 
 @dataclass(frozen=True)
 class Rejects:
-    """The table of rejects of one batch. `txn` is None for a query."""
+    """Rejects of one batch, and the table to which they are written. `txn` is None for a query."""
 
     uri: str
     pipeline: str
@@ -57,25 +57,25 @@ class Rejects:
     def removed(
         self, batch: FileBatch, rows: DataFrame, schema: pa.Schema, required: Sequence[str], *, persist: bool
     ) -> Iterator[tuple[DataFrame, int]]:
-        """Write the rejects of a batch; yield the other rows, in the types of the table, and the number of rejects.
+        """Write the rejects of a batch; yield the other rows with the types of the table, and the number of rejects.
 
         Parameters
         ----------
         batch
-            The batch, with the records that do not parse.
+            The batch, which contains the unparsable records.
         rows
-            The other rows, as `clean` returns them, with the column `FILE` if the files are known.
+            The other rows, as returned by `clean`, with the column `FILE` if the files are known.
         schema
             The fields of the table that the rows have.
         required
-            Columns in which a row must have a value, besides those that are not nullable.
+            Columns in which nulls are rejected, in addition to non-nullable columns of the table.
         persist
-            Whether to persist the rows within the context.
+            Persist the rows while the context is open.
 
         Raises
         ------
         InvalidOperationError
-            If the share of rejects is greater than `max_share`. Then nothing is written.
+            If the share of rejects exceeds `max_share`. In this case, nothing is written.
         """
         names = [name for name in rows.columns if name != FILE]
         if FILE not in rows.columns:
@@ -94,7 +94,7 @@ class Rejects:
             rejected = [*batch.rejected, _rejected(checked, names)]
             good = checked.where(F.col(_REASON).isNull())
             good = cast_source(good, schema, Evolution("fixed").widen_call, keep=[FILE])
-            if wire_schema(spark_schema(schema)) != schema:  # tasks cast once more, as arrays to vectors
+            if wire_schema(spark_schema(schema)) != schema:  # tasks cast again, for example arrays to vectors
                 with_reason = StructType([*good.schema.fields, StructField(_REASON, StringType())])
                 checked = good.mapInArrow(partial(_with_reasons, schema=schema), with_reason)
                 stack.callback(checked.persist().unpersist)
@@ -120,7 +120,7 @@ class Rejects:
         )
 
     def _write(self, found: DataFrame, count: int) -> None:
-        """Write the rejects of the batch, in place of those of an attempt whose merge did not succeed."""
+        """Write the rejects of the batch. They replace those of an attempt whose merge did not succeed."""
         app, number = self.txn or (None, None)
         columns = {"pipeline": self.pipeline, "stream": app, "batch": number, "time": datetime.now(timezone.utc)}
         types = {"pipeline": "string", "stream": "string", "batch": "bigint", "time": "timestamp"}
@@ -129,7 +129,7 @@ class Rejects:
         try:
             table = SparkTable.for_path(found.sparkSession, self.uri, storage_options=self.storage_options)
         except DatasetNotFoundError:
-            pass  # the first rejects create it
+            pass  # it will be created
         else:
             if self.txn is None:
                 found = found.join(table.to_df(["pipeline", "row"]), ["pipeline", "row"], "left_anti")
@@ -158,7 +158,7 @@ def _with_reasons(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Itera
 
 
 def _reasons(batch: pa.RecordBatch, schema: pa.Schema) -> list[str | None]:
-    """Return for each row why Arrow cannot cast it to the types of the table, None if it can."""
+    """Return, for each row, the reason why Arrow cannot cast it to the types of the table, or None if it can."""
     try:
         convert_batch(batch, schema)
     except LanceError as error:

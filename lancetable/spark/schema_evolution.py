@@ -1,13 +1,13 @@
-"""Schema changes before rows are written: columns and fields are added, and types become wider.
+"""Schema changes before rows are written: columns and fields are added, and types are widened.
 
-    schema of the frame ─► plan_changes ─► commits of their own ─► the fields of the table that the frame has
-    policy  "fixed"    nothing changes: a column or field that the table does not have is an error
+    schema of the frame ─► plan_changes ─► separate commits ─► the fields of the table that the frame has
+    policy  "fixed"    no changes; a column or field that the table lacks raises an error
             "add"      columns are added at the end, fields at the end of their structs
-            "evolve"   and types become wider: int to long, float to double, int to double, date to timestamp_ntz
+            "evolve"   types are widened too: int to long, float to double, int to double, date to timestamp_ntz
 
-Other differences never change the table. Values are cast to the table's types, and one that a cast would change is an
-error. Schemas are compared where a job is planned, before its tasks start. If the job fails later, the added columns
-stay; they are null.
+Other differences never change the table: values are cast to the types of the table, and a value that a cast would
+change raises an error. Schemas are compared when a job is planned, before its tasks start. If the job fails later, the
+added columns remain and are null.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ SchemaPolicy: TypeAlias = Literal["fixed", "add", "evolve"]
 
 @dataclass(frozen=True)
 class Evolution:
-    """Permitted changes of a schema, and the calls that permit more: to add columns, and to widen types.
+    """Permitted changes of a table schema.
 
-    With `arrow_casts`, values are cast by Arrow, which changes some without an error. `origins` are the files of
-    columns, for messages.
+    `add_call` and `widen_call` are the calls that permit more changes, for error messages. `arrow_casts` is True if
+    Arrow casts the values; types for which it would change values silently are then refused. `origins` maps columns to
+    the files that contain them, for error messages.
     """
 
     policy: SchemaPolicy
@@ -60,12 +61,12 @@ def plan_changes(table: pa.Schema, frame: pa.Schema, evolution: Evolution, uri: 
     evolution
         The permitted changes.
     uri
-        Address of the table, for messages.
+        Address of the table, for error messages.
 
     Raises
     ------
     SchemaMismatchError
-        For a column or field that is neither in the table nor added, and for types that cannot be cast safely.
+        If a column or field is neither in the table nor added, or if a type cannot be cast safely.
     """
     changes = []
     for found in differences(table, frame):
@@ -96,10 +97,10 @@ def plan_changes(table: pa.Schema, frame: pa.Schema, evolution: Evolution, uri: 
 def fit_table(
     version: TableVersion, frame: pa.Schema, evolution: Evolution, *, inserts: bool = True
 ) -> tuple[TableVersion, pa.Schema, list[str]]:
-    """Change the schema of a table so that the rows of a frame fit, as far as the policy permits.
+    """Change the schema of a table, as far as the policy permits, so that the rows of a frame fit.
 
-    Added columns are nullable at every level, since Spark declares the values of most expressions as required. After a
-    conflict the schemas are compared again, so that a column that another writer added is not added twice.
+    Added columns are nullable at every level, because Spark declares most expressions as not nullable. After a
+    conflict, the schemas are compared again, so that a column that another writer added is not added twice.
 
     Parameters
     ----------
@@ -110,12 +111,12 @@ def fit_table(
     evolution
         The permitted changes.
     inserts
-        Whether rows are added, which need all required columns.
+        True if rows are inserted, for which the frame must have all required columns.
 
     Returns
     -------
     tuple of TableVersion, pyarrow.Schema and list of str
-        The version to write to, its columns that the frame has, and the changes in words.
+        The version to write to, the columns of the table that the frame has, and descriptions of the changes.
 
     Raises
     ------
@@ -167,12 +168,12 @@ def _nullable(field: pa.Field) -> pa.Field:
 
 
 def check_storable(schema: pa.Schema, file_version: FileVersion | None, cure: str) -> None:
-    """Check that data files of a version, the default one if it is None, can have the columns of a frame.
+    """Check that data files of a version, by default the stable one, can store the columns of a frame.
 
     Raises
     ------
     InvalidSchemaError, UnsupportedFeatureError
-        If they cannot, with the call that cures it: `cure` for a feature of newer files.
+        If they cannot. The message ends with a remedy, which is `cure` for a feature of newer files.
     """
     try:
         check_new_schema(schema, file_version or STABLE_VERSION)

@@ -11,12 +11,12 @@ def quote_name(name: str) -> str:
 
 
 def check_sql_text(**arguments: object) -> None:
-    """Check arguments by name, which are SQL or None.
+    """Check that arguments, passed by name, are SQL strings or None.
 
     Raises
     ------
     InvalidInputError
-        If an argument is anything else, such as a Column of Spark, which the library does not evaluate.
+        If an argument has another type, for example a Column of Spark, which the library cannot evaluate.
     """
     for name, value in arguments.items():
         if value is not None and not isinstance(value, str):

@@ -228,14 +228,14 @@ class SparkTable:
         return self.to_df().schema
 
     def create_view(self, name: str, **options: Any) -> DataFrame:
-        """Create or replace a temporary view, for Spark's SQL.
+        """Create or replace a temporary view of one version, for Spark SQL.
 
         Parameters
         ----------
         name
-            The view, which shows one version.
+            Name of the view.
         options
-            As in `to_df`, for instance `columns`, without which Spark reads all of them.
+            Arguments of `to_df`. Pass `columns` if possible, because Spark reads all columns of the view.
 
         Returns
         -------
@@ -252,30 +252,32 @@ class SparkTable:
         return frame
 
     def changes(self, begin: int, end: int | None = None, *, key: str | Sequence[str] | None = None) -> DataFrame:
-        """Return the rows that differ between two versions. Only fragments that they do not share are read.
+        """Return the rows that differ between two versions. Fragments that both versions contain are not read.
 
         Parameters
         ----------
         begin, end
-            The versions; what was committed after `begin`, up to `end`, by default the newest one.
+            The versions. The result contains the changes after `begin`, up to and including `end`, which is the newest
+            version by default.
         key
-            Columns that identify a row, required for a table without stable row ids. An updated row is then one with
-            other values, and without a key one that was written by an update or a merge.
+            Columns that identify a row; required for a table without stable row ids. With a key, a row is updated if
+            its values differ. Without a key, it is updated if an update or a merge has written it.
 
         Returns
         -------
         DataFrame
             The columns of `end`, `_change_type` (insert, update_preimage, update_postimage or delete), and
-            `_commit_version`: the version of the insert or of the last update, null for a delete and with a key.
+            `_commit_version`, the version of the insert or of the last update. It is null for a delete, and for all
+            rows if a key is passed.
 
         Raises
         ------
         InvalidInputError
-            If the table has no stable row ids, without a key.
+            If the table has no stable row ids and no key is passed.
         ColumnNotFoundError, VersionNotFoundError
             If a version or a column of the key does not exist.
         Exception
-            Spark's, when the frame is computed, for a key that occurs twice in a version.
+            An error of Spark, when the frame is computed, if a key occurs twice in a version.
 
         Examples
         --------
@@ -383,30 +385,30 @@ class SparkTable:
         work = partial(count_rows, planned_pin(self.options, plan), filter)
         return sum(result["rows"] for result in raise_failures(self.runner.run(work, plan["tasks"])))
 
-    count = count_rows  # the name that frames have
+    count = count_rows  # the name in Spark frames
 
     # ----------------------------------------------------------------------------------------------------- changing
 
     def insert(self, rows: DataFrame, *, txn: tuple[str, int] | None = None) -> None:
-        """Append a frame, see `write_table`.
+        """Append a frame; see `write_table`.
 
         Parameters
         ----------
         rows
             The frame, with columns of the table.
         txn
-            An application and the number of its change; a change that was committed before is not made again.
+            Name of an application and number of its change. A change that is already committed is not repeated.
 
         Raises
         ------
         Exception
-            Spark's, whose message contains SchemaMismatchError for rows that do not fit the table.
+            An error of Spark. Its message contains SchemaMismatchError if rows do not fit the table.
 
         Examples
         --------
         >>> table.insert(spark.createDataFrame([(1, 2.5)], "id bigint, price double"))  # doctest: +SKIP
         """
-        path = self._call(attrgetter("uri"))  # of the branch
+        path = self._call(attrgetter("uri"))  # address of the branch
         write_table(rows, path, "append", storage_options=self.options.storage_options, txn=txn)
 
     def delete(self, predicate: str, *, txn: tuple[str, int] | None = None) -> int:
@@ -517,7 +519,7 @@ class SparkTable:
         Returns
         -------
         tuple of pyarrow.Schema and list of str
-            The fields of the table that the source has, in the table's order, and the changes in words.
+            The fields of the table that the source has, in the order of the table, and descriptions of the changes.
 
         Raises
         ------
@@ -596,13 +598,13 @@ class SparkTable:
         Parameters
         ----------
         *alterations
-            `path` and any of `name`, `nullable` and `data_type`, an Arrow type. One process rewrites the columns whose
-            types change.
+            Dicts with the key `path` and any of `name`, `nullable` and `data_type` (an Arrow type). One process
+            rewrites the columns whose types change.
 
         Raises
         ------
         ColumnNotFoundError, SchemaMismatchError, InvalidOperationError
-            If a column does not exist, or its values do not fit.
+            If a column does not exist, or if its values do not fit.
         RetryableCommitConflictError
             If every attempt lost against another commit.
 
@@ -618,12 +620,12 @@ class SparkTable:
         Parameters
         ----------
         columns
-            Their names.
+            Names of the columns.
 
         Raises
         ------
         ColumnNotFoundError, InvalidInputError
-            If a column does not exist, or none would be left.
+            If a column does not exist, or if no column would remain.
         RetryableCommitConflictError
             If every attempt lost against another commit.
         """
@@ -655,7 +657,7 @@ class SparkTable:
                 raise InvalidInputError(f"compact has no option {name!r}; there are {', '.join(known)}")
         return CompactionMetrics(**self._change(CompactJob(self.options, None, options)))
 
-    optimize = compact  # Delta's name
+    optimize = compact  # the name in Delta
 
     def vacuum(
         self,
@@ -760,13 +762,14 @@ class SparkTable:
     # -------------------------------------------------------------------------------------------------- inspecting
 
     def detail(self) -> DataFrame:
-        """Return one row about the newest version, as Delta's `detail`.
+        """Return one row that describes the newest version, as `detail` does in Delta.
 
         Returns
         -------
         DataFrame
-            Address, number and time of the version, numbers of rows, fragments and files, the bytes of the data files,
-            format, kind of row ids and configuration. `created_at` is null if the first version was removed.
+            Address of the table, number and time of the version, time of the first version, numbers of rows, fragments
+            and data files, bytes of the data files, data format, kind of row ids, and configuration. `created_at` is
+            null if the first version was removed.
         """
         columns = (
             "format string, uri string, version bigint, created_at timestamp, last_modified timestamp, num_rows bigint,"
@@ -815,7 +818,7 @@ class SparkTable:
         )
 
     def _retried(self, function: Callable[..., Any], **arguments: Any) -> Any:
-        """Call a function that commits, again with the newest version after a conflict."""
+        """Call a function that commits. After a conflict, call it again with the newest version."""
         call, retries = partial(self._call, function, **arguments), self._conflict_retries
         return retried(call, self.options.uri, conflict_retries=retries, retry_timeout_s=RETRY_SECONDS)
 

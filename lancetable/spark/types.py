@@ -139,7 +139,7 @@ def convert_batch(batch: pa.RecordBatch, schema: pa.Schema, widen_call: str | No
     batch, schema
         The batch, and the columns.
     widen_call
-        The call that widens a column of the table, for the message of a value that does not fit.
+        Call that widens a column of the table, for the error message about a value that does not fit.
 
     Raises
     ------
@@ -176,12 +176,15 @@ def cast_problem(given: pa.DataType, stored: pa.DataType) -> str | None:
 
 
 def spark_name(arrow: pa.DataType) -> str:
-    """Return the name of the Spark type of a column, for the calls in messages."""
+    """Return the name of the Spark type of a column, for error messages."""
     return _spark_type(arrow, "value").simpleString()
 
 
 def widens(found: Difference) -> bool:
-    """Return True if a column of the table, which Spark may read in another type, would become wider."""
+    """Return True if the type of the frame is wider than that of the table.
+
+    It must also differ from the type in which Spark reads the column.
+    """
     stored, given = found.stored, found.field.type
     if stored is None or found.is_fixed:
         return False
@@ -190,7 +193,7 @@ def widens(found: Difference) -> bool:
 
 
 def value_cure(stored: pa.Field, given: pa.Field, widen_call: str) -> str:
-    """Return the call that cures a value of a frame that does not fit its column."""
+    """Return the remedy for a value of a frame that does not fit its column, for error messages."""
     if any(map(widens, differences([stored], [given]))):
         return f"to widen the column, {widen_call}"
     if pa.types.is_fixed_size_list(stored.type):

@@ -50,7 +50,8 @@ def write_table(
     max_rows_per_file, data_storage_version
         Limit of a data file, and data format of a new table.
     enable_stable_row_ids
-        Whether rows of a new table keep their ids when they are updated or moved, as `SparkTable.changes` needs.
+        Create a new table with stable row ids, which rows keep when they are updated or moved. `SparkTable.changes`
+        needs them unless a key is passed.
     storage_options
         Options of the store.
     txn

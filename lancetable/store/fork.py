@@ -1,4 +1,4 @@
-"""Locks that are free in a forked child, where a thread of the parent that holds one does not exist."""
+"""Locks that are replaced in a forked child, because the child lacks the thread that would release a held lock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OWNERS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def lock_of(owner: Any) -> threading.Lock:
-    """Return a new lock, which `owner` keeps as its attribute `lock`. A forked child replaces it."""
+    """Return a new lock for the attribute `lock` of `owner`. A forked child replaces the lock."""
     _OWNERS.add(owner)
     return threading.Lock()
 

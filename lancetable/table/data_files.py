@@ -94,7 +94,7 @@ class FragmentWriter:
     version
         Version of the data files.
     progress
-        Called when a file begins and when it is complete. The files are then written one after the other.
+        Called when a file is started and when it is complete. With a callback, files are written one after the other.
     dictionaries
         Values of the dictionary fields of a 0.1 table, by field id.
     batch_rows

@@ -4,8 +4,8 @@ Arrow form: an Arrow IPC file with one record batch of one column `row_id: uint3
 
     ARROW1, 2 zeros | schema message | batch: ffffffff, i32 length, flatbuffer, body | footer, i32 length, ARROW1
 
-Arrow checks the structure of the file. The sizes that compressed buffers declare are checked first, because Arrow
-allocates them (format/arrow_ipc.py).
+Arrow checks the structure of the file. The sizes that compressed buffers declare are checked first
+(format/arrow_ipc.py), because Arrow would allocate them.
 
 Roaring form: the portable serialization of a 32-bit roaring bitmap (github.com/RoaringBitmap/RoaringFormatSpec).
 
@@ -35,7 +35,7 @@ _U32 = struct.Struct("<I")
 
 _ARROW_SCHEMA = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
 _COMPRESSED_OFFSETS = 256
-_PADDING_BYTES = 64  # of the values
+_PADDING_BYTES = 64  # that writers may add to the values before compression
 
 _COOKIE_NO_RUNS = 12346
 _COOKIE_RUNS = 12347

@@ -191,7 +191,7 @@ def file_layouts(version: TableVersion) -> FileLayouts:
 
 
 def field_index(version: TableVersion, fragment: Fragment) -> FieldIndex:
-    """Return the fields in the data files of a fragment, cached."""
+    """Return the cached fields in the data files of a fragment."""
     return file_layouts(version).field_index(fragment)
 
 

@@ -296,7 +296,7 @@ def virtual_column(version: TableVersion, selection: Selection, name: str) -> pa
     fragment = selection.fragment
     if name == ROW_ADDRESS or (name == ROW_ID and not version.manifest.has_stable_row_ids):
         return pa.array(selection.addresses(), mask=selection.dead)
-    from lancetable.table import row_id_sequences  # imported on first use: few scans read ids or versions
+    from lancetable.table import row_id_sequences  # imported here, because few scans read ids
 
     if name == ROW_ID:
         return pa.array(row_id_sequences.row_ids_at(version, fragment, selection.offsets()), mask=selection.dead)

@@ -38,7 +38,7 @@ def dictionaries_of(version: TableVersion) -> Mapping[int, pa.Array]:
     if not fields:
         return {}
 
-    from lancetable.file.encodings_v0_1.fields import read_dictionaries  # few tables have this version
+    from lancetable.file.encodings_v0_1.fields import read_dictionaries  # imported here, because few tables need it
 
     def read() -> Mapping[int, pa.Array]:
         location = version.location

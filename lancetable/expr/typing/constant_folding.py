@@ -10,7 +10,7 @@ from lancetable.expr.evaluate.evaluator import FAILURES, evaluate_constant
 from lancetable.expr.syntax.ast import BOOLEAN, Call, Cast, Expr, Literal
 from lancetable.expr.typing.errors import AnalysisError
 
-# Results of kernels, because pa.scalar would import pandas together with this module.
+# Results of kernels, because pa.scalar would import pandas when this module is imported.
 NULL = Literal(pa.nulls(1)[0])
 NULL_BOOLEAN = Literal(pa.nulls(1, BOOLEAN)[0])
 TRUE = Literal(pc.is_null(pa.nulls(1))[0])

@@ -369,7 +369,7 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
     count = sum(len(result.new_fragments) for result in results)
     newest = latest(version)
     if count:
-        # Use the planned version as the base, so that this fails before reserving ids if the table was replaced since.
+        # Commit on the planned version, so that no ids are reserved if the table was replaced after planning.
         newest = commit_transaction(newest, Transaction.create(read_version, tx.ReserveFragments(count)))
     next_id = (newest.manifest.max_fragment_id or 0) + 1 - count
     groups = []
@@ -382,7 +382,7 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
         moved = [_with_later_deletions(planned, newest, group) for group in groups]
         current = tuple(group for group in moved if group.old_fragments)
         newest.store.sync(newest.base)
-        # If others have removed all old fragments, the commit fails, since it is judged against all versions since.
+        # If other commits have removed all old fragments, commit on the planned version, which fails with a conflict.
         rewrite = Transaction.create(newest.version, tx.Rewrite(current))
         if not current:
             rewrite = Transaction.create(read_version, tx.Rewrite(tuple(groups)))
@@ -397,18 +397,18 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
 
 
 def _with_later_deletions(planned: TableVersion, newest: TableVersion, group: RewriteGroup) -> RewriteGroup:
-    """Return the group with rows deleted that are no longer in the old fragments; write deletion files for them.
+    """Delete the rows of the new fragments that were deleted from the old ones after planning. Writes deletion files.
 
     Raises
     ------
     RetryableCommitConflictError
-        If an old fragment or the list of indices has changed otherwise.
+        If an old fragment or the list of indices has changed in another way.
     """
     kept, gone, num_rows = [], [], 0
     same_indices = _index_ids(planned) == _index_ids(newest)
     for old in group.old_fragments:
         now = newest.manifest.fragments.by_id(old.id)
-        if now == old and same_indices:  # needs no deletion file, each of which would cost a request
+        if now == old and same_indices:  # unchanged, so its deletion file is not read, which would cost a request
             kept.append(old)
             num_rows += num_live_rows(planned, old)
             continue

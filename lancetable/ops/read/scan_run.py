@@ -356,10 +356,10 @@ class ScanRun:
         return rows
 
     def _reads_all(self, selections: Sequence[Selection]) -> bool:
-        """Return True if the late columns of a group are read with its filter columns.
+        """Return True if the late columns of a group are read together with its filter columns.
 
-        This saves a round trip to a remote store. They must be small, and at least half of the ranges so far must have
-        had matches.
+        This saves a round trip to a remote store. It is done if the late columns are small and at least half of the
+        ranges so far had matches.
         """
         late = self.plan.late_columns
         if len(selections) == 1 or not late or self.num_matching * 2 < max(1, self.num_tested):

@@ -151,10 +151,11 @@ def _check_null_free(version: TableVersion, field: Field, path: str) -> None:
 
 
 def represents(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Return whether a type can represent every value of another one.
+    """Return True if `wide` can represent every value of `narrow`.
 
-    Among integers and floats of different widths, from integers to floats, strings and bytes with large offsets,
-    decimals of one scale, and from dates to timestamps without a zone.
+    This is the case for wider integers, for wider floats, for integers in floats with enough bits, for strings and
+    bytes in the form with large offsets, for wider decimals of the same scale, for dates in timestamps without a zone
+    that are coarser than nanoseconds, and for the null type.
     """
     types = pa.types
     if types.is_null(narrow):
@@ -176,9 +177,9 @@ def represents(wide: pa.DataType, narrow: pa.DataType) -> bool:
 
 
 def _is_conversion(old: pa.DataType, new: pa.DataType) -> bool:
-    """Return whether both types are of one kind, or lists of items of one kind, or the new one is wider.
+    """Return True if both types are of one kind or lists of items of one kind, or if the new type is wider.
 
-    All integers become doubles; one that a double cannot represent is an error.
+    All integer types can become double. A value that a double cannot represent raises an error later, in the cast.
     """
     if represents(new, old) or (pa.types.is_integer(old) and new == pa.float64()):
         return True

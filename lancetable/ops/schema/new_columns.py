@@ -216,10 +216,10 @@ def _is_null_constant(sql: str) -> bool:
 
 
 def add_nulls(version: TableVersion, new: pa.Schema) -> TableVersion:
-    """Add columns, and fields of structs and of items of lists, that are null in every existing row.
+    """Add columns, and fields of structs and of list items, that are null in every existing row.
 
-    Only the schema is written. Raises InvalidOperationError for non-nullable columns, AlreadyExistsError,
-    UnsupportedFeatureError for 0.1 tables, and for added fields before 2.2, as in pylance.
+    Only the schema is written. Raises InvalidOperationError for non-nullable columns, AlreadyExistsError for existing
+    columns, and UnsupportedFeatureError for 0.1 tables and, as in pylance, for added fields in formats before 2.2.
     """
     schema, _ = _extended(version, new, nested=version.manifest.file_version is FileVersion.V2_2)
     known = version.schema.by_id

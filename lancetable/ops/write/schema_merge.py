@@ -25,9 +25,9 @@ from lancetable.table.version import TableVersion
 
 @dataclass(frozen=True)
 class Difference:
-    """A column or field that the table does not have (`stored` is None), or has in another type.
+    """Column or field that the table lacks (`stored` is None) or stores with another type.
 
-    `parents` are the fields of the table that enclose it.
+    `parents` are the enclosing fields of the table, outermost first.
     """
 
     parents: tuple[pa.Field, ...]
@@ -36,17 +36,17 @@ class Difference:
 
     @property
     def path(self) -> str:
-        """The dotted path of the field."""
+        """Dotted path of the field."""
         return format_path(field.name for field in (*self.parents, self.field))
 
     @property
     def is_fixed(self) -> bool:
-        """True in maps and fixed-size lists, whose types cannot change."""
+        """True if the field is inside a map or a fixed-size list, whose types cannot change."""
         return any(pa.types.is_map(each.type) or pa.types.is_fixed_size_list(each.type) for each in self.parents)
 
     @property
     def column(self) -> pa.Field:
-        """The top-level column, with this field alone."""
+        """Top-level column that contains only this field."""
         column = self.field.with_nullable(True)
         for parent in reversed(self.parents):
             kinds = {pa.ListType: pa.list_, pa.LargeListType: pa.large_list}
@@ -58,7 +58,7 @@ class Difference:
 def differences(
     table: Iterable[pa.Field], incoming: Iterable[pa.Field], parents: tuple[pa.Field, ...] = ()
 ) -> Iterator[Difference]:
-    """Yield the differences of incoming fields from those of a table; a missing field is none."""
+    """Yield the differences of incoming fields from those of a table. Missing incoming fields are ignored."""
     known = {field.name: field for field in table}
     for field in incoming:
         stored = known.get(field.name)
@@ -83,7 +83,7 @@ def plain_type(arrow: pa.DataType) -> pa.DataType:
 
 
 def apply_changes(version: TableVersion, changes: Sequence[Difference]) -> TableVersion:
-    """Add the columns and fields that the table does not have, in one commit, and change the other types in another.
+    """Add the columns and fields that the table lacks in one commit, and change the other types in a second commit.
 
     Raises the errors of `add_nulls` and `alter`.
     """

@@ -224,9 +224,9 @@ def _new_schema(schema: pa.Schema, file_version: FileVersion) -> Schema:
 
 
 def check_new_schema(schema: pa.Schema, file_version: FileVersion) -> None:
-    """Raise InvalidSchemaError or UnsupportedFeatureError if data files of a version cannot have these columns."""
+    """Raise InvalidSchemaError or UnsupportedFeatureError if data files of a version cannot store these columns."""
     stored = _new_schema(schema, file_version)
-    if not file_version.is_legacy:  # its writer checks values
+    if not file_version.is_legacy:  # the writer of 0.1 files checks columns and values
         FileWriter(MemoryStore.private().open_writer("schema"), stored, file_version)
 
 

@@ -157,10 +157,10 @@ class SparkMergeBuilder:
         return self._with(delete_unmatched=True, delete_condition=condition)
 
     def with_schema_evolution(self) -> SparkMergeBuilder:
-        """Add columns and fields of the source that the table does not have, and widen types of the table.
+        """Add columns and fields of the source that the table lacks, and widen types of the table.
 
-        int becomes long or double, float becomes double, and date becomes timestamp_ntz. The schema changes in commits
-        of its own before rows are merged.
+        int becomes long or double, float becomes double, and date becomes timestamp_ntz. The schema changes are
+        committed before the rows are merged.
 
         Returns
         -------

@@ -58,7 +58,7 @@ class MergeJob(RowsJob):
         return not follows(version, *self.txn, remedy=remedy)
 
     def plan_tasks(self, version: TableVersion) -> Json:
-        """Return the plan of both strategies, after the schema of the table is changed, if it evolves.
+        """Return the plan of both strategies. Before that, change the schema of the table if it evolves.
 
         Raises
         ------

@@ -103,7 +103,7 @@ class Writer:
         self.next_id = 1000 * number
 
     def __call__(self, job: Job) -> None:
-        """Make the changes."""
+        """Make the remaining changes."""
         while self.remaining_steps:
             self.remaining_steps -= 1
             if job.rng.random() < 0.3:

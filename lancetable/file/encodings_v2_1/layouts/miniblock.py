@@ -184,7 +184,7 @@ class MiniBlock(PageLayout):
 def _decode_chunks(
     page: Page, metadata: PageMetadata, data: memoryview, first: int, end: int
 ) -> tuple[Block, Levels | None, Levels | None, Ints]:
-    """Decode the chunks `first` to `end` of a page, whose bytes are `data`.
+    """Decode the chunks from `first` up to `end` of a page. `data` contains their bytes.
 
     Returns the values, the repetition and definition levels, and the number of levels of each chunk.
     """
