@@ -94,11 +94,12 @@ class Tables:
             self.write(table, uri, mode="overwrite" if number else "create")
 
     def make_ids(self, uri: str) -> None:
-        """Write five times as many rows as usual, with one column; some are deleted, some updated and so out of order."""
+        """Write a table with one column and five times as many rows as usual, with stable row ids."""
         ids = np.arange(self.rows * 5)
         self.write(pa.table({"id": ids}), uri, max_rows_per_file=self.rows // 2, enable_stable_row_ids=True)
 
     def make_moved_ids(self, uri: str) -> None:
+        """Write the table of `make_ids`; then update and delete rows, so that ids are moved and missing."""
         self.make_ids(uri)
         for step in range(3):
             lance.dataset(uri).update({"id": "id + 1"}, where=f"id % 50 = {17 * step}")

@@ -21,7 +21,7 @@ CLIENTS = ["obstore"]
 
 @pytest.fixture(autouse=True)
 def _however_slow_this_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Extend the periods after which a commit lists versions again, so that slow machines need no additional requests."""
+    """Extend the periods after which a commit lists versions again, so that slow machines send no more requests."""
     monkeypatch.setattr(loop, "_FRESH_SECONDS", 600.0)
     monkeypatch.setattr(loop, "is_in_grace_period", lambda *_: True)
 

@@ -301,7 +301,7 @@ def field_of(field: Any) -> Any:
 
 
 class LegacyStory(Story):
-    """Table of version 0.1 with values that it can store: nulls in strings only, no empty strings, no missing columns."""
+    """Table of version 0.1 with values that it can store: nulls only in strings, no empty string, no missing column."""
 
     storage = "0.1"
     parts = False

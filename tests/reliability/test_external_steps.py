@@ -293,7 +293,7 @@ def test_decided_version_is_completed_before_the_next_one(
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["sorted listings", "unsorted listings"])
 def test_incomplete_version_below_newer_ones_is_found_and_completed(ordered: bool) -> None:
-    """Another library may commit above a decided version that is not completed: the rows contain it, listings do not."""
+    """Another library may commit above a decided, incomplete version: the rows contain it, listings do not."""
     store, rows = MemoryStore.private(), MemoryManifestStore()
     store.capabilities = replace(store.capabilities, ordered_list=ordered)  # type: ignore[misc]  # a private store
     for version in (1, 2, 3):

@@ -120,7 +120,7 @@ def copy(template: Path, target: Path) -> str:
 
 
 def seen(uri: str) -> Any:
-    """Return all that an operation may change: rows, columns, tags, branches, config, and the table next to this one."""
+    """Return all that an operation may change: rows, columns, tags, branches, config, and the adjacent table."""
     dataset = lancetable.dataset(uri)
     try:
         other = lancetable.dataset(f"{uri}2").to_table().to_pylist()

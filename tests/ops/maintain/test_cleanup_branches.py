@@ -154,7 +154,7 @@ def test_cleanup_keeps_the_same_versions_as_pylance(
 
 
 def test_moved_table_keeps_files_that_branches_reference(tmp_path: Path) -> None:
-    """The base paths of the branch contain the old location. The branch is readable again when the table is moved back."""
+    """The base paths of the branch contain the old location. The branch is readable after the table is moved back."""
     forest = Forest(lancetable, tmp_path / "t", appended)
     before = forest.side.to_table()
     shutil.move(forest.uri, tmp_path / "moved")
