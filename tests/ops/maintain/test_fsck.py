@@ -193,7 +193,7 @@ def test_json_agrees_with_the_exit_code(table: Path, case: str) -> None:
 
 def test_the_help_of_the_command_documents_the_exit_codes() -> None:
     text = " ".join(CliRunner().invoke(cli, ["fsck", "--help"]).output.split())
-    assert "Exit codes: 0 if there are no problems or all were repaired; 1 if the table does not exist" in text
+    assert "Exit codes: 0 if fsck found no problems or repaired all of them; 1 if the table does not exist" in text
     assert "2 if problems remain" in text
 
 
