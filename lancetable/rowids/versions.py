@@ -141,10 +141,6 @@ class RowVersionSequence:
         values[np.asarray(offsets).astype(np.int64)] = version
         return RowVersionSequence.from_values(values)
 
-    def extend(self, other: RowVersionSequence) -> RowVersionSequence:
-        """Return these versions followed by those of `other`."""
-        return RowVersionSequence(_merge_runs((*self.runs, *other.runs)))
-
     @classmethod
     def concat(cls, sequences: Iterable[RowVersionSequence]) -> RowVersionSequence:
         """Concatenate sequences."""
