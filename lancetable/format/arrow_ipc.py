@@ -1,4 +1,4 @@
-"""The single record batch of an untrusted Arrow IPC file.
+"""Arrow IPC files of a single record batch: building, and reading untrusted ones.
 
     ARROW1, zeros | schema message | record batch message | ... | footer
 
@@ -16,6 +16,16 @@ import pyarrow as pa
 _MAGIC: Final = b"ARROW1"
 _MESSAGE_START: Final = b"\xff\xff\xff\xff"
 _MAX_PADDING: Final = 64  # of the magic; writers differ
+
+
+def file_of(batch: pa.RecordBatch, *, compressed: bool) -> bytes:
+    """Build the file of a batch, whose buffers are compressed with zstd or not at all."""
+    sink = pa.BufferOutputStream()
+    # Synchronizing threads would take longer than the work.
+    options = pa.ipc.IpcWriteOptions(compression="zstd" if compressed else None, use_threads=False)
+    with pa.ipc.new_file(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
 
 
 def batch_message(data: memoryview) -> tuple[pa.Schema, pa.Message]:
