@@ -289,7 +289,7 @@ class RowIdSequence:
         return pa.array(self._sequence.values(), pa.uint64())
 
     def __len__(self) -> int:
-        return len(self._sequence)
+        return self._sequence.num_rows
 
     def __iter__(self) -> Iterator[int]:
         values: list[int] = self._sequence.values().tolist()

@@ -108,9 +108,6 @@ class RowVersionSequence:
         """Number of rows."""
         return sum([length for length, _ in self.runs])
 
-    def __len__(self) -> int:
-        return self.num_rows
-
     def slice(self, start: int, end: int) -> RowVersionSequence:
         """Return the versions of the rows start .. end - 1."""
         taken = []

@@ -134,7 +134,7 @@ def test_rechunk(case, data):
     bounds = [0, *cuts, len(ids)]
     sizes = [end - start for start, end in itertools.pairwise(bounds)]
     chunks = sequence.rechunk(sizes)
-    assert [len(chunk) for chunk in chunks] == sizes
+    assert [chunk.num_rows for chunk in chunks] == sizes
     assert [each for chunk in chunks for each in chunk.values().tolist()] == ids
     with pytest.raises(ValueError, match="add up"):
         sequence.rechunk([*sizes, 1])
