@@ -298,7 +298,7 @@ class ObjectStore(Protocol):
         """
         size = self.find(path)
         if size is None:
-            raise missing(path)
+            raise NotFoundError(f"not found: {path}", path=path)
         return size
 
     def find(self, path: str) -> int | None:
