@@ -141,15 +141,9 @@ class DataFile:
 
     def asdict(self) -> dict[str, Any]:
         """Return a JSON-serializable dict with the keys in pylance's order."""
-        return {
-            "fields": self.fields,
-            "column_indices": self.column_indices,
-            "file_major_version": self.file_major_version,
-            "file_minor_version": self.file_minor_version,
-            "file_size_bytes": self.file_size_bytes,
-            "base_id": self.base_id,
-            "path": self._path,
-        }
+        values = dict(vars(self))
+        path = values.pop("_path")
+        return {**values, "path": path}
 
 
 @dataclass(repr=False)
@@ -289,7 +283,7 @@ class RowIdSequence:
         return pa.array(self._sequence.values(), pa.uint64())
 
     def __len__(self) -> int:
-        return len(self._sequence)
+        return self._sequence.num_rows
 
     def __iter__(self) -> Iterator[int]:
         values: list[int] = self._sequence.values().tolist()

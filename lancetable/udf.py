@@ -212,9 +212,10 @@ class BatchUDFCheckpoint:
             with closing(sqlite3.connect(self.path)) as connection, connection:
                 yield connection
         except sqlite3.DatabaseError as error:
-            raise InvalidInputError(
-                f"checkpoint file {self.path}: {error}; remove the file to compute everything again"
-            ) from error
+            raise self._unusable(f": {error}") from error
+
+    def _unusable(self, problem: str) -> InvalidInputError:
+        return InvalidInputError(f"checkpoint file {self.path}{problem}; remove the file to compute everything again")
 
     def _first(self, query: str, *values: int) -> Any:
         """Return the first value that a query finds, or None."""
@@ -256,10 +257,7 @@ class BatchUDFCheckpoint:
         description = self._first("SELECT description FROM job")
         if description is None:
             if self._first("SELECT EXISTS (SELECT 1 FROM batches) OR EXISTS (SELECT 1 FROM fragments)"):
-                raise InvalidInputError(
-                    f"checkpoint file {self.path} does not record the job of its results; remove the file to compute"
-                    " everything again"
-                )
+                raise self._unusable(" does not record the job of its results")
             with self._connection() as connection:
                 connection.execute("INSERT INTO job VALUES (?)", (json.dumps(job),))
             return
@@ -300,10 +298,7 @@ class BatchUDFCheckpoint:
             with pa.ipc.open_stream(result) as stream:
                 return stream.read_next_batch()
         except (pa.ArrowException, StopIteration, TypeError) as error:
-            raise InvalidInputError(
-                f"checkpoint file {self.path}: batch {batch_index} of fragment {fragment_id} is damaged: {error}; "
-                f"remove the file to compute everything again"
-            ) from error
+            raise self._unusable(f": batch {batch_index} of fragment {fragment_id} is damaged: {error}") from error
 
     def save_batch(self, fragment_id: int, batch_index: int, batch: pa.RecordBatch) -> None:
         """Store the result for a batch."""

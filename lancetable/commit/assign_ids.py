@@ -183,7 +183,7 @@ def stamp_moved(
         kept = RowVersionSequence.from_values(created[start : start + count])
         start += count
         fresh = RowVersionSequence.uniform(fragment.physical_rows - count, version)
-        fragment.inline_created_at_versions = kept.extend(fresh).to_bytes()
+        fragment.inline_created_at_versions = RowVersionSequence.concat((kept, fresh)).to_bytes()
     stamp_updated(fragments, version)
 
 

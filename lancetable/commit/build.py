@@ -108,8 +108,7 @@ def build_first_manifest(
     empty = table_pb2.Manifest()
     if stable_row_ids:
         empty.reader_feature_flags = flags.STABLE_ROW_IDS
-    for key, value in (config or {}).items():
-        empty.config[key] = value
+    empty.config.update(config or {})
     return build_manifest(empty, None, transaction, version=1, timestamp_ns=timestamp_ns, file_version=file_version)
 
 
@@ -148,8 +147,7 @@ def _(operation: tx.Overwrite, draft: ManifestDraft) -> None:
     draft.index_section = None
     draft.replace_fields(operation.schema)
     draft.set_schema_metadata(operation.schema.metadata)
-    for key, value in operation.config_upsert.items():
-        message.config[key] = value
+    message.config.update(operation.config_upsert)
     _add_bases(draft, operation.initial_bases)
     files = (file for fragment in operation.fragments for file in fragment.files)
     file_version = draft.file_version

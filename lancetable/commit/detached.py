@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from lancetable.commit.commit_log import log_commit
 from lancetable.commit.contention import Backoff
-from lancetable.commit.proposal import Proposal, build_next, discarding_on_failure, kept_version, remove_quietly
+from lancetable.commit.proposal import Proposal, build_next, discarding_on_failure, kept_version
 from lancetable.errors import InvalidOperationError, RetryableCommitConflictError, VersionNotFoundError
 from lancetable.format.paths import DETACHED_BIT, transaction_path
 from lancetable.format.transaction import Transaction
+from lancetable.store.base import discard
 from lancetable.table import transactions
 from lancetable.table.version import TableVersion
 
@@ -24,7 +25,7 @@ def commit_detached(base: TableVersion, transaction: Transaction, backoff: Backo
         )
     source, data = kept_version(base, transaction), transaction.to_bytes()
     written: list[str] = []
-    with discarding_on_failure(lambda: remove_quietly(base.store, written)):
+    with discarding_on_failure(lambda: discard(base.store, written, "transaction files")):
         while True:
             parts = build_next(base, transaction, secrets.randbits(63) | DETACHED_BIT, source)
             if not written:

@@ -274,8 +274,7 @@ class ManifestDraft:
 
     def set_schema_metadata(self, metadata: Mapping[str, bytes]) -> None:
         self.message.schema_metadata.clear()
-        for key, value in metadata.items():
-            self.message.schema_metadata[key] = value
+        self.message.schema_metadata.update(metadata)
 
     def indices(self) -> list[table_pb2.IndexMetadata]:
         return index_messages(self.index_section)

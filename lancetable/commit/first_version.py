@@ -11,10 +11,11 @@ from lancetable.commit.build import build_first_manifest
 from lancetable.commit.commit_log import log_commit
 from lancetable.commit.draft import ManifestParts
 from lancetable.commit.legacy_dictionaries import dictionary_head
-from lancetable.commit.proposal import Proposal, discarding_on_failure, remove_quietly
+from lancetable.commit.proposal import Proposal, discarding_on_failure
 from lancetable.errors import AlreadyExistsError
 from lancetable.format.paths import ManifestNamingScheme, transaction_path
 from lancetable.format.transaction import Transaction
+from lancetable.store.base import discard
 from lancetable.table import transactions
 from lancetable.table.version import Table, TableVersion
 
@@ -84,7 +85,7 @@ def publish_first(
     data = transaction.to_bytes()
     proposal = Proposal.of(table, transaction, data, parts, naming)
     name = transactions.write(table.store, table.base, transaction, data)
-    with discarding_on_failure(lambda: remove_quietly(table.store, [transaction_path(table.base, name)])):
+    with discarding_on_failure(lambda: discard(table.store, [transaction_path(table.base, name)], "files")):
         if not proposal.publish(is_last_attempt=True):
             raise AlreadyExistsError(f"Dataset already exists: {table.uri}", path=table.uri)
     log_commit(table.uri, proposal.location.version, transaction.operation)

@@ -29,7 +29,7 @@ from lancetable.commit.contention import Backoff, Contention, RetryLock, content
 from lancetable.commit.detached import commit_detached
 from lancetable.commit.draft import is_own_manifest
 from lancetable.commit.lost_update import is_in_grace_period, is_lost_update
-from lancetable.commit.proposal import Proposal, build_next, kept_version, remove_quietly, unknown_state_error
+from lancetable.commit.proposal import Proposal, build_next, kept_version, unknown_state_error
 from lancetable.commit.rebase import rebase_deletions, rebase_index
 from lancetable.errors import (
     CommitConflictError,
@@ -49,7 +49,7 @@ from lancetable.format.paths import (
 )
 from lancetable.format.transaction import Transaction
 from lancetable.handlers.base import ManifestLocation, outcome_by_content
-from lancetable.store.base import PutOutcome
+from lancetable.store.base import PutOutcome, discard
 from lancetable.table import clock, transactions
 from lancetable.table.manifests import ManifestFile, read_manifest
 from lancetable.table.version import TableVersion, open_location
@@ -214,7 +214,7 @@ class _CommitRun:
             published = self.find_published(error)
             if published is not None:
                 return self.check_not_lost(published)
-            remove_quietly(base.store, self._own_paths)
+            discard(base.store, self._own_paths, "files")
             if isinstance(error, CommitConflictError):
                 logger.info("%s: conflict: %s", base.uri, error)
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,9 +26,7 @@ from lancetable.table.version import Table, TableVersion, open_location
 if TYPE_CHECKING:
     from lancetable.format.version import FileVersion
     from lancetable.proto import table_pb2
-    from lancetable.store.base import ObjectStore, OnExisting
-
-logger = logging.getLogger(__name__)
+    from lancetable.store.base import OnExisting
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +147,6 @@ def discarding_on_failure(discard: Callable[[], None]) -> Iterator[None]:
     except LanceError:
         discard()
         raise
-
-
-def remove_quietly(store: ObjectStore, paths: list[str]) -> None:
-    if paths:
-        try:
-            store.delete(paths)
-        except (LanceError, OSError) as error:
-            logger.warning("could not remove %d files of a failed commit: %s", len(paths), error)
 
 
 def unknown_state_error(uri: str, transaction: Transaction, version: int) -> CommitStateUnknownError:

@@ -45,10 +45,4 @@ class DictionaryCache:
             page.cached = None
 
 
-_cache: Final = DictionaryCache()
-put: Final = _cache.put
-
-
-def get(page: Page) -> Any:
-    """Return the value of a page, or None if there is none or it was evicted."""
-    return page.cached
+DICTIONARIES: Final = DictionaryCache()

@@ -258,8 +258,7 @@ class LegacyFileWriter(DataFileWriter):
         for field_id in sorted(self.dictionaries.keys() & by_id.keys()):
             dictionary = by_id[field_id].dictionary
             dictionary.offset, dictionary.length = self._write_values(self.dictionaries[field_id])
-        for key, value in self._schema.metadata.items():
-            manifest.schema_metadata[key] = value
+        manifest.schema_metadata.update(self._schema.metadata)
         manifest.writer_version.library = "lancetable"
         manifest.data_format.file_format, manifest.data_format.version = "lance", "0.1"
         return manifest

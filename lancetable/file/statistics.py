@@ -38,7 +38,7 @@ from lancetable.file.zone_summaries import (
     ordered_type,
     values_of,
 )
-from lancetable.format.arrow_ipc import batch_message, decode_batch
+from lancetable.format.arrow_ipc import batch_message, decode_batch, file_of
 from lancetable.format.schema import Field, Schema
 
 if TYPE_CHECKING:
@@ -250,14 +250,8 @@ def _to_ipc(statistics: FileStatistics) -> bytes:
         names.append(str(field_id))
         arrays.append(pa.StructArray.from_arrays(list(present.values()), list(present)))
     schema = pa.schema(list(zip(names, [array.type for array in arrays])), metadata={"version": _VERSION})
-    sink = pa.BufferOutputStream()
-    # Without threads: synchronizing them would take longer than the compression.
-    compression = "zstd" if statistics.num_zones >= _COMPRESSED_ZONES else None
-    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
-    with pa.ipc.new_file(sink, schema, options=options) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return file_of(batch, compressed=statistics.num_zones >= _COMPRESSED_ZONES)
 
 
 def _read_ipc(view: memoryview) -> pa.RecordBatch | None:

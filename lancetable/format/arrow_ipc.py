@@ -1,4 +1,4 @@
-"""Reader of the single record batch of an untrusted Arrow IPC file.
+"""Writer and reader of Arrow IPC files with a single record batch. The files that are read may be untrusted.
 
     ARROW1, zeros | schema message | record batch message | ... | footer
 
@@ -17,6 +17,16 @@ import pyarrow as pa
 _MAGIC: Final = b"ARROW1"
 _MESSAGE_START: Final = b"\xff\xff\xff\xff"
 _MAX_PADDING: Final = 64  # after the magic; it differs between writers
+
+
+def file_of(batch: pa.RecordBatch, *, compressed: bool) -> bytes:
+    """Return the bytes of a file with this batch. Its buffers are compressed with zstd if `compressed` is true."""
+    sink = pa.BufferOutputStream()
+    # Synchronizing threads would take longer than the work.
+    options = pa.ipc.IpcWriteOptions(compression="zstd" if compressed else None, use_threads=False)
+    with pa.ipc.new_file(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
 
 
 def batch_message(data: memoryview) -> tuple[pa.Schema, pa.Message]:

@@ -56,11 +56,6 @@ class IndexMetadata(ProtoMessage):
     type_url: str = ""
     raw: bytes = field(default=b"", repr=False)
 
-    @property
-    def is_system(self) -> bool:
-        """True if the entry is internal to the table format, such as the map of compacted rows."""
-        return self.name.startswith("__lance_")
-
     @classmethod
     def from_proto(cls, message: Any) -> Self:
         """Convert from protobuf. Raises CorruptFileError if the uuid does not have 16 bytes."""

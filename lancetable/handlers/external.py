@@ -34,7 +34,7 @@ from lancetable.format.paths import (
     parse_manifest_name,
 )
 from lancetable.handlers.base import CommitHandler, ManifestLocation, Publication, outcome_by_content
-from lancetable.store.base import ObjectStore, PutOutcome
+from lancetable.store.base import ObjectStore, PutOutcome, discard
 
 logger = logging.getLogger(__name__)
 
@@ -215,12 +215,12 @@ class ExternalHandler(CommitHandler):
         try:
             outcome, existing_row = self._insert_row(table, staged)
         except LanceError:
-            _remove_quietly(store, staged.path)
+            discard(store, [staged.path], "staged manifests")
             raise
         if outcome is PutOutcome.UNKNOWN:
             outcome = outcome_by_content(store, base, final, data)  # a reader may have completed it
         if outcome is PutOutcome.LOST:
-            _remove_quietly(store, staged.path)
+            discard(store, [staged.path], "staged manifests")
             if existing_row is not None and publication.on_existing is not None:
                 existing = self._read_existing(store, base, existing_row)
                 if existing is not None:
@@ -320,7 +320,7 @@ class ExternalHandler(CommitHandler):
             self._incomplete.add(row.path)
             return
         self._incomplete.discard(row.path)
-        _remove_quietly(store, staged_path)
+        discard(store, [staged_path], "staged manifests")
 
     def _resolve(self, store: ObjectStore, base: str, row: ManifestRow, *, is_recent: bool = False) -> ManifestLocation:
         """Return the final location of a row, after completing steps 3 and 4 if necessary.
@@ -372,10 +372,3 @@ class ExternalHandler(CommitHandler):
             valid = manifest_path(base, row.version, ManifestNamingScheme.V2)
             raise CorruptFileError(what, valid, ascii(row.path[:200]), path=directory)
         return directory + name + separator, parsed[1]
-
-
-def _remove_quietly(store: ObjectStore, path: str) -> None:
-    try:
-        store.delete([path])
-    except LanceError as error:
-        logger.debug("the staged manifest %s could not be removed: %s", path, error)

@@ -83,9 +83,6 @@ class RowIdSequence:
         """Number of row ids."""
         return sum([segment.num_values for segment in self.segments])
 
-    def __len__(self) -> int:
-        return self.num_rows
-
     def __repr__(self) -> str:
         return f"RowIdSequence({self.num_rows} rows in {len(self.segments)} segments)"
 

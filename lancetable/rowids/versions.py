@@ -108,9 +108,6 @@ class RowVersionSequence:
         """Number of rows."""
         return sum([length for length, _ in self.runs])
 
-    def __len__(self) -> int:
-        return self.num_rows
-
     def slice(self, start: int, end: int) -> RowVersionSequence:
         """Return the versions of the rows start .. end - 1."""
         taken = []
@@ -140,10 +137,6 @@ class RowVersionSequence:
         values = self.values()
         values[np.asarray(offsets).astype(np.int64)] = version
         return RowVersionSequence.from_values(values)
-
-    def extend(self, other: RowVersionSequence) -> RowVersionSequence:
-        """Return these versions followed by those of `other`."""
-        return RowVersionSequence(_merge_runs((*self.runs, *other.runs)))
 
     @classmethod
     def concat(cls, sequences: Iterable[RowVersionSequence]) -> RowVersionSequence:

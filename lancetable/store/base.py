@@ -11,17 +11,20 @@ as a whole.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from lancetable.errors import CorruptFileError, NotFoundError
+from lancetable.errors import CorruptFileError, LanceError, NotFoundError
 from lancetable.store.ranges import ByteRange as ByteRange
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
+
+logger = logging.getLogger(__name__)
 
 EMPTY = memoryview(b"")
 
@@ -295,7 +298,7 @@ class ObjectStore(Protocol):
         """
         size = self.find(path)
         if size is None:
-            raise missing(path)
+            raise NotFoundError(f"not found: {path}", path=path)
         return size
 
     def find(self, path: str) -> int | None:
@@ -368,6 +371,14 @@ class BufferedWriter(ObjectWriter):
 
     def _discard_parts(self) -> None:
         """Remove the uploaded parts."""
+
+
+def discard(store: ObjectStore, paths: Sequence[str], kind: str) -> None:
+    """Delete files that will not be committed. An error is logged; a cleanup finds the files later."""
+    try:
+        store.delete(paths)
+    except (LanceError, OSError) as error:
+        logger.warning("could not remove %d %s that are not committed: %s", len(paths), kind, error)
 
 
 def check_range(path: str, start: int, end: int) -> None:

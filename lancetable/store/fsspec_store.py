@@ -113,27 +113,23 @@ class FsspecStore(RemoteStore):
         except Exception as error:
             if self.find(path) == 0:  # some servers reject every range of an empty object
                 return EMPTY, 0
-            raise self._failure(error, path) from error
+            raise self._failure(error, path) from None
         head = memoryview(bytes(reply))
         return head, len(head) if len(head) < FIRST_READ_BYTES else max(self.size(path), FIRST_READ_BYTES)
 
     def find(self, path: str) -> int | None:
         """Return the size of the object, or None if it does not exist. See ObjectStore."""
-        try:
+        with self._failures(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             self._invalidate_listing(path)
             info = self.file_system.info(self._native_path(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except Exception as error:
-            raise self._failure(error, path) from error
-        if info.get("type") == "directory" or info.get("size") is None:
-            return None
-        return int(info["size"])
+            if info.get("type") != "directory" and info.get("size") is not None:
+                return int(info["size"])
+        return None
 
     def _fetch(self, path: str, requests: Sequence[ByteRange]) -> list[memoryview]:
         """Return one reply of exactly the right length for each request."""
         replies: list[Any]
-        try:
+        with self._failures(path):
             if len(requests) == 1 or not _is_asynchronous(self.file_system):
                 # The synchronous cat_ranges passes the range by position, which some classes do not support.
                 replies = [self._cat(path, request) for request in requests]
@@ -142,18 +138,14 @@ class FsspecStore(RemoteStore):
                 replies = self.file_system.cat_ranges(
                     [self._native_path(path)] * len(requests), starts, ends, on_error="return"
                 )
-        except Exception as error:
-            raise self._failure(error, path) from error
         result = []
         for request, reply in zip(requests, replies):
             if isinstance(reply, Exception):
-                raise self._failure(reply, path) from reply
+                raise self._failure(reply, path) from None
             if len(reply) != request.end - request.start:
                 # A connection may break in the middle of a reply. If the file is too short, the retry is short too.
-                try:
+                with self._failures(path):
                     reply = self._cat(path, request)
-                except Exception as error:
-                    raise self._failure(error, path) from error
             if len(reply) != request.end - request.start:
                 raise short_read(path, request.start, request.end, len(reply))
             result.append(memoryview(bytes(reply)))
@@ -176,7 +168,7 @@ class FsspecStore(RemoteStore):
 
     def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
         """Write an object; without atomic writes, to a temporary file that is then moved. See ObjectStore."""
-        try:
+        with self._failures(path):
             if self.scheme in _OBJECT_STORES:
                 self.file_system.pipe_file(path, bytes(data))
                 return
@@ -187,8 +179,6 @@ class FsspecStore(RemoteStore):
             except BaseException:
                 self._remove_temporary(temporary)
                 raise
-        except Exception as error:
-            raise self._failure(error, path) from error
 
     def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
         """Create an object in a memory file system of the caller, using its dictionary. See ObjectStore.
@@ -217,13 +207,10 @@ class FsspecStore(RemoteStore):
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
     ) -> list[ObjectMeta]:
         """List names with one listing of the whole directory. See ObjectStore."""
-        try:
+        entries: list[Any] = []
+        with self._failures(prefix), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             self._invalidate_listing(prefix)
             entries = self.file_system.ls(self._native_path(prefix), detail=True)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except Exception as error:
-            raise self._failure(error, prefix) from error
         names = [(entry, str(entry["name"])) for entry in entries if entry.get("type") != "directory"]
         directory = self._native_path(prefix).strip("/")
         metas = [
@@ -233,13 +220,10 @@ class FsspecStore(RemoteStore):
 
     def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
         """Yield all objects below a prefix from one recursive listing. See ObjectStore."""
-        try:
+        entries: Mapping[str, Any] = {}
+        with self._failures(prefix), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             self._invalidate_listing(prefix)
             entries = self.file_system.find(self._native_path(prefix), detail=True)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except Exception as error:
-            raise self._failure(error, prefix) from error
         directory = self._native_path(prefix).strip("/")
         root = f"{directory}/" if directory else ""
         for full in sorted(entries):
@@ -253,15 +237,12 @@ class FsspecStore(RemoteStore):
         batched = self.scheme in _OBJECT_STORES
         for start in range(0, len(all_paths), _DELETE_BATCH):
             batch = all_paths[start : start + _DELETE_BATCH]
-            path = batch[0]
-            try:
+            with self._failures(batch[0]):
                 if batched and len(batch) > 1 and self._delete_batch(batch):
                     continue
-                for path in batch:
-                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                        self.file_system.rm_file(self._native_path(path))
-            except Exception as error:
-                raise self._failure(error, path) from error
+            for path in batch:
+                with self._failures(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    self.file_system.rm_file(self._native_path(path))
 
     def _delete_batch(self, paths: Sequence[str]) -> bool:
         """Delete objects in one request.
@@ -291,12 +272,9 @@ class FsspecStore(RemoteStore):
             # `rm` of s3fs ignores errors, see _delete_batch. After this call it only finds directory markers.
             root = prefix.rstrip("/")
             self.delete([f"{root}/{meta.name}" if root else meta.name for meta in self.list_recursive(prefix)])
-        try:
+        with self._failures(prefix), contextlib.suppress(FileNotFoundError):
             self._invalidate_listing(prefix)
-            with contextlib.suppress(FileNotFoundError):
-                self.file_system.rm(self._native_path(prefix), recursive=True)
-        except Exception as error:
-            raise self._failure(error, prefix) from error
+            self.file_system.rm(self._native_path(prefix), recursive=True)
 
     # ---- helpers ----------------------------------------------------------------------------------------------
 
@@ -376,7 +354,7 @@ class FsspecWriter(BufferedWriter):
             self._file.write(self._buffer)
         except Exception as error:
             self.abort()
-            raise store._failure(error, self._path) from error
+            raise store._failure(error, self._path) from None
         self._buffer = bytearray()
 
     def _publish(self) -> None:
@@ -390,7 +368,7 @@ class FsspecWriter(BufferedWriter):
                 self._store._move(self._target, self._path)
         except Exception as error:
             self._discard_parts()
-            raise self._store._failure(error, self._path) from error
+            raise self._store._failure(error, self._path) from None
 
     def _discard_parts(self) -> None:
         file, self._file = self._file, None

@@ -258,7 +258,7 @@ class LocalStore(ObjectStore):
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
     ) -> list[ObjectMeta]:
         """Return the files in a directory. See ObjectStore."""
-        try:
+        with _failures(prefix), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             with os.scandir(prefix) as entries:
                 files = [entry for entry in entries if entry.is_file()]
             if start_after is not None:
@@ -269,10 +269,7 @@ class LocalStore(ObjectStore):
             if not detail:
                 return [ObjectMeta(file.name, None, None) for file in files]
             return [meta for file in files if (meta := _meta(file, file.name)) is not None]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except (OSError, ValueError) as error:
-            raise _failure(error, prefix) from error
+        return []
 
     def list_recursive(self, prefix: str) -> Iterator[ObjectMeta]:
         """Yield every file below a directory. Symbolic links to directories are not followed. See ObjectStore."""
@@ -280,13 +277,9 @@ class LocalStore(ObjectStore):
         while pending:
             inner = pending.pop()
             directory = f"{prefix}/{inner}" if inner else prefix
-            try:
-                with os.scandir(directory) as scan:
-                    entries = sorted(scan, key=_NAME_OF)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except (OSError, ValueError) as error:
-                raise _failure(error, directory) from error
+            entries: list[os.DirEntry[str]] = []
+            with _failures(directory), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                entries = sorted(os.scandir(directory), key=_NAME_OF)
             for entry in entries:
                 name = f"{inner}/{entry.name}" if inner else entry.name
                 if entry.is_dir(follow_symlinks=False):
@@ -300,25 +293,17 @@ class LocalStore(ObjectStore):
         """Unlink files. See ObjectStore."""
         for path in paths:
             _QUEUE.forget(path)
-            try:
+            with _failures(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 os.unlink(path)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except (OSError, ValueError) as error:
-                raise _failure(error, path) from error
 
     def delete_prefix(self, prefix: str) -> None:
         """Remove a directory with all its contents. See ObjectStore."""
         _QUEUE.forget_below(prefix)
-        try:
+        with _failures(prefix), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if os.path.islink(prefix):
                 os.unlink(prefix)
             else:
                 shutil.rmtree(prefix)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except (OSError, ValueError) as error:
-            raise _failure(error, prefix) from error
 
 
 class LocalWriter(ObjectWriter):
@@ -339,14 +324,12 @@ class LocalWriter(ObjectWriter):
         # The name must not end in "manifest", or readers of the table would take it for a version. File names have at
         # most 255 bytes, and 50 characters are at most 200 bytes.
         self._temporary = f"{directory}/.tmp_{name[:50]}_{os.urandom(12).hex()}"
-        try:
+        with _failures(path, writing=True):
             try:
                 self._descriptor = os.open(self._temporary, _WRITE_FLAGS, 0o666)
             except FileNotFoundError:
                 self._make_directories(directory)
                 self._descriptor = os.open(self._temporary, _WRITE_FLAGS, 0o666)
-        except (OSError, ValueError) as error:
-            raise _failure(error, path, writing=True) from error
 
     def write(self, data: Buffer) -> None:
         """Append bytes. Raises ValueError if the writer is closed. See ObjectWriter."""
@@ -377,15 +360,12 @@ class LocalWriter(ObjectWriter):
         """Rename the file to its final name, after a sync or, with `background`, before one that is queued."""
         queued = background and self._fsync and sys.platform != "win32"  # Windows cannot rename an open file
         self._flush()
-        try:
+        with self._aborting():
             if not queued:
                 self._sync_and_close()
             if self._fsync or not _exchange(self._temporary, self._path):
                 os.replace(self._temporary, self._path)
                 self._temporary = ""
-        except (OSError, ValueError) as error:
-            self.abort()
-            raise _failure(error, self._path, writing=True) from error
         if not self._fsync:
             self.abort()  # after an exchange, the temporary name belongs to the old file
             return
@@ -403,14 +383,9 @@ class LocalWriter(ObjectWriter):
         Raises StoreError, UnsupportedFeatureError.
         """
         self._flush()
-        try:
+        with self._aborting():
             self._sync_and_close()
             outcome = _link_if_absent(self._temporary, self._path)
-        except (OSError, ValueError) as error:
-            self.abort()
-            if isinstance(error, LanceError):
-                raise
-            raise _failure(error, self._path, writing=True) from error
         self.abort()  # removes only the temporary name
         if outcome is PutOutcome.WON and self._fsync:
             _QUEUE.mark(self._path.rpartition("/")[0])
@@ -440,12 +415,19 @@ class LocalWriter(ObjectWriter):
             self._write_out(memoryview(buffer))
 
     def _write_out(self, view: memoryview) -> None:
-        try:
+        with self._aborting():
             while view:
                 view = view[os.write(self._descriptor, view[:_MAX_WRITE_BYTES]) :]
-        except OSError as error:
+
+    @contextlib.contextmanager
+    def _aborting(self) -> Iterator[None]:
+        """Remove the temporary file after an error in the block, and raise the typed error."""
+        try:
+            with _failures(self._path, writing=True):
+                yield
+        except LanceError:
             self.abort()
-            raise _failure(error, self._path, writing=True) from error
+            raise
 
     def _sync_and_close(self) -> None:
         """Sync the bytes if required and close the file. Some file systems report a failed write only on close."""
@@ -473,9 +455,20 @@ class LocalWriter(ObjectWriter):
                 _QUEUE.mark(path.rpartition("/")[0] or "/")
 
 
+@contextlib.contextmanager
+def _failures(path: str, *, writing: bool = False) -> Iterator[None]:
+    """Raise the typed error for a failed call on a path in the block."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        if isinstance(error, LanceError):
+            raise
+        raise _failure(error, path, writing=writing) from error
+
+
 def _with_open_file(path: str, read: Callable[[int, int], T]) -> T:
     """Open a regular file and return the result of `read(descriptor, size)`. Errors are converted into typed ones."""
-    try:
+    try:  # not `_failures`, which would take as long as a small read
         descriptor = os.open(path, _READ_FLAGS)
         try:
             status = os.fstat(descriptor)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from lancetable.errors import CorruptFileError, LanceError, StoreError
 from lancetable.store.base import (
@@ -99,6 +100,16 @@ class RemoteStore(ObjectStore):
             size = self.size(path)
             if end > size:
                 raise short_read(path, start, end, max(size - start, 0))
+
+    @contextlib.contextmanager
+    def _failures(self, path: str) -> Iterator[None]:
+        """Raise errors of the client in the block as typed errors, without a cause, because it may contain secrets."""
+        try:
+            yield
+        except LanceError:
+            raise
+        except Exception as error:
+            raise self._failure(error, path) from None
 
     def _failure(self, error: BaseException, path: str) -> LanceError:
         """Return the typed error, without secrets, for an error of the client."""

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyroaring
 
 from lancetable.errors import CorruptFileError
-from lancetable.format.arrow_ipc import batch_message, decode_batch
+from lancetable.format.arrow_ipc import batch_message, decode_batch, file_of
 
 Offsets = npt.NDArray[np.uint32]
 
@@ -64,12 +64,8 @@ def build_roaring(offsets: npt.NDArray[Any]) -> bytes:
 
 def build_arrow(offsets: Offsets) -> bytes:
     """Return the Arrow form of `offsets`, compressed with zstd unless there are few."""
-    compression = "zstd" if len(offsets) >= _COMPRESSED_OFFSETS else None
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, _ARROW_SCHEMA, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
-        writer.write_batch(pa.record_batch([pa.array(offsets, pa.uint32())], schema=_ARROW_SCHEMA))
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    batch = pa.record_batch([pa.array(offsets, pa.uint32())], schema=_ARROW_SCHEMA)
+    return file_of(batch, compressed=len(offsets) >= _COMPRESSED_OFFSETS)
 
 
 def parse_arrow(data: memoryview, path: str, *, max_count: int) -> Offsets:

@@ -109,20 +109,19 @@ def _hidden_column(version: TableVersion, fragment: Fragment, field_id: int) -> 
         what = f"no data file of fragment {fragment.id} has the hidden column {field_id}"
         raise CorruptFileError(what, path=version.location.path)
     path = version.data_file_path(file)
+
+    def read() -> U64Array:
+        metadata = file_metadata(version, file)
+        column = {field_id: file.column_indices[file.fields.index(field_id)]}
+        field = Field("hidden", field_id, -1, "uint64", nullable=False)
+        array = read_columns(version.store, path, metadata, (field,), column)[0]
+        if array.null_count or len(array) != fragment.physical_rows:
+            what = f"wrong number of values in the hidden column {field_id}, of which {array.null_count} are null"
+            raise CorruptFileError(what, fragment.physical_rows, len(array), path=path)
+        return np.asarray(array.to_numpy())
+
     key = ("hidden column", version.store.uri(path), field_id)
-    values: U64Array | None = version.cache.get(key)
-    if values is not None:
-        return values
-    metadata = file_metadata(version, file)
-    column = {field_id: file.column_indices[file.fields.index(field_id)]}
-    field = Field("hidden", field_id, -1, "uint64", nullable=False)
-    array = read_columns(version.store, path, metadata, (field,), column)[0]
-    if array.null_count or len(array) != fragment.physical_rows:
-        what = f"wrong number of values in the hidden column {field_id}, of which {array.null_count} are null"
-        raise CorruptFileError(what, fragment.physical_rows, len(array), path=path)
-    values = np.asarray(array.to_numpy())
-    version.cache.put(key, values, values.nbytes + 128)
-    return values
+    return version.cache.computed(key, read, lambda values: values.nbytes + 128)
 
 
 def _inline_bytes(

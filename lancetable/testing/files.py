@@ -118,8 +118,7 @@ def build_file(
     out.extend(b"\x48" * (-len(out) % 64))
     descriptor = file_pb2.FileDescriptor(length=num_rows)
     descriptor.schema.fields.extend(schema.to_protos())
-    for key, value in schema.metadata.items():
-        descriptor.schema.metadata[key] = value
+    descriptor.schema.metadata.update(schema.metadata)
     ranges = [ByteRange(position, position + size) for position, size in placed]
     out.extend(build_tail(len(out), version, descriptor.SerializeToString(), metadata, ranges))
     return bytes(out)

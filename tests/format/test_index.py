@@ -38,7 +38,6 @@ def test_fields_are_read():
     assert (index.index_version, index.created_at_ms, index.base_id) == (0, 12, 0)
     assert index.files == (IndexFile("page_data.lance", 5),)
     assert index.type_url.endswith(".BTreeIndexDetails")
-    assert not index.is_system and replace(index, name="__lance_frag_reuse").is_system
 
 
 def test_unknown_fields_are_preserved():

@@ -193,9 +193,7 @@ def offsets_of_runs(
         raise pages.corrupt("a value ends before it starts, or its position is negative")
     # Floating point does not overflow, and is exact below 2^53.
     _check_total(int((last - first).sum(dtype=np.float64)), dtype)
-    offsets = np.zeros(len(lengths) + 1, dtype)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets, first, last
+    return varbin.offsets_of_sizes(lengths, dtype), first, last
 
 
 def _check_total(total: int, dtype: np.dtype[Any]) -> None:

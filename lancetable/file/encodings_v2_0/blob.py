@@ -79,8 +79,7 @@ def fetch_payloads(
     if int(lengths.max()) > file_bytes or int(starts.max()) > file_bytes or int((starts + lengths).max()) > file_bytes:
         raise page.corrupt("a blob ends beyond the file", f"at most {file_bytes}")
     page.check_memory(sum(lengths.tolist()))
-    offsets = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes.astype(np.int64), out=offsets[1:])
+    offsets = varbin.offsets_of_sizes(sizes.astype(np.int64))
     first, end = starts.astype(np.int64), (starts + lengths).astype(np.int64)
     if (first[1:] >= end[:-1]).all():
         ranges, shift = cluster(first, end, gap)

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import UnsupportedFeatureError
-from lancetable.file import dictionary_cache
 from lancetable.file.column_interfaces import Decoded
 from lancetable.file.container import Page
+from lancetable.file.dictionary_cache import DICTIONARIES
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, ParsedMessage
 from lancetable.file.encodings_v2_0.binary import encode_binary
 from lancetable.file.encodings_v2_0.flat import Flat
@@ -50,7 +50,7 @@ class Dictionary(ParsedMessage):
         is_dictionary = pa.types.is_dictionary(data_type)
         index_type = data_type.index_type if is_dictionary else pa.uint8()
         indices_plan = self.indices.read(page, index_type, length, slots, gap)
-        items = dictionary_cache.get(page)
+        items = page.cached
         if isinstance(items, _Items) and items.encoding is self and items.data_type.equals(data_type):
             indices = yield from indices_plan
         else:
@@ -60,7 +60,7 @@ class Dictionary(ParsedMessage):
             indices, decoded = yield from gather([indices_plan, plan])
             items = _Items.of(self, data_type, decoded.to_array(value_type))
             if items.values.nbytes <= _MAX_CACHED_BYTES:
-                dictionary_cache.put(page, items, items.values.nbytes)
+                DICTIONARIES.put(page, items, items.values.nbytes)
         if indices.validity is not None or not indices.buffers:
             raise page.corrupt("dictionary indices are nullable")
         numbers = np.frombuffer(indices.buffers[0], index_type.to_pandas_dtype(), count_slots(slots))

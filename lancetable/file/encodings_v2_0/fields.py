@@ -269,8 +269,7 @@ class ListReader(PagedReader):
         self, page: Page, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[Any], Rows]:
         """Return the offsets and the item rows of lists with the items `starts` to `ends`."""
-        offsets = np.zeros(len(starts) + 1, np.int64)
-        np.cumsum(ends - starts, out=offsets[1:])
+        offsets = varbin.offsets_of_sizes(ends - starts)
         total = int(offsets[-1])
         if self._dtype.itemsize == 4 and total > varbin.MAX_INT32:
             raise page.corrupt("too many items for 32-bit lists", found=total)

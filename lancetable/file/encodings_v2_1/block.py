@@ -88,13 +88,6 @@ def is_variable(data_type: pa.DataType) -> bool:
     return varbin.offset_dtype(data_type) is not None
 
 
-def offsets_of_sizes(sizes: npt.NDArray[Any]) -> Ints:
-    """Return the (n + 1,) offsets of values of the given sizes, from 0 on."""
-    offsets = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    return offsets
-
-
 def span_indices(starts: Ints, lengths: Ints) -> Ints:
     """Return the concatenated indices of spans of contiguous values."""
     indices = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)

@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.file.encodings_v2_1.block import Ints, offsets_of_sizes
+from lancetable.file.encodings_v2_1.block import Ints
 from lancetable.file.encodings_v2_1.chunks import nulls_of
 from lancetable.file.encodings_v2_1.repdef import layers_of
 from lancetable.file.kernels.levels import LEVEL, Levels
-from lancetable.file.kernels.varbin import offsets_of
+from lancetable.file.kernels.varbin import offsets_of, offsets_of_sizes
 from lancetable.format.schema import Field
 from lancetable.proto import encodings_v2_1_pb2 as pb
 

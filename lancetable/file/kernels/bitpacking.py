@@ -54,23 +54,21 @@ def block_bytes(width: int) -> int:
     return BLOCK_VALUES // 8 * width
 
 
-def unpack_stream(data: npt.NDArray[np.uint8], count: int, width: int, dtype: np.dtype[Any], first: int = 0) -> UInt:
-    """Unpack the (count,) values from index `first` on of a stream, as the unsigned `dtype`.
+def unpack_stream(data: npt.NDArray[np.uint8], count: int, width: int, dtype: np.dtype[Any]) -> UInt:
+    """Unpack the first (count,) values of a stream as the unsigned `dtype`.
 
-    `data` is the stream from its first byte on. Raises CorruptFileError if the width exceeds the type or the stream is
+    Raises CorruptFileError if the width exceeds the type or the stream is
     too short.
     """
     check_width(width, dtype)
-    if len(data) < stream_bytes(first + count, width):
-        raise CorruptFileError("bit-packed stream is cut short", stream_bytes(first + count, width), len(data))
+    if len(data) < stream_bytes(count, width):
+        raise CorruptFileError("bit-packed stream is cut short", stream_bytes(count, width), len(data))
     if count == 0:
         return np.empty(0, dtype)
     # Eight values occupy whole bytes, so value k of every group of eight starts at the same bit of its byte.
-    group = first // 8
-    skip = first - group * 8
-    groups = (skip + count + 7) // 8
+    groups = (count + 7) // 8
     padded = np.zeros(groups * width + 16, np.uint8)
-    piece = data[group * width : (group + groups) * width]
+    piece = data[: groups * width]
     padded[: len(piece)] = piece
     out = np.empty((groups, 8), dtype)
     mask = np.uint64((1 << width) - 1)
@@ -83,7 +81,7 @@ def unpack_stream(data: npt.NDArray[np.uint8], count: int, width: int, dtype: np
             ninth = np.ndarray((groups,), np.uint8, padded, byte + 8, (width,)).astype(np.uint64)
             out[:, k] = ((words >> np.uint64(shift)) | (ninth << np.uint64(64 - shift))) & mask
     flat: UInt = out.reshape(-1)
-    return flat[skip : skip + count]
+    return flat[:count]
 
 
 def pack_stream(values: UInt, width: int) -> npt.NDArray[np.uint8]:

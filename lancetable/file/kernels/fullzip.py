@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.kernels import native, varbin
+from lancetable.file.kernels import native
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -98,8 +98,3 @@ def walk(
         np.array(sizes, np.int64),
         np.array(first, np.int64),
     )
-
-
-def join_values(data: Bytes, positions: Ints, sizes: Ints) -> tuple[npt.NDArray[np.int64], Bytes]:
-    """Concatenate values of the given positions and sizes; return (n + 1,) offsets and the bytes."""
-    return varbin.gather(positions, positions + sizes, data)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.file.kernels import native
+from lancetable.file.kernels.varbin import offsets_of_sizes
 
 
 class Runs(NamedTuple):
@@ -37,9 +38,7 @@ def runs_of(data: Any, sizes: npt.NDArray[np.int64] | int, count: int | None = N
     if isinstance(sizes, int):
         assert count is not None
         return Runs(data, np.arange(count + 1, dtype=np.int64) * sizes)
-    offsets = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    return Runs(data, offsets)
+    return Runs(data, offsets_of_sizes(sizes))
 
 
 def total_sizes(streams: Sequence[Runs]) -> npt.NDArray[np.int64]:

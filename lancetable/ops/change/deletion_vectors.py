@@ -6,20 +6,17 @@ no deletion file. Nothing is committed here.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import wait
 from typing import NamedTuple
 
-from lancetable.errors import LanceError
 from lancetable.file import pool
 from lancetable.format.fragment import Fragment
+from lancetable.store.base import discard
 from lancetable.table import deletions
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.row_count_index import physical_rows
 from lancetable.table.version import TableVersion
-
-logger = logging.getLogger(__name__)
 
 
 class WrittenDeletions(NamedTuple):
@@ -70,7 +67,4 @@ def discard_deletions(version: TableVersion, fragments: Iterable[Fragment]) -> N
         for fragment in fragments
         if fragment.deletion_file is not None
     ]
-    try:
-        version.store.delete(paths)
-    except (LanceError, OSError) as error:
-        logger.warning("could not remove %d deletion files that were never committed: %s", len(paths), error)
+    discard(version.store, paths, "deletion files")

@@ -30,7 +30,6 @@ from lancetable.commit.proposal import discarding_on_failure
 from lancetable.errors import (
     InvalidInputError,
     InvalidOperationError,
-    LanceError,
     RetryableCommitConflictError,
     UnsupportedFeatureError,
 )
@@ -279,13 +278,10 @@ def execute(version: TableVersion, task: Task, settings: CompactionSettings, tra
     write_options = WriteOptions(limits=limits, file_version=settings.data_storage_version, tracker=tracker)
     destination = Destination.of_table(version, write_options)
     written = destination.write(version.schema, execute_scan(version, plan_scan(version, options)), write_options)
-    try:
+    with discarding_on_failure(lambda: destination.discard(written)):
         if version.manifest.has_stable_row_ids:
             written = _with_lineage(version, task.fragments, written)
         version.store.sync(version.base)
-    except LanceError:
-        remove_quietly(version.store, version.base, written)
-        raise
     return Rewritten(task.fragments, tuple(written), task.read_version)
 
 

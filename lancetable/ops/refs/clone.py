@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 
 from lancetable.commit.clone import commit_clone
 from lancetable.commit.proposal import discarding_on_failure
-from lancetable.errors import AlreadyExistsError, LanceError, UnsupportedFeatureError
+from lancetable.errors import AlreadyExistsError, UnsupportedFeatureError
 from lancetable.file.blobs.descriptor import blob_directory
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.index import index_messages, uuid_text
 from lancetable.format.paths import INDICES_DIR, MANAGED_BLOBS_DIR, data_path, deletion_path, join
 from lancetable.handlers.choose import choose_handler
-from lancetable.store.base import ObjectStore
+from lancetable.store.base import ObjectStore, discard
 from lancetable.store.open import open_store
 from lancetable.table.version import TableVersion
-
-logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 8 << 20
 
@@ -50,14 +47,7 @@ def deep_clone(source: TableVersion, uri: str, *, storage_options: Mapping[str, 
     if handler.latest(store, base) is not None:
         raise AlreadyExistsError(f"Dataset already exists: {uri}", path=uri)
     copied: list[str] = []
-
-    def discard() -> None:
-        try:
-            store.delete(copied)
-        except LanceError as error:
-            logger.warning("could not remove the files of a failed clone to %s: %s", uri, error)
-
-    with discarding_on_failure(discard):
+    with discarding_on_failure(lambda: discard(store, copied, "copied files")):
         for old, new in _files(source, base):
             copied.append(new)
             _copy(source.store, old, store, new)

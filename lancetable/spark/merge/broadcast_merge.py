@@ -20,11 +20,11 @@ import pyroaring
 
 from lancetable.ops.change.merge.clauses import Clauses, check_source, null_keys
 from lancetable.ops.change.merge.merge_insert import load_source, prepare_part
-from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE, prepare_prejoined
+from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
 from lancetable.ops.change.spill import PartitionedRows
 from lancetable.spark.jobs.base import fragment_ids
 from lancetable.spark.merge.broadcast_source import Part, open_part
-from lancetable.spark.merge.job import merge_to_json
+from lancetable.spark.merge.job import merge_prejoined, merge_to_json
 from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json, Runner, succeeded
 from lancetable.spark.types import convert_batch
@@ -91,15 +91,11 @@ class BroadcastMerge:
 
     def insert_rows(self, task: Json) -> Json:
         """Insert source rows: map {"rows"}, a bitmap of positions, to an Update with counts."""
-        version = self.pin.open()
-        stored = check_source(version.schema, self.clauses, self.incoming)
         rows = np.asarray(pyroaring.BitMap.deserialize(base64.b64decode(task["rows"])).to_array(), dtype=np.int64)
         inserted = pa.Table.from_batches(self._batches(), self.incoming).take(pa.array(rows))
         inserted = inserted.append_column(ADDRESS, pa.nulls(len(rows), pa.int64()))
         inserted = inserted.append_column(IN_SOURCE, pa.repeat(True, len(rows)))
-        prepared, counts = prepare_prejoined(version, self.clauses, stored, inserted.to_batches())
-        version.store.sync(version.base)
-        return merge_to_json(prepared, counts)
+        return merge_prejoined(self.pin, self.clauses, self.incoming, inserted.to_batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for part in self.source:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.ops.change.batch_history import follows
 from lancetable.ops.change.merge.clauses import Clauses, Condition, Counts, check_source, key_fields
-from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
+from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE, prepare_prejoined
 from lancetable.ops.change.rewritten_rows import Prepared
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import plan_splits
@@ -25,6 +25,7 @@ from lancetable.spark.jobs.base import (
     update_to_json,
 )
 from lancetable.spark.options import DEFAULT_TASK_BYTES, DEFAULT_TASK_ROWS
+from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json
 from lancetable.spark.schema_evolution import Evolution, fit_table
 from lancetable.spark.sql import quote_name
@@ -101,6 +102,14 @@ class MergeJob(RowsJob):
     def result(self, results: list[Json]) -> Json:
         """Return the counts of all tasks."""
         return {"counts": asdict(counts_from_results(results)), "repeated": False}
+
+
+def merge_prejoined(pin: Pin, clauses: Clauses, incoming: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Json:
+    """Merge joined rows in a task, and return its result."""
+    version = pin.open()
+    prepared, counts = prepare_prejoined(version, clauses, check_source(version.schema, clauses, incoming), batches)
+    version.store.sync(version.base)
+    return merge_to_json(prepared, counts)
 
 
 def merge_to_json(prepared: Prepared, counts: Counts) -> Json:

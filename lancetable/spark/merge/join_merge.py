@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lancetable.ops.change.merge.clauses import Clauses, check_source
-from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE, prepare_prejoined
+from lancetable.ops.change.merge.clauses import Clauses
+from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import Split, scan_options_of
-from lancetable.spark.merge.job import merge_to_json
+from lancetable.spark.merge.job import merge_prejoined
 from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json, init_worker, run_task
 from lancetable.spark.types import convert_batch
@@ -60,10 +60,6 @@ class JoinedMerge:
         yield pa.record_batch({"result": [text]})
 
     def _merge(self, batches: Iterator[pa.RecordBatch]) -> Json:
-        version = self.pin.open()
-        stored = check_source(version.schema, self.clauses, self.incoming)
         schema = pa.schema([*self.incoming, (ADDRESS, pa.int64()), (IN_SOURCE, pa.bool_())])
         rows = (convert_batch(batch.rename_columns(schema.names), schema) for batch in batches if batch.num_rows)
-        prepared, counts = prepare_prejoined(version, self.clauses, stored, rows)
-        version.store.sync(version.base)
-        return merge_to_json(prepared, counts)
+        return merge_prejoined(self.pin, self.clauses, self.incoming, rows)

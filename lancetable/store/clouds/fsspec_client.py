@@ -7,6 +7,7 @@ storage options into their arguments; the rest is in `FsspecStore`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from datetime import datetime
@@ -88,10 +89,8 @@ class CloudFsspecStore(FsspecStore):
     def put(self, path: str, data: Buffer, *, durability: Durability = Durability.NOW) -> None:
         """Upload an object in one call. See ObjectStore."""
         content = bytes(data)
-        try:
+        with self._failures(path):
             self.file_system.pipe_file(self._native_path(path), content, **self._upload_arguments(content))
-        except Exception as error:
-            raise self._failure(error, path) from None
 
     def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
         """Create an object with a conditional PUT. See ObjectStore.
@@ -131,12 +130,9 @@ class CloudFsspecStore(FsspecStore):
         if limit is None or not self.capabilities.ordered_list or self._cloud == "azure":
             return super().list_names(prefix, start_after, limit, detail=detail)
         root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-        try:
+        metas, is_last_page = list[ObjectMeta](), True
+        with self._failures(prefix), contextlib.suppress(FileNotFoundError):
             metas, is_last_page = (self._s3_page if self._cloud == "s3" else self._gcs_page)(root, start_after, limit)
-        except FileNotFoundError:
-            return []
-        except Exception as error:
-            raise self._failure(error, prefix) from None
         metas = first_names(metas, start_after, limit)
         if len(metas) < limit and not is_last_page:  # common prefixes filled part of the page
             return super().list_names(prefix, start_after, limit, detail=detail)

@@ -131,12 +131,9 @@ class ObstoreStore(RemoteStore):
         """Return the size of the object, or None if it does not exist; one HEAD request. See ObjectStore."""
         from obstore import head
 
-        try:
+        with self._failures(path), contextlib.suppress(FileNotFoundError):
             return int(head(self._client, _key(path))["size"])
-        except FileNotFoundError:
-            return None
-        except Exception as error:
-            raise self._failure(error, path) from None
+        return None
 
     def _read_head(self, path: str) -> tuple[memoryview, int]:
         """Return the first megabyte and the size of the object with one request."""
@@ -217,10 +214,8 @@ class ObstoreStore(RemoteStore):
         """Upload an object in one call. See ObjectStore."""
         from obstore import put
 
-        try:
+        with self._failures(path):
             put(self._client, _key(path), bytes(data), use_multipart=len(memoryview(data)) > _SINGLE_PUT_BYTES)
-        except Exception as error:
-            raise self._failure(error, path) from None
 
     def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
         """Create an object with a conditional PUT. See ObjectStore.
@@ -267,7 +262,7 @@ class ObstoreStore(RemoteStore):
         from obstore import list_with_delimiter
 
         metas: list[ObjectMeta] = []
-        try:
+        with self._failures(prefix), contextlib.suppress(FileNotFoundError):
             if limit is None or not self.capabilities.ordered_list:
                 metas = [_meta(entry, prefix) for entry in list_with_delimiter(self._client, _key(prefix))["objects"]]
                 return first_names(metas, start_after, limit)
@@ -284,10 +279,6 @@ class ObstoreStore(RemoteStore):
                 if len(metas) >= limit:
                     self._has_long_directory = len(chunk) >= _LONG_DIRECTORY
                     break
-        except FileNotFoundError:
-            return []
-        except Exception as error:
-            raise self._failure(error, prefix) from None
         return metas[:limit]
 
     @lazy_property
@@ -301,16 +292,12 @@ class ObstoreStore(RemoteStore):
         """Yield every object below a prefix from a paged listing. See ObjectStore."""
         from obstore import list as list_stream
 
-        try:
+        with self._failures(prefix), contextlib.suppress(FileNotFoundError):
             for chunk in list_stream(self._client, _key(prefix), chunk_size=1000):
                 for entry in chunk:
                     meta = _meta(entry, prefix)
                     if meta.name:
                         yield meta
-        except FileNotFoundError:
-            return
-        except Exception as error:
-            raise self._failure(error, prefix) from None
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete objects, in batches if the cloud supports them. See ObjectStore."""

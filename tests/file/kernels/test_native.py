@@ -315,8 +315,9 @@ def test_walk(rows: list[list[tuple[int, bytes]]], control: int, length_bytes: i
 
 @needs_native
 @given(pieces(st.lists(st.binary(max_size=90), max_size=8)))
-def test_join_values(case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
-    agree(varbin, lambda: fullzip.join_values(*case))
+def test_gather_of_values(case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+    data, positions, sizes = case
+    agree(varbin, lambda: varbin.gather(positions, positions + sizes, data))
 
 
 @needs_native

@@ -17,11 +17,12 @@ import numpy as np
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, from_message, misplaced, to_message
-from lancetable.file.encodings_v2_1.block import Block, VariableWidth, offsets_of_sizes
+from lancetable.file.encodings_v2_1.block import Block, VariableWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked
 from lancetable.file.kernels import general
 from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import interleave, runs_of, total_sizes
+from lancetable.file.kernels.varbin import offsets_of_sizes
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 _SCHEMES: Final = {1: "lz4", 2: "zstd"}

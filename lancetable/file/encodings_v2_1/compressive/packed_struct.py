@@ -17,20 +17,13 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.encodings_v2_1.base import Compressive, Ints, ParsedMessage, Wrapper, misplaced
-from lancetable.file.encodings_v2_1.block import (
-    Block,
-    FixedWidth,
-    VariableWidth,
-    is_variable,
-    offsets_of_sizes,
-    type_bits,
-)
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth, VariableWidth, is_variable, type_bits
 from lancetable.file.encodings_v2_1.chunks import fixed_values, variable_values
 from lancetable.file.encodings_v2_1.compound import Struct
 from lancetable.file.encodings_v2_1.compressive.fixed_size_list import lists_of, zip_lists
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.variable import Variable
-from lancetable.file.kernels import fullzip
+from lancetable.file.kernels import varbin
 from lancetable.file.kernels.interleave import Runs, interleave, runs_of, total_sizes
 
 
@@ -112,7 +105,7 @@ class VariablePackedStruct(Compressive):
                 sizes = _lengths(data, at, length_bytes)
                 at = at + length_bytes
             _check_room(at + sizes, ends)
-            _, joined = fullzip.join_values(data, at, sizes)
+            _, joined = varbin.gather(at, at + sizes, data)
             if field.bits_per_value is not None:
                 padded = np.zeros((values.length, width), np.uint8)
                 padded[rows] = joined.reshape(-1, width)
@@ -120,7 +113,7 @@ class VariablePackedStruct(Compressive):
             else:
                 lengths = np.zeros(values.length, np.int64)
                 lengths[rows] = sizes
-                block = VariableWidth(offsets_of_sizes(lengths), joined)
+                block = VariableWidth(varbin.offsets_of_sizes(lengths), joined)
             children.append(field.value.decode_values(block, limit))
             at = at + sizes
         if (at != ends).any():
@@ -193,7 +186,7 @@ def variable_rows_of(
     if valid is not None:
         row_sizes = np.zeros(len(valid), np.int64)
         row_sizes[valid] = sizes
-    offsets = offsets_of_sizes(row_sizes)
+    offsets = varbin.offsets_of_sizes(row_sizes)
     narrow = int(offsets[-1]) < 1 << 31
     return VariablePackedStruct(tuple(fields)), VariableWidth(
         offsets.astype(np.int32) if narrow else offsets, interleave(streams)

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import Bytes, Ints
-from lancetable.file.encodings_v2_1.block import offsets_of_sizes
 from lancetable.file.fetch import ReadPlan, cluster, join
+from lancetable.file.kernels.varbin import offsets_of_sizes
 from lancetable.store.base import ByteRange
 
 if TYPE_CHECKING:

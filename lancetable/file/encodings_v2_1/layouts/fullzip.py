@@ -18,12 +18,12 @@ from lancetable.errors import CorruptFileError
 from lancetable.file.column_interfaces import BufferPieces
 from lancetable.file.container import Page
 from lancetable.file.encodings_v2_1.base import Bytes, Compressive, DecodedRows, Ints, PageLayout, ReadContext
-from lancetable.file.encodings_v2_1.block import Block, FixedWidth, VariableWidth, offsets_of_sizes
+from lancetable.file.encodings_v2_1.block import Block, FixedWidth, VariableWidth
 from lancetable.file.encodings_v2_1.chunks import EncodedLayout
 from lancetable.file.encodings_v2_1.repdef import Layers, check_levels, layers_of
 from lancetable.file.encodings_v2_1.shred import Shredded
 from lancetable.file.fetch import MAPPED, ReadPlan, Rows, cluster, fetch_slots, join
-from lancetable.file.kernels import fullzip, miniblock
+from lancetable.file.kernels import fullzip, miniblock, varbin
 from lancetable.file.kernels.bitpacking import WORDS
 from lancetable.file.kernels.interleave import Runs, interleave, runs_of, total_sizes
 from lancetable.file.kernels.levels import LEVEL, Levels
@@ -161,7 +161,7 @@ class FullZip(PageLayout):
             positions, sizes = positions[visible], sizes[visible]
         block: Block
         if length_bytes:
-            block = VariableWidth(*fullzip.join_values(data, positions, np.maximum(sizes, 0)))
+            block = VariableWidth(*varbin.gather(positions, positions + np.maximum(sizes, 0), data))
         else:
             values = miniblock.gather_rows(data, positions, width) if width else np.empty(0, np.uint8)
             block = FixedWidth(8 * width, values.reshape(-1), len(positions))
@@ -200,7 +200,7 @@ def encode_fullzip_variable(shredded: Shredded, values: VariableWidth, encoding:
     bodies = Runs(values.data, values.offsets.astype(np.int64))
     if shredded.visible is not None:
         head_sizes = _spread(head_sizes, shredded)
-        bodies = Runs(values.data, int(values.offsets[0]) + offsets_of_sizes(_spread(lengths, shredded)))
+        bodies = Runs(values.data, int(values.offsets[0]) + varbin.offsets_of_sizes(_spread(lengths, shredded)))
     streams = [runs_of(np.ascontiguousarray(heads), head_sizes), bodies]
     if control.shape[1]:
         streams.insert(0, runs_of(control, control.shape[1], shredded.num_entries))

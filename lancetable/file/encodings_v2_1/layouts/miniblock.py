@@ -21,9 +21,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
-from lancetable.file import dictionary_cache
 from lancetable.file.column_interfaces import BufferPieces
 from lancetable.file.container import Page
+from lancetable.file.dictionary_cache import DICTIONARIES
 from lancetable.file.encodings_v2_1.base import (
     Chunks,
     Compressive,
@@ -215,7 +215,7 @@ def _fetch_metadata(
     # Decide before the fetch which parts to parse, and keep references: other plans may change the cache in between.
     states: list[tuple[PageMetadata | None, bool, bool]] = []
     for page, layout in pages:
-        cached = dictionary_cache.get(page)
+        cached = page.cached
         if isinstance(cached, PageMetadata) and cached.layout is layout:
             no_index = use_index and cached.row_index is None
             no_items = layout.dictionary is not None and cached.items_type != context.data_type
@@ -243,7 +243,7 @@ def _fetch_metadata(
             items = layout._decode_items(next(replies), context, page)
             metadata = metadata._replace(items=items, items_type=context.data_type)
             if items.nbytes <= _MAX_CACHED_BYTES:
-                dictionary_cache.put(page, metadata, items.nbytes)
+                DICTIONARIES.put(page, metadata, items.nbytes)
         known.append(metadata)
     return known, buffers[num_wanted:]
 
