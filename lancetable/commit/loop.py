@@ -66,7 +66,7 @@ _STRICT = Verdict(
 )
 _FRESH_SECONDS = 2.0  # on remote stores, a younger listing is not repeated before the first attempt
 _MAX_UNLISTED = 1  # on remote stores, maximum number of versions read between the last listing and the publication
-_READ_AT_ONCE = 16
+_MAX_PARALLEL_READS = 16
 _MAX_KNOWN_CONFLICTS = 6  # lost attempts in a row before versions are listed again
 _SMALL_BYTES = 256 * 1024  # before a retry with a larger manifest, list the versions, because its number may be taken
 DEFAULT_MAX_RETRIES = 20
@@ -264,7 +264,7 @@ class _CommitRun:
     def _apply_versions(self, unseen: list[ManifestLocation], strict: bool) -> TableVersion | None:
         """Check the transaction against these versions in order. See `catch_up`."""
         base = self.base
-        at_once = _READ_AT_ONCE if base.store.capabilities.parallel else 1
+        at_once = _MAX_PARALLEL_READS if base.store.capabilities.parallel else 1
         for first in range(0, len(unseen), at_once):
             batch = unseen[first : first + at_once]
             self._check_no_gap(batch[0])

@@ -70,7 +70,7 @@ def contains_dictionary(data_type: pa.DataType) -> bool:
     return any(contains_dictionary(data_type.field(number).type) for number in range(data_type.num_fields))
 
 
-def holds_null(array: pa.Array) -> bool:
+def contains_null(array: pa.Array) -> bool:
     """Return True if any value is null, including an index that refers to a null in its dictionary."""
     if array.null_count:
         return True

@@ -356,7 +356,7 @@ class FileMetadata:
         """Return an IndirectEncodings for ranges of the file; the caller raises it."""
         return IndirectEncodings(f"{self.path}: not fetched yet: {what}", feature=what, path=self.path, ranges=ranges)
 
-    def keep_indirect(self, ranges: Sequence[ByteRange], buffers: Sequence[memoryview]) -> None:
+    def add_indirect(self, ranges: Sequence[ByteRange], buffers: Sequence[memoryview]) -> None:
         """Store the fetched bytes of encoding messages."""
         self._indirect.update((location, bytes(data)) for location, data in zip(ranges, buffers, strict=True))
 

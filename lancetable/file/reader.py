@@ -297,7 +297,7 @@ def _readers(
         try:
             return _open_readers(meta, fields, columns)
         except IndirectEncodings as error:  # noqa: PERF203 - the loop is the retry
-            meta.keep_indirect(error.ranges, store.read_many(path, error.ranges))
+            meta.add_indirect(error.ranges, store.read_many(path, error.ranges))
 
 
 def refuse_nulls(field: Field, arrays: Sequence[Arrays], path: str) -> None:

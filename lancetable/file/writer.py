@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import pool
-from lancetable.file.column_interfaces import ColumnWriter, EncodedPage, PageOptions, holds_null
+from lancetable.file.column_interfaces import ColumnWriter, EncodedPage, PageOptions, contains_null
 from lancetable.file.column_numbers import number_columns
 from lancetable.file.container import ALIGNMENT, PADDING, STATISTICS_KEY, build_tail
 from lancetable.file.custom import check_fields
@@ -270,7 +270,7 @@ class FileWriter(DataFileWriter):
     def _may_fail(self, arrays: Sequence[pa.Array]) -> bool:
         """Return True if encoding may raise because of nulls. The call that passes them must raise, not a later one."""
         return any(
-            (array.null_count and field.children) or (not field.nullable and holds_null(array))
+            (array.null_count and field.children) or (not field.nullable and contains_null(array))
             for array, field in zip(arrays, self._schema.fields)
         )
 

@@ -266,7 +266,7 @@ class FragmentWriter:
                     self.file.blobs.abandon()
             except (LanceError, OSError) as error:
                 logger.warning("could not remove an unfinished data file: %s", error)
-        remove_from(self.store, self.targets, self.fragments)
+        remove_below(self.store, self.targets, self.fragments)
 
 
 def _close(writer: FileWriter | LegacyFileWriter, part: pa.RecordBatch | None) -> WrittenFile:
@@ -277,10 +277,10 @@ def _close(writer: FileWriter | LegacyFileWriter, part: pa.RecordBatch | None) -
 
 def remove_quietly(store: ObjectStore, base: str, fragments: Iterable[Fragment]) -> None:
     """Delete the data files of uncommitted fragments. An error is only logged; a later cleanup removes the files."""
-    remove_from(store, (table_target(base),), fragments)
+    remove_below(store, (table_target(base),), fragments)
 
 
-def remove_from(store: ObjectStore, targets: Sequence[WriteTarget], fragments: Iterable[Fragment]) -> None:
+def remove_below(store: ObjectStore, targets: Sequence[WriteTarget], fragments: Iterable[Fragment]) -> None:
     """Delete the data files of uncommitted fragments below `targets` as `remove_quietly` does; keep all others."""
     directories = {target.base_id: target.directory for target in targets}
     files = [file for fragment in fragments for file in fragment.files if file.base_id in directories]

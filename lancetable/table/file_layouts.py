@@ -248,11 +248,11 @@ def merge_parts(source: Source, parts: Sequence[Sequence[Column]], num_rows: int
     if len(source.parts) == 1 and source.parts[0][2] is source.field:
         number, position, _ = source.parts[0]
         return parts[number][position]
-    arrays = [(field, one_array(parts[number][position])) for number, position, field in source.parts]
+    arrays = [(field, combine_chunks(parts[number][position])) for number, position, field in source.parts]
     return _merge(source.field, arrays, num_rows)
 
 
-def one_array(column: Column) -> pa.Array:
+def combine_chunks(column: Column) -> pa.Array:
     """Return a column as one array."""
     if isinstance(column, pa.Array):
         return column

@@ -109,7 +109,7 @@ def select(version: TableVersion, fragment: Fragment, rows: Rows, *, keep_delete
     deleted = deleted_offsets(version, fragment)
     if deleted is None:
         return Selection(fragment, rows, len(rows))
-    dead = dead_rows(rows, deleted)
+    dead = deleted_mask(rows, deleted)
     num_dead = int(np.count_nonzero(dead))
     if not num_dead:
         return Selection(fragment, rows, len(rows))
@@ -123,7 +123,7 @@ def select(version: TableVersion, fragment: Fragment, rows: Rows, *, keep_delete
     return Selection(fragment, rows, num_live, keep=~dead)
 
 
-def dead_rows(rows: range | Offsets, deleted: DeletedOffsets) -> npt.NDArray[np.bool_]:
+def deleted_mask(rows: range | Offsets, deleted: DeletedOffsets) -> npt.NDArray[np.bool_]:
     """Return a mask of the rows that are deleted; `deleted` must not be empty."""
     if isinstance(rows, range):
         dead = np.zeros(len(rows), dtype=np.bool_)

@@ -37,8 +37,8 @@ _FOOTER = struct.Struct("<qHH4s")
 _U32 = struct.Struct("<I")
 _MAJOR, _MINOR, _MAGIC = 0, 2, b"LANC"
 _MAX_SUMMARY_BYTES = 500
-_READ_AT_ONCE = 16
-_MAX_LISTINGS = 10
+_MAX_PARALLEL_READS = 16
+_MAX_LIST_ATTEMPTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,17 +210,17 @@ def history(version: TableVersion) -> list[VersionSummary]:
             key, lambda: summarize(read_manifest(version.store, location).manifest), lambda _: _MAX_SUMMARY_BYTES
         )
 
-    return read_listed(
+    return retry_listing(
         lambda: map_versions(version.store, summary_of, version.handler.history(version.store, version.base))
     )
 
 
-def read_listed(read: Callable[[], T]) -> T:
+def retry_listing(read: Callable[[], T]) -> T:
     """Call a function that lists and reads versions; repeat the call if a cleanup removes a listed version.
 
     Cleanups remove the oldest versions first, and `read` reads these first, so a few calls are enough.
     """
-    for _ in range(_MAX_LISTINGS - 1):
+    for _ in range(_MAX_LIST_ATTEMPTS - 1):
         with contextlib.suppress(NotFoundError):
             return read()
     return read()
@@ -231,7 +231,7 @@ def map_versions(
 ) -> list[T]:
     """Apply a function that reads a version to each location, in threads if the store serves parallel requests."""
     if len(locations) > 1 and store.capabilities.parallel:
-        with ThreadPoolExecutor(min(len(locations), _READ_AT_ONCE), "lancetable-versions") as pool:
+        with ThreadPoolExecutor(min(len(locations), _MAX_PARALLEL_READS), "lancetable-versions") as pool:
             return list(pool.map(function, locations))
     return list(map(function, locations))
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.reader import read_columns
-from lancetable.format.fragment import CREATED_AT_FIELD, LAST_UPDATED_AT_FIELD, ROW_ID_FIELD, LineagePlace
+from lancetable.format.fragment import CREATED_AT_FIELD, LAST_UPDATED_AT_FIELD, ROW_ID_FIELD, SequenceLocation
 from lancetable.format.schema import Field
 from lancetable.rowids import RowIdIndex, RowIdSequence, RowVersionSequence
 from lancetable.rowids.versions import FIRST_VERSION
@@ -54,7 +54,7 @@ def row_id_index(version: TableVersion) -> RowIdIndex:
 
 def row_id_sequence(version: TableVersion, fragment: Fragment) -> RowIdSequence:
     """Return the ids of all physical rows of a fragment. Raises CorruptFileError if ids are missing."""
-    if fragment.row_ids is LineagePlace.COLUMN:
+    if fragment.row_ids is SequenceLocation.COLUMN:
         values = _hidden_column(version, fragment, ROW_ID_FIELD)
         return version.cache.derived(
             "row ids of a column", values, lambda: RowIdSequence.from_values(values), lambda _: values.nbytes + 256
@@ -85,7 +85,7 @@ def row_versions_at(
 ) -> U64Array:
     """Return the versions in which rows at physical offsets were created, or last updated if `created` is False."""
     versions = fragment.created_at if created else fragment.last_updated_at
-    if versions is LineagePlace.COLUMN:
+    if versions is SequenceLocation.COLUMN:
         return _hidden_column(version, fragment, CREATED_AT_FIELD if created else LAST_UPDATED_AT_FIELD)[offsets]
     data = _inline_bytes(version, fragment, versions, "row versions")
     if data is None:
@@ -126,10 +126,10 @@ def _hidden_column(version: TableVersion, fragment: Fragment, field_id: int) -> 
 
 
 def _inline_bytes(
-    version: TableVersion, fragment: Fragment, sequence: bytes | LineagePlace | None, content: str
+    version: TableVersion, fragment: Fragment, sequence: bytes | SequenceLocation | None, content: str
 ) -> bytes | None:
     """Return the bytes of a sequence in the manifest. Raises UnsupportedFeatureError if it is stored elsewhere."""
-    if isinstance(sequence, LineagePlace):
+    if isinstance(sequence, SequenceLocation):
         raise UnsupportedFeatureError(
             f"{version.uri}: fragment {fragment.id} stores its {content} outside the manifest ({sequence.value})",
             feature=f"{content} outside the manifest",

@@ -352,9 +352,9 @@ def with_fields(field: pa.Field, make: Callable[[pa.Field], pa.Field]) -> pa.Fie
     return field.with_type(pa.list_(replaced[0]) if pa.types.is_list(kind) else pa.large_list(replaced[0]))
 
 
-def holds_prepared(field: pa.Field) -> bool:
+def contains_prepared(field: pa.Field) -> bool:
     """Return True if the field is that of a prepared column or contains one in structs and lists."""
-    return is_prepared(field) or any(map(holds_prepared, _children(field.type)))
+    return is_prepared(field) or any(map(contains_prepared, _children(field.type)))
 
 
 def _children(kind: pa.DataType) -> list[pa.Field]:

@@ -38,7 +38,7 @@ from lancetable.file.encodings_v2_1.chunks import (
     fixed_values,
     variable_values,
 )
-from lancetable.file.encodings_v2_1.compressive.fixed_size_list import FixedSizeLists, encode_lists, lists_of, zip_lists
+from lancetable.file.encodings_v2_1.compressive.fixed_size_list import FixedSizeLists, encode_lists, lists_of, lists_for_full_zip
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, encode_flat
 from lancetable.file.encodings_v2_1.compressive.packed_struct import rows_of, variable_rows_of
 from lancetable.file.encodings_v2_1.layouts.constant import encode_all_null, encode_constant
@@ -153,10 +153,10 @@ def _no_values(spec: LeafSpec, data_type: pa.DataType) -> tuple[Chunked, bool, E
 
 def _encode_lists(rows: LeafRows, lists: FixedSizeLists) -> EncodedLayout:
     general = None if lists.validity else rows.spec.options.general
-    return rows.chunk_or_zip(
+    return rows.chunk_or_full_zip(
         lists.encoding.bits // 8,
         lambda limits: if_smaller(encode_lists(lists, limits), general),
-        None if lists.items.bits % 8 else lambda: encode_fullzip_fixed(rows.shredded, zip_lists(lists), lists.encoding),
+        None if lists.items.bits % 8 else lambda: encode_fullzip_fixed(rows.shredded, lists_for_full_zip(lists), lists.encoding),
     )
 
 
@@ -165,7 +165,7 @@ def _encode_struct(rows: LeafRows) -> EncodedLayout:
     if packed is not None:
         encoding, records = packed
         general = rows.spec.options.general
-        return rows.chunk_or_zip(
+        return rows.chunk_or_full_zip(
             0, lambda limits: if_smaller(encode_flat(records, limits)._replace(encoding=encoding), general), None
         )
     if not rows.spec.large:

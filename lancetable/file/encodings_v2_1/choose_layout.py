@@ -53,7 +53,7 @@ class LeafRows(NamedTuple):
         return self.shredded.definition is not None or self.shredded.repetition is not None
 
     @property
-    def suits_constant(self) -> bool:
+    def can_be_constant(self) -> bool:
         """True if the version has constant pages and the levels, which these store uncompressed, are few."""
         return self.spec.large and (not self.has_levels or self.shredded.num_entries <= _FEW_LEVELS)
 
@@ -96,7 +96,7 @@ class LeafRows(NamedTuple):
             limits = limits._replace(max_values=limits.max_values // 2, target_bytes=max(limits.target_bytes // 2, 1))
         return encode_miniblock(self.shredded, chunk(limits), self.spec.large, dictionary)
 
-    def chunk_or_zip(
+    def chunk_or_full_zip(
         self, value_bytes: int, chunk: Callable[[ChunkLimits], Chunked], zipped: Callable[[], EncodedLayout] | None
     ) -> EncodedLayout:
         """Encode a page in the preferred layout, or in the other one if it cannot store the values.

@@ -35,7 +35,7 @@ _MIN_DICTIONARY_BYTES: Final = 4096  # smaller pages are not tested for a dictio
 
 
 def _constant_page(rows: LeafRows, block: VariableWidth) -> EncodedLayout | None:
-    if not rows.suits_constant:
+    if not rows.can_be_constant:
         return None
     valid = rows.valid_positions
     lengths = np.diff(block.offsets)
@@ -91,7 +91,7 @@ def encode_strings(rows: LeafRows, block: VariableWidth) -> EncodedLayout:
             return encode_fullzip_variable(rows.shredded, compressed, General("zstd", variable_of(block), level))
         return encode_fullzip_variable(rows.shredded, packed, encoding or variable_of(packed))
 
-    return rows.chunk_or_zip(longest, chunk, zipped)
+    return rows.chunk_or_full_zip(longest, chunk, zipped)
 
 
 def _tries_fsst(spec: LeafSpec, data_type: pa.DataType, content: int, longest: int) -> bool:

@@ -120,15 +120,15 @@ def shred(array: pa.Array, steps: tuple[Step, ...], *, plain_lists: bool = True)
     """
     if not steps and not array.null_count and not pa.types.is_dictionary(array.type):
         return Shredded((pb.REPDEF_ALL_VALID_ITEM,), None, None, array, None, len(array), len(array))
-    walk = _Walk(array, sum(step.kind is StepKind.LIST for step in steps))
+    walk = _Shredder(array, sum(step.kind is StepKind.LIST for step in steps))
     for step in steps:
         if step.kind is StepKind.STRUCT:
-            walk.pass_struct(step.number, step.nullable)
+            walk.descend_struct(step.number, step.nullable)
         elif step.kind is StepKind.LIST:
-            walk.pass_list()
+            walk.descend_list()
         else:
-            walk.pass_fixed(step.number)
-    walk.pass_item()
+            walk.descend_fixed(step.number)
+    walk.descend_item()
     return walk.finish(len(array), plain_lists)
 
 
@@ -141,7 +141,7 @@ class _Declared(NamedTuple):
     nullable: bool = True  # True if other pages of the column may have nulls here
 
 
-class _Walk:
+class _Shredder:
     """State between two layers: the entries, and the array whose values fill the slots of some of them."""
 
     def __init__(self, array: pa.Array, num_lists: int) -> None:
@@ -154,7 +154,7 @@ class _Walk:
         self._layers: list[_Declared] = []  # outer to inner
         self._next_code = 1
 
-    def pass_item(self, nullable: bool = True) -> None:
+    def descend_item(self, nullable: bool = True) -> None:
         """Descend through a struct or leaf. Record its nulls unless an outer layer is already null or empty."""
         nulls = nulls_of(self._array)
         if nulls is None:
@@ -173,14 +173,14 @@ class _Walk:
         if self._slots is not None:
             self._codes[self._slots] = own
 
-    def pass_struct(self, number: int, nullable: bool) -> None:
+    def descend_struct(self, number: int, nullable: bool) -> None:
         """Descend into a child of a struct."""
-        self.pass_item(nullable)
+        self.descend_item(nullable)
         self._array = self._array.field(number)
 
-    def pass_fixed(self, size: int) -> None:
+    def descend_fixed(self, size: int) -> None:
         """Descend into a fixed-size list of structs: the entry of each list is repeated for each of its structs."""
-        self.pass_item()
+        self.descend_item()
         array = self._array
         items = array.values.slice(array.offset * size, len(array) * size)
         counts = np.ones(self._num_entries, np.int64)
@@ -197,7 +197,7 @@ class _Walk:
             self._codes = np.repeat(self._codes, counts)
         self._array = items
 
-    def pass_list(self) -> None:
+    def descend_list(self) -> None:
         """Descend into the items of a list."""
         array = self._array
         offsets = offsets_of(array)

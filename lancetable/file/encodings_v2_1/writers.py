@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import pool
-from lancetable.file.column_interfaces import BlobSink, ColumnWriter, EncodedPage, PageOptions, holds_null
-from lancetable.file.custom import encode_custom, wanted_encoding
+from lancetable.file.column_interfaces import BlobSink, ColumnWriter, EncodedPage, PageOptions, contains_null
+from lancetable.file.custom import encode_custom, requested_encoding
 from lancetable.file.encodings_v2_0.blob import describe_blobs
 from lancetable.file.encodings_v2_0.writers import COLUMN_VALUES, Queue, equal_parts, null_refused
 from lancetable.file.encodings_v2_1.base import pack_page
@@ -139,7 +139,7 @@ class FieldWriter:
 
     def _encode_job(self, job: _Job) -> list[EncodedPage]:
         leaf = job.leaf.leaf
-        custom = wanted_encoding(leaf.field)
+        custom = requested_encoding(leaf.field)
         if custom is not None:
             message, buffers = encode_custom(custom, job.array)
             return [EncodedPage(job.column, len(job.array), buffers, message, job.first_row)]
@@ -199,7 +199,7 @@ def _refuse_nulls(field: Field, array: pa.Array, path: str) -> None:
     """Raise SchemaMismatchError for a null in a field that is not nullable; values below a null are not checked."""
     if not _has_strict(field):
         return
-    if not field.nullable and holds_null(array):
+    if not field.nullable and contains_null(array):
         raise null_refused(path)
     for number, child in enumerate(field.children):
         name = f"{path}.{child.name}"

@@ -32,7 +32,7 @@ from lancetable.ops.schema.column_files import discard_column_files
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.rowids import RowIdSequence
 from lancetable.table.base_paths import all_targets
-from lancetable.table.data_files import WriteLimits, remove_from
+from lancetable.table.data_files import WriteLimits, remove_below
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.fragments import narrow, read_selection, select
 from lancetable.table.row_count_index import Offsets, live_offsets, physical_rows
@@ -205,7 +205,7 @@ def discard_prepared(version: TableVersion, prepared: Prepared) -> None:
     operation = prepared.operation
     base_ids = {file.base_id for fragment in operation.new_fragments for file in fragment.files}
     bases = {base_id: base for base_id, base in version.manifest.base_paths.items() if base_id in base_ids}
-    remove_from(version.store, all_targets(version.store, version.base, bases), operation.new_fragments)
+    remove_below(version.store, all_targets(version.store, version.base, bases), operation.new_fragments)
     if operation.mode is tx.UpdateMode.REWRITE_COLUMNS:
         discard_column_files(version, operation.updated_fragments)
     else:

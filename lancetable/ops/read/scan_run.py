@@ -36,7 +36,7 @@ from lancetable.store.io_stats import ScanStore
 from lancetable.table.file_layouts import file_layouts
 from lancetable.table.fragments import Selection, filter_columns, narrow, read_selection, read_selections, select
 from lancetable.table.row_count_index import physical_offsets, physical_rows, row_count_index
-from lancetable.table.row_sizes import bytes_per_row, has_fixed_size, least_bytes, memory_per_row
+from lancetable.table.row_sizes import bytes_per_row, has_fixed_size, min_value_bytes, memory_per_row
 from lancetable.table.version import TableVersion
 
 T = TypeVar("T")
@@ -189,7 +189,7 @@ class ScanRun:
     def _make_sizer(self, batch_rows: int) -> RangeSizer:
         plan = self.plan
         columns = list({column.id: column for column in (*plan.filter_columns, *plan.projection.columns)}.values())
-        computed_bytes = sum(least_bytes(output.field.type) for output in plan.projection.outputs if output.column < 0)
+        computed_bytes = sum(min_value_bytes(output.field.type) for output in plan.projection.outputs if output.column < 0)
         first = self.row_counts.fragments[plan.fragments[0]] if plan.fragments else None
         local = self.version.store.capabilities.local
         last: list[tuple[Fragment, float] | None] = [None]  # cached, because the ranges of a fragment are consecutive

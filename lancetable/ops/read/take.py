@@ -34,7 +34,7 @@ from lancetable.ops.read.projection import (
     concat_columns,
     project,
 )
-from lancetable.table.fragments import Selection, dead_rows, read_selections, select, virtual_column
+from lancetable.table.fragments import Selection, deleted_mask, read_selections, select, virtual_column
 from lancetable.table.row_count_index import (
     Offsets,
     RowCountIndex,
@@ -261,7 +261,7 @@ def _live_mask(version: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.
             raise OutOfRangeError(f"row {last} is out of range for fragment {fragment_id} with {total} rows")
         deleted = deleted_offsets(version, fragment)
         if deleted is not None:
-            live[selected] = ~dead_rows(offsets[selected], deleted)
+            live[selected] = ~deleted_mask(offsets[selected], deleted)
     return live
 
 

@@ -188,7 +188,7 @@ def encode_lists(lists: FixedSizeLists, limits: ChunkLimits) -> Chunked:
     return Chunked(lists.encoding, counts, [*buffers, [flat_runs(rows, counts)]])
 
 
-def zip_lists(lists: FixedSizeLists) -> FixedWidth:
+def lists_for_full_zip(lists: FixedSizeLists) -> FixedWidth:
     """Put the validity of the items of each value before the items, which must be whole bytes."""
     bits = lists.encoding.bits
     if not lists.validity:

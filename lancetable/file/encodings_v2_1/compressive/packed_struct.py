@@ -27,7 +27,7 @@ from lancetable.file.encodings_v2_1.block import (
 )
 from lancetable.file.encodings_v2_1.chunks import fixed_values, variable_values
 from lancetable.file.encodings_v2_1.compound import Struct
-from lancetable.file.encodings_v2_1.compressive.fixed_size_list import lists_of, zip_lists
+from lancetable.file.encodings_v2_1.compressive.fixed_size_list import lists_of, lists_for_full_zip
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.variable import Variable
 from lancetable.file.kernels import fullzip
@@ -210,7 +210,7 @@ def _fixed_child(child: pa.Array, name: str, parent: pa.StructArray) -> tuple[Co
     _refuse_nulls(child, name, parent)
     if pa.types.is_fixed_size_list(child.type):
         lists = lists_of(child)
-        return lists.encoding, zip_lists(lists)
+        return lists.encoding, lists_for_full_zip(lists)
     return Flat(bits), fixed_values(child)
 
 

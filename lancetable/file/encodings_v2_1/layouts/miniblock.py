@@ -50,7 +50,7 @@ from lancetable.file.encodings_v2_1.layouts.chunk_table import (
     parse_index,
     parse_table,
 )
-from lancetable.file.encodings_v2_1.layouts.miniblock_take import level_form, parse_chunks, take_rows
+from lancetable.file.encodings_v2_1.layouts.miniblock_take import level_code, parse_chunks, take_rows
 from lancetable.file.encodings_v2_1.levels import encode_levels
 from lancetable.file.encodings_v2_1.repdef import check_levels, layers_of, select_rows
 from lancetable.file.encodings_v2_1.shred import Shredded
@@ -91,9 +91,9 @@ class MiniBlock(PageLayout):
         return self.repetition_index_depth > 0
 
     @lazy_property
-    def level_forms(self) -> tuple[int | None, int | None]:
-        """Codes of the encodings of repetition and definition levels; see `level_form`."""
-        return level_form(self.rep_compression), level_form(self.def_compression)
+    def level_codes(self) -> tuple[int | None, int | None]:
+        """Codes of the encodings of repetition and definition levels; see `level_code`."""
+        return level_code(self.rep_compression), level_code(self.def_compression)
 
     @lazy_property
     def row_key(self) -> tuple[Any, ...] | None:
@@ -101,7 +101,7 @@ class MiniBlock(PageLayout):
 
         None if single rows cannot be located without decoding whole chunks.
         """
-        if layers_of(self.layers).num_lists and not (self.is_indexed and None not in self.level_forms):
+        if layers_of(self.layers).num_lists and not (self.is_indexed and None not in self.level_codes):
             return None
         kinds = (self.rep_compression is None, self.def_compression is None, self.dictionary is None)
         return (self.layers, *kinds, self.num_buffers, self.has_large_chunk, self.is_indexed)

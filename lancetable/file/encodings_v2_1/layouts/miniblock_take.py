@@ -40,7 +40,7 @@ _JOINED_ITEMS_BYTES: Final = 64 * 1024  # up to this size, the dictionaries of s
 _DENSE: Final = 4  # decode whole chunks if more than one in this many of their values is selected
 
 
-def level_form(encoding: Compressive | None) -> int | None:
+def level_code(encoding: Compressive | None) -> int | None:
     """Return the code of an encoding of levels, see kernels/gather.py; 0 without levels, None if it is unsupported."""
     if encoding is None:
         return 0
@@ -61,7 +61,7 @@ def take_rows(pages: Sequence[PageMetadata], rows: Sequence[Ints], gap: int, lim
     Parameters
     ----------
     pages
-        The pages, in the order of their rows. Pages with lists must have a repetition index and known `level_forms`.
+        The pages, in the order of their rows. Pages with lists must have a repetition index and known `level_codes`.
     rows
         The selected rows of each page, ascending.
     gap
@@ -117,7 +117,7 @@ def _take_lists(
 ) -> ReadPlan[DecodedRows]:
     indices = [page.row_index for page in pages if page.row_index is not None]
     assert len(indices) == len(pages)
-    forms = [(page.layout.level_forms[0] or 0, page.layout.level_forms[1] or 0) for page in pages]
+    forms = [(page.layout.level_codes[0] or 0, page.layout.level_codes[1] or 0) for page in pages]
     located, every_row, bounds = gather.locate_lists([page.table for page in pages], indices, rows, forms)
     starts, ends, counts, numbers, first_rows, num_rows, repetition_forms, definition_forms = located
     data, positions = yield from fetch_pieces(starts, ends, gap)
@@ -258,7 +258,7 @@ def _with_items(block: Block, pages: Sequence[PageMetadata], ends: Sequence[int]
 def _pick_levels(encoding: Compressive | None, pieces: Pieces, limit: int) -> Levels:
     """Decode one level of each piece."""
     assert encoding is not None
-    form = level_form(encoding)
+    form = level_code(encoding)
     if form == gather.FLAT:
         return np.frombuffer(gather.fixed(pieces, LEVEL.itemsize), LEVEL)
     if form == gather.INLINE:
