@@ -39,8 +39,8 @@ from lancetable.file.blobs.descriptor import replace_blobs, stored_schema
 from lancetable.file.blobs.prepared import (
     DedicatedBlobWriter,
     PackedBlobWriter,
-    describe_prepared,
     contains_prepared,
+    describe_prepared,
     plain_field,
 )
 from lancetable.file.column_numbers import column_map

@@ -87,16 +87,16 @@ class ColumnReader(Protocol):
         """Number of rows in the file."""
 
     @property
-    def heavy(self) -> bool:
+    def decodes(self) -> bool:
         """True if reading does more than slice the file, so that a separate thread pays off."""
 
     def cuts(self, rows: range) -> list[range]:
         """Split `rows` at page boundaries into parts that can be read independently at no extra cost."""
 
-    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+    def read(self, rows: Rows, max_gap: int) -> ReadPlan[list[pa.Array]]:
         """Plan reading `rows`, which must not be empty or exceed `num_rows`; returns one or more arrays, in order.
 
-        `gap` is the coalescing distance in bytes: closer ranges are read as one.
+        `max_gap` is the coalescing distance in bytes: closer ranges are read as one.
         """
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError, SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file import pool
+from lancetable.file import thread_pool
 from lancetable.file.column_interfaces import ColumnReader, ColumnWriter, Family, contains_dictionary
 from lancetable.file.container import (
     FileMetadata,
@@ -230,25 +230,25 @@ def read_files(store: ObjectStore, selections: Sequence[FileRows]) -> list[list[
     for path, meta, fields, columns, rows in selections:
         checked = _check_rows(meta, rows)
         readers = _readers(store, path, meta, fields, columns)
-        source, gap = _source(store, meta) if len(checked) else (store, 0)
-        plans.append(_read_fields(readers, checked, gap, parallel=len(selections) == 1 and pool.can_share()))
+        source, max_gap = _source(store, meta) if len(checked) else (store, 0)
+        plans.append(_read_fields(readers, checked, max_gap, parallel=len(selections) == 1 and thread_pool.can_share()))
         sources.append(source)
     return run_each(plans, sources, [selection.path for selection in selections])
 
 
 def _read_fields(
-    readers: Sequence[ColumnReader], rows: Rows, gap: int, *, parallel: bool
+    readers: Sequence[ColumnReader], rows: Rows, max_gap: int, *, parallel: bool
 ) -> ReadPlan[list[list[pa.Array]]]:
     """Plan reading the chunks of each field; `parallel` splits a range at the cuts of each reader."""
     if len(rows) == 0:
         return [[] for _ in readers]
     rows = as_range(rows) if isinstance(rows, np.ndarray) else rows
-    if not parallel or not isinstance(rows, range) or not any(reader.heavy for reader in readers):
-        return (yield from gather([reader.read(rows, gap) for reader in readers]))
-    parts = [reader.cuts(rows) if reader.heavy else [rows] for reader in readers]
-    plans = [reader.read(part, gap) for reader, cuts in zip(readers, parts) for part in cuts]
-    heavy = [reader.heavy for reader, cuts in zip(readers, parts) for _ in cuts]
-    results = iter((yield from gather(plans, heavy)))
+    if not parallel or not isinstance(rows, range) or not any(reader.decodes for reader in readers):
+        return (yield from gather([reader.read(rows, max_gap) for reader in readers]))
+    parts = [reader.cuts(rows) if reader.decodes else [rows] for reader in readers]
+    plans = [reader.read(part, max_gap) for reader, cuts in zip(readers, parts) for part in cuts]
+    decodes = [reader.decodes for reader, cuts in zip(readers, parts) for _ in cuts]
+    results = iter((yield from gather(plans, decodes)))
     return [list(itertools.chain.from_iterable(itertools.islice(results, len(cuts)))) for cuts in parts]
 
 
@@ -316,7 +316,7 @@ def refuse_nulls(field: Field, arrays: Sequence[Arrays], path: str) -> None:
 
 
 def _source(store: ObjectStore, meta: FileMetadata) -> tuple[RangeSource, int]:
-    """Return the source of page bytes (the cached bytes or the store) and its gap for coalescing ranges."""
+    """Return the source of page bytes (the cached bytes or the store) and the gap up to which ranges are coalesced."""
     content = meta.content
     if content is None:
         return store, gap_bytes(store)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, LanceError, UnsupportedFeatureError
-from lancetable.file import pool
+from lancetable.file import thread_pool
 from lancetable.file.blobs.descriptor import blob_directory, stored_schema
 from lancetable.file.blobs.writer import BlobColumnsWriter, check_blob_nesting
 from lancetable.file.legacy_writer import DEFAULT_GROUP_ROWS, LegacyFileWriter
@@ -213,14 +213,14 @@ class FragmentWriter:
         assert self.file is not None
         if self.progress is not None or self.file.blobs is not None or not self.store.capabilities.local:
             return False
-        return isinstance(self.file.writer, FileWriter) and pool.can_share()
+        return isinstance(self.file.writer, FileWriter) and thread_pool.can_share()
 
     def _finish_on_pool(self, part: pa.RecordBatch | None) -> None:
         """Write the last rows of the open file, if any, and close it; both on the pool."""
-        if len(self.finishing) >= pool.size() - 1:
+        if len(self.finishing) >= thread_pool.size() - 1:
             self._complete_first()
         assert self.file is not None
-        self.finishing.append((self.file, pool.pool().submit(_close, self.file.writer, part)))
+        self.finishing.append((self.file, thread_pool.executor().submit(_close, self.file.writer, part)))
         self.file = None
 
     def _complete_first(self) -> None:

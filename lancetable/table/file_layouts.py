@@ -25,8 +25,8 @@ from lancetable.file.container import FileMetadata
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.manifest import Manifest
 from lancetable.format.schema import BLOB_KEY, Field
+from lancetable.table.live_rows import check_file_rows, physical_rows
 from lancetable.table.open_files import file_metadata
-from lancetable.table.row_count_index import check_file_rows, physical_rows
 from lancetable.table.version import TableVersion
 
 Column: TypeAlias = "pa.ChunkedArray | pa.Array"

@@ -26,8 +26,8 @@ from lancetable.file.reader import FileRows, read_columns, read_files, refuse_nu
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.table.file_layouts import Column, Layout, field_index, file_layouts, merge_parts
+from lancetable.table.live_rows import DeletedOffsets, Offsets, deleted_offsets, physical_rows
 from lancetable.table.open_files import file_metadata
-from lancetable.table.row_count_index import DeletedOffsets, Offsets, deleted_offsets, physical_rows
 from lancetable.table.version import TableVersion
 
 Rows: TypeAlias = "range | Offsets | None"

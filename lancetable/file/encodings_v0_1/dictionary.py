@@ -30,9 +30,9 @@ class DictionaryNode:
     data_type: pa.DataType
     items: pa.Array
 
-    def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
+    def read(self, spans: Spans, max_gap: int) -> ReadPlan[pa.Array]:
         """Plan reading the values of spans; see `Node.read`."""
-        indices = yield from PlainNode(self.pages, self.data_type.index_type).read(spans, gap)
+        indices = yield from PlainNode(self.pages, self.data_type.index_type).read(spans, max_gap)
         if len(indices):
             numbers = indices.to_numpy()
             if int(numbers.min()) < 0 or int(numbers.max()) >= len(self.items):

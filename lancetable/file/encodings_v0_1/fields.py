@@ -162,9 +162,9 @@ class StructNode:
     data_type: pa.DataType
     children: Sequence[Node]
 
-    def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
+    def read(self, spans: Spans, max_gap: int) -> ReadPlan[pa.Array]:
         """Plan reading the values of spans; see `Node.read`."""
-        children = yield from gather([child.read(spans, gap) for child in self.children])
+        children = yield from gather([child.read(spans, max_gap) for child in self.children])
         return pa.Array.from_buffers(self.data_type, spans.total, [None], 0, children=children)
 
 
@@ -178,19 +178,19 @@ class BatchReader:
         self.num_rows = file.num_rows
         self._starts = _group_starts(file, bits)
         # If the width is fixed and every group is a single batch, reading only slices the file.
-        self.heavy = bits == 0 or len(self._starts) < file.num_batches + 1
+        self.decodes = bits == 0 or len(self._starts) < file.num_batches + 1
 
     def cuts(self, rows: range) -> list[range]:
         """Split rows at group boundaries; see `ColumnReader`."""
         return page_cuts(self._starts, rows)
 
-    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+    def read(self, rows: Rows, max_gap: int) -> ReadPlan[list[pa.Array]]:
         """Plan reading rows; see `ColumnReader`. Raises CorruptFileError if the pages are invalid."""
         if not isinstance(rows, range):
             batches = self._file.batch_offsets.searchsorted(rows, "right") - 1
             firsts = rows - self._file.batch_offsets[batches]
-            return (yield from self._read(Spans(batches, firsts, np.ones(len(rows), np.int64), len(rows)), gap))
-        results = yield from gather([self._read(self._spans(part), gap) for part in self.cuts(rows)])
+            return (yield from self._read(Spans(batches, firsts, np.ones(len(rows), np.int64), len(rows)), max_gap))
+        results = yield from gather([self._read(self._spans(part), max_gap) for part in self.cuts(rows)])
         return [array for arrays in results for array in arrays]
 
     def _spans(self, rows: range) -> Spans:
@@ -204,9 +204,9 @@ class BatchReader:
         counts[0] -= firsts[0]
         return Spans(np.arange(first, last), firsts, counts, len(rows))
 
-    def _read(self, spans: Spans, gap: int) -> ReadPlan[list[pa.Array]]:
+    def _read(self, spans: Spans, max_gap: int) -> ReadPlan[list[pa.Array]]:
         try:
-            return [(yield from self._node.read(spans, gap))]
+            return [(yield from self._node.read(spans, max_gap))]
         except (pa.ArrowInvalid, CorruptFileError) as error:
             if error.__dict__.get("path") is not None:
                 raise
@@ -217,7 +217,7 @@ class BatchReader:
         half = (len(spans.batches) + 1) // 2
         for start in (0, half):
             batches, firsts, counts = (values[start : start + half] for values in spans[:3])
-            arrays += yield from self._read(Spans(batches, firsts, counts, int(counts.sum())), gap)
+            arrays += yield from self._read(Spans(batches, firsts, counts, int(counts.sum())), max_gap)
         return arrays
 
 

@@ -45,30 +45,30 @@ class BlobReader(PagedReader):
 
     def __init__(self, pages: ColumnPages, field: Field) -> None:
         super().__init__(pages, field.data_type)
-        self.heavy = not field.is_struct
-        expected = pa.large_binary() if self.heavy else DESCRIPTOR
+        self.decodes = not field.is_struct
+        expected = pa.large_binary() if self.decodes else DESCRIPTOR
         if self._type != expected:
             raise pages.file.corrupt(f"wrong type of field {field.name!r} for a blob column", expected, self._type)
 
-    def _read_page(self, number: int, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
+    def _read_page(self, number: int, rows: Rows, max_gap: int) -> ReadPlan[pa.Array]:
         page = self._pages.page(number)
         encoding = encoding_of(page)
         if not isinstance(encoding, PackedStruct):
             raise page.corrupt("wrong encoding of blob descriptors", "packed_struct", encoding.oneof_case)
-        decoded = yield from encoding.read(page, DESCRIPTOR, page.length, rows, gap)
+        decoded = yield from encoding.read(page, DESCRIPTOR, page.length, rows, max_gap)
         descriptors = decoded.to_array(DESCRIPTOR)
-        if not self.heavy:
+        if not self.decodes:
             return descriptors
         positions = np.asarray(descriptors.field(0))
         sizes = np.asarray(descriptors.field(1))
-        offsets, data = yield from fetch_payloads(page, self._pages.file.size_bytes, positions, sizes, gap)
+        offsets, data = yield from fetch_payloads(page, self._pages.file.size_bytes, positions, sizes, max_gap)
         valid = (sizes > 0) | (positions == 0)
         validity = None if valid.all() else varbin.pack_validity(valid)
         return pa.Array.from_buffers(self._type, len(sizes), [validity, pa.py_buffer(offsets), data])
 
 
 def fetch_payloads(
-    page: Page, file_bytes: int, positions: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], gap: int
+    page: Page, file_bytes: int, positions: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], max_gap: int
 ) -> ReadPlan[tuple[npt.NDArray[np.int64], Any]]:
     """Plan reading the payloads. Returns Arrow offsets and the concatenated bytes."""
     nonempty = sizes > 0
@@ -83,7 +83,7 @@ def fetch_payloads(
     np.cumsum(sizes.astype(np.int64), out=offsets[1:])
     first, end = starts.astype(np.int64), (starts + lengths).astype(np.int64)
     if (first[1:] >= end[:-1]).all():
-        ranges, shift = cluster(first, end, gap)
+        ranges, shift = cluster(first, end, max_gap)
         buffers = yield ranges
         _, data = select_spans(first - shift, end - shift, join(buffers), np.dtype(np.int64))
         return offsets, data

@@ -38,15 +38,15 @@ class Nullable:
     values: ArrayEncoding | None
     validity: ArrayEncoding | None = None
 
-    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, max_gap: int) -> ReadPlan[Decoded]:
         if self.values is None:
             return _all_null(page, data_type, count_slots(slots))
         if self.validity is None:
-            return (yield from self.values.read(page, data_type, length, slots, gap))
+            return (yield from self.values.read(page, data_type, length, slots, max_gap))
         validity, values = yield from gather(
             [
-                self.validity.read(page, pa.bool_(), length, slots, gap),
-                self.values.read(page, data_type, length, slots, gap),
+                self.validity.read(page, pa.bool_(), length, slots, max_gap),
+                self.values.read(page, data_type, length, slots, max_gap),
             ]
         )
         return _with_validity(values, data_type, _bitmap_of(validity))

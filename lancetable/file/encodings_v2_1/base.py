@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.container import Page
-from lancetable.file.custom import PageEncoding, custom_page, on_change, read_custom
+from lancetable.file.custom_encodings import PageEncoding, custom_page, on_change, read_custom
 from lancetable.file.encodings_v2_0.base import pack_any, unpack_any
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.compound import Ready
@@ -182,7 +182,7 @@ class PageLayout(ParsedMessage):
 
     __slots__ = ()
 
-    def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
+    def read(self, page: Page, context: ReadContext, rows: Rows, max_gap: int) -> ReadPlan[DecodedRows]:
         """Decode some rows of a page; `rows` is not empty and within the page."""
         raise NotImplementedError
 
@@ -263,7 +263,7 @@ class CustomLayout(PageLayout):
 
     encoding: PageEncoding
 
-    def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
+    def read(self, page: Page, context: ReadContext, rows: Rows, max_gap: int) -> ReadPlan[DecodedRows]:
         values = Ready((yield from read_custom(self.encoding, page, context.data_type)))
         selected = values.slice(rows.start, rows.stop) if isinstance(rows, range) else values.take(rows)
         # The encoding stores nulls itself.

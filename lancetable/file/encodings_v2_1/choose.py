@@ -38,7 +38,12 @@ from lancetable.file.encodings_v2_1.chunks import (
     fixed_values,
     variable_values,
 )
-from lancetable.file.encodings_v2_1.compressive.fixed_size_list import FixedSizeLists, encode_lists, lists_of, lists_for_full_zip
+from lancetable.file.encodings_v2_1.compressive.fixed_size_list import (
+    FixedSizeLists,
+    encode_lists,
+    lists_for_full_zip,
+    lists_of,
+)
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, encode_flat
 from lancetable.file.encodings_v2_1.compressive.packed_struct import rows_of, variable_rows_of
 from lancetable.file.encodings_v2_1.layouts.constant import encode_all_null, encode_constant
@@ -156,7 +161,9 @@ def _encode_lists(rows: LeafRows, lists: FixedSizeLists) -> EncodedLayout:
     return rows.chunk_or_full_zip(
         lists.encoding.bits // 8,
         lambda limits: if_smaller(encode_lists(lists, limits), general),
-        None if lists.items.bits % 8 else lambda: encode_fullzip_fixed(rows.shredded, lists_for_full_zip(lists), lists.encoding),
+        None
+        if lists.items.bits % 8
+        else lambda: encode_fullzip_fixed(rows.shredded, lists_for_full_zip(lists), lists.encoding),
     )
 
 

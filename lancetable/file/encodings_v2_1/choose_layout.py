@@ -97,7 +97,7 @@ class LeafRows(NamedTuple):
         return encode_miniblock(self.shredded, chunk(limits), self.spec.large, dictionary)
 
     def chunk_or_full_zip(
-        self, value_bytes: int, chunk: Callable[[ChunkLimits], Chunked], zipped: Callable[[], EncodedLayout] | None
+        self, value_bytes: int, chunk: Callable[[ChunkLimits], Chunked], full_zip: Callable[[], EncodedLayout] | None
     ) -> EncodedLayout:
         """Encode a page in the preferred layout, or in the other one if it cannot store the values.
 
@@ -107,7 +107,7 @@ class LeafRows(NamedTuple):
             The size of the largest value.
         chunk
             Function that encodes the values within limits, for a mini-block page.
-        zipped
+        full_zip
             Function that encodes a full-zip page; None if that layout does not support the values.
 
         Raises
@@ -115,16 +115,16 @@ class LeafRows(NamedTuple):
         LevelsTooDense
             If neither layout can store this many rows.
         """
-        if zipped is not None and self.prefers_full_zip(value_bytes):
-            return zipped()
+        if full_zip is not None and self.prefers_full_zip(value_bytes):
+            return full_zip()
         try:
             return self.encode_chunks(chunk)
         except (ChunkTooLarge, LevelsTooDense) as error:
             if isinstance(error, LevelsTooDense) and self.shredded.num_rows > 1:
                 raise
-            if zipped is None:
+            if full_zip is None:
                 raise LevelsTooDense from error
-            return zipped()
+            return full_zip()
 
 
 def chunk_layout(values: Compressive, layers: tuple[int, ...], num_items: int, large: bool) -> MiniBlock:

@@ -78,7 +78,7 @@ def encode_strings(rows: LeafRows, block: VariableWidth) -> EncodedLayout:
         chunked = encode_variable(packed, limits)
         return if_smaller(chunked, general) if encoding is None else chunked._replace(encoding=encoding)
 
-    def zipped() -> EncodedLayout:
+    def full_zip() -> EncodedLayout:
         large_values = longest > _ZIP_COMPRESSED_BYTES and rows.spec.options.compression not in ("none", "fsst")
         compresses = (large_values or general is not None) and content >= _MIN_FSST_BYTES
         if not rows.spec.large and not rows.spec.options.structure and rows.has_null_struct_above_list:
@@ -91,7 +91,7 @@ def encode_strings(rows: LeafRows, block: VariableWidth) -> EncodedLayout:
             return encode_fullzip_variable(rows.shredded, compressed, General("zstd", variable_of(block), level))
         return encode_fullzip_variable(rows.shredded, packed, encoding or variable_of(packed))
 
-    return rows.chunk_or_full_zip(longest, chunk, zipped)
+    return rows.chunk_or_full_zip(longest, chunk, full_zip)
 
 
 def _tries_fsst(spec: LeafSpec, data_type: pa.DataType, content: int, longest: int) -> bool:

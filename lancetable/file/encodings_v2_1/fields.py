@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file import pool
+from lancetable.file import thread_pool
 from lancetable.file.column_interfaces import ColumnReader
 from lancetable.file.container import ColumnPages, FileMetadata, Page
 from lancetable.file.encodings_v2_1.base import DecodedRows, ReadContext
@@ -211,8 +211,8 @@ class LeafColumn:
             return 0
         return page.buffers[0].end - page.buffers[0].start if page.buffers else 0
 
-    def read(self, rows: Rows, gap: int) -> ReadPlan[list[LeafSlice]]:
-        """Plan reading rows; returns a part for each page."""
+    def read(self, rows: Rows, max_gap: int) -> ReadPlan[list[LeafSlice]]:
+        """Plan reading rows; returns a slice for each page."""
         if self._repeat > 1:
             size = self._repeat
             if isinstance(rows, range):
@@ -221,16 +221,18 @@ class LeafColumn:
                 rows = positions(Blocks(rows, size))
         parts = split_rows(self._pages, rows)
         if len(parts) == 1 or isinstance(rows, range):
-            return (yield from gather([self._read_page(self._pages.page(number), part, gap) for number, part in parts]))
+            return (
+                yield from gather([self._read_page(self._pages.page(number), part, max_gap) for number, part in parts])
+            )
         # Share a large number of rows among the threads.
-        share = len(rows) // pool.size() + 1 if len(rows) >= _SHARED_ROWS else len(rows)
+        share = len(rows) // thread_pool.size() + 1 if len(rows) >= _SHARED_ROWS else len(rows)
         plans = []
         for group in self._groups(parts, share):
             page, layout, within = group[0]
             if len(group) == 1:
-                plans.append(self._read_page(page, within, gap))
+                plans.append(self._read_page(page, within, max_gap))
             else:
-                plans.append(self._with_page_errors(page, layout.read_together(group, self._context, gap)))
+                plans.append(self._with_page_errors(page, layout.read_together(group, self._context, max_gap)))
         return (yield from gather(plans, [True] * len(plans) if share < len(rows) else None))
 
     def _groups(self, parts: Sequence[tuple[int, Rows]], most: int) -> list[list[tuple[Page, Any, Any]]]:
@@ -256,19 +258,19 @@ class LeafColumn:
                 last_key, count = key, len(within)
         return groups
 
-    def _read_page(self, page: Page, rows: Rows, gap: int) -> ReadPlan[LeafSlice]:
-        return self._with_page_errors(page, layout_of(page).read(page, self._context, rows, gap))
+    def _read_page(self, page: Page, rows: Rows, max_gap: int) -> ReadPlan[LeafSlice]:
+        return self._with_page_errors(page, layout_of(page).read(page, self._context, rows, max_gap))
 
     def _with_page_errors(self, page: Page, plan: ReadPlan[DecodedRows]) -> ReadPlan[LeafSlice]:
-        """Plan reading a part from the rows that `plan` decodes; errors get file, column and page."""
+        """Plan reading a slice from the rows that `plan` decodes; errors get file, column and page."""
         try:
-            return self._slice_of(page, (yield from plan))
+            return self._leaf_slice(page, (yield from plan))
         except pa.ArrowInvalid as error:
             raise page.corrupt(f"Arrow rejects the values: {error}") from error
         except (CorruptFileError, UnsupportedFeatureError) as error:
             page.raise_located(error)
 
-    def _slice_of(self, page: Page, decoded: DecodedRows) -> LeafSlice:
+    def _leaf_slice(self, page: Page, decoded: DecodedRows) -> LeafSlice:
         if decoded.layers == (pb.REPDEF_NULLABLE_ITEM,) and self._field_type == pa.struct([]):
             # A struct without children has no levels, not even those of its ancestors, so nothing is null.
             bitmap, levels = None, [LayerArrays(None)] * (len(self._expected) - 1)
@@ -314,7 +316,7 @@ class FieldReader:
 
     _root: _Node
     _leaves: Sequence[LeafColumn]
-    heavy: ClassVar[bool] = True
+    decodes: ClassVar[bool] = True
 
     @property
     def num_rows(self) -> int:
@@ -327,16 +329,16 @@ class FieldReader:
         for cut in page_cuts(leaf.starts, rows):
             # Bound the number of parts, because a page may declare any number of rows.
             step = max(_PART_ROWS, -(-len(cut) // _MAX_PARTS)) if len(cut) >= 2 * _PART_ROWS else len(cut)
-            zipped = max([leaf.full_zip_bytes(cut.start) for leaf in self._leaves])
-            if zipped >= 2 * _PART_BYTES:
-                step = min(step, -(-len(cut) // min(zipped // _PART_BYTES, _MAX_PARTS)))
+            largest_page = max([leaf.full_zip_bytes(cut.start) for leaf in self._leaves])
+            if largest_page >= 2 * _PART_BYTES:
+                step = min(step, -(-len(cut) // min(largest_page // _PART_BYTES, _MAX_PARTS)))
             parts += [cut[first : first + step] for first in range(0, len(cut), step)]
         return parts
 
-    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+    def read(self, rows: Rows, max_gap: int) -> ReadPlan[list[pa.Array]]:
         if self._leaves[0].is_plain:
-            return [part.values for part in (yield from self._leaves[0].read(rows, gap))]
-        parts = yield from gather([leaf.read(rows, gap) for leaf in self._leaves])
+            return [part.values for part in (yield from self._leaves[0].read(rows, max_gap))]
+        parts = yield from gather([leaf.read(rows, max_gap) for leaf in self._leaves])
         aligned = align_rows(parts, len(rows), attrgetter("num_rows"), LeafSlice.slice)
         return [_assemble(self._root, slices, count) for count, slices in aligned]
 

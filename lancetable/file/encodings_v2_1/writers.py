@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file import pool
+from lancetable.file import thread_pool
 from lancetable.file.column_interfaces import BlobSink, ColumnWriter, EncodedPage, PageOptions, contains_null
-from lancetable.file.custom import encode_custom, requested_encoding
+from lancetable.file.custom_encodings import encode_custom, requested_encoding
 from lancetable.file.encodings_v2_0.blob import describe_blobs
 from lancetable.file.encodings_v2_0.writers import COLUMN_VALUES, Queue, equal_parts, null_refused
 from lancetable.file.encodings_v2_1.base import pack_page
@@ -124,9 +124,9 @@ class FieldWriter:
                 _Job(self._column + number, leaf, part, self._num_rows) for number, leaf in enumerate(self._leaves)
             ]
             self._num_rows += len(part)
-        parallel = len(jobs) > 1 and size >= _PARALLEL_BYTES and self.concurrent and pool.can_share()
+        parallel = len(jobs) > 1 and size >= _PARALLEL_BYTES and self.concurrent and thread_pool.can_share()
         # The pool holds at most one more page than it has threads.
-        for pages in (pool.in_order if parallel else map)(self._encode_job, jobs):
+        for pages in (thread_pool.in_order if parallel else map)(self._encode_job, jobs):
             yield from pages
 
     def _repeats(self, array: pa.Array, size: int, most: int) -> bool:

@@ -49,7 +49,7 @@ from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.destination import WriteOptions
 from lancetable.table.data_files import WriteLimits
 from lancetable.table.deletions import DeletionVector
-from lancetable.table.row_count_index import Offsets
+from lancetable.table.live_rows import Offsets
 from lancetable.table.version import TableVersion
 
 _Rows = Sequence[tuple[Fragment, DeletionVector]]

@@ -48,7 +48,7 @@ from lancetable.rowids import RowIdSequence, RowVersionSequence
 from lancetable.table import deletions
 from lancetable.table.data_files import WriteLimits, remove_quietly
 from lancetable.table.deletions import DeletionVector
-from lancetable.table.row_count_index import deleted_offsets, num_live_rows, physical_rows
+from lancetable.table.live_rows import deleted_offsets, num_live_rows, physical_rows
 from lancetable.table.row_id_sequences import row_id_sequence
 from lancetable.table.version import TableVersion, checkout, latest
 

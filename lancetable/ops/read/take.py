@@ -35,7 +35,7 @@ from lancetable.ops.read.projection import (
     project,
 )
 from lancetable.table.fragments import Selection, deleted_mask, read_selections, select, virtual_column
-from lancetable.table.row_count_index import (
+from lancetable.table.live_rows import (
     Offsets,
     RowCountIndex,
     deleted_offsets,

@@ -25,8 +25,8 @@ from lancetable.file.statistics import FileStatistics, StatisticsWarning, parse_
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.schema import Schema
 from lancetable.table.file_layouts import field_index
+from lancetable.table.live_rows import physical_rows
 from lancetable.table.open_files import file_metadata
-from lancetable.table.row_count_index import physical_rows
 from lancetable.table.version import TableVersion
 
 Mask = npt.NDArray[np.bool_]

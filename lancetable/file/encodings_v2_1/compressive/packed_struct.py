@@ -27,7 +27,7 @@ from lancetable.file.encodings_v2_1.block import (
 )
 from lancetable.file.encodings_v2_1.chunks import fixed_values, variable_values
 from lancetable.file.encodings_v2_1.compound import Struct
-from lancetable.file.encodings_v2_1.compressive.fixed_size_list import lists_of, lists_for_full_zip
+from lancetable.file.encodings_v2_1.compressive.fixed_size_list import lists_for_full_zip, lists_of
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.variable import Variable
 from lancetable.file.kernels import fullzip

@@ -44,11 +44,11 @@ class Blob(PageLayout):
     inner_layout: PageLayout
     layers: tuple[int, ...]
 
-    def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
+    def read(self, page: Page, context: ReadContext, rows: Rows, max_gap: int) -> ReadPlan[DecodedRows]:
         layers = layers_of(self.layers)
         if layers.num_lists:
             raise page.unsupported("lists of blobs")
-        inner = yield from self.inner_layout.read(page, context._replace(data_type=DESCRIPTOR), rows, gap)
+        inner = yield from self.inner_layout.read(page, context._replace(data_type=DESCRIPTOR), rows, max_gap)
         if not isinstance(inner.values, Struct) or len(inner.values.children) != 2 or inner.definition is not None:
             raise CorruptFileError("blob page without descriptors", "structs of two 64-bit numbers")
         positions, sizes = [_numbers(child) for child in inner.values.children]
@@ -59,7 +59,7 @@ class Blob(PageLayout):
         check_levels(None, definition, layers, len(sizes), len(rows))
         if pa.types.is_struct(context.data_type):
             return DecodedRows(inner.values, None, definition, self.layers, len(rows))
-        offsets, data = yield from fetch_payloads(page, context.file_bytes, positions, sizes, gap)
+        offsets, data = yield from fetch_payloads(page, context.file_bytes, positions, sizes, max_gap)
         return DecodedRows(VariableWidth(offsets, data), None, definition, self.layers, len(rows))
 
     def check(self) -> None:

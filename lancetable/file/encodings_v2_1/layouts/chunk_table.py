@@ -102,8 +102,8 @@ def parse_index(data: memoryview, num_chunks: int, num_rows: int) -> RowIndex:
     return RowIndex(starts, continues)
 
 
-def fetch_pieces(starts: Ints, ends: Ints, gap: int) -> ReadPlan[tuple[Bytes, Ints]]:
+def fetch_pieces(starts: Ints, ends: Ints, max_gap: int) -> ReadPlan[tuple[Bytes, Ints]]:
     """Fetch ascending pieces of the file; return a buffer that contains them, and their positions in it."""
-    ranges, shift = cluster(starts, ends, gap)
+    ranges, shift = cluster(starts, ends, max_gap)
     buffers = yield ranges
     return np.frombuffer(join(buffers), np.uint8), starts - shift

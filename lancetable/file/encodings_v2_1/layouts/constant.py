@@ -63,7 +63,7 @@ class ConstantPage(PageLayout):
             expected, found = f"at most {_MAX_INLINE_BYTES} bytes", len(self.inline_value)
             raise CorruptFileError("inline value is too long", expected, found)
 
-    def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
+    def read(self, page: Page, context: ReadContext, rows: Rows, max_gap: int) -> ReadPlan[DecodedRows]:
         layers = layers_of(self.layers)
         count = len(page.buffers)
         if count not in ((0, 2) if self.inline_value is not None else (0, 1, 2, 3)):

@@ -115,12 +115,12 @@ class MiniBlock(PageLayout):
         if self.dictionary is not None and (count := self.num_dictionary_items) > _MAX_ITEMS:
             raise CorruptFileError("number of dictionary items out of range", f"at most {_MAX_ITEMS}", count)
 
-    def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
+    def read(self, page: Page, context: ReadContext, rows: Rows, max_gap: int) -> ReadPlan[DecodedRows]:
         layers = layers_of(self.layers)
         everything = len(rows) == page.length
         if not everything and (not isinstance(rows, range) or len(rows) <= _FEW) and self.row_key:
             row_numbers = np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows
-            return (yield from self.read_together([(page, self, row_numbers)], context, gap))
+            return (yield from self.read_together([(page, self, row_numbers)], context, max_gap))
         # Fetch only the chunks of a range, unless it needs a repetition index that is missing.
         if isinstance(rows, range) and not everything and (self.is_indexed or not layers.num_lists):
             return (yield from self._read_range(page, context, rows))
@@ -152,11 +152,11 @@ class MiniBlock(PageLayout):
         return select_rows(values, repetition, definition, layers, range(rows.start - base, rows.stop - base))
 
     def read_together(
-        self, parts: Sequence[tuple[Page, MiniBlock, Ints]], context: ReadContext, gap: int
+        self, parts: Sequence[tuple[Page, MiniBlock, Ints]], context: ReadContext, max_gap: int
     ) -> ReadPlan[DecodedRows]:
         """Plan reading rows of several pages with the same `row_key` as if they were one page."""
         pages, _ = yield from _fetch_metadata([(page, layout) for page, layout, _ in parts], context, self.is_indexed)
-        return (yield from take_rows(pages, [rows for _, _, rows in parts], gap, parts[0][0].limits.page_bytes))
+        return (yield from take_rows(pages, [rows for _, _, rows in parts], max_gap, parts[0][0].limits.page_bytes))
 
     def _check_page(self, page: Page, context: ReadContext) -> None:
         num_lists = layers_of(self.layers).num_lists

@@ -55,7 +55,7 @@ def level_code(encoding: Compressive | None) -> int | None:
     return None
 
 
-def take_rows(pages: Sequence[PageMetadata], rows: Sequence[Ints], gap: int, limit: int) -> ReadPlan[DecodedRows]:
+def take_rows(pages: Sequence[PageMetadata], rows: Sequence[Ints], max_gap: int, limit: int) -> ReadPlan[DecodedRows]:
     """Read `rows` of each of several consecutive pages that share layers, number of buffers and size of chunk words.
 
     Parameters
@@ -64,7 +64,7 @@ def take_rows(pages: Sequence[PageMetadata], rows: Sequence[Ints], gap: int, lim
         The pages, in the order of their rows. Pages with lists must have a repetition index and known `level_codes`.
     rows
         The selected rows of each page, ascending.
-    gap
+    max_gap
         Chunks that are at most this many bytes apart are fetched in one request.
     limit
         The maximum number of bytes to decode.
@@ -79,9 +79,9 @@ def take_rows(pages: Sequence[PageMetadata], rows: Sequence[Ints], gap: int, lim
     if (layout.rep_compression is None) != (layers.num_lists == 0):
         raise CorruptFileError("a page must have repetition levels exactly if it has list layers")
     if layers.num_lists:
-        return (yield from _take_lists(pages, rows, layers, gap, limit))
+        return (yield from _take_lists(pages, rows, layers, max_gap, limit))
     starts, ends, counts, places = gather.locate([page.table for page in pages], rows)
-    data, positions = yield from fetch_pieces(starts, ends, gap)
+    data, positions = yield from fetch_pieces(starts, ends, max_gap)
     num_levels, buffer_starts, sizes = parse_chunks(layout, data, positions, ends - starts)
     pieces = [Pieces(data, start, size, counts, places) for start, size in zip(buffer_starts, sizes)]
     value_ends = list(itertools.accumulate(map(len, rows)))
@@ -113,14 +113,14 @@ def parse_chunks(layout: MiniBlock, data: Bytes, starts: Ints, sizes: Ints) -> t
 
 
 def _take_lists(
-    pages: Sequence[PageMetadata], rows: Sequence[Ints], layers: Layers, gap: int, limit: int
+    pages: Sequence[PageMetadata], rows: Sequence[Ints], layers: Layers, max_gap: int, limit: int
 ) -> ReadPlan[DecodedRows]:
     indices = [page.row_index for page in pages if page.row_index is not None]
     assert len(indices) == len(pages)
     forms = [(page.layout.level_codes[0] or 0, page.layout.level_codes[1] or 0) for page in pages]
     located, every_row, bounds = gather.locate_lists([page.table for page in pages], indices, rows, forms)
     starts, ends, counts, numbers, first_rows, num_rows, repetition_forms, definition_forms = located
-    data, positions = yield from fetch_pieces(starts, ends, gap)
+    data, positions = yield from fetch_pieces(starts, ends, max_gap)
     num_levels, buffer_starts, sizes = parse_chunks(pages[0].layout, data, positions, ends - starts)
     has_definition = pages[0].layout.def_compression is not None
     repetition, definition, spans = gather.entries_of_rows(

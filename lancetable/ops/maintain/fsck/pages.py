@@ -42,8 +42,8 @@ from lancetable.ops.write.conform import forbidden_nulls
 from lancetable.store.base import ByteRange
 from lancetable.table.file_layouts import Part, field_index, file_layouts
 from lancetable.table.fragments import blob_data_file
+from lancetable.table.live_rows import deleted_offsets, physical_rows
 from lancetable.table.open_files import file_metadata
-from lancetable.table.row_count_index import deleted_offsets, physical_rows
 from lancetable.table.version import TableVersion
 
 BATCH_BYTES = 16 << 20  # approximate size of decoded values
