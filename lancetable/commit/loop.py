@@ -271,7 +271,7 @@ class _CommitRun:
             try:
                 read = transactions.read_since(base.store, base.base, batch)
             except CorruptFileError as error:
-                raise base.explained(unseen[-1], error) from error
+                raise base.with_advice(unseen[-1], error) from error
             for file, committed in read:
                 self._check_no_gap(file.location)
                 published = self._apply_version(file, committed, strict)
@@ -312,7 +312,7 @@ class _CommitRun:
         try:
             file, committed = transactions.read_existing(store, base, location, data)
         except CorruptFileError as error:
-            raise self.base.explained(location, error) from error
+            raise self.base.with_advice(location, error) from error
         published = self._apply_version(file, committed, False)
         replace(self.base, file=file).check_writable()
         self._conflict_known = True

@@ -86,7 +86,7 @@ TAIL_BYTES: Final = 64 * 1024
 A file up to this size is read as a whole, and its bytes are cached until rows are read for the first time.
 """
 
-KEPT_BYTES: Final = 16 * 1024
+MAX_CACHED_FILE_BYTES: Final = 16 * 1024
 """Maximum size of a file whose bytes stay cached with its metadata."""
 
 MAX_READERS: Final = 4096
@@ -252,7 +252,7 @@ def _read_fields(
     return [list(itertools.chain.from_iterable(itertools.islice(results, len(cuts)))) for cuts in parts]
 
 
-def pages_without_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, int], most: int) -> int | None:
+def pages_without_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, int], max_pages: int) -> int | None:
     """Return the number of pages of a field if its encodings guarantee that the field has no nulls.
 
     The values are not read.
@@ -265,13 +265,13 @@ def pages_without_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, 
         A top-level field without children.
     columns
         Map from field ids to columns of the file.
-    most
+    max_pages
         Maximum number of pages to inspect.
 
     Returns
     -------
     int or None
-        None if a page may contain nulls or the field has more than `most` pages.
+        None if a page may contain nulls or the field has more than `max_pages` pages.
 
     Raises
     ------
@@ -284,7 +284,7 @@ def pages_without_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, 
     if index is None or family.has_no_nulls is None:
         return None
     pages = meta.column(index)
-    if pages.num_rows != meta.num_rows or pages.num_pages > most or not family.has_no_nulls(pages):
+    if pages.num_rows != meta.num_rows or pages.num_pages > max_pages or not family.has_no_nulls(pages):
         return None
     return pages.num_pages
 
@@ -320,7 +320,7 @@ def _source(store: ObjectStore, meta: FileMetadata) -> tuple[RangeSource, int]:
     content = meta.content
     if content is None:
         return store, gap_bytes(store)
-    if len(content) > KEPT_BYTES:
+    if len(content) > MAX_CACHED_FILE_BYTES:
         meta.content = None
     return InMemory(content), MAPPED
 

@@ -112,7 +112,7 @@ def read(version: TableVersion, fragment: Fragment) -> DeletionVector | None:
         return None
     path = version.deletion_file_path(fragment.id, file)
     key = ("deletions", version.store.key(path))
-    vector = version.cache.computed(
+    vector = version.cache.get_or_compute(
         key,
         lambda: _load(version.store, path, file, fragment.physical_rows),
         lambda vector: vector.offsets().nbytes + 200,

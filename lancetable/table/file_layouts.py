@@ -185,7 +185,7 @@ class FileLayouts:
 def file_layouts(version: TableVersion) -> FileLayouts:
     """Return the cached layouts of a version."""
     manifest = version.manifest
-    return version.cache.derived(
+    return version.cache.get_or_derive(
         "layouts", manifest, lambda: FileLayouts(manifest), lambda _: 4096 + 512 * len(manifest.fragments)
     )
 

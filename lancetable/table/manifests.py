@@ -206,7 +206,7 @@ def history(version: TableVersion) -> list[VersionSummary]:
         if location.version == version.version:
             return summarize(version.manifest)
         key = ("version_summary", version.store.key(location.path), identity_of(version.store, location))
-        return version.cache.computed(
+        return version.cache.get_or_compute(
             key, lambda: summarize(read_manifest(version.store, location).manifest), lambda _: _MAX_SUMMARY_BYTES
         )
 

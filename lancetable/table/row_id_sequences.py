@@ -44,7 +44,7 @@ def row_id_index(version: TableVersion) -> RowIdIndex:
         )
         for fragment in version.manifest.fragments
     )
-    return version.cache.derived(
+    return version.cache.get_or_derive(
         "row id index",
         version.manifest,
         lambda: RowIdIndex.build(parts, version.location.path),
@@ -56,7 +56,7 @@ def row_id_sequence(version: TableVersion, fragment: Fragment) -> RowIdSequence:
     """Return the ids of all physical rows of a fragment. Raises CorruptFileError if ids are missing."""
     if fragment.row_ids is SequenceLocation.COLUMN:
         values = _hidden_column(version, fragment, ROW_ID_FIELD)
-        return version.cache.derived(
+        return version.cache.get_or_derive(
             "row ids of a column", values, lambda: RowIdSequence.from_values(values), lambda _: values.nbytes + 256
         )
     data = _inline_bytes(version, fragment, fragment.row_ids, "row ids")
@@ -64,7 +64,7 @@ def row_id_sequence(version: TableVersion, fragment: Fragment) -> RowIdSequence:
         what = f"fragment {fragment.id} has no row ids in a table with stable row ids"
         raise CorruptFileError(what, path=version.location.path)
     num_rows = fragment.physical_rows or physical_rows(version, fragment)
-    return version.cache.computed(
+    return version.cache.get_or_compute(
         ("row ids", data),
         lambda: RowIdSequence.from_bytes(data, num_rows, version.location.path),
         lambda _: 2 * len(data) + 256,
@@ -76,7 +76,7 @@ def row_ids_at(version: TableVersion, fragment: Fragment, offsets: npt.NDArray[n
     sequence = row_id_sequence(version, fragment)
     if sequence.as_range is not None:
         return np.asarray(offsets.astype(np.uint64) + np.uint64(sequence.as_range.start))
-    values = version.cache.derived("row id values", sequence, sequence.values, lambda ids: ids.nbytes + 128)
+    values = version.cache.get_or_derive("row id values", sequence, sequence.values, lambda ids: ids.nbytes + 128)
     return values[offsets]
 
 
@@ -91,7 +91,7 @@ def row_versions_at(
     if data is None:
         return np.full(len(offsets), FIRST_VERSION, dtype=np.uint64)
     num_rows = fragment.physical_rows or physical_rows(version, fragment)
-    sequence = version.cache.computed(
+    sequence = version.cache.get_or_compute(
         ("row versions", data),
         lambda: RowVersionSequence.from_bytes(data, num_rows, version.location.path),
         lambda sequence: 120 * len(sequence.runs) + len(data) + 128,

@@ -89,9 +89,9 @@ class Table:
         try:
             return self.open(location)
         except CorruptFileError as error:
-            raise self.explained(location, error) from error
+            raise self.with_advice(location, error) from error
 
-    def explained(self, location: ManifestLocation, error: CorruptFileError) -> CorruptFileError:
+    def with_advice(self, location: ManifestLocation, error: CorruptFileError) -> CorruptFileError:
         """Return the error of a damaged newest manifest, extended by the newest readable version and the remedies."""
         if "newest_readable" in error.__dict__ or isinstance(error, LimitError):
             return error

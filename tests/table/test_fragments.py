@@ -110,9 +110,9 @@ def test_narrow_keeps_the_rows_of_the_mask(deleted: TableVersion, data: st.DataO
     narrowed = narrow(selection, mask, int(mask.sum()))
     assert narrowed.offsets().tolist() == selection.offsets()[mask].tolist()
     assert narrowed.num_rows == int(mask.sum())
-    if selection.dead is not None:
-        assert narrowed.dead is not None
-        assert narrowed.dead.tolist() == selection.dead[mask].tolist()
+    if selection.deleted is not None:
+        assert narrowed.deleted is not None
+        assert narrowed.deleted.tolist() == selection.deleted[mask].tolist()
 
 
 def test_ordinals_are_converted_to_offsets_of_live_rows(deleted: TableVersion) -> None:

@@ -417,10 +417,10 @@ def _checked_id(blob_id: int) -> int:
     return blob_id
 
 
-def _number(name: str, value: int, most: int) -> int:
+def _number(name: str, value: int, maximum: int) -> int:
     number = operator.index(value)
-    if not 0 <= number <= most:
-        raise OutOfRangeError(f"{name} must be between 0 and {most}, got {number}")
+    if not 0 <= number <= maximum:
+        raise OutOfRangeError(f"{name} must be between 0 and {maximum}, got {number}")
     return number
 
 

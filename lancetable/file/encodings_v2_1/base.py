@@ -139,10 +139,11 @@ class Compressive(ParsedMessage):
         decoded once; override this for access to single values.
         """
         buffers[0].check()
-        which, piece = buffers[0].once()
-        counts = buffers[0].counts[which]
-        chunks = [Chunks(pieces.data, pieces.starts[which], pieces.sizes[which]) for pieces in buffers]
-        return self.decode_chunks(chunks, counts, limit).take((np.cumsum(counts) - counts)[piece] + buffers[0].places)
+        first_indices, piece_numbers = buffers[0].distinct()
+        counts = buffers[0].counts[first_indices]
+        chunks = [Chunks(pieces.data, pieces.starts[first_indices], pieces.sizes[first_indices]) for pieces in buffers]
+        values_before = np.cumsum(counts) - counts
+        return self.decode_chunks(chunks, counts, limit).take(values_before[piece_numbers] + buffers[0].value_indices)
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
         """Decode the block form, a single buffer, which is used for levels and dictionaries."""

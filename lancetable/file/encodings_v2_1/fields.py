@@ -235,10 +235,10 @@ class LeafColumn:
                 plans.append(self._with_page_errors(page, layout.read_together(group, self._context, max_gap)))
         return (yield from gather(plans, [True] * len(plans) if share < len(rows) else None))
 
-    def _groups(self, parts: Sequence[tuple[int, Rows]], most: int) -> list[list[tuple[Page, Any, Any]]]:
+    def _groups(self, parts: Sequence[tuple[int, Rows]], max_rows: int) -> list[list[tuple[Page, Any, Any]]]:
         """Group adjacent pages that can be read together: a few rows of each cost little more than those of one page.
 
-        A group of `most` or more rows is not extended.
+        A group of `max_rows` or more rows is not extended.
         """
         groups: list[list[tuple[Page, Any, Any]]] = []
         has_dictionary = pa.types.is_dictionary(self._context.data_type)
@@ -250,7 +250,7 @@ class LeafColumn:
             key = None
             if isinstance(layout, MiniBlock) and not (has_dictionary and layout.dictionary is not None):
                 key = layout.row_key
-            if key is not None and key == last_key and count < most and _is_adjacent(groups[-1][-1][0], page):
+            if key is not None and key == last_key and count < max_rows and _is_adjacent(groups[-1][-1][0], page):
                 groups[-1].append((page, layout, within))
                 count += len(within)
             else:

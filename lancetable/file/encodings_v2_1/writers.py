@@ -108,11 +108,15 @@ class FieldWriter:
             return
         if last and not self._num_rows:
             # The file has no other pages, so structs without nulls here have none anywhere.
-            self._leaves = [leaf if leaf.large else _without_null_structs(leaf, arrays) for leaf in self._leaves]
+            self._leaves = [
+                leaf if leaf.has_large_chunks else _without_null_structs(leaf, arrays) for leaf in self._leaves
+            ]
         parts: Iterable[pa.Array]
         if len(arrays) == 1:
-            most = self._options.max_page_bytes * max(len(self._leaves), 1)
-            parts = equal_parts(arrays[0], size, most if not self._repeats(arrays[0], size, most) else size)
+            max_part_bytes = self._options.max_page_bytes * max(len(self._leaves), 1)
+            parts = equal_parts(
+                arrays[0], size, max_part_bytes if not self._repeats(arrays[0], size, max_part_bytes) else size
+            )
         else:
             try:
                 parts = [pa.concat_arrays(arrays)]
@@ -129,12 +133,14 @@ class FieldWriter:
         for pages in (thread_pool.in_order if parallel else map)(self._encode_job, jobs):
             yield from pages
 
-    def _repeats(self, array: pa.Array, size: int, most: int) -> bool:
-        """Return True if pages of at most `most` bytes would repeat a dictionary of considerable size."""
-        if size <= most:
+    def _repeats(self, array: pa.Array, size: int, max_part_bytes: int) -> bool:
+        """Return True if pages of at most `max_part_bytes` bytes would repeat a dictionary of considerable size."""
+        if size <= max_part_bytes:
             return False
         return any(
-            pages_repeat_items(leaf, array, -(-size // most)) for leaf in self._leaves if not leaf.leaf.field.is_blob
+            pages_repeat_items(leaf, array, -(-size // max_part_bytes))
+            for leaf in self._leaves
+            if not leaf.leaf.field.is_blob
         )
 
     def _encode_job(self, job: _Job) -> list[EncodedPage]:
@@ -169,7 +175,7 @@ class FieldWriter:
                 levels += np.uint64(1)
             positions[hidden] = levels << np.uint64(16)
             sizes = np.where(hidden, np.uint64(0), sizes)
-        page = encode_blobs(positions, sizes, layers, job.leaf.large)
+        page = encode_blobs(positions, sizes, layers, job.leaf.has_large_chunks)
         yield EncodedRows(page, len(job.array), len(job.array))
 
 

@@ -1,7 +1,7 @@
 """Random access to values in the chunks of mini-block pages, for reads of a few rows.
 
     data  ....[piece 0]......[piece 1]..      starts, sizes: (n,) piece of each value; pieces ascend and may repeat
-                  ^ places[0]    ^ places[1]  counts: (n,) values in the piece; places: (n,) index of the value in it
+                  ^ value 0      ^ value 1    counts: (n,) values in the piece; value_indices: (n,) index of each in it
 
 A piece is the buffer of one chunk, as in miniblock.py. Only bytes that determine a requested value are read and
 checked. A compiled kernel computes the position of each value; the NumPy form decodes each piece once and selects from
@@ -41,16 +41,16 @@ class Pieces(NamedTuple):
     starts: Ints
     sizes: Ints
     counts: Ints
-    places: Ints
+    value_indices: Ints
 
-    def once(self) -> tuple[Ints, Ints]:
+    def distinct(self) -> tuple[Ints, Ints]:
         """Return the first index of each distinct piece, and for each value the number of its distinct piece, (n,)."""
         is_new = np.diff(self.starts, prepend=-1) != 0
         return np.flatnonzero(is_new), np.cumsum(is_new) - 1
 
     def check(self, sizes: Ints | None = None) -> None:
         """Raise CorruptFileError if an index is outside its piece or the size of a piece differs from `sizes`."""
-        if (self.places < 0).any() or (self.places >= self.counts).any():
+        if (self.value_indices < 0).any() or (self.value_indices >= self.counts).any():
             raise CorruptFileError("value is outside its page")
         if sizes is not None and (self.sizes != sizes).any():
             raise CorruptFileError("values do not fill their chunk")
@@ -59,10 +59,10 @@ class Pieces(NamedTuple):
 def _decoded(pieces: Pieces, decode: Callable[[Ints], npt.NDArray[Any]]) -> npt.NDArray[Any]:
     """Decode each distinct piece once with `decode`, and select the requested values."""
     pieces.check()
-    indices, piece = pieces.once()
-    values = decode(indices)
-    counts = pieces.counts[indices]
-    return values[(np.cumsum(counts) - counts)[piece] + pieces.places]
+    first_indices, piece_numbers = pieces.distinct()
+    values = decode(first_indices)
+    counts = pieces.counts[first_indices]
+    return values[(np.cumsum(counts) - counts)[piece_numbers] + pieces.value_indices]
 
 
 def fixed(pieces: Pieces, width: int) -> Bytes:
@@ -73,13 +73,13 @@ def fixed(pieces: Pieces, width: int) -> Bytes:
     if native is not None:
         return native.gather_fixed(*pieces, width)
     pieces.check(pieces.counts * width)
-    return miniblock.gather_rows(pieces.data, pieces.starts + pieces.places * width, width).reshape(-1)
+    return miniblock.gather_rows(pieces.data, pieces.starts + pieces.value_indices * width, width).reshape(-1)
 
 
 def bits(pieces: Pieces) -> Bytes:
     """Select values of one bit, the lowest of a byte first; return a bitmap. Raises the errors of `fixed`."""
     pieces.check((pieces.counts + 7) // 8)
-    return take_bits(pieces.data, 8 * pieces.starts + pieces.places)
+    return take_bits(pieces.data, 8 * pieces.starts + pieces.value_indices)
 
 
 def inline(pieces: Pieces, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -100,13 +100,15 @@ def out_of_line(pieces: Pieces, width: int, dtype: np.dtype[Any]) -> npt.NDArray
 
 def variable(pieces: Pieces, offset_bytes: int) -> tuple[Ints, Ints]:
     """Return the start and end positions in `data` of values stored after offsets; see `miniblock.variable`."""
-    data, starts, sizes, counts, places = pieces
+    data, starts, sizes, counts, value_indices = pieces
     if native is not None:
         return native.gather_variable(*pieces, offset_bytes)
     pieces.check()
     if (counts >= sizes // offset_bytes).any():
         raise CorruptFileError("offset points into the offsets")
-    offsets = miniblock.gather_rows(data, starts + places * offset_bytes, 2 * offset_bytes).view(f"<u{offset_bytes}")
+    offsets = miniblock.gather_rows(data, starts + value_indices * offset_bytes, 2 * offset_bytes).view(
+        f"<u{offset_bytes}"
+    )
     begins, ends = offsets.T
     if (begins < (counts + 1) * offset_bytes).any():
         raise CorruptFileError("offset points into the offsets")
@@ -139,7 +141,7 @@ def runs(pieces: Pieces, value_starts: Ints, value_sizes: Ints, dtype: np.dtype[
 def streams(pieces: Pieces, width: int) -> Bytes:
     """Select values that are stored as `width` byte streams; return their bytes. See `miniblock.byte_streams`."""
     pieces.check(pieces.counts * width)
-    positions = (pieces.starts + pieces.places)[:, None] + pieces.counts[:, None] * np.arange(width)
+    positions = (pieces.starts + pieces.value_indices)[:, None] + pieces.counts[:, None] * np.arange(width)
     return pieces.data[positions].reshape(-1)
 
 
@@ -168,7 +170,7 @@ def locate_lists(
     tables: Sequence[ChunkTable],
     indices: Sequence[tuple[Ints, Bools]],
     rows: Sequence[Ints],
-    forms: Sequence[tuple[int, int]],
+    level_codes: Sequence[tuple[int, int]],
 ) -> tuple[Ints, Ints, list[int]]:
     """Locate the chunks that contain ascending `rows` of each of several pages, as if the pages were one.
 
@@ -180,7 +182,7 @@ def locate_lists(
         For each page `starts` and `continues`, as for `chunks_of_rows`.
     rows
         The rows of each page.
-    forms
+    level_codes
         The encodings of repetition and definition levels of each page, FLAT to RUNS.
 
     Returns
@@ -192,10 +194,12 @@ def locate_lists(
         are not consecutive.
     """
     if native is not None:
-        return native.locate_lists(tables, indices, rows, forms)
+        return native.locate_lists(tables, indices, rows, level_codes)
     parts, all_rows, bounds = [], [], [0]
     chunks_before = rows_before = 0
-    for (starts, ends, values), (row_starts, continues), page_rows, page_forms in zip(tables, indices, rows, forms):
+    for (starts, ends, values), (row_starts, continues), page_rows, page_codes in zip(
+        tables, indices, rows, level_codes
+    ):
         chunks = chunks_of_rows(row_starts, continues, page_rows)
         parts.append(
             [
@@ -205,7 +209,7 @@ def locate_lists(
                 chunks + chunks_before,
                 row_starts[chunks] + rows_before,
                 np.diff(row_starts)[chunks],
-                *[np.full(len(chunks), form) for form in page_forms],
+                *[np.full(len(chunks), code) for code in page_codes],
             ]
         )
         all_rows.append(page_rows + rows_before)
@@ -223,7 +227,7 @@ class StoredLevels(NamedTuple):
 
     starts: Ints
     sizes: Ints
-    forms: Ints
+    level_codes: Ints
 
 
 def chunks_of_rows(starts: Ints, continues: Bools, rows: Ints) -> Ints:
@@ -318,16 +322,16 @@ def entries_of_rows(
     if (repeated[is_selected] > num_lists).any() or (defined[is_selected] > highest).any():
         raise CorruptFileError("level out of range")
     seen = np.flatnonzero(is_selected & is_visible)
-    places = np.cumsum(is_visible)[seen] - 1 - (np.cumsum(counts) - counts)[chunk[seen]]
+    value_indices = np.cumsum(is_visible)[seen] - 1 - (np.cumsum(counts) - counts)[chunk[seen]]
     selected_definition = None if definition is None else defined[is_selected]
-    return repeated[is_selected], selected_definition, _spans(chunk[seen], places)
+    return repeated[is_selected], selected_definition, _spans(chunk[seen], value_indices)
 
 
-def _spans(chunks: Ints, places: Ints) -> Ints:
+def _spans(chunks: Ints, value_indices: Ints) -> Ints:
     """Group values into (3, m) spans of contiguous ones: chunk, index of the first value, and length."""
-    is_first = (np.diff(chunks, prepend=-1) != 0) | (np.diff(places, prepend=-1) != 1)
+    is_first = (np.diff(chunks, prepend=-1) != 0) | (np.diff(value_indices, prepend=-1) != 1)
     begins = np.flatnonzero(is_first)
-    return np.stack((chunks[begins], places[begins], np.diff(begins, append=len(chunks))))
+    return np.stack((chunks[begins], value_indices[begins], np.diff(begins, append=len(chunks))))
 
 
 def expand_spans(spans: Ints, starts: Ints, sizes: Ints, counts: Ints) -> Ints:
@@ -340,17 +344,17 @@ def expand_spans(spans: Ints, starts: Ints, sizes: Ints, counts: Ints) -> Ints:
         return native.expand_spans(spans, starts, sizes, counts)
     chunks, first, lengths = spans
     chunk = np.repeat(chunks, lengths)
-    places = np.repeat(first - np.cumsum(lengths) + lengths, lengths) + np.arange(len(chunk))
+    value_indices = np.repeat(first - np.cumsum(lengths) + lengths, lengths) + np.arange(len(chunk))
     buffers = np.stack((starts, sizes), axis=1).reshape(2 * len(starts), len(counts))
-    return np.vstack((buffers[:, chunk], counts[chunk], places))
+    return np.vstack((buffers[:, chunk], counts[chunk], value_indices))
 
 
 def _levels(data: Bytes, stored: StoredLevels, counts: Ints) -> Levels:
     """Decode the levels of all chunks."""
     parts = [np.empty(0, LEVEL)]
-    for start, size, form, count in zip(*map(np.ndarray.tolist, (*stored, counts))):
+    for start, size, code, count in zip(*map(np.ndarray.tolist, (*stored, counts))):
         piece = np.array([start]), np.array([size]), np.array([count])
-        kind, width = form % (1 << _WIDTH_SHIFT), form >> _WIDTH_SHIFT
+        kind, width = code % (1 << _WIDTH_SHIFT), code >> _WIDTH_SHIFT
         if kind == INLINE:
             parts.append(miniblock.unpack_inline(data, *piece, LEVEL))
         elif kind == OUT_OF_LINE:

@@ -190,9 +190,9 @@ def byte_streams(data: Bytes, starts: Ints, counts: Ints, width: int) -> Bytes:
     return np.concatenate([data[:0], *parts])
 
 
-def _total(counts: Ints, most: int) -> int:
+def _total(counts: Ints, max_total: int) -> int:
     """Return the number of values in all chunks. Raises CorruptFileError if it exceeds what the page can store."""
     total = int(counts.sum())
-    if not 0 <= total <= most:
-        raise CorruptFileError("more values than the chunks can store", f"at most {most}", total)
+    if not 0 <= total <= max_total:
+        raise CorruptFileError("more values than the chunks can store", f"at most {max_total}", total)
     return total

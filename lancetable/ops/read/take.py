@@ -315,7 +315,7 @@ def virtual_values(version: TableVersion, selection: Selection, name: str) -> pa
     offsets, deleted = selection.offsets(), deleted_offsets(version, fragment)
     if deleted is not None:
         offsets = offsets - np.searchsorted(deleted, offsets.astype(np.uint32))
-    return pa.array((offsets + index.starts[position]).astype(np.uint64), mask=selection.dead)
+    return pa.array((offsets + index.starts[position]).astype(np.uint64), mask=selection.deleted)
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ def _projection(version: TableVersion, columns: Columns, blobs_as_bytes: bool = 
     """Return the projection of requested columns, cached with the version."""
     items = columns.items() if isinstance(columns, Mapping) else columns
     requested = tuple(items) if isinstance(items, Iterable) else None
-    return version.cache.derived(
+    return version.cache.get_or_derive(
         ("take projection", type(columns), blobs_as_bytes, requested),
         version.manifest,
         lambda: project(version.schema, columns, blobs_as_bytes=blobs_as_bytes, whole_columns=True),

@@ -96,7 +96,7 @@ def _legacy_statistics(version: TableVersion, metadata: LegacyMetadata) -> FileS
             warnings.warn(f"statistics of a data file are ignored: {error}", StatisticsWarning, stacklevel=2)
             return None
 
-    return version.cache.derived(
+    return version.cache.get_or_derive(
         f"statistics of {version.store.key(metadata.path)}",
         version.manifest,
         read,

@@ -31,7 +31,7 @@ class ByteStreamSplit(Compressive):
 
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> FixedWidth:
         bits = self.values.bits_per_value
-        return FixedWidth(bits, gather.streams(buffers[0], bits // 8), len(buffers[0].places))
+        return FixedWidth(bits, gather.streams(buffers[0], bits // 8), len(buffers[0].value_indices))
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
         bits = self.values.bits_per_value

@@ -74,7 +74,7 @@ class FixedSizeList(Compressive):
         bits = self.bits
         if self._has_any_validity() or bits % 8 or not bits:
             return Compressive.pick_chunks(self, buffers, limit)
-        return FixedWidth(bits, gather.fixed(buffers[0], bits // 8), len(buffers[0].places))
+        return FixedWidth(bits, gather.fixed(buffers[0], bits // 8), len(buffers[0].value_indices))
 
     def decode_values(self, values: Block, limit: int) -> Block:
         if not isinstance(values, FixedWidth) or values.bits % 8:

@@ -291,11 +291,11 @@ def chunk_limits(shredded: Shredded, large: bool, target_bytes: int, max_values:
     if not kinds:
         return ChunkLimits(max_values, max_bytes, target_bytes)
     width = max(1, *[highest(levels).bit_length() for levels in kinds])
-    most = _MAX_LEVELS if large else min(_MAX_LEVELS, _LEVEL_BYTES * 8 // width)
+    max_levels = _MAX_LEVELS if large else min(_MAX_LEVELS, _LEVEL_BYTES * 8 // width)
     if shredded.visible is None:
-        max_values = min(max_values, power_of_two(most))
+        max_values = min(max_values, power_of_two(max_levels))
     else:
-        while _most_levels(shredded.visible, max_values, shredded.num_entries) > most:
+        while _most_levels(shredded.visible, max_values, shredded.num_entries) > max_levels:
             max_values //= 2
             if max_values < 2:
                 raise LevelsTooDense
