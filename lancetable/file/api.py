@@ -35,7 +35,7 @@ from lancetable.errors import (
     OutOfRangeError,
     UnsupportedFeatureError,
 )
-from lancetable.file.blobs.descriptor import replace_blobs, stored_schema
+from lancetable.file.blobs.descriptions import replace_blobs, stored_schema
 from lancetable.file.blobs.prepared import (
     DedicatedBlobWriter,
     PackedBlobWriter,

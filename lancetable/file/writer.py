@@ -225,8 +225,9 @@ class FileWriter(DataFileWriter):
         """Number of rows passed to `write`."""
         return self._num_rows
 
-    def tell(self) -> int:
-        """Return the number of bytes written plus the estimated size of the queued rows."""
+    @property
+    def estimated_bytes(self) -> int:
+        """Number of bytes written plus the estimated size of the queued rows."""
         return self._position + self.waiting_bytes
 
     @property

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, LanceError, UnsupportedFeatureError
 from lancetable.file import thread_pool
-from lancetable.file.blobs.descriptor import blob_directory, stored_schema
+from lancetable.file.blobs.descriptions import blob_directory, stored_schema
 from lancetable.file.blobs.writer import BlobColumnsWriter, check_blob_nesting
 from lancetable.file.legacy_writer import DEFAULT_GROUP_ROWS, LegacyFileWriter
 from lancetable.file.writer import FileWriter, WrittenFile
@@ -158,7 +158,7 @@ class FragmentWriter:
             writer.write(part if file.blobs is None else file.blobs.describe(part))
             if can_use_pool and isinstance(writer, FileWriter) and writer.waiting_bytes >= _MIN_POOL_BYTES:
                 self._finish_on_pool(None)
-            elif is_full or writer.tell() >= self.limits.max_bytes_per_file:
+            elif is_full or writer.estimated_bytes >= self.limits.max_bytes_per_file:
                 self.finish()
 
     def _open_file(self) -> _OpenFile:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.blobs.descriptor import described
+from lancetable.file.blobs.descriptions import described
 from lancetable.file.container import FileMetadata
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.manifest import Manifest

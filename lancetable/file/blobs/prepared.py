@@ -34,7 +34,7 @@ from lancetable.errors import (
     OutOfRangeError,
     UnsupportedFeatureError,
 )
-from lancetable.file.blobs.descriptor import PREPARED, BlobKind, blob_file_path, build_descriptions
+from lancetable.file.blobs.descriptions import PREPARED, BlobKind, blob_file_path, build_descriptions
 from lancetable.file.encodings_v2_0.blob import describe_blobs
 from lancetable.format.logical_types import EXTENSION_NAME_KEY
 from lancetable.format.paths import check_relative

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.blobs.descriptor import BlobKind, blob_file_path, replace_blobs
+from lancetable.file.blobs.descriptions import BlobKind, blob_file_path, replace_blobs
 from lancetable.file.limits import limits_of
 from lancetable.format.paths import check_relative, join
 from lancetable.format.schema import Field

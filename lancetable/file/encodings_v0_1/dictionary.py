@@ -31,7 +31,7 @@ class DictionaryNode:
     items: pa.Array
 
     def read(self, spans: Spans, max_gap: int) -> ReadPlan[pa.Array]:
-        """Plan reading the values of spans; see `Node.read`."""
+        """Plan reading the values of spans; see `FieldNode.read`."""
         indices = yield from PlainNode(self.pages, self.data_type.index_type).read(spans, max_gap)
         if len(indices):
             numbers = indices.to_numpy()

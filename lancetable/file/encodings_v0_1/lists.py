@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lancetable.file.encodings_v0_1.pages import Node, Pages, Spans, fetch_joined, offsets_of_runs
+from lancetable.file.encodings_v0_1.pages import FieldNode, Pages, Spans, fetch_joined, offsets_of_runs
 from lancetable.file.fetch import ReadPlan
 from lancetable.file.kernels.varbin import offsets_of
 
@@ -23,10 +23,10 @@ class ListNode:
 
     pages: Pages
     data_type: pa.DataType
-    items: Node
+    items: FieldNode
 
     def read(self, spans: Spans, max_gap: int) -> ReadPlan[pa.Array]:
-        """Plan reading the values of spans; see `Node.read`."""
+        """Plan reading the values of spans; see `FieldNode.read`."""
         pages, width = self.pages, 8 if pa.types.is_large_list(self.data_type) else 4
         dtype = np.dtype(f"<i{width}")
         pages.check(spans, extra=1)

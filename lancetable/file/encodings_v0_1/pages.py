@@ -43,7 +43,7 @@ class Spans(NamedTuple):
     total: int
 
 
-class Node(Protocol):
+class FieldNode(Protocol):
     """Reader of one field and its descendants."""
 
     def read(self, spans: Spans, max_gap: int) -> ReadPlan[pa.Array]:

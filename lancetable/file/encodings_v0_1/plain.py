@@ -41,7 +41,7 @@ class PlainNode:
     data_type: pa.DataType
 
     def read(self, spans: Spans, max_gap: int) -> ReadPlan[pa.Array]:
-        """Plan reading the values of spans; see `Node.read`."""
+        """Plan reading the values of spans; see `FieldNode.read`."""
         pages, bits = self.pages, item_bits(self.data_type, self.pages.name)
         pages.check(spans)
         if _is_bits(self.data_type):
@@ -70,7 +70,7 @@ class NullNode:
     data_type: pa.DataType
 
     def read(self, spans: Spans, max_gap: int) -> ReadPlan[pa.Array]:
-        """Return nulls without requesting bytes; see `Node.read`."""
+        """Return nulls without requesting bytes; see `FieldNode.read`."""
         yield from ()
         return pa.nulls(spans.total, self.data_type)
 

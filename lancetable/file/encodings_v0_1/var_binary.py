@@ -29,7 +29,7 @@ class VarBinaryNode:
     nullable: bool
 
     def read(self, spans: Spans, max_gap: int) -> ReadPlan[pa.Array]:
-        """Plan reading the values of spans; see `Node.read`."""
+        """Plan reading the values of spans; see `FieldNode.read`."""
         pages, dtype = self.pages, varbin.offset_dtype(self.data_type)
         assert dtype is not None
         pages.check(spans)

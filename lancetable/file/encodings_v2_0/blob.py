@@ -6,7 +6,7 @@
                                                                      1     0     null
 
 Positions count from the start of the file. The column encoding is `blob`. The reader returns the bytes, or, if the
-requested field is a struct<position, size>, the descriptors, with which a caller can open single values later. Source:
+requested field is a struct<position, size>, the descriptions, with which a caller can open single values later. Source:
 protos/encodings_v2_0.proto, Blob.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lancetable.file.column_interfaces import BlobSink
     from lancetable.file.container import Page
 
-DESCRIPTOR: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
+DESCRIPTION_V1: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
 """Type of the values in the pages of a blob column. Size 0 means an empty blob at position 0, otherwise a null."""
 
 _NULL_POSITION: Final = 1
@@ -41,12 +41,12 @@ _SMALL_BYTES: Final = 4096
 
 
 class BlobReader(PagedReader):
-    """Reader of a blob column that returns bytes or descriptors."""
+    """Reader of a blob column that returns bytes or descriptions."""
 
     def __init__(self, pages: ColumnPages, field: Field) -> None:
         super().__init__(pages, field.data_type)
         self.decodes = not field.is_struct
-        expected = pa.large_binary() if self.decodes else DESCRIPTOR
+        expected = pa.large_binary() if self.decodes else DESCRIPTION_V1
         if self._type != expected:
             raise pages.file.corrupt(f"wrong type of field {field.name!r} for a blob column", expected, self._type)
 
@@ -54,13 +54,13 @@ class BlobReader(PagedReader):
         page = self._pages.page(number)
         encoding = encoding_of(page)
         if not isinstance(encoding, PackedStruct):
-            raise page.corrupt("wrong encoding of blob descriptors", "packed_struct", encoding.oneof_case)
-        decoded = yield from encoding.read(page, DESCRIPTOR, page.length, rows, max_gap)
-        descriptors = decoded.to_array(DESCRIPTOR)
+            raise page.corrupt("wrong encoding of blob descriptions", "packed_struct", encoding.oneof_case)
+        decoded = yield from encoding.read(page, DESCRIPTION_V1, page.length, rows, max_gap)
+        descriptions = decoded.to_array(DESCRIPTION_V1)
         if not self.decodes:
-            return descriptors
-        positions = np.asarray(descriptors.field(0))
-        sizes = np.asarray(descriptors.field(1))
+            return descriptions
+        positions = np.asarray(descriptions.field(0))
+        sizes = np.asarray(descriptions.field(1))
         offsets, data = yield from fetch_payloads(page, self._pages.file.size_bytes, positions, sizes, max_gap)
         valid = (sizes > 0) | (positions == 0)
         validity = None if valid.all() else varbin.pack_validity(valid)
@@ -96,7 +96,7 @@ def fetch_payloads(
 
 
 def describe_blobs(array: pa.Array, sink: BlobSink) -> pa.StructArray:
-    """Write the payloads of a large binary array to `sink` and return their descriptors."""
+    """Write the payloads of a large binary array to `sink` and return their descriptions."""
     count = len(array)
     sizes = np.zeros(count, np.int64)
     valid = np.ones(count, np.bool_) if array.null_count == 0 else np.asarray(array.is_valid())
@@ -113,7 +113,7 @@ def describe_blobs(array: pa.Array, sink: BlobSink) -> pa.StructArray:
             spans = zip(offsets[nonempty].tolist(), sizes[nonempty].tolist())
             positions[nonempty] = [sink(data.slice(start, size)) for start, size in spans]
     columns = [pa.array(positions.view(np.uint64)), pa.array(sizes.view(np.uint64))]
-    return pa.StructArray.from_arrays(columns, fields=list(DESCRIPTOR))
+    return pa.StructArray.from_arrays(columns, fields=list(DESCRIPTION_V1))
 
 
 def _write_together(array: pa.Array, sizes: npt.NDArray[np.int64], sink: BlobSink) -> npt.NDArray[np.int64]:

@@ -108,7 +108,7 @@ class Queue:
 class LeafWriter:
     """Writer of a field in one column.
 
-    If `blobs` is given, it writes the values immediately and queues their descriptors for the pages.
+    If `blobs` is given, it writes the values immediately and queues their descriptions for the pages.
     """
 
     concurrent: ClassVar[bool] = False

@@ -176,7 +176,7 @@ class LeafColumn:
         self._sizes = tuple([max(kind, 0) for kind in reversed(expected[1:])])
         self._field_type = field.data_type
         stored_type = field.data_type
-        if pa.types.is_struct(stored_type) and field.children and not _is_blob_descriptor(field):
+        if pa.types.is_struct(stored_type) and field.children and not _is_blob_description(field):
             # A packed column stores all children, including those that are not requested.
             stored = file.schema.by_id.get(field.id)
             if stored is not None and stored.children:
@@ -293,10 +293,10 @@ def _is_adjacent(before: Page, page: Page) -> bool:
     return apart % 8 == 0 and page.buffers[1].start >= before.buffers[1].end
 
 
-def _is_blob_descriptor(field: Field) -> bool:
-    """Return True if a field requests the descriptors of a blob column.
+def _is_blob_description(field: Field) -> bool:
+    """Return True if a field requests the descriptions of a blob column.
 
-    Raises UnsupportedFeatureError for a version 2 blob whose children differ from those of the stored descriptor,
+    Raises UnsupportedFeatureError for a version 2 blob whose children differ from those of the stored description,
     because its column does not store the values.
     """
     names = [child.name for child in field.children]

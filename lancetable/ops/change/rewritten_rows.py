@@ -20,7 +20,7 @@ import pyarrow as pa
 from lancetable.commit.loop import commit_transaction
 from lancetable.commit.proposal import discarding_on_failure
 from lancetable.file import thread_pool
-from lancetable.file.blobs.descriptor import with_bytes
+from lancetable.file.blobs.descriptions import with_bytes
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field

@@ -24,7 +24,7 @@ from lancetable.expr.evaluate.casts import can_cast
 from lancetable.expr.evaluate.evaluator import evaluate
 from lancetable.expr.typing.coercion import checked_cast
 from lancetable.expr.typing.errors import AnalysisError
-from lancetable.file.blobs.descriptor import with_bytes
+from lancetable.file.blobs.descriptions import with_bytes
 from lancetable.format import jsonb
 from lancetable.format.field_paths import parse_path
 from lancetable.format.fragment import Fragment

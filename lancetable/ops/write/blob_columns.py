@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from lancetable.file.blobs.descriptor import contains_blobs, with_prepared
+from lancetable.file.blobs.descriptions import contains_blobs, with_prepared
 from lancetable.file.blobs.prepared import is_prepared, plain_field, with_fields
 from lancetable.format.logical_types import EXTENSION_NAME_KEY
 from lancetable.format.schema import BLOB_KEY, BLOB_V2_NAME, Field, Schema

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError
-from lancetable.file.blobs.descriptor import contains_blobs
+from lancetable.file.blobs.descriptions import contains_blobs
 from lancetable.file.column_interfaces import contains_null
 from lancetable.file.extension import storage_array
 from lancetable.format.schema import Field, Schema

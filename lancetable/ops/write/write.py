@@ -21,7 +21,7 @@ from lancetable.commit.first_version import create_table
 from lancetable.commit.loop import commit_transaction
 from lancetable.commit.proposal import discarding_on_failure
 from lancetable.errors import AlreadyExistsError, SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file.blobs.descriptor import contains_blobs
+from lancetable.file.blobs.descriptions import contains_blobs
 from lancetable.file.writer import FileWriter
 from lancetable.format import transaction as tx
 from lancetable.format.paths import TRANSACTIONS_DIR, ManifestNamingScheme, data_path, join, parse_transaction_name

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.file.blobs.descriptor import with_bytes
+from lancetable.file.blobs.descriptions import with_bytes
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.ops.change.compare import differs

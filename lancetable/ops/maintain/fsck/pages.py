@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, LanceError
-from lancetable.file.blobs.descriptor import described, replace_blobs, with_bytes
+from lancetable.file.blobs.descriptions import described, replace_blobs, with_bytes
 from lancetable.file.blobs.storage import BlobLocations, locate_blobs
 from lancetable.file.container import STATISTICS_KEY, FileMetadata
 from lancetable.file.encodings_v0_1.statistics import read_zones
