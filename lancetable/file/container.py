@@ -329,7 +329,7 @@ class FileMetadata:
         ranges = [ByteRange(offset, offset + size) for offset, size in zip(offsets, sizes)]
         for start, end in ranges:
             if end > end_of_file:
-                raise self.corrupt("a buffer ends beyond the file", f"at most {end_of_file}", end, offset=start)
+                raise self.corrupt("a buffer exceeds the file", f"at most {end_of_file}", end, offset=start)
         return ranges
 
     def encoding_bytes(self, message: file2_pb2.Encoding) -> bytes:
@@ -348,7 +348,7 @@ class FileMetadata:
         for start, end in missing:
             total += end - start
             if end > self.size_bytes or total > self.size_bytes:
-                raise self.corrupt("an encoding ends beyond the file", f"at most {self.size_bytes}", end, offset=start)
+                raise self.corrupt("an encoding exceeds the file", f"at most {self.size_bytes}", end, offset=start)
         if missing:
             raise self.not_fetched("encodings stored outside of the column metadata", sorted(missing))
 
@@ -418,7 +418,7 @@ def parse_footer(tail: FileTail) -> Footer:
     version = FileVersion.from_footer(major, minor, tail.path)
     if version.is_legacy:
         if position > size - LEGACY_FOOTER.size:
-            raise tail.corrupt("the metadata starts beyond the end", size, position, size - LEGACY_FOOTER.size)
+            raise tail.corrupt("the metadata starts after the footer", size, position, size - LEGACY_FOOTER.size)
         return Footer(position, position, position, 0, 0, version, (major, minor))
     if len(data) < _FOOTER.size:
         raise tail.corrupt("too short for a Lance file", f"at least {_FOOTER.size} bytes", size)
@@ -491,7 +491,7 @@ def _parse_table(tail: FileTail, position: int, count: int) -> list[ByteRange]:
     ranges = [ByteRange(start, start + size) for start, size in _ENTRY.iter_unpack(table)]
     for _, end in ranges:
         if end > tail.size_bytes:
-            raise tail.corrupt("a table entry ends beyond the file", f"at most {tail.size_bytes}", end, position)
+            raise tail.corrupt("a table entry exceeds the file", f"at most {tail.size_bytes}", end, position)
     return ranges
 
 

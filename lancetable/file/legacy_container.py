@@ -304,7 +304,7 @@ def _parse_frame(data: memoryview, offset: int, path: str) -> bytes:
     start = offset + _U32.size
     end = start + _U32.unpack_from(data, offset)[0] if start <= len(data) else start
     if end > len(data):
-        raise CorruptFileError("a message ends beyond the end", f"at most {len(data)}", end, path=path)
+        raise CorruptFileError("a message exceeds the file", f"at most {len(data)}", end, path=path)
     return bytes(data[start:end])
 
 

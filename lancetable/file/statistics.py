@@ -297,7 +297,7 @@ def _check_column(array: pa.Array, field: Field, zone_rows: Int64) -> ZoneStats:
         raise ValueError(f"field {field.id} has no null_count")
     nulls = _counts(children["null_count"], f"null_count of field {field.id}")
     if (nulls < 0).any() or (nulls > zone_rows).any():
-        raise ValueError(f"null_count of field {field.id} is not within its zones")
+        raise ValueError(f"null_count of field {field.id} is negative or exceeds the rows of its zone")
     kind = ordered_type(field)
     low, high = children.get("min_value"), children.get("max_value")
     if kind is None or low is None or high is None:
@@ -311,7 +311,7 @@ def _check_column(array: pa.Array, field: Field, zone_rows: Int64) -> ZoneStats:
             return ZoneStats(nulls, None, None, None)
         nans = _counts(children["nan_count"], f"nan_count of field {field.id}")
         if (nans < 0).any() or (nans > zone_rows - nulls).any():
-            raise ValueError(f"nan_count of field {field.id} is not within its zones")
+            raise ValueError(f"nan_count of field {field.id} is negative or exceeds the non-null rows of its zone")
     if is_text(kind) or is_bytes(kind):
         low.validate(full=True)
         high.validate(full=True)

@@ -145,7 +145,7 @@ def _load(store: ObjectStore, path: str, file: DeletionFile, physical_rows: int 
 
 def _check_count(path: str, file: DeletionFile, count: int) -> None:
     if file.num_deleted_rows not in (None, count):
-        what = "another number of deleted rows than in the manifest"
+        what = "number of deleted rows differs from the manifest"
         raise CorruptFileError(what, file.num_deleted_rows, count, path=path)
 
 

@@ -105,7 +105,7 @@ def select(version: TableVersion, fragment: Fragment, rows: Rows, *, keep_delete
     elif len(rows):
         first, last = rows[0], rows[-1]
         if not 0 <= first <= last < total or (isinstance(rows, range) and rows.step != 1):
-            raise OutOfRangeError(f"rows {first} to {last} of fragment {fragment.id}, which has {total} rows")
+            raise OutOfRangeError(f"rows {first} to {last} are out of range; fragment {fragment.id} has {total} rows")
     deleted = deleted_offsets(version, fragment)
     if deleted is None:
         return Selection(fragment, rows, len(rows))

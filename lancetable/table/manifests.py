@@ -92,11 +92,11 @@ def parse_manifest(store: ObjectStore, location: ManifestLocation, data: bytes |
 def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, size: int) -> ManifestFile:
     path = location.path
     if size < FOOTER_BYTES + 4:
-        raise _damaged(path, f"{size} bytes are too few for a manifest", 0)
+        raise _damaged(path, "file too short", 0, f"at least {FOOTER_BYTES + 4} bytes", size)
     limits = limits_of(store)
     position, major, _, magic = _FOOTER.unpack_from(tail, len(tail) - FOOTER_BYTES)
     if magic != _MAGIC:
-        raise _damaged(path, "wrong bytes at the end", size - 4, _MAGIC, bytes(magic))
+        raise _damaged(path, "wrong magic at the end", size - 4, _MAGIC, bytes(magic))
     if major != _MAJOR:
         raise UnsupportedFeatureError(
             f"{path}: manifest files of version {major} are not supported",
@@ -124,7 +124,7 @@ def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, si
     limits.check("metadata_entries", len(manifest.message.fragments), path, "fragments")
     limits.check("metadata_entries", len(manifest.message.fields), path, "fields")
     if manifest.version != location.version:
-        what = "the content has another version than the name"
+        what = "version differs from the file name"
         raise _damaged(path, what, position + 4, location.version, manifest.version)
     if location.size_bytes != size:
         location = replace(location, size_bytes=size)

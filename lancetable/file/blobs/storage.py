@@ -124,8 +124,8 @@ def _object_path(version: TableVersion, data_file: BlobDataFile, kind: int, base
             if uri.startswith(prefix):
                 return version.base_file_path(base.id, uri[len(prefix) :], data_file.path)
     raise UnsupportedFeatureError(
-        f"{data_file.path}: the external blob {uri[:200]!r} is below no base path of the table; add its directory as a "
-        "base path",
+        f"{data_file.path}: the external blob {uri[:200]!r} is not below a base path of the table; add its directory "
+        "as a base path",
         feature="external blobs",
         path=data_file.path,
     )

@@ -90,7 +90,7 @@ class Pages:
         size = file.size_bytes
         limit = size * 8 // max(width_bits, 1)
         if (lengths < 0).any() or int(lengths.max()) > limit:
-            raise self.corrupt("a page has an impossible number of values", f"at most {limit}", int(lengths.max()))
+            raise self.corrupt("too many values in a page", f"at most {limit}", int(lengths.max()))
         sizes = (lengths * width_bits + 7) >> 3
         if (positions < 0).any() or (positions > size - sizes).any():
             raise self.corrupt("a page exceeds the file", f"within {size} bytes", int(positions.max()))
@@ -100,7 +100,7 @@ class Pages:
     def check(self, spans: Spans, extra: int = 0) -> None:
         """Raise CorruptFileError if a span ends beyond its page. `extra` is the number of entries after the values."""
         if len(spans.batches) and (spans.firsts + spans.counts > self.lengths[spans.batches] - extra).any():
-            raise self.corrupt("values end beyond their page")
+            raise self.corrupt("values exceed their page")
 
     def corrupt(self, what: str, expected: object = None, found: object = None) -> CorruptFileError:
         """Return a CorruptFileError for this field; the caller raises it."""

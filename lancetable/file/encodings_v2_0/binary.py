@@ -86,7 +86,7 @@ class Binary(ParsedMessage):
         location = page.buffer(content.buffer)
         size = location.end - location.start if whole is None else len(whole)
         if int(ends[-1]) > size:
-            raise page.corrupt("a value ends beyond the bytes of its page", f"at most {size}", int(ends[-1]))
+            raise page.corrupt("a value exceeds the bytes of its page", f"at most {size}", int(ends[-1]))
         if whole is None:
             base = location.start
             ranges, shift = cluster(starts + base, ends + base, gap_within(max_gap, size, len(starts)))

@@ -77,7 +77,7 @@ def fetch_payloads(
         return np.zeros(len(sizes) + 1, np.int64), pa.py_buffer(b"")
     # Check each number before the sum, which may overflow.
     if int(lengths.max()) > file_bytes or int(starts.max()) > file_bytes or int((starts + lengths).max()) > file_bytes:
-        raise page.corrupt("a blob ends beyond the file", f"at most {file_bytes}")
+        raise page.corrupt("a blob exceeds the file", f"at most {file_bytes}")
     page.check_memory(sum(lengths.tolist()))
     offsets = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes.astype(np.int64), out=offsets[1:])

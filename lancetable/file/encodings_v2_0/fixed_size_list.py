@@ -35,7 +35,7 @@ class FixedSizeList(ParsedMessage):
         if self.dimension != size:
             raise page.corrupt("wrong dimension of fixed-size lists", size, self.dimension)
         if length * size > 1 << 62:
-            raise page.corrupt("impossible number of items", found=length * size)
+            raise page.corrupt("too many items in fixed-size lists", f"at most {1 << 62}", length * size)
         inner: Slots
         if isinstance(slots, range):
             inner = range(slots.start * size, slots.stop * size)

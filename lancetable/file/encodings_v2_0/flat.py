@@ -103,12 +103,10 @@ class Flat:
         """
         width, odd_bits = divmod(self.bits_per_value, 8)
         start, end = page.buffer(self.buffer)
-        if odd_bits or end - start < length * width:
-            raise page.corrupt(
-                f"a buffer is too small, or an impossible width of {self.bits_per_value} bits",
-                f"{length * width} bytes",
-                end - start,
-            )
+        if odd_bits:
+            raise page.corrupt("wrong width of values", "a multiple of 8 bits", self.bits_per_value)
+        if end - start < length * width:
+            raise page.corrupt("buffer too small", f"at least {length * width} bytes", end - start)
         return ByteRange(start + rows.start * width, start + rows.stop * width)
 
     def fetch(self, page: Page, length: int, slots: Slots, max_gap: int) -> ReadPlan[Any]:

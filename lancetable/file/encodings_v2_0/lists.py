@@ -62,7 +62,7 @@ class List(ParsedMessage):
             self.offsets, page, page.length, rows, self.null_offset_adjustment, max_gap
         )
         if int(ends[-1]) > self.num_items:
-            raise page.corrupt("a list ends beyond the items of its page", f"at most {self.num_items}", int(ends[-1]))
+            raise page.corrupt("a list exceeds the items of its page", f"at most {self.num_items}", int(ends[-1]))
         return starts, ends, valid
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, max_gap: int) -> ReadPlan[Decoded]:

@@ -273,7 +273,7 @@ class CustomLayout(PageLayout):
 
 def misplaced(encoding: Compressive, place: str) -> CorruptFileError:
     """Return the error for an encoding in a context that it does not support; the caller raises it."""
-    return CorruptFileError(f"encoding {encoding.oneof_case!r} cannot hold {place}")
+    return CorruptFileError(f"encoding {encoding.oneof_case!r} cannot store {place}")
 
 
 def decode_levels(encoding: Compressive, chunks: Chunks, counts: Ints, limit: int) -> Levels:

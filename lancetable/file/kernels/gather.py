@@ -53,7 +53,7 @@ class Pieces(NamedTuple):
         if (self.value_indices < 0).any() or (self.value_indices >= self.counts).any():
             raise CorruptFileError("value is outside its page")
         if sizes is not None and (self.sizes != sizes).any():
-            raise CorruptFileError("values do not fill their chunk")
+            raise CorruptFileError("wrong size of the values of a chunk")
 
 
 def _decoded(pieces: Pieces, decode: Callable[[Ints], npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -69,7 +69,7 @@ def fixed(pieces: Pieces, width: int) -> Bytes:
     """Select values of `width` bytes; return their bytes. Raises CorruptFileError if a piece has the wrong size."""
     # Reject a width larger than all pieces before memory is allocated for it.
     if width > _USUAL_BYTES and len(pieces.sizes) and width > int(pieces.sizes.max()):
-        raise CorruptFileError("values do not fill their chunk")
+        raise CorruptFileError("wrong size of the values of a chunk")
     if native is not None:
         return native.gather_fixed(*pieces, width)
     pieces.check(pieces.counts * width)
@@ -105,13 +105,13 @@ def variable(pieces: Pieces, offset_bytes: int) -> tuple[Ints, Ints]:
         return native.gather_variable(*pieces, offset_bytes)
     pieces.check()
     if (counts >= sizes // offset_bytes).any():
-        raise CorruptFileError("offset points into the offsets")
+        raise CorruptFileError("first offset is before the end of the offset table")
     offsets = miniblock.gather_rows(data, starts + value_indices * offset_bytes, 2 * offset_bytes).view(
         f"<u{offset_bytes}"
     )
     begins, ends = offsets.T
     if (begins < (counts + 1) * offset_bytes).any():
-        raise CorruptFileError("offset points into the offsets")
+        raise CorruptFileError("first offset is before the end of the offset table")
     if (ends < begins).any():
         raise CorruptFileError("value ends before it starts")
     if (ends > sizes).any():
@@ -128,7 +128,7 @@ def runs(pieces: Pieces, value_starts: Ints, value_sizes: Ints, dtype: np.dtype[
     if native is not None:
         return native.gather_runs(*pieces, value_starts, value_sizes, dtype.itemsize).view(dtype)
     if (value_sizes != sizes * dtype.itemsize).any():
-        raise CorruptFileError("values do not fill their chunk")
+        raise CorruptFileError("wrong size of the values of a chunk")
 
     def decode(indices: Ints) -> npt.NDArray[Any]:
         run_values = miniblock.join_pieces(data, value_starts[indices], value_sizes[indices]).view(dtype)
@@ -362,10 +362,10 @@ def _levels(data: Bytes, stored: StoredLevels, counts: Ints) -> Levels:
         elif kind == RUNS:  # u64 size of the values, values, lengths of one byte
             lengths = start + 8 + int.from_bytes(data[start : start + 8], "little")
             if size < 8 or lengths - start - 8 != (start + size - lengths) * LEVEL.itemsize:
-                raise CorruptFileError("values do not fill their chunk")
+                raise CorruptFileError("wrong size of the values of a chunk")
             parts.append(rle.expand(data[start + 8 : lengths].view(LEVEL), data[lengths : start + size], count))
         else:
             if size != count * LEVEL.itemsize:
-                raise CorruptFileError("values do not fill their chunk")
+                raise CorruptFileError("wrong size of the values of a chunk")
             parts.append(data[start : start + size].view(LEVEL))
     return np.concatenate(parts)

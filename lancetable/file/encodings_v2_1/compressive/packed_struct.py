@@ -205,7 +205,7 @@ def _fixed_child(child: pa.Array, name: str, parent: pa.StructArray) -> tuple[Co
     bits = type_bits(child.type)
     if bits is None or bits % 8 or bits == 0:
         raise UnsupportedFeatureError(
-            f"packed structs cannot hold {name!r} of type {child.type}", feature=f"packed {child.type}"
+            f"packed structs cannot store {name!r} of type {child.type}", feature=f"packed {child.type}"
         )
     _refuse_nulls(child, name, parent)
     if pa.types.is_fixed_size_list(child.type):

@@ -81,7 +81,7 @@ class FullZip(PageLayout):
         stride = control + self.bits_per_value // 8
         start, end = page.buffers[0]
         if end - start != page.length * stride:
-            raise CorruptFileError("entries do not fill their buffer", page.length * stride, end - start)
+            raise CorruptFileError("wrong size of the entry buffer", page.length * stride, end - start)
         page.check_memory(len(rows) * stride if control or not isinstance(rows, range) else 0)
         data = (yield from fetch_slots(start, stride, rows, max_gap)) if stride else b""
         definition = None
@@ -138,7 +138,7 @@ class FullZip(PageLayout):
         if int(rows[0]) == 0 and int(starts[0]) != 0:
             raise CorruptFileError("row index does not begin at 0", 0, int(starts[0]))
         if int(rows[-1]) == page.length - 1 and int(ends[-1]) != size:
-            raise CorruptFileError("row index does not end at the end of its page", size, int(ends[-1]))
+            raise CorruptFileError("row index does not end at the end of the page", size, int(ends[-1]))
         return starts.astype(np.int64), ends.astype(np.int64)
 
     def _parse_rows(self, data: Bytes, starts: Ints, ends: Ints, layers: Layers) -> _Entries:
@@ -153,7 +153,7 @@ class FullZip(PageLayout):
         repetition, definition = self._levels(words)
         if not layers.num_lists:
             if (np.diff(first) != 1).any():
-                raise CorruptFileError("entry does not fill its row")
+                raise CorruptFileError("row has more than one entry")
         elif repetition is None:
             raise CorruptFileError("page of lists has no repetition levels")
         elif len(first) > 1 and (np.diff(first).min() < 1 or (repetition[first[:-1]] != layers.num_lists).any()):
