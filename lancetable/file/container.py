@@ -103,7 +103,7 @@ class Page:
             raise self.corrupt("the encoding refers to a missing buffer", f"fewer than {len(buffers)}", ref.number)
         location = buffers[ref.number]
         if location.end - location.start < size_bytes:
-            raise self.corrupt("a buffer is too small", f"{size_bytes} bytes", location.end - location.start)
+            raise self.corrupt("a buffer is too small", f"at least {size_bytes} bytes", location.end - location.start)
         return location
 
     def check_memory(self, size_bytes: int) -> None:
@@ -417,8 +417,9 @@ def parse_footer(tail: FileTail) -> Footer:
         raise tail.corrupt("not a Lance file", MAGIC, magic, size - 4)
     version = FileVersion.from_footer(major, minor, tail.path)
     if version.is_legacy:
-        if position > size - LEGACY_FOOTER.size:
-            raise tail.corrupt("the metadata starts after the footer", size, position, size - LEGACY_FOOTER.size)
+        end = size - LEGACY_FOOTER.size
+        if position > end:
+            raise tail.corrupt("the metadata starts after the footer", f"at most {end}", position, end)
         return Footer(position, position, position, 0, 0, version, (major, minor))
     if len(data) < _FOOTER.size:
         raise tail.corrupt("too short for a Lance file", f"at least {_FOOTER.size} bytes", size)

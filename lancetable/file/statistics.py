@@ -277,7 +277,7 @@ def _from_batch(batch: pa.RecordBatch, schema: Schema, num_rows: int) -> FileSta
     zone_rows = _counts(batch.column(0), "num_rows")
     # Sum in Python, where integers do not overflow.
     if (zone_rows <= 0).any() or sum(zone_rows.tolist()) != num_rows:
-        raise ValueError(f"zones do not sum to the {num_rows} rows of the file")
+        raise ValueError(f"the rows of the zones do not add up to the {num_rows} rows of the file")
     columns: dict[int, ZoneStats] = {}
     for name, array in zip(batch.schema.names[1:], batch.columns[1:]):
         field = schema.by_id.get(int(name)) if name.isdecimal() else None

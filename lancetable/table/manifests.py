@@ -64,13 +64,15 @@ class ManifestFile:
         assert size is not None, "a manifest that was read has a size"
         end = size - FOOTER_BYTES
         if offset > end - 4:
-            raise _damaged(path, f"a section at byte {offset} of {size}", offset)
+            raise _damaged(path, f"a section starts at byte {offset} of a file of {size} bytes", offset)
         tail_start = size - len(self.tail)
         source = self.tail if offset >= tail_start else store.read(path, offset, size)
         start = offset - tail_start if source is self.tail else 0
         length = _U32.unpack_from(source, start)[0]
         if offset + 4 + length > end:
-            raise _damaged(path, f"a section of {length} bytes at byte {offset} of {size}", offset)
+            raise _damaged(
+                path, f"a section of {length} bytes at byte {offset} exceeds the file of {size} bytes", offset
+            )
         return bytes(source[start + 4 : start + 4 + length])
 
 
@@ -105,7 +107,7 @@ def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, si
         )
     length = size - FOOTER_BYTES - 4 - position
     if position < 0 or length < 0:
-        raise _damaged(path, f"the footer points to byte {position} of {size}", size - FOOTER_BYTES)
+        raise _damaged(path, f"the footer points to byte {position} of a file of {size} bytes", size - FOOTER_BYTES)
     # Other sections can be as large as the message, so the limit of an untrusted table applies to the whole file.
     limits.check("metadata_bytes", size if store.capabilities.roots else length, path, "bytes")
     tail_start = size - len(tail)
@@ -120,7 +122,7 @@ def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, si
     try:
         manifest = Manifest.from_bytes(body, path)
     except CorruptFileError as error:
-        raise _damaged(path, "the message does not parse", position + 4) from error
+        raise _damaged(path, "the message cannot be parsed", position + 4) from error
     limits.check("metadata_entries", len(manifest.message.fragments), path, "fragments")
     limits.check("metadata_entries", len(manifest.message.fields), path, "fields")
     if manifest.version != location.version:

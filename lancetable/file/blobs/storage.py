@@ -156,7 +156,7 @@ def _check_inline(data_file: BlobDataFile, positions: Ints, sizes: Ints, rows: n
         return
     end = int((positions[rows] + sizes[rows]).max())
     if end > data_file.size_bytes:
-        what = "a blob ends past the end of the file"
+        what = "a blob exceeds the file"
         raise CorruptFileError(what, f"at most {data_file.size_bytes}", end, path=data_file.path)
 
 

@@ -55,7 +55,7 @@ def items_range(data_type: pa.DataType, offset: int, length: int, limit: int, na
     """
     if not can_be_item(data_type):
         raise UnsupportedFeatureError(
-            f"column {name!r}: a dictionary of {data_type} cannot be read from 0.1",
+            f"column {name!r}: dictionaries of {data_type} in files of version 0.1 are not supported",
             feature=f"dictionary of {data_type}",
         )
     width = 8 * (length + 1) if varbin.offset_dtype(data_type) is not None else length * (data_type.bit_width // 8)
@@ -95,7 +95,8 @@ def dictionary_items(data_type: pa.DataType, offset: int, length: int, limit: in
     if location.end > location.start:
         (values,) = yield (location,)
     if len(values) > np.iinfo(dtype).max:
-        raise CorruptFileError(f"column {name!r}: the items of the dictionary have {len(values)} bytes, too many")
+        what = f"column {name!r}: the items of the dictionary are too long for their type"
+        raise CorruptFileError(what, f"at most {np.iinfo(dtype).max} bytes", len(values))
     positions = np.frombuffer(data, "<i8")
     octets = np.frombuffer(bytes(values), np.uint8)
     return binary_array(data_type, (positions - positions[0]).astype(dtype), octets, True)

@@ -117,7 +117,7 @@ def checked_offset_dtype(page: Page, data_type: pa.DataType) -> np.dtype[Any]:
     """Return the type of the offsets of strings or binaries. Raises CorruptFileError for other types."""
     dtype = varbin.offset_dtype(data_type)
     if dtype is None:
-        raise page.corrupt("an encoding of strings or binaries for another type", found=str(data_type))
+        raise page.corrupt("string or binary encoding in a column of another type", found=str(data_type))
     return dtype
 
 

@@ -37,7 +37,7 @@ class FixedSizeBinary(ParsedMessage):
             raise page.unsupported(f"bytes in encoding {content.oneof_case}")
         count = count_slots(slots)
         if self.byte_width == 0 or count * self.byte_width > np.iinfo(dtype).max:
-            raise page.corrupt(f"impossible value length for {data_type}", found=self.byte_width)
+            raise page.corrupt(f"wrong value length for {data_type}", found=self.byte_width)
         page.check_memory(count * dtype.itemsize)
         # Writers store different widths in the inner encoding, so use the width of the outer one.
         inner = Flat(8 * self.byte_width, content.buffer, content.compression)

@@ -106,7 +106,7 @@ class Flat:
         if odd_bits:
             raise page.corrupt("wrong width of values", "a multiple of 8 bits", self.bits_per_value)
         if end - start < length * width:
-            raise page.corrupt("buffer too small", f"at least {length * width} bytes", end - start)
+            raise page.corrupt("a buffer is too small", f"at least {length * width} bytes", end - start)
         return ByteRange(start + rows.start * width, start + rows.stop * width)
 
     def fetch(self, page: Page, length: int, slots: Slots, max_gap: int) -> ReadPlan[Any]:
@@ -117,7 +117,7 @@ class Flat:
         bits = self.bits_per_value
         size = (length * bits + 7) // 8
         if bits != 1 and (bits % 8 or bits == 0):
-            raise page.corrupt("impossible value width", "1 or a multiple of 8 bits", bits)
+            raise page.corrupt("unsupported value width", "1 or a multiple of 8 bits", bits)
         if not self.is_compressed:
             location = page.buffer(self.buffer, size)
             if not isinstance(slots, range):

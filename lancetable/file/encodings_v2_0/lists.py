@@ -66,7 +66,7 @@ class List(ParsedMessage):
         return starts, ends, valid
 
     def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, max_gap: int) -> ReadPlan[Decoded]:
-        return refused(page.corrupt("the offsets of lists in a column of values", str(data_type), "list"))
+        return refused(page.corrupt("list offsets in a value column", str(data_type), "list"))
 
     def _check(self, page: Page) -> None:
         if self.null_offset_adjustment <= self.num_items:

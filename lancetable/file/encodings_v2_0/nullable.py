@@ -109,7 +109,7 @@ def _with_validity(values: Decoded, data_type: pa.DataType, validity: pa.Buffer)
     if values.array is not None:
         if values.array.null_count == values.length:
             return values
-        raise CorruptFileError(f"validity bitmap around values of {data_type} that include their own validity")
+        raise CorruptFileError(f"validity bitmap for values of {data_type}, which already have one")
     if values.validity is not None:
         validity = _bitmap_and(validity, values.validity)
     return values._replace(validity=validity)

@@ -98,7 +98,7 @@ def check_levels(
     `num_rows` is None if the entries may start or end within a row.
     """
     if (repetition is None) != (layers.num_lists == 0):
-        raise CorruptFileError("a page must have repetition levels exactly if it has list layers")
+        raise CorruptFileError("repetition levels do not match the list layers")
     entries = rows = num_values
     if definition is not None:
         entries = rows = len(definition)

@@ -57,7 +57,7 @@ class PackedStruct(Wrapper):
 
     def check(self) -> None:
         if any(bits % 8 for bits in self.bits_per_value):
-            what = "children of a packed struct are not whole bytes"
+            what = "wrong width of the children of a packed struct"
             raise CorruptFileError(what, "multiples of 8 bits", self.bits_per_value)
 
 
@@ -222,4 +222,6 @@ def _refuse_nulls(child: pa.Array, name: str, parent: pa.StructArray | None = No
         hidden = parent.is_null().to_numpy(zero_copy_only=False)
         if not (child.is_null().to_numpy(zero_copy_only=False) & ~hidden).any():
             return
-    raise UnsupportedFeatureError(f"packed structs cannot store nulls, found some in {name!r}", feature="packed null")
+    raise UnsupportedFeatureError(
+        f"packed structs cannot store nulls; child {name!r} contains some", feature="packed null"
+    )

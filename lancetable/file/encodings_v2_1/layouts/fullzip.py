@@ -54,7 +54,7 @@ class FullZip(PageLayout):
             raise CorruptFileError("levels have too many bits", f"at most {_MAX_LEVEL_BITS}", level_bits)
         if self.bits_per_value is not None:
             if self.bits_per_value % 8:
-                raise CorruptFileError("values are not whole bytes", "a multiple of 8 bits", self.bits_per_value)
+                raise CorruptFileError("wrong width of values", "a multiple of 8 bits", self.bits_per_value)
         elif self.bits_per_offset not in (32, 64):
             raise CorruptFileError("lengths have an unsupported width", "32 or 64 bits", self.bits_per_offset)
 

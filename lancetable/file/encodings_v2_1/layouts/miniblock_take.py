@@ -77,7 +77,7 @@ def take_rows(pages: Sequence[PageMetadata], rows: Sequence[Ints], max_gap: int,
     layout = pages[0].layout
     layers = layers_of(layout.layers)
     if (layout.rep_compression is None) != (layers.num_lists == 0):
-        raise CorruptFileError("a page must have repetition levels exactly if it has list layers")
+        raise CorruptFileError("repetition levels do not match the list layers")
     if layers.num_lists:
         return (yield from _take_lists(pages, rows, layers, max_gap, limit))
     starts, ends, counts, value_indices = gather.locate([page.table for page in pages], rows)
