@@ -417,9 +417,8 @@ def parse_footer(tail: FileTail) -> Footer:
         raise tail.corrupt("not a Lance file", MAGIC, magic, size - 4)
     version = FileVersion.from_footer(major, minor, tail.path)
     if version.is_legacy:
-        end = size - LEGACY_FOOTER.size
-        if position > end:
-            raise tail.corrupt("the metadata starts after the footer", f"at most {end}", position, end)
+        if position > size - LEGACY_FOOTER.size:
+            raise tail.corrupt("the metadata starts after the footer", size, position, size - LEGACY_FOOTER.size)
         return Footer(position, position, position, 0, 0, version, (major, minor))
     if len(data) < _FOOTER.size:
         raise tail.corrupt("too short for a Lance file", f"at least {_FOOTER.size} bytes", size)

@@ -176,9 +176,7 @@ def _advance(
     plans: Sequence[ReadPlan[Any]], replies: Sequence[Sequence[memoryview]], decodes: Sequence[bool]
 ) -> list[tuple[bool, Any]]:
     """Run the next step of each plan; plans that decode large replies share the pool."""
-    large = [
-        number for number, reply in enumerate(replies) if decodes[number] and sum(map(len, reply)) >= PARALLEL_BYTES
-    ]
+    large = [index for index, reply in enumerate(replies) if decodes[index] and sum(map(len, reply)) >= PARALLEL_BYTES]
     if len(large) < 2 or not thread_pool.can_share():
         return [_step(plan, reply) for plan, reply in zip(plans, replies)]
     executor = thread_pool.executor()

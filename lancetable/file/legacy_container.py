@@ -44,7 +44,7 @@ from lancetable.store.base import ByteRange
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_PAGE_TABLE_DISTANCE: Final = 1 << 20
+MAX_TABLE_BYTES: Final = 1 << 20
 """Distance from the page table to the metadata up to which the page table is read with the footer and cached."""
 
 _U32: Final = struct.Struct("<I")
@@ -244,10 +244,7 @@ def metadata_range(footer: Footer, tail: FileTail) -> ByteRange:
     first = position = footer.column_metadata_position
     if position >= tail.start:
         message = _parse_metadata(footer, tail)
-        regions = (
-            (message.manifest_position, _MAX_MANIFEST_BYTES),
-            (message.page_table_position, MAX_PAGE_TABLE_DISTANCE),
-        )
+        regions = ((message.manifest_position, _MAX_MANIFEST_BYTES), (message.page_table_position, MAX_TABLE_BYTES))
         for region_start, limit in regions:
             if 0 < region_start < first and position - region_start <= limit:
                 first = region_start

@@ -143,10 +143,10 @@ def narrow(selection: Selection, mask: npt.NDArray[np.bool_], num_rows: int) -> 
     """
     if num_rows == len(mask):
         return selection
-    is_deleted = None if selection.deleted is None else selection.deleted[mask]
+    deleted = None if selection.deleted is None else selection.deleted[mask]
     fetch, keep = selection.fetch, selection.keep
     if not isinstance(fetch, range):
-        return replace(selection, fetch=fetch[mask], num_rows=num_rows, deleted=is_deleted)
+        return replace(selection, fetch=fetch[mask], num_rows=num_rows, deleted=deleted)
     if keep is not None:
         mask_of_fetched = keep.copy()
         mask_of_fetched[keep] = mask
@@ -154,11 +154,9 @@ def narrow(selection: Selection, mask: npt.NDArray[np.bool_], num_rows: int) -> 
     first, last = int(mask.argmax()), len(mask) - 1 - int(mask[::-1].argmax())
     span = last + 1 - first
     if num_rows < span * _DENSE_SHARE:
-        return Selection(selection.fragment, np.flatnonzero(mask) + fetch.start, num_rows, deleted=is_deleted)
+        return Selection(selection.fragment, np.flatnonzero(mask) + fetch.start, num_rows, deleted=deleted)
     fetch = range(fetch.start + first, fetch.start + last + 1)
-    return Selection(
-        selection.fragment, fetch, num_rows, None if num_rows == span else mask[first : last + 1], is_deleted
-    )
+    return Selection(selection.fragment, fetch, num_rows, None if num_rows == span else mask[first : last + 1], deleted)
 
 
 def filter_columns(columns: Sequence[Column], mask: npt.NDArray[np.bool_]) -> list[Column]:

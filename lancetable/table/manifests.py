@@ -64,15 +64,13 @@ class ManifestFile:
         assert size is not None, "a manifest that was read has a size"
         end = size - FOOTER_BYTES
         if offset > end - 4:
-            raise _damaged(path, f"a section starts at byte {offset} of a file of {size} bytes", offset)
+            raise _damaged(path, f"section starts at byte {offset} of a file of {size} bytes", offset)
         tail_start = size - len(self.tail)
         source = self.tail if offset >= tail_start else store.read(path, offset, size)
         start = offset - tail_start if source is self.tail else 0
         length = _U32.unpack_from(source, start)[0]
         if offset + 4 + length > end:
-            raise _damaged(
-                path, f"a section of {length} bytes at byte {offset} exceeds the file of {size} bytes", offset
-            )
+            raise _damaged(path, f"section of {length} bytes at byte {offset} exceeds the file ({size} bytes)", offset)
         return bytes(source[start + 4 : start + 4 + length])
 
 

@@ -95,8 +95,7 @@ def dictionary_items(data_type: pa.DataType, offset: int, length: int, limit: in
     if location.end > location.start:
         (values,) = yield (location,)
     if len(values) > np.iinfo(dtype).max:
-        what = f"column {name!r}: the items of the dictionary are too long for their type"
-        raise CorruptFileError(what, f"at most {np.iinfo(dtype).max} bytes", len(values))
+        raise CorruptFileError(f"column {name!r}: dictionary items of {len(values)} bytes are too long for their type")
     positions = np.frombuffer(data, "<i8")
     octets = np.frombuffer(bytes(values), np.uint8)
     return binary_array(data_type, (positions - positions[0]).astype(dtype), octets, True)

@@ -55,10 +55,9 @@ class Dictionary(ParsedMessage):
             indices = yield from indices_plan
         else:
             value_type = data_type.value_type if is_dictionary else data_type
-            page.check_memory(self.num_dictionary_items)
-            plan = self.items.read(
-                page, value_type, self.num_dictionary_items, range(self.num_dictionary_items), max_gap
-            )
+            num_items = self.num_dictionary_items
+            page.check_memory(num_items)
+            plan = self.items.read(page, value_type, num_items, range(num_items), max_gap)
             indices, decoded = yield from gather([indices_plan, plan])
             items = _Items.of(self, data_type, decoded.to_array(value_type))
             if items.values.nbytes <= _MAX_CACHED_BYTES:

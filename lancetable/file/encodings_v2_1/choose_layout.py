@@ -36,7 +36,7 @@ class LeafSpec(NamedTuple):
     version: FileVersion
 
     @property
-    def has_large_chunks(self) -> bool:
+    def large_chunks(self) -> bool:
         """True if chunks have 32-bit sizes, as from version 2.2 on."""
         return self.version is not FileVersion.V2_1
 
@@ -55,7 +55,7 @@ class LeafRows(NamedTuple):
     @property
     def can_be_constant(self) -> bool:
         """True if the version has constant pages and the levels, which these store uncompressed, are few."""
-        return self.spec.has_large_chunks and (not self.has_levels or self.shredded.num_entries <= _FEW_LEVELS)
+        return self.spec.large_chunks and (not self.has_levels or self.shredded.num_entries <= _FEW_LEVELS)
 
     @property
     def valid_positions(self) -> npt.NDArray[np.int64] | None:
@@ -73,14 +73,14 @@ class LeafRows(NamedTuple):
         """The limits of chunks. Raises LevelsTooDense if a chunk cannot store the levels of two values."""
         target = TARGET_BYTES[self.spec.version]
         if self.spec.options.chunk_bytes is not None:
-            target = min(max(self.spec.options.chunk_bytes, 64), 1 << 20 if self.spec.has_large_chunks else 28 << 10)
-        return chunk_limits(self.shredded, self.spec.has_large_chunks, target, MAX_VALUES[self.spec.version])
+            target = min(max(self.spec.options.chunk_bytes, 64), 1 << 20 if self.spec.large_chunks else 28 << 10)
+        return chunk_limits(self.shredded, self.spec.large_chunks, target, MAX_VALUES[self.spec.version])
 
     def prefers_full_zip(self, value_bytes: int) -> bool:
         """Return True if the full-zip layout is preferred. `value_bytes` is the size of the largest value."""
         if self.spec.options.structure:
             return self.spec.options.structure == "fullzip"
-        return value_bytes >= _FULL_ZIP_BYTES and (self.spec.has_large_chunks or not self.has_null_struct_above_list)
+        return value_bytes >= _FULL_ZIP_BYTES and (self.spec.large_chunks or not self.has_null_struct_above_list)
 
     def encode_chunks(
         self, chunk: Callable[[ChunkLimits], Chunked], dictionary: EncodedItems | None = None
@@ -92,9 +92,9 @@ class LeafRows(NamedTuple):
         limits = self.limits
         while limits.max_values > 2:
             with suppress(ChunkTooLarge):
-                return encode_miniblock(self.shredded, chunk(limits), self.spec.has_large_chunks, dictionary)
+                return encode_miniblock(self.shredded, chunk(limits), self.spec.large_chunks, dictionary)
             limits = limits._replace(max_values=limits.max_values // 2, target_bytes=max(limits.target_bytes // 2, 1))
-        return encode_miniblock(self.shredded, chunk(limits), self.spec.has_large_chunks, dictionary)
+        return encode_miniblock(self.shredded, chunk(limits), self.spec.large_chunks, dictionary)
 
     def chunk_or_full_zip(
         self, value_bytes: int, chunk: Callable[[ChunkLimits], Chunked], full_zip: Callable[[], EncodedLayout] | None

@@ -42,12 +42,12 @@ def _plain_page(rows: LeafRows, block: FixedWidth) -> EncodedLayout | None:
     if block.length == 0 or block.bits not in _PLAIN_BITS:
         return None
     max_values, target = MAX_VALUES[spec.version], TARGET_BYTES[spec.version]
-    encoded = native.number_page(block.data, block.bits, block.length, max_values, target, spec.has_large_chunks)
+    encoded = native.number_page(block.data, block.bits, block.length, max_values, target, spec.large_chunks)
     if encoded is None:
         return None
     is_packed, words, chunks = encoded
     values = InlineBitpacking(block.bits) if is_packed else Flat(block.bits)
-    layout = chunk_layout(values, rows.shredded.layers, block.length, spec.has_large_chunks)
+    layout = chunk_layout(values, rows.shredded.layers, block.length, spec.large_chunks)
     return EncodedLayout(layout, ((words,), (chunks,)))
 
 

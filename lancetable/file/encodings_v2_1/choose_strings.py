@@ -81,7 +81,7 @@ def encode_strings(rows: LeafRows, block: VariableWidth) -> EncodedLayout:
     def full_zip() -> EncodedLayout:
         large_values = longest > _ZIP_COMPRESSED_BYTES and rows.spec.options.compression not in ("none", "fsst")
         compresses = (large_values or general is not None) and content >= _MIN_FSST_BYTES
-        if not rows.spec.has_large_chunks and not rows.spec.options.structure and rows.has_null_struct_above_list:
+        if not rows.spec.large_chunks and not rows.spec.options.structure and rows.has_null_struct_above_list:
             page = all_in_dictionary(rows, compresses)
             if page is not None:
                 return page

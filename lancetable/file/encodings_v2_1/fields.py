@@ -221,9 +221,8 @@ class LeafColumn:
                 rows = positions(Blocks(rows, size))
         parts = split_rows(self._pages, rows)
         if len(parts) == 1 or isinstance(rows, range):
-            return (
-                yield from gather([self._read_page(self._pages.page(number), part, max_gap) for number, part in parts])
-            )
+            plans = [self._read_page(self._pages.page(number), part, max_gap) for number, part in parts]
+            return (yield from gather(plans))
         # Share a large number of rows among the threads.
         share = len(rows) // thread_pool.size() + 1 if len(rows) >= _SHARED_ROWS else len(rows)
         plans = []

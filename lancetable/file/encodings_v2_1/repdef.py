@@ -173,17 +173,17 @@ def unravel(decoded: DecodedRows, expected: tuple[int, ...]) -> tuple[pa.Buffer 
     repetition, definition = decoded.repetition, decoded.definition
     bitmap: pa.Buffer | None = None
     outer_layers: list[LayerArrays] = []
-    max_item_level = num_lists = 0
+    max_item = num_lists = 0
     for number, (kind, wanted) in enumerate(zip(layers.kinds, expected)):
         if wanted == LIST:
             assert repetition is not None
-            max_layer_level = max_item_level + _NUM_LEVELS[kind]
-            null_level = max_item_level + 1 if kind in (pb.REPDEF_NULLABLE_LIST, pb.REPDEF_NULL_AND_EMPTY_LIST) else 0
+            max_layer = max_item + _NUM_LEVELS[kind]
+            null_level = max_item + 1 if kind in (pb.REPDEF_NULLABLE_LIST, pb.REPDEF_NULL_AND_EMPTY_LIST) else 0
             offsets, valid, repetition, definition = levels.list_layer(
-                repetition, definition, max_item_level, max_layer_level, layers.slots[number], null_level
+                repetition, definition, max_item, max_layer, layers.slots[number], null_level
             )
             outer_layers.append(LayerArrays(valid, offsets))
-            max_item_level = max_layer_level
+            max_item = max_layer
             num_lists += 1
             continue
         if wanted > 0:
@@ -195,13 +195,13 @@ def unravel(decoded: DecodedRows, expected: tuple[int, ...]) -> tuple[pa.Buffer 
                 if layers.tops[num_lists] < layers.num_levels and levels.highest(own_levels) > layers.tops[num_lists]:
                     own_levels = own_levels[own_levels <= layers.tops[num_lists]]
                 if number == 0:
-                    bits, _ = levels.validity(own_levels, max_item_level)
+                    bits, _ = levels.validity(own_levels, max_item)
                     bitmap = None if bits is None else pa.py_buffer(bits)
                 else:
-                    valid_items = own_levels <= max_item_level
+                    valid_items = own_levels <= max_item
                     if valid_items.all():
                         valid_items = None
-            max_item_level += 1
+            max_item += 1
         if number:
             outer_layers.append(LayerArrays(valid_items))
     if repetition is not None and levels.highest(repetition):

@@ -108,15 +108,11 @@ class FieldWriter:
             return
         if last and not self._num_rows:
             # The file has no other pages, so structs without nulls here have none anywhere.
-            self._leaves = [
-                leaf if leaf.has_large_chunks else _without_null_structs(leaf, arrays) for leaf in self._leaves
-            ]
+            self._leaves = [leaf if leaf.large_chunks else _without_null_structs(leaf, arrays) for leaf in self._leaves]
         parts: Iterable[pa.Array]
         if len(arrays) == 1:
-            max_part_bytes = self._options.max_page_bytes * max(len(self._leaves), 1)
-            parts = equal_parts(
-                arrays[0], size, max_part_bytes if not self._repeats(arrays[0], size, max_part_bytes) else size
-            )
+            limit = self._options.max_page_bytes * max(len(self._leaves), 1)
+            parts = equal_parts(arrays[0], size, limit if not self._repeats(arrays[0], size, limit) else size)
         else:
             try:
                 parts = [pa.concat_arrays(arrays)]
@@ -133,14 +129,12 @@ class FieldWriter:
         for pages in (thread_pool.in_order if parallel else map)(self._encode_job, jobs):
             yield from pages
 
-    def _repeats(self, array: pa.Array, size: int, max_part_bytes: int) -> bool:
-        """Return True if pages of at most `max_part_bytes` bytes would repeat a dictionary of considerable size."""
-        if size <= max_part_bytes:
+    def _repeats(self, array: pa.Array, size: int, limit: int) -> bool:
+        """Return True if pages of at most `limit` bytes would repeat a dictionary of considerable size."""
+        if size <= limit:
             return False
         return any(
-            pages_repeat_items(leaf, array, -(-size // max_part_bytes))
-            for leaf in self._leaves
-            if not leaf.leaf.field.is_blob
+            pages_repeat_items(leaf, array, -(-size // limit)) for leaf in self._leaves if not leaf.leaf.field.is_blob
         )
 
     def _encode_job(self, job: _Job) -> list[EncodedPage]:
@@ -175,7 +169,7 @@ class FieldWriter:
                 levels += np.uint64(1)
             positions[hidden] = levels << np.uint64(16)
             sizes = np.where(hidden, np.uint64(0), sizes)
-        page = encode_blobs(positions, sizes, layers, job.leaf.has_large_chunks)
+        page = encode_blobs(positions, sizes, layers, job.leaf.large_chunks)
         yield EncodedRows(page, len(job.array), len(job.array))
 
 

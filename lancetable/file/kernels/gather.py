@@ -53,7 +53,7 @@ class Pieces(NamedTuple):
         if (self.value_indices < 0).any() or (self.value_indices >= self.counts).any():
             raise CorruptFileError("value is outside its page")
         if sizes is not None and (self.sizes != sizes).any():
-            raise CorruptFileError("wrong size of the values of a chunk")
+            raise CorruptFileError("wrong size of values in a chunk")
 
 
 def _decoded(pieces: Pieces, decode: Callable[[Ints], npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -69,7 +69,7 @@ def fixed(pieces: Pieces, width: int) -> Bytes:
     """Select values of `width` bytes; return their bytes. Raises CorruptFileError if a piece has the wrong size."""
     # Reject a width larger than all pieces before memory is allocated for it.
     if width > _USUAL_BYTES and len(pieces.sizes) and width > int(pieces.sizes.max()):
-        raise CorruptFileError("wrong size of the values of a chunk")
+        raise CorruptFileError("wrong size of values in a chunk")
     if native is not None:
         return native.gather_fixed(*pieces, width)
     pieces.check(pieces.counts * width)
@@ -100,18 +100,16 @@ def out_of_line(pieces: Pieces, width: int, dtype: np.dtype[Any]) -> npt.NDArray
 
 def variable(pieces: Pieces, offset_bytes: int) -> tuple[Ints, Ints]:
     """Return the start and end positions in `data` of values stored after offsets; see `miniblock.variable`."""
-    data, starts, sizes, counts, value_indices = pieces
+    data, starts, sizes, counts, indices = pieces
     if native is not None:
         return native.gather_variable(*pieces, offset_bytes)
     pieces.check()
     if (counts >= sizes // offset_bytes).any():
-        raise CorruptFileError("first offset is before the end of the offset table")
-    offsets = miniblock.gather_rows(data, starts + value_indices * offset_bytes, 2 * offset_bytes).view(
-        f"<u{offset_bytes}"
-    )
+        raise CorruptFileError("first offset is inside the offset table")
+    offsets = miniblock.gather_rows(data, starts + indices * offset_bytes, 2 * offset_bytes).view(f"<u{offset_bytes}")
     begins, ends = offsets.T
     if (begins < (counts + 1) * offset_bytes).any():
-        raise CorruptFileError("first offset is before the end of the offset table")
+        raise CorruptFileError("first offset is inside the offset table")
     if (ends < begins).any():
         raise CorruptFileError("value ends before it starts")
     if (ends > sizes).any():
@@ -128,7 +126,7 @@ def runs(pieces: Pieces, value_starts: Ints, value_sizes: Ints, dtype: np.dtype[
     if native is not None:
         return native.gather_runs(*pieces, value_starts, value_sizes, dtype.itemsize).view(dtype)
     if (value_sizes != sizes * dtype.itemsize).any():
-        raise CorruptFileError("wrong size of the values of a chunk")
+        raise CorruptFileError("wrong size of values in a chunk")
 
     def decode(indices: Ints) -> npt.NDArray[Any]:
         run_values = miniblock.join_pieces(data, value_starts[indices], value_sizes[indices]).view(dtype)
@@ -170,7 +168,7 @@ def locate_lists(
     tables: Sequence[ChunkTable],
     indices: Sequence[tuple[Ints, Bools]],
     rows: Sequence[Ints],
-    level_codes: Sequence[tuple[int, int]],
+    codes: Sequence[tuple[int, int]],
 ) -> tuple[Ints, Ints, list[int]]:
     """Locate the chunks that contain ascending `rows` of each of several pages, as if the pages were one.
 
@@ -182,7 +180,7 @@ def locate_lists(
         For each page `starts` and `continues`, as for `chunks_of_rows`.
     rows
         The rows of each page.
-    level_codes
+    codes
         The encodings of repetition and definition levels of each page, FLAT to RUNS.
 
     Returns
@@ -194,12 +192,10 @@ def locate_lists(
         are not consecutive.
     """
     if native is not None:
-        return native.locate_lists(tables, indices, rows, level_codes)
+        return native.locate_lists(tables, indices, rows, codes)
     parts, all_rows, bounds = [], [], [0]
     chunks_before = rows_before = 0
-    for (starts, ends, values), (row_starts, continues), page_rows, page_codes in zip(
-        tables, indices, rows, level_codes
-    ):
+    for (starts, ends, values), (row_starts, continues), page_rows, page_codes in zip(tables, indices, rows, codes):
         chunks = chunks_of_rows(row_starts, continues, page_rows)
         parts.append(
             [
@@ -227,7 +223,7 @@ class StoredLevels(NamedTuple):
 
     starts: Ints
     sizes: Ints
-    level_codes: Ints
+    codes: Ints
 
 
 def chunks_of_rows(starts: Ints, continues: Bools, rows: Ints) -> Ints:
@@ -362,10 +358,10 @@ def _levels(data: Bytes, stored: StoredLevels, counts: Ints) -> Levels:
         elif kind == RUNS:  # u64 size of the values, values, lengths of one byte
             lengths = start + 8 + int.from_bytes(data[start : start + 8], "little")
             if size < 8 or lengths - start - 8 != (start + size - lengths) * LEVEL.itemsize:
-                raise CorruptFileError("wrong size of the values of a chunk")
+                raise CorruptFileError("wrong size of values in a chunk")
             parts.append(rle.expand(data[start + 8 : lengths].view(LEVEL), data[lengths : start + size], count))
         else:
             if size != count * LEVEL.itemsize:
-                raise CorruptFileError("wrong size of the values of a chunk")
+                raise CorruptFileError("wrong size of values in a chunk")
             parts.append(data[start : start + size].view(LEVEL))
     return np.concatenate(parts)

@@ -36,7 +36,7 @@ from lancetable.store.io_stats import ScanStore
 from lancetable.table.file_layouts import file_layouts
 from lancetable.table.fragments import Selection, filter_columns, narrow, read_selection, read_selections, select
 from lancetable.table.live_rows import physical_offsets, physical_rows, row_count_index
-from lancetable.table.row_sizes import bytes_per_row, has_fixed_size, memory_per_row, min_value_bytes
+from lancetable.table.row_sizes import bytes_per_row, has_fixed_size, memory_per_row, min_bytes
 from lancetable.table.version import TableVersion
 
 T = TypeVar("T")
@@ -170,11 +170,8 @@ class ScanRun:
         if self.sizer is None:
             return thread_pool.in_order(function, items) if self._is_parallel() else map(function, items)
         function = partial(with_memory_release, function)
-        return (
-            thread_pool.in_order(function, items, self.sizer.max_pending)
-            if self._is_parallel()
-            else map(function, items)
-        )
+        ahead = self.sizer.max_pending
+        return thread_pool.in_order(function, items, ahead) if self._is_parallel() else map(function, items)
 
     def _is_parallel(self) -> bool:
         if not thread_pool.can_share():
@@ -193,9 +190,7 @@ class ScanRun:
     def _make_sizer(self, batch_rows: int) -> RangeSizer:
         plan = self.plan
         columns = list({column.id: column for column in (*plan.filter_columns, *plan.projection.columns)}.values())
-        computed_bytes = sum(
-            min_value_bytes(output.field.type) for output in plan.projection.outputs if output.column < 0
-        )
+        computed_bytes = sum(min_bytes(output.field.type) for output in plan.projection.outputs if output.column < 0)
         first = self.row_counts.fragments[plan.fragments[0]] if plan.fragments else None
         local = self.version.store.capabilities.local
         last: list[tuple[Fragment, float] | None] = [None]  # cached, because the ranges of a fragment are consecutive

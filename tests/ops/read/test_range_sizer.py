@@ -12,7 +12,7 @@ from lancetable.format.fragment import DataFile, Fragment
 from lancetable.ops.read import range_sizer, scan
 from lancetable.ops.read.range_sizer import RangeSizer
 from lancetable.ops.read.scan_run import RowRange, ScanRun
-from lancetable.table.row_sizes import min_value_bytes
+from lancetable.table.row_sizes import min_bytes
 
 FRAGMENT = Fragment(0, (DataFile("x.lance", (0,), (0,), 2, 0, 100),), 10_000_000)
 BYTES = range_sizer._STREAM_BYTES
@@ -91,7 +91,7 @@ def test_the_maximum_of_a_range_applies() -> None:
     ],
 )
 def test_least_bytes(kind: pa.DataType, size: float) -> None:
-    assert min_value_bytes(kind) == size
+    assert min_bytes(kind) == size
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1"])

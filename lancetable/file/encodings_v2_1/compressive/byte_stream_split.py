@@ -36,7 +36,7 @@ class ByteStreamSplit(Compressive):
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
         bits = self.values.bits_per_value
         if (chunks.sizes != counts * (bits // 8)).any():
-            raise CorruptFileError("wrong size of the values of a chunk")
+            raise CorruptFileError("wrong size of values in a chunk")
         data = miniblock.byte_streams(chunks.data, chunks.starts, counts, bits // 8)
         return FixedWidth(bits, data, int(counts.sum()))
 

@@ -71,9 +71,7 @@ def join_bits(chunks: Chunks, counts: Ints, bits: int) -> FixedWidth:
     total = int(counts.sum())
     widths = counts * bits
     if (sizes != (widths + 7) >> 3).any():
-        raise CorruptFileError(
-            "wrong size of the values of a chunk", ((widths + 7) >> 3)[:4].tolist(), sizes[:4].tolist()
-        )
+        raise CorruptFileError("wrong size of values in a chunk", ((widths + 7) >> 3)[:4].tolist(), sizes[:4].tolist())
     joined = miniblock.join_pieces(data, starts, sizes)
     if bits % 8 == 0 or not (widths[:-1] & 7).any():
         return FixedWidth(bits, joined, total)

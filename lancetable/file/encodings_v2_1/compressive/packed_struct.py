@@ -27,7 +27,7 @@ from lancetable.file.encodings_v2_1.block import (
 )
 from lancetable.file.encodings_v2_1.chunks import fixed_values, variable_values
 from lancetable.file.encodings_v2_1.compound import Struct
-from lancetable.file.encodings_v2_1.compressive.fixed_size_list import lists_for_full_zip, lists_of
+from lancetable.file.encodings_v2_1.compressive.fixed_size_list import lists_of
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.variable import Variable
 from lancetable.file.kernels import fullzip
@@ -57,8 +57,7 @@ class PackedStruct(Wrapper):
 
     def check(self) -> None:
         if any(bits % 8 for bits in self.bits_per_value):
-            what = "wrong width of the children of a packed struct"
-            raise CorruptFileError(what, "multiples of 8 bits", self.bits_per_value)
+            raise CorruptFileError("wrong width of packed children", "multiples of 8 bits", self.bits_per_value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +209,7 @@ def _fixed_child(child: pa.Array, name: str, parent: pa.StructArray) -> tuple[Co
     _refuse_nulls(child, name, parent)
     if pa.types.is_fixed_size_list(child.type):
         lists = lists_of(child)
-        return lists.encoding, lists_for_full_zip(lists)
+        return lists.encoding, lists.full_zip()
     return Flat(bits), fixed_values(child)
 
 
@@ -222,6 +221,4 @@ def _refuse_nulls(child: pa.Array, name: str, parent: pa.StructArray | None = No
         hidden = parent.is_null().to_numpy(zero_copy_only=False)
         if not (child.is_null().to_numpy(zero_copy_only=False) & ~hidden).any():
             return
-    raise UnsupportedFeatureError(
-        f"packed structs cannot store nulls; child {name!r} contains some", feature="packed null"
-    )
+    raise UnsupportedFeatureError(f"packed structs cannot store nulls; {name!r} has nulls", feature="packed null")

@@ -103,9 +103,7 @@ class FullZip(PageLayout):
         starts, ends = yield from self._fetch_index(page, rows, max_gap)
         origin = page.buffers[0].start
         ranges, shift = cluster(starts + origin, ends + origin, max_gap)
-        page.check_memory(
-            sum(end - start for start, end in ranges) if max_gap != MAPPED else int((ends - starts).sum())
-        )
+        page.check_memory(int((ends - starts).sum()) if max_gap == MAPPED else sum(end - at for at, end in ranges))
         buffers = yield ranges
         data = np.frombuffer(join(buffers), np.uint8)
         return self._parse_rows(data, starts + (origin - shift), ends + (origin - shift), layers)
