@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lancetable.arguments import DEFAULT_BLOB_BUFFER_SIZE, check_integer
 from lancetable.errors import InvalidInputError, OutOfRangeError
-from lancetable.file.blobs.descriptor import PREPARED
+from lancetable.file.blobs.descriptions import PREPARED
 from lancetable.file.blobs.prepared import (
     BlobDescriptor,
     BlobDescriptorArrayBuilder,

@@ -197,7 +197,7 @@ class InlineBytes:
     """A serialized sequence that is stored with its fragment without being parsed; `KEY` is its name in JSON."""
 
     KEY = ""
-    data: bytes | frozen.LineagePlace
+    data: bytes | frozen.SequenceLocation
 
     def __repr__(self) -> str:
         size = f"{len(self.data)} bytes" if isinstance(self.data, bytes) else self.data.value

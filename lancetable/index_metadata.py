@@ -21,7 +21,7 @@ from lancetable.errors import CorruptFileError, InvalidInputError
 from lancetable.format import index as format_index
 from lancetable.proto import index_pb2, table_pb2
 from lancetable.table.deletion_file_codec import parse_roaring
-from lancetable.table.row_count_index import num_live_rows
+from lancetable.table.live_rows import num_live_rows
 from lancetable.table.version import TableVersion
 
 __all__ = ["Index", "IndexDescription", "IndexFile"]

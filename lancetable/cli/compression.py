@@ -15,7 +15,7 @@ import pyarrow as pa
 from google.protobuf.message import Message
 
 from lancetable.cli.inspect import size_of
-from lancetable.file.blobs.descriptor import described
+from lancetable.file.blobs.descriptions import described
 from lancetable.file.column_numbers import is_single_column, number_columns
 from lancetable.file.container import FileMetadata
 from lancetable.file.encoding_messages import parse_encoding

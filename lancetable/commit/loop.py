@@ -66,7 +66,7 @@ _STRICT = Verdict(
 )
 _FRESH_SECONDS = 2.0  # on remote stores, a younger listing is not repeated before the first attempt
 _MAX_UNLISTED = 1  # on remote stores, maximum number of versions read between the last listing and the publication
-_READ_AT_ONCE = 16
+_MAX_PARALLEL_READS = 16
 _MAX_KNOWN_CONFLICTS = 6  # lost attempts in a row before versions are listed again
 _SMALL_BYTES = 256 * 1024  # before a retry with a larger manifest, list the versions, because its number may be taken
 DEFAULT_MAX_RETRIES = 20
@@ -264,14 +264,14 @@ class _CommitRun:
     def _apply_versions(self, unseen: list[ManifestLocation], strict: bool) -> TableVersion | None:
         """Check the transaction against these versions in order. See `catch_up`."""
         base = self.base
-        at_once = _READ_AT_ONCE if base.store.capabilities.parallel else 1
+        at_once = _MAX_PARALLEL_READS if base.store.capabilities.parallel else 1
         for first in range(0, len(unseen), at_once):
             batch = unseen[first : first + at_once]
             self._check_no_gap(batch[0])
             try:
                 read = transactions.read_since(base.store, base.base, batch)
             except CorruptFileError as error:
-                raise base.explained(unseen[-1], error) from error
+                raise base.with_advice(unseen[-1], error) from error
             for file, committed in read:
                 self._check_no_gap(file.location)
                 published = self._apply_version(file, committed, strict)
@@ -312,7 +312,7 @@ class _CommitRun:
         try:
             file, committed = transactions.read_existing(store, base, location, data)
         except CorruptFileError as error:
-            raise self.base.explained(location, error) from error
+            raise self.base.with_advice(location, error) from error
         published = self._apply_version(file, committed, False)
         replace(self.base, file=file).check_writable()
         self._conflict_known = True

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lancetable.file.api import ListResult as ListResult
     from lancetable.file.api import ReaderResults as ReaderResults
     from lancetable.file.api import stable_version as stable_version
-    from lancetable.file.custom import PageEncoding as PageEncoding
+    from lancetable.file.custom_encodings import PageEncoding as PageEncoding
     from lancetable.file.registry import register_encoding as register_encoding
     from lancetable.file.registry import unregister_encoding as unregister_encoding
 
@@ -27,7 +27,7 @@ _HOMES = {
         "LanceBufferDescriptor LanceColumnMetadata LanceFileMetadata LanceFileReader LanceFileSession "
         "LanceFileStatistics LanceFileWriter LancePageMetadata ListResult ReaderResults stable_version"
     ),
-    "lancetable.file.custom": "PageEncoding",
+    "lancetable.file.custom_encodings": "PageEncoding",
     "lancetable.file.registry": "register_encoding unregister_encoding",
 }
 __all__ = " ".join(_HOMES.values()).split()

@@ -35,12 +35,12 @@ from lancetable.errors import (
     OutOfRangeError,
     UnsupportedFeatureError,
 )
-from lancetable.file.blobs.descriptor import replace_blobs, stored_schema
+from lancetable.file.blobs.descriptions import replace_blobs, stored_schema
 from lancetable.file.blobs.prepared import (
     DedicatedBlobWriter,
     PackedBlobWriter,
+    contains_prepared,
     describe_prepared,
-    holds_prepared,
     plain_field,
 )
 from lancetable.file.column_numbers import column_map
@@ -689,7 +689,7 @@ class LanceFileWriter:
         return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
     def _open(self, schema: pa.Schema) -> FileWriter:
-        prepared = [field.name for field in schema if holds_prepared(field)]
+        prepared = [field.name for field in schema if contains_prepared(field)]
         if prepared and self._version is not FileVersion.V2_2:
             raise UnsupportedFeatureError(
                 f"prepared blob columns {prepared} need data file version 2.2, got {self._version}",

@@ -70,7 +70,7 @@ def contains_dictionary(data_type: pa.DataType) -> bool:
     return any(contains_dictionary(data_type.field(number).type) for number in range(data_type.num_fields))
 
 
-def holds_null(array: pa.Array) -> bool:
+def contains_null(array: pa.Array) -> bool:
     """Return True if any value is null, including an index that refers to a null in its dictionary."""
     if array.null_count:
         return True
@@ -87,16 +87,16 @@ class ColumnReader(Protocol):
         """Number of rows in the file."""
 
     @property
-    def heavy(self) -> bool:
+    def decodes(self) -> bool:
         """True if reading does more than slice the file, so that a separate thread pays off."""
 
     def cuts(self, rows: range) -> list[range]:
         """Split `rows` at page boundaries into parts that can be read independently at no extra cost."""
 
-    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+    def read(self, rows: Rows, max_gap: int) -> ReadPlan[list[pa.Array]]:
         """Plan reading `rows`, which must not be empty or exceed `num_rows`; returns one or more arrays, in order.
 
-        `gap` is the coalescing distance in bytes: closer ranges are read as one.
+        `max_gap` is the coalescing distance in bytes: closer ranges are read as one.
         """
 
 

@@ -103,7 +103,7 @@ class Page:
             raise self.corrupt("the encoding refers to a missing buffer", f"fewer than {len(buffers)}", ref.number)
         location = buffers[ref.number]
         if location.end - location.start < size_bytes:
-            raise self.corrupt("a buffer is too small", f"{size_bytes} bytes", location.end - location.start)
+            raise self.corrupt("a buffer is too small", f"at least {size_bytes} bytes", location.end - location.start)
         return location
 
     def check_memory(self, size_bytes: int) -> None:
@@ -329,7 +329,7 @@ class FileMetadata:
         ranges = [ByteRange(offset, offset + size) for offset, size in zip(offsets, sizes)]
         for start, end in ranges:
             if end > end_of_file:
-                raise self.corrupt("a buffer ends beyond the file", f"at most {end_of_file}", end, offset=start)
+                raise self.corrupt("a buffer exceeds the file", f"at most {end_of_file}", end, offset=start)
         return ranges
 
     def encoding_bytes(self, message: file2_pb2.Encoding) -> bytes:
@@ -348,7 +348,7 @@ class FileMetadata:
         for start, end in missing:
             total += end - start
             if end > self.size_bytes or total > self.size_bytes:
-                raise self.corrupt("an encoding ends beyond the file", f"at most {self.size_bytes}", end, offset=start)
+                raise self.corrupt("an encoding exceeds the file", f"at most {self.size_bytes}", end, offset=start)
         if missing:
             raise self.not_fetched("encodings stored outside of the column metadata", sorted(missing))
 
@@ -356,7 +356,7 @@ class FileMetadata:
         """Return an IndirectEncodings for ranges of the file; the caller raises it."""
         return IndirectEncodings(f"{self.path}: not fetched yet: {what}", feature=what, path=self.path, ranges=ranges)
 
-    def keep_indirect(self, ranges: Sequence[ByteRange], buffers: Sequence[memoryview]) -> None:
+    def add_indirect(self, ranges: Sequence[ByteRange], buffers: Sequence[memoryview]) -> None:
         """Store the fetched bytes of encoding messages."""
         self._indirect.update((location, bytes(data)) for location, data in zip(ranges, buffers, strict=True))
 
@@ -418,7 +418,7 @@ def parse_footer(tail: FileTail) -> Footer:
     version = FileVersion.from_footer(major, minor, tail.path)
     if version.is_legacy:
         if position > size - LEGACY_FOOTER.size:
-            raise tail.corrupt("the metadata starts beyond the end", size, position, size - LEGACY_FOOTER.size)
+            raise tail.corrupt("the metadata starts after the footer", size, position, size - LEGACY_FOOTER.size)
         return Footer(position, position, position, 0, 0, version, (major, minor))
     if len(data) < _FOOTER.size:
         raise tail.corrupt("too short for a Lance file", f"at least {_FOOTER.size} bytes", size)
@@ -491,7 +491,7 @@ def _parse_table(tail: FileTail, position: int, count: int) -> list[ByteRange]:
     ranges = [ByteRange(start, start + size) for start, size in _ENTRY.iter_unpack(table)]
     for _, end in ranges:
         if end > tail.size_bytes:
-            raise tail.corrupt("a table entry ends beyond the file", f"at most {tail.size_bytes}", end, position)
+            raise tail.corrupt("a table entry exceeds the file", f"at most {tail.size_bytes}", end, position)
     return ranges
 
 

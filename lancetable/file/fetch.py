@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.file import pool
+from lancetable.file import thread_pool
 from lancetable.file.kernels.bitpacking import WORDS
 from lancetable.store.base import ByteRange, ObjectStore, short_read
 
@@ -76,15 +76,15 @@ def as_range(rows: Rows) -> Rows:
 # ------------------------------------------------------------------------------------------------------- driving
 
 
-def gather(plans: Sequence[ReadPlan[T]], heavy: Sequence[bool] | None = None) -> ReadPlan[list[T]]:
+def gather(plans: Sequence[ReadPlan[T]], decodes: Sequence[bool] | None = None) -> ReadPlan[list[T]]:
     """Combine several plans into one that requests the ranges of all of them in each round.
 
     Parameters
     ----------
     plans
         The plans to combine.
-    heavy
-        For each plan, True if it does more than slice its buffers. In a round where at least two heavy plans receive
+    decodes
+        For each plan, True if it does more than slice its buffers. In a round where at least two such plans receive
         `PARALLEL_BYTES` or more, these advance on the thread pool.
 
     Returns
@@ -117,7 +117,7 @@ def gather(plans: Sequence[ReadPlan[T]], heavy: Sequence[bool] | None = None) ->
             continue
         replies = [buffers[start:end] for start, end in zip([0, *ends], ends)]
         steps = _advance(
-            [plans[index] for index in waiting], replies, [heavy is not None and heavy[index] for index in waiting]
+            [plans[index] for index in waiting], replies, [decodes is not None and decodes[index] for index in waiting]
         )
 
 
@@ -173,13 +173,13 @@ def _step(plan: ReadPlan[Any], buffers: Any) -> tuple[bool, Any]:
 
 
 def _advance(
-    plans: Sequence[ReadPlan[Any]], replies: Sequence[Sequence[memoryview]], heavy: Sequence[bool]
+    plans: Sequence[ReadPlan[Any]], replies: Sequence[Sequence[memoryview]], decodes: Sequence[bool]
 ) -> list[tuple[bool, Any]]:
-    """Run the next step of each plan; heavy plans with large replies share the pool."""
-    large = [number for number, reply in enumerate(replies) if heavy[number] and sum(map(len, reply)) >= PARALLEL_BYTES]
-    if len(large) < 2 or not pool.can_share():
+    """Run the next step of each plan; plans that decode large replies share the pool."""
+    large = [index for index, reply in enumerate(replies) if decodes[index] and sum(map(len, reply)) >= PARALLEL_BYTES]
+    if len(large) < 2 or not thread_pool.can_share():
         return [_step(plan, reply) for plan, reply in zip(plans, replies)]
-    executor = pool.pool()
+    executor = thread_pool.executor()
     # This thread runs the last large step, instead of only waiting for the pool.
     futures = {number: executor.submit(_step, plans[number], replies[number]) for number in large[:-1]}
     local = {number: _step(plans[number], replies[number]) for number in range(len(plans)) if number not in futures}
@@ -187,20 +187,20 @@ def _advance(
 
 
 def gap_bytes(store: ObjectStore) -> int:
-    """Return the gap for a store: the distance up to which ranges are coalesced."""
+    """Return the `max_gap` for a store: the distance up to which ranges are coalesced."""
     return MAPPED if getattr(store, "mapped", store.capabilities.local) else REMOTE_GAP_BYTES
 
 
-def gap_within(gap: int, size_bytes: int, count: int) -> int:
-    """Reduce a gap so that the bytes between `count` ranges of `size_bytes` in total add at most 1/64 to a read."""
-    return gap if gap == MAPPED else min(gap, size_bytes // (_MAX_GAP_FRACTION * count))
+def gap_within(max_gap: int, size_bytes: int, count: int) -> int:
+    """Reduce `max_gap` so that the bytes between `count` ranges of `size_bytes` in total add at most 1/64 to a read."""
+    return max_gap if max_gap == MAPPED else min(max_gap, size_bytes // (_MAX_GAP_FRACTION * count))
 
 
 # ---------------------------------------------------------------------------------------------- ranges of values
 
 
 def cluster(
-    starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], gap: int
+    starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], max_gap: int
 ) -> tuple[list[ByteRange], npt.NDArray[np.int64] | int]:
     """Coalesce ascending pieces of a file into ranges.
 
@@ -208,7 +208,7 @@ def cluster(
     ----------
     starts, ends
         The pieces, as positions in the file.
-    gap
+    max_gap
         Distance up to which neighbouring pieces are coalesced.
 
     Returns
@@ -219,10 +219,10 @@ def cluster(
         Subtract it from a position in the file to get the position in the concatenated ranges. One number for all
         pieces, or an array with one for each.
     """
-    if gap == MAPPED or len(starts) == 1:
+    if max_gap == MAPPED or len(starts) == 1:
         first = int(starts[0])
         return [ByteRange(first, int(ends[-1]))], first
-    cuts = np.flatnonzero(starts[1:] - ends[:-1] > gap) + 1
+    cuts = np.flatnonzero(starts[1:] - ends[:-1] > max_gap) + 1
     range_starts = starts[np.concatenate(([0], cuts))]
     range_ends = ends[np.concatenate((cuts - 1, [len(ends) - 1]))]
     sizes = range_ends - range_starts
@@ -236,7 +236,7 @@ def join(buffers: Sequence[memoryview]) -> memoryview:
     return buffers[0] if len(buffers) == 1 else memoryview(b"".join(buffers))
 
 
-def fetch_slots(start: int, width: int, slots: Slots, gap: int) -> ReadPlan[Any]:
+def fetch_slots(start: int, width: int, slots: Slots, max_gap: int) -> ReadPlan[Any]:
     """Read the selected values of a contiguous array of `width`-byte values into one contiguous buffer.
 
     Parameters
@@ -247,7 +247,7 @@ def fetch_slots(start: int, width: int, slots: Slots, gap: int) -> ReadPlan[Any]
         Size of a value in bytes.
     slots
         The selected values.
-    gap
+    max_gap
         Distance up to which neighbouring values are read as one range.
     """
     if isinstance(slots, range):
@@ -256,14 +256,14 @@ def fetch_slots(start: int, width: int, slots: Slots, gap: int) -> ReadPlan[Any]
     if isinstance(slots, Blocks):
         width *= slots.size
         slots = slots.rows
-    if gap == MAPPED or len(slots) == 1:
+    if max_gap == MAPPED or len(slots) == 1:
         first, last = int(slots[0]), int(slots[-1])
         (data,) = yield (ByteRange(start + first * width, start + (last + 1) * width),)
         if last - first + 1 == len(slots):
             return data
         return _select(data, width, slots - first if first else slots)
     starts = slots * width + start
-    ranges, shift = cluster(starts, starts + width, gap)
+    ranges, shift = cluster(starts, starts + width, max_gap)
     buffers = yield ranges
     data = join(buffers)
     if len(data) == len(slots) * width:
@@ -277,7 +277,7 @@ def _select(data: memoryview, width: int, slots: npt.NDArray[np.int64]) -> npt.N
     return values.take(slots)
 
 
-def fetch_bits(start: int, slots: Slots, gap: int) -> ReadPlan[Any]:
+def fetch_bits(start: int, slots: Slots, max_gap: int) -> ReadPlan[Any]:
     """Read the selected bits of a bitmap that starts at byte `start` of the file into a new bitmap.
 
     Parameters are as in `fetch_slots`. The result may have unused bits after the selected ones.
@@ -288,12 +288,12 @@ def fetch_bits(start: int, slots: Slots, gap: int) -> ReadPlan[Any]:
     rows = slots if isinstance(slots, np.ndarray) else np.asarray(positions(slots))
     byte_index = rows >> 3
     selected_bytes: Slots
-    if gap == MAPPED:
+    if max_gap == MAPPED:
         selected_bytes = range(int(byte_index[0]), int(byte_index[-1]) + 1)
         byte_index -= selected_bytes.start
     else:
         selected_bytes, byte_index = np.unique(byte_index, return_inverse=True)
-    data = yield from fetch_slots(start, 1, selected_bytes, gap)
+    data = yield from fetch_slots(start, 1, selected_bytes, max_gap)
     octets = np.frombuffer(data, np.uint8)
     bits = (octets[byte_index] >> (rows & 7).astype(np.uint8)) & np.uint8(1)
     return np.packbits(bits, bitorder="little")

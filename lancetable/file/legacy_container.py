@@ -44,7 +44,7 @@ from lancetable.store.base import ByteRange
 if TYPE_CHECKING:
     import pyarrow as pa
 
-KEPT_BYTES: Final = 1 << 20
+MAX_TABLE_BYTES: Final = 1 << 20
 """Distance from the page table to the metadata up to which the page table is read with the footer and cached."""
 
 _U32: Final = struct.Struct("<I")
@@ -244,7 +244,7 @@ def metadata_range(footer: Footer, tail: FileTail) -> ByteRange:
     first = position = footer.column_metadata_position
     if position >= tail.start:
         message = _parse_metadata(footer, tail)
-        regions = ((message.manifest_position, _MAX_MANIFEST_BYTES), (message.page_table_position, KEPT_BYTES))
+        regions = ((message.manifest_position, _MAX_MANIFEST_BYTES), (message.page_table_position, MAX_TABLE_BYTES))
         for region_start, limit in regions:
             if 0 < region_start < first and position - region_start <= limit:
                 first = region_start
@@ -301,7 +301,7 @@ def _parse_frame(data: memoryview, offset: int, path: str) -> bytes:
     start = offset + _U32.size
     end = start + _U32.unpack_from(data, offset)[0] if start <= len(data) else start
     if end > len(data):
-        raise CorruptFileError("a message ends beyond the end", f"at most {len(data)}", end, path=path)
+        raise CorruptFileError("a message exceeds the file", f"at most {len(data)}", end, path=path)
     return bytes(data[start:end])
 
 

@@ -94,8 +94,9 @@ class LegacyFileWriter(DataFileWriter):
         """Number of rows passed to `write`."""
         return self._offsets[-1] + self._queue_rows
 
-    def tell(self) -> int:
-        """Return the number of bytes written plus the estimated size of the queued rows."""
+    @property
+    def estimated_bytes(self) -> int:
+        """Number of bytes written plus the estimated size of the queued rows."""
         queued: int = sum(array.nbytes for arrays in self._queue for array in arrays)
         return self._position + queued
 

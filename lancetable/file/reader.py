@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError, SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file import pool
+from lancetable.file import thread_pool
 from lancetable.file.column_interfaces import ColumnReader, ColumnWriter, Family, contains_dictionary
 from lancetable.file.container import (
     FileMetadata,
@@ -86,7 +86,7 @@ TAIL_BYTES: Final = 64 * 1024
 A file up to this size is read as a whole, and its bytes are cached until rows are read for the first time.
 """
 
-KEPT_BYTES: Final = 16 * 1024
+MAX_CACHED_FILE_BYTES: Final = 16 * 1024
 """Maximum size of a file whose bytes stay cached with its metadata."""
 
 MAX_READERS: Final = 4096
@@ -230,29 +230,29 @@ def read_files(store: ObjectStore, selections: Sequence[FileRows]) -> list[list[
     for path, meta, fields, columns, rows in selections:
         checked = _check_rows(meta, rows)
         readers = _readers(store, path, meta, fields, columns)
-        source, gap = _source(store, meta) if len(checked) else (store, 0)
-        plans.append(_read_fields(readers, checked, gap, parallel=len(selections) == 1 and pool.can_share()))
+        source, max_gap = _source(store, meta) if len(checked) else (store, 0)
+        plans.append(_read_fields(readers, checked, max_gap, parallel=len(selections) == 1 and thread_pool.can_share()))
         sources.append(source)
     return run_each(plans, sources, [selection.path for selection in selections])
 
 
 def _read_fields(
-    readers: Sequence[ColumnReader], rows: Rows, gap: int, *, parallel: bool
+    readers: Sequence[ColumnReader], rows: Rows, max_gap: int, *, parallel: bool
 ) -> ReadPlan[list[list[pa.Array]]]:
     """Plan reading the chunks of each field; `parallel` splits a range at the cuts of each reader."""
     if len(rows) == 0:
         return [[] for _ in readers]
     rows = as_range(rows) if isinstance(rows, np.ndarray) else rows
-    if not parallel or not isinstance(rows, range) or not any(reader.heavy for reader in readers):
-        return (yield from gather([reader.read(rows, gap) for reader in readers]))
-    parts = [reader.cuts(rows) if reader.heavy else [rows] for reader in readers]
-    plans = [reader.read(part, gap) for reader, cuts in zip(readers, parts) for part in cuts]
-    heavy = [reader.heavy for reader, cuts in zip(readers, parts) for _ in cuts]
-    results = iter((yield from gather(plans, heavy)))
+    if not parallel or not isinstance(rows, range) or not any(reader.decodes for reader in readers):
+        return (yield from gather([reader.read(rows, max_gap) for reader in readers]))
+    parts = [reader.cuts(rows) if reader.decodes else [rows] for reader in readers]
+    plans = [reader.read(part, max_gap) for reader, cuts in zip(readers, parts) for part in cuts]
+    decodes = [reader.decodes for reader, cuts in zip(readers, parts) for _ in cuts]
+    results = iter((yield from gather(plans, decodes)))
     return [list(itertools.chain.from_iterable(itertools.islice(results, len(cuts)))) for cuts in parts]
 
 
-def pages_without_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, int], most: int) -> int | None:
+def pages_without_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, int], max_pages: int) -> int | None:
     """Return the number of pages of a field if its encodings guarantee that the field has no nulls.
 
     The values are not read.
@@ -265,13 +265,13 @@ def pages_without_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, 
         A top-level field without children.
     columns
         Map from field ids to columns of the file.
-    most
+    max_pages
         Maximum number of pages to inspect.
 
     Returns
     -------
     int or None
-        None if a page may contain nulls or the field has more than `most` pages.
+        None if a page may contain nulls or the field has more than `max_pages` pages.
 
     Raises
     ------
@@ -284,7 +284,7 @@ def pages_without_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, 
     if index is None or family.has_no_nulls is None:
         return None
     pages = meta.column(index)
-    if pages.num_rows != meta.num_rows or pages.num_pages > most or not family.has_no_nulls(pages):
+    if pages.num_rows != meta.num_rows or pages.num_pages > max_pages or not family.has_no_nulls(pages):
         return None
     return pages.num_pages
 
@@ -297,7 +297,7 @@ def _readers(
         try:
             return _open_readers(meta, fields, columns)
         except IndirectEncodings as error:  # noqa: PERF203 - the loop is the retry
-            meta.keep_indirect(error.ranges, store.read_many(path, error.ranges))
+            meta.add_indirect(error.ranges, store.read_many(path, error.ranges))
 
 
 def refuse_nulls(field: Field, arrays: Sequence[Arrays], path: str) -> None:
@@ -316,11 +316,11 @@ def refuse_nulls(field: Field, arrays: Sequence[Arrays], path: str) -> None:
 
 
 def _source(store: ObjectStore, meta: FileMetadata) -> tuple[RangeSource, int]:
-    """Return the source of page bytes (the cached bytes or the store) and its gap for coalescing ranges."""
+    """Return the source of page bytes (the cached bytes or the store) and the gap up to which ranges are coalesced."""
     content = meta.content
     if content is None:
         return store, gap_bytes(store)
-    if len(content) > KEPT_BYTES:
+    if len(content) > MAX_CACHED_FILE_BYTES:
         meta.content = None
     return InMemory(content), MAPPED
 

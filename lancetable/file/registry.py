@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, TypeVar
 
 from lancetable.errors import AlreadyExistsError, InvalidInputError
-from lancetable.file import custom
+from lancetable.file import custom_encodings
 from lancetable.file.encodings_v2_0.registry import ENCODINGS
 from lancetable.file.encodings_v2_1.registry import COMPRESSIVE, LAYOUTS
 from lancetable.proto import encodings_v2_0_pb2, encodings_v2_1_pb2
@@ -82,7 +82,7 @@ def register_encoding(encoding: E, *, family: str = "2.1", replace: bool = False
             f"an encoding for {key!r} is already registered: {registry[key].__name__}; pass replace=True"
         )
     registry[key] = encoding
-    custom.clear_caches()
+    custom_encodings.clear_caches()
     return encoding
 
 
@@ -105,15 +105,15 @@ def unregister_encoding(encoding: type[Any], *, family: str = "2.1") -> None:
     if registry.get(key) is not encoding:
         raise InvalidInputError(f"{encoding.__name__} is not registered for {key!r}")
     del registry[key]
-    custom.clear_caches()
+    custom_encodings.clear_caches()
 
 
 def _registry_of(encoding: type[Any], family: str, *, check: bool) -> tuple[dict[str, Any], str]:
     """Return the registry of an encoding and its key in it. If `check` is True, validate a page encoding first."""
     if hasattr(encoding, "type_url"):
         if check:
-            custom.check_page_encoding(encoding)
-        return custom.PAGE_ENCODINGS, custom.message_name(encoding.type_url)
+            custom_encodings.check_page_encoding(encoding)
+        return custom_encodings.PAGE_ENCODINGS, custom_encodings.message_name(encoding.type_url)
     if family not in _FAMILIES:
         raise InvalidInputError(f"family must be one of {sorted(_FAMILIES)}, got {family!r}")
     case = getattr(encoding, "oneof_case", None)

@@ -271,7 +271,7 @@ def _from_batch(batch: pa.RecordBatch, schema: Schema, num_rows: int) -> FileSta
     zone_rows = _counts(batch.column(0), "num_rows")
     # Sum in Python, where integers do not overflow.
     if (zone_rows <= 0).any() or sum(zone_rows.tolist()) != num_rows:
-        raise ValueError(f"zones do not sum to the {num_rows} rows of the file")
+        raise ValueError(f"the rows of the zones do not add up to the {num_rows} rows of the file")
     columns: dict[int, ZoneStats] = {}
     for name, array in zip(batch.schema.names[1:], batch.columns[1:]):
         field = schema.by_id.get(int(name)) if name.isdecimal() else None
@@ -291,7 +291,7 @@ def _check_column(array: pa.Array, field: Field, zone_rows: Int64) -> ZoneStats:
         raise ValueError(f"field {field.id} has no null_count")
     nulls = _counts(children["null_count"], f"null_count of field {field.id}")
     if (nulls < 0).any() or (nulls > zone_rows).any():
-        raise ValueError(f"null_count of field {field.id} is not within its zones")
+        raise ValueError(f"null_count of field {field.id} is negative or exceeds the rows of its zone")
     kind = ordered_type(field)
     low, high = children.get("min_value"), children.get("max_value")
     if kind is None or low is None or high is None:
@@ -305,7 +305,7 @@ def _check_column(array: pa.Array, field: Field, zone_rows: Int64) -> ZoneStats:
             return ZoneStats(nulls, None, None, None)
         nans = _counts(children["nan_count"], f"nan_count of field {field.id}")
         if (nans < 0).any() or (nans > zone_rows - nulls).any():
-            raise ValueError(f"nan_count of field {field.id} is not within its zones")
+            raise ValueError(f"nan_count of field {field.id} is negative or exceeds the non-null rows of its zone")
     if is_text(kind) or is_bytes(kind):
         low.validate(full=True)
         high.validate(full=True)

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file import pool
-from lancetable.file.column_interfaces import ColumnWriter, EncodedPage, PageOptions, holds_null
+from lancetable.file import thread_pool
+from lancetable.file.column_interfaces import ColumnWriter, EncodedPage, PageOptions, contains_null
 from lancetable.file.column_numbers import number_columns
 from lancetable.file.container import ALIGNMENT, PADDING, STATISTICS_KEY, build_tail
-from lancetable.file.custom import check_fields
+from lancetable.file.custom_encodings import check_fields
 from lancetable.file.extension import storage_array
 from lancetable.file.reader import FAMILIES
 from lancetable.file.statistics import DEFAULT_ZONE_ROWS, MIN_FILE_BYTES, StatisticsBuilder
@@ -225,8 +225,9 @@ class FileWriter(DataFileWriter):
         """Number of rows passed to `write`."""
         return self._num_rows
 
-    def tell(self) -> int:
-        """Return the number of bytes written plus the estimated size of the queued rows."""
+    @property
+    def estimated_bytes(self) -> int:
+        """Number of bytes written plus the estimated size of the queued rows."""
         return self._position + self.waiting_bytes
 
     @property
@@ -270,7 +271,7 @@ class FileWriter(DataFileWriter):
     def _may_fail(self, arrays: Sequence[pa.Array]) -> bool:
         """Return True if encoding may raise because of nulls. The call that passes them must raise, not a later one."""
         return any(
-            (array.null_count and field.children) or (not field.nullable and holds_null(array))
+            (array.null_count and field.children) or (not field.nullable and contains_null(array))
             for array, field in zip(arrays, self._schema.fields)
         )
 
@@ -347,8 +348,8 @@ class FileWriter(DataFileWriter):
         batch = pa.RecordBatch.from_arrays(arrays, self._names)
         self._wait_for_statistics()
         large = batch.num_rows * statistics.row_bytes >= _MIN_STATISTICS_BYTES
-        if large and pool.can_share():
-            self._statistics_task = pool.pool().submit(statistics.add, batch)
+        if large and thread_pool.can_share():
+            self._statistics_task = thread_pool.executor().submit(statistics.add, batch)
         else:
             statistics.add(batch)
 
@@ -362,7 +363,7 @@ class FileWriter(DataFileWriter):
         self, jobs: Sequence[tuple[ColumnWriter, Callable[[], Iterable[EncodedPage]]]], many_rows: bool
     ) -> None:
         """Write the pages of one column after the other; for large batches the pool encodes columns in advance."""
-        threads = pool.size() if many_rows and len(jobs) > 1 and pool.can_share() else 1
+        threads = thread_pool.size() if many_rows and len(jobs) > 1 and thread_pool.can_share() else 1
         waiting: deque[Future[list[EncodedPage]]] = deque()
         try:
             for column, encode in jobs:
@@ -370,7 +371,7 @@ class FileWriter(DataFileWriter):
                 while waiting and (len(waiting) > threads or not is_concurrent):
                     self._write_pages(waiting.popleft().result())
                 if is_concurrent:
-                    waiting.append(pool.pool().submit(list, encode()))
+                    waiting.append(thread_pool.executor().submit(list, encode()))
                 else:
                     self._write_pages(encode())
             while waiting:

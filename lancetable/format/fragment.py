@@ -49,7 +49,7 @@ def _parse_kind(number: int) -> DeletionKind:
 register(table_pb2.DeletionFile.DeletionFileType.DESCRIPTOR, _parse_kind, lambda kind: kind.value)
 
 
-class LineagePlace(Enum):
+class SequenceLocation(Enum):
     """Location of a fragment's row ids or row versions when they are not inline in the manifest."""
 
     EXTERNAL = "external"  # a file of its own; no current writer makes these
@@ -156,7 +156,7 @@ class Fragment(ProtoMessage):
     """A horizontal slice of the table: data files that store columns of the same rows. Source: protos/table.proto.
 
     `physical_rows` includes deleted rows; it is None if the writer did not record it. `row_ids`, `created_at` and
-    `last_updated_at` are serialized sequences (see `lancetable.rowids`), a LineagePlace if the sequence is stored
+    `last_updated_at` are serialized sequences (see `lancetable.rowids`), a SequenceLocation if the sequence is stored
     elsewhere, or None if the fragment has none. `overlays` are serialized DataOverlayFile messages, preserved as they
     are.
     """
@@ -166,9 +166,9 @@ class Fragment(ProtoMessage):
     files: tuple[DataFile, ...] = ()
     physical_rows: int | None = None
     deletion_file: DeletionFile | None = None
-    row_ids: bytes | LineagePlace | None = None
-    created_at: bytes | LineagePlace | None = None
-    last_updated_at: bytes | LineagePlace | None = None
+    row_ids: bytes | SequenceLocation | None = None
+    created_at: bytes | SequenceLocation | None = None
+    last_updated_at: bytes | SequenceLocation | None = None
     overlays: tuple[bytes, ...] = ()
     clustering_id: int = 0
 
@@ -228,22 +228,22 @@ def _check_counts(fragment_id: int, physical_rows: int, deletion_file: DeletionF
         raise CorruptFileError(what, f"at most {physical_rows}", deletion_file.num_deleted_rows)
 
 
-def _lineage(message: table_pb2.DataFragment, oneof: Any) -> bytes | LineagePlace | None:
+def _lineage(message: table_pb2.DataFragment, oneof: Any) -> bytes | SequenceLocation | None:
     oneof_case = message.WhichOneof(oneof)
     if oneof_case is None:
         return None
     if oneof_case.startswith("inline"):
         inline: bytes = getattr(message, oneof_case)
         return inline
-    return LineagePlace.COLUMN if oneof_case.startswith("column") else LineagePlace.EXTERNAL
+    return SequenceLocation.COLUMN if oneof_case.startswith("column") else SequenceLocation.EXTERNAL
 
 
-def _set_lineage(message: table_pb2.DataFragment, name: str, value: bytes | LineagePlace | None) -> None:
+def _set_lineage(message: table_pb2.DataFragment, name: str, value: bytes | SequenceLocation | None) -> None:
     if value is None:
         return
     if isinstance(value, bytes):
         setattr(message, f"inline_{name}", value)
-    elif value is LineagePlace.COLUMN:
+    elif value is SequenceLocation.COLUMN:
         getattr(message, f"column_{name}").SetInParent()
     else:
         raise UnsupportedFeatureError(

@@ -228,7 +228,7 @@ def _find_problem(path: str) -> str | None:
         return "is empty"
     # Fast path for ordinary names.
     if path.isascii() and path.replace(".", "").replace("-", "").replace("_", "").isalnum() and len(path) < 200:
-        return "is a directory" if path in (".", "..") else None
+        return "is '.' or '..'" if path in (".", "..") else None
     if len(path.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         return "is too long"
     if not path.isprintable():

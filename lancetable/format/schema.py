@@ -497,7 +497,7 @@ def _check_children(field: Field, path: str | None) -> None:
         return
     (child,) = field.children
     if child.logical_type != "struct" or (field.logical_type == "map" and len(child.children) != 2):
-        what = f"column {field.name!r} of type {field.logical_type} cannot hold {child.logical_type}"
+        what = f"column {field.name!r} of type {field.logical_type} cannot store {child.logical_type}"
         raise CorruptFileError(what, path=path)
 
 

@@ -58,7 +58,7 @@ class TableCache:
                 _, (_, evicted_bytes) = self._entries.popitem(last=False)
                 self._size_bytes -= evicted_bytes
 
-    def computed(self, key: Hashable, make: Callable[[], T], size_bytes: Callable[[T], int]) -> T:
+    def get_or_compute(self, key: Hashable, make: Callable[[], T], size_bytes: Callable[[T], int]) -> T:
         """Return the value stored under `key`. If there is none, call `make` and store its result."""
         value: T | None = self.get(key)
         if value is None:
@@ -66,12 +66,12 @@ class TableCache:
             self.put(key, value, size_bytes(value))
         return value
 
-    def derived(self, kind: Hashable, source: object, make: Callable[[], T], size_bytes: Callable[[T], int]) -> T:
+    def get_or_derive(self, kind: Hashable, source: object, make: Callable[[], T], size_bytes: Callable[[T], int]) -> T:
         """Return a value computed from the object `source`. If it is not cached, call `make`.
 
         The key is the identity of `source`. The entry references `source`, so that the identity is not reused.
         """
-        return self.computed((kind, id(source)), lambda: (source, make()), lambda entry: size_bytes(entry[1]))[1]
+        return self.get_or_compute((kind, id(source)), lambda: (source, make()), lambda entry: size_bytes(entry[1]))[1]
 
     def clear(self) -> None:
         """Remove all entries."""

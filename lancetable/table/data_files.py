@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, LanceError, UnsupportedFeatureError
-from lancetable.file import pool
-from lancetable.file.blobs.descriptor import blob_directory, stored_schema
+from lancetable.file import thread_pool
+from lancetable.file.blobs.descriptions import blob_directory, stored_schema
 from lancetable.file.blobs.writer import BlobColumnsWriter, check_blob_nesting
 from lancetable.file.legacy_writer import DEFAULT_GROUP_ROWS, LegacyFileWriter
 from lancetable.file.writer import FileWriter, WrittenFile
@@ -158,7 +158,7 @@ class FragmentWriter:
             writer.write(part if file.blobs is None else file.blobs.describe(part))
             if can_use_pool and isinstance(writer, FileWriter) and writer.waiting_bytes >= _MIN_POOL_BYTES:
                 self._finish_on_pool(None)
-            elif is_full or writer.tell() >= self.limits.max_bytes_per_file:
+            elif is_full or writer.estimated_bytes >= self.limits.max_bytes_per_file:
                 self.finish()
 
     def _open_file(self) -> _OpenFile:
@@ -213,14 +213,14 @@ class FragmentWriter:
         assert self.file is not None
         if self.progress is not None or self.file.blobs is not None or not self.store.capabilities.local:
             return False
-        return isinstance(self.file.writer, FileWriter) and pool.can_share()
+        return isinstance(self.file.writer, FileWriter) and thread_pool.can_share()
 
     def _finish_on_pool(self, part: pa.RecordBatch | None) -> None:
         """Write the last rows of the open file, if any, and close it; both on the pool."""
-        if len(self.finishing) >= pool.size() - 1:
+        if len(self.finishing) >= thread_pool.size() - 1:
             self._complete_first()
         assert self.file is not None
-        self.finishing.append((self.file, pool.pool().submit(_close, self.file.writer, part)))
+        self.finishing.append((self.file, thread_pool.executor().submit(_close, self.file.writer, part)))
         self.file = None
 
     def _complete_first(self) -> None:
@@ -266,7 +266,7 @@ class FragmentWriter:
                     self.file.blobs.abandon()
             except (LanceError, OSError) as error:
                 logger.warning("could not remove an unfinished data file: %s", error)
-        remove_from(self.store, self.targets, self.fragments)
+        remove_below(self.store, self.targets, self.fragments)
 
 
 def _close(writer: FileWriter | LegacyFileWriter, part: pa.RecordBatch | None) -> WrittenFile:
@@ -277,10 +277,10 @@ def _close(writer: FileWriter | LegacyFileWriter, part: pa.RecordBatch | None) -
 
 def remove_quietly(store: ObjectStore, base: str, fragments: Iterable[Fragment]) -> None:
     """Delete the data files of uncommitted fragments. An error is only logged; a later cleanup removes the files."""
-    remove_from(store, (table_target(base),), fragments)
+    remove_below(store, (table_target(base),), fragments)
 
 
-def remove_from(store: ObjectStore, targets: Sequence[WriteTarget], fragments: Iterable[Fragment]) -> None:
+def remove_below(store: ObjectStore, targets: Sequence[WriteTarget], fragments: Iterable[Fragment]) -> None:
     """Delete the data files of uncommitted fragments below `targets` as `remove_quietly` does; keep all others."""
     directories = {target.base_id: target.directory for target in targets}
     files = [file for fragment in fragments for file in fragment.files if file.base_id in directories]

@@ -77,17 +77,17 @@ def parse_arrow(data: memoryview, path: str, *, max_count: int) -> Offsets:
     try:
         num_batches = pa.ipc.open_file(pa.py_buffer(data)).num_record_batches
         if num_batches != 1:
-            fail(f"expected 1 record batch, found {num_batches}", 0)
+            fail(f"expected 1 record batch, got {num_batches}", 0)
         schema, message = batch_message(data)
         if not schema.equals(_ARROW_SCHEMA, check_metadata=True):
-            fail(f"expected the schema {_ARROW_SCHEMA}, found {schema}", 0)
+            fail(f"expected the schema {_ARROW_SCHEMA}, got {schema}", 0)
         column = decode_batch(message, schema, 4 * max_count + _PADDING_BYTES).column(0)
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         if isinstance(error, CorruptFileError):
             raise
         fail(str(error), 0)
     if len(column) > max_count or column.null_count:
-        fail(f"{len(column)} values where at most {max_count} are possible, {column.null_count} of them null", 0)
+        fail(f"expected at most {max_count} values, got {len(column)}, {column.null_count} of them null", 0)
     values: Offsets = column.to_numpy()
     return values
 
@@ -104,7 +104,7 @@ def parse_roaring(data: memoryview, path: str, *, max_count: int) -> Offsets:
     fail = _failing(path, "roaring")
     size = len(data)
     if size < 8 and not (size >= 5 and _U16.unpack_from(data, 0)[0] == _COOKIE_RUNS):
-        fail(f"{size} bytes are too few", 0)
+        fail(f"file too short, got {size} bytes", 0)
     cookie = _U32.unpack_from(data, 0)[0]
     if cookie == _COOKIE_NO_RUNS:
         num_containers, at = _U32.unpack_from(data, 4)[0], 8
@@ -113,19 +113,19 @@ def parse_roaring(data: memoryview, path: str, *, max_count: int) -> Offsets:
         num_containers = (cookie >> 16) + 1
         at = 4 + (num_containers + 7) // 8
         if at > size:
-            fail("the run markers do not fit", 4)
+            fail("run flags exceed the file", 4)
         is_run = np.unpackbits(np.frombuffer(data, np.uint8, at - 4, 4), count=num_containers, bitorder="little") != 0
     else:
         fail(f"unknown cookie {cookie:#x}", 0)
     if num_containers > 1 << 16 or at + 4 * num_containers > size:
-        fail(f"{num_containers} containers do not fit", at)
+        fail(f"{num_containers} containers exceed the file", at)
     header = np.frombuffer(data, "<u2", 2 * num_containers, at).reshape(-1, 2)
     keys, cardinalities = header[:, 0].astype(np.int64), header[:, 1].astype(np.int64) + 1
     if np.any(keys[1:] <= keys[:-1]):
         fail("container keys are not ascending", at)
     total = int(cardinalities.sum())
     if total > max_count:
-        fail(f"{total} values where at most {max_count} are possible", at)
+        fail(f"expected at most {max_count} values, got {total}", at)
     at += 4 * num_containers
     if cookie == _COOKIE_NO_RUNS or num_containers >= _NO_POSITIONS_BELOW:
         # Container positions follow from the cardinalities; containers are in order.
@@ -148,31 +148,31 @@ def _container(
     size = len(data)
     if run:
         if at + 2 > size:
-            fail("a run container does not fit", at)
+            fail("a run container exceeds the file", at)
         num_runs = _U16.unpack_from(data, at)[0]
         end = at + 2 + 4 * num_runs
         if end > size:
-            fail(f"{num_runs} runs do not fit", at)
+            fail(f"{num_runs} runs exceed the file", at)
         runs = np.frombuffer(data, "<u2", 2 * num_runs, at + 2).reshape(-1, 2).astype(np.int64)
         starts, lengths = runs[:, 0], runs[:, 1] + 1
         ends = starts + lengths
         if int(lengths.sum()) != cardinality or np.any(starts[1:] < ends[:-1]) or (num_runs and ends[-1] > 1 << 16):
-            fail("runs overlap or do not add up", at)
+            fail("runs overlap or do not match the cardinality", at)
         first_index = np.cumsum(lengths) - lengths
         return (np.arange(cardinality) + np.repeat(starts - first_index, lengths)).astype(np.uint32), end
     if cardinality <= _MAX_ARRAY_CARDINALITY:
         end = at + 2 * cardinality
         if end > size:
-            fail(f"an array of {cardinality} values does not fit", at)
+            fail(f"an array of {cardinality} values exceeds the file", at)
         values = np.frombuffer(data, "<u2", cardinality, at)
         if np.any(values[1:] <= values[:-1]):
             fail("array values are not ascending", at)
         return values.astype(np.uint32), end
     end = at + _BITMAP_BYTES
     if end > size:
-        fail("a bitmap does not fit", at)
+        fail("a bitmap exceeds the file", at)
     bits = np.unpackbits(np.frombuffer(data, np.uint8, _BITMAP_BYTES, at), bitorder="little")
     present = np.flatnonzero(bits.view(np.bool_))  # ten times as fast as on integers
     if len(present) != cardinality:
-        fail(f"a bitmap of {len(present)} values where {cardinality} are expected", at)
+        fail(f"expected a bitmap of {cardinality} values, got {len(present)}", at)
     return present.astype(np.uint32), end

@@ -112,7 +112,7 @@ def read(version: TableVersion, fragment: Fragment) -> DeletionVector | None:
         return None
     path = version.deletion_file_path(fragment.id, file)
     key = ("deletions", version.store.key(path))
-    vector = version.cache.computed(
+    vector = version.cache.get_or_compute(
         key,
         lambda: _load(version.store, path, file, fragment.physical_rows),
         lambda vector: vector.offsets().nbytes + 200,
@@ -145,7 +145,7 @@ def _load(store: ObjectStore, path: str, file: DeletionFile, physical_rows: int 
 
 def _check_count(path: str, file: DeletionFile, count: int) -> None:
     if file.num_deleted_rows not in (None, count):
-        what = "another number of deleted rows than in the manifest"
+        what = "number of deleted rows differs from the manifest"
         raise CorruptFileError(what, file.num_deleted_rows, count, path=path)
 
 

@@ -20,13 +20,13 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.blobs.descriptor import described
+from lancetable.file.blobs.descriptions import described
 from lancetable.file.container import FileMetadata
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.manifest import Manifest
 from lancetable.format.schema import BLOB_KEY, Field
+from lancetable.table.live_rows import check_file_rows, physical_rows
 from lancetable.table.open_files import file_metadata
-from lancetable.table.row_count_index import check_file_rows, physical_rows
 from lancetable.table.version import TableVersion
 
 Column: TypeAlias = "pa.ChunkedArray | pa.Array"
@@ -185,7 +185,7 @@ class FileLayouts:
 def file_layouts(version: TableVersion) -> FileLayouts:
     """Return the cached layouts of a version."""
     manifest = version.manifest
-    return version.cache.derived(
+    return version.cache.get_or_derive(
         "layouts", manifest, lambda: FileLayouts(manifest), lambda _: 4096 + 512 * len(manifest.fragments)
     )
 
@@ -248,11 +248,11 @@ def merge_parts(source: Source, parts: Sequence[Sequence[Column]], num_rows: int
     if len(source.parts) == 1 and source.parts[0][2] is source.field:
         number, position, _ = source.parts[0]
         return parts[number][position]
-    arrays = [(field, one_array(parts[number][position])) for number, position, field in source.parts]
+    arrays = [(field, combine_chunks(parts[number][position])) for number, position, field in source.parts]
     return _merge(source.field, arrays, num_rows)
 
 
-def one_array(column: Column) -> pa.Array:
+def combine_chunks(column: Column) -> pa.Array:
     """Return a column as one array."""
     if isinstance(column, pa.Array):
         return column

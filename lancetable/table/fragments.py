@@ -26,8 +26,8 @@ from lancetable.file.reader import FileRows, read_columns, read_files, refuse_nu
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.table.file_layouts import Column, Layout, field_index, file_layouts, merge_parts
+from lancetable.table.live_rows import DeletedOffsets, Offsets, deleted_offsets, physical_rows
 from lancetable.table.open_files import file_metadata
-from lancetable.table.row_count_index import DeletedOffsets, Offsets, deleted_offsets, physical_rows
 from lancetable.table.version import TableVersion
 
 Rows: TypeAlias = "range | Offsets | None"
@@ -55,7 +55,7 @@ class Selection:
     """Rows of a fragment to read, and the subset of them to return.
 
     `fetch` has the rows to read from the files. `keep` (one bool per fetched row) selects the rows to return; None
-    selects all. `dead` (one bool per returned row) marks returned rows that are deleted; None if there are none.
+    selects all. `deleted` (one bool per returned row) marks returned rows that are deleted; None if there are none.
     `num_rows` is the number of returned rows.
     """
 
@@ -63,7 +63,7 @@ class Selection:
     fetch: range | Offsets
     num_rows: int
     keep: npt.NDArray[np.bool_] | None = None
-    dead: npt.NDArray[np.bool_] | None = None
+    deleted: npt.NDArray[np.bool_] | None = None
 
     def offsets(self) -> Offsets:
         """Return the physical offsets of the returned rows, ascending int64."""
@@ -105,33 +105,33 @@ def select(version: TableVersion, fragment: Fragment, rows: Rows, *, keep_delete
     elif len(rows):
         first, last = rows[0], rows[-1]
         if not 0 <= first <= last < total or (isinstance(rows, range) and rows.step != 1):
-            raise OutOfRangeError(f"rows {first} to {last} of fragment {fragment.id}, which has {total} rows")
+            raise OutOfRangeError(f"rows {first} to {last} are out of range; fragment {fragment.id} has {total} rows")
     deleted = deleted_offsets(version, fragment)
     if deleted is None:
         return Selection(fragment, rows, len(rows))
-    dead = dead_rows(rows, deleted)
-    num_dead = int(np.count_nonzero(dead))
-    if not num_dead:
+    is_deleted = deleted_mask(rows, deleted)
+    num_deleted = int(np.count_nonzero(is_deleted))
+    if not num_deleted:
         return Selection(fragment, rows, len(rows))
     if keep_deleted:
-        return Selection(fragment, rows, len(rows), dead=dead)
-    num_live = len(rows) - num_dead
+        return Selection(fragment, rows, len(rows), deleted=is_deleted)
+    num_live = len(rows) - num_deleted
     if not isinstance(rows, range):
-        return Selection(fragment, rows[~dead], num_live)
+        return Selection(fragment, rows[~is_deleted], num_live)
     if num_live < len(rows) * _SPARSE_SHARE:
-        return Selection(fragment, np.flatnonzero(~dead) + rows.start, num_live)
-    return Selection(fragment, rows, num_live, keep=~dead)
+        return Selection(fragment, np.flatnonzero(~is_deleted) + rows.start, num_live)
+    return Selection(fragment, rows, num_live, keep=~is_deleted)
 
 
-def dead_rows(rows: range | Offsets, deleted: DeletedOffsets) -> npt.NDArray[np.bool_]:
+def deleted_mask(rows: range | Offsets, deleted: DeletedOffsets) -> npt.NDArray[np.bool_]:
     """Return a mask of the rows that are deleted; `deleted` must not be empty."""
     if isinstance(rows, range):
-        dead = np.zeros(len(rows), dtype=np.bool_)
+        mask = np.zeros(len(rows), dtype=np.bool_)
         if rows:
             # The end of a range may be 2^32, which exceeds uint32; the last row does not.
             start, stop = deleted.searchsorted(np.uint32(rows[0])), deleted.searchsorted(np.uint32(rows[-1]), "right")
-            dead[deleted[start:stop] - rows.start] = True
-        return dead
+            mask[deleted[start:stop] - rows.start] = True
+        return mask
     slots = deleted.searchsorted(rows.astype(np.uint32))
     return np.asarray(deleted[np.minimum(slots, len(deleted) - 1)] == rows)
 
@@ -143,10 +143,10 @@ def narrow(selection: Selection, mask: npt.NDArray[np.bool_], num_rows: int) -> 
     """
     if num_rows == len(mask):
         return selection
-    dead = None if selection.dead is None else selection.dead[mask]
+    deleted = None if selection.deleted is None else selection.deleted[mask]
     fetch, keep = selection.fetch, selection.keep
     if not isinstance(fetch, range):
-        return replace(selection, fetch=fetch[mask], num_rows=num_rows, dead=dead)
+        return replace(selection, fetch=fetch[mask], num_rows=num_rows, deleted=deleted)
     if keep is not None:
         mask_of_fetched = keep.copy()
         mask_of_fetched[keep] = mask
@@ -154,9 +154,9 @@ def narrow(selection: Selection, mask: npt.NDArray[np.bool_], num_rows: int) -> 
     first, last = int(mask.argmax()), len(mask) - 1 - int(mask[::-1].argmax())
     span = last + 1 - first
     if num_rows < span * _DENSE_SHARE:
-        return Selection(selection.fragment, np.flatnonzero(mask) + fetch.start, num_rows, dead=dead)
+        return Selection(selection.fragment, np.flatnonzero(mask) + fetch.start, num_rows, deleted=deleted)
     fetch = range(fetch.start + first, fetch.start + last + 1)
-    return Selection(selection.fragment, fetch, num_rows, None if num_rows == span else mask[first : last + 1], dead)
+    return Selection(selection.fragment, fetch, num_rows, None if num_rows == span else mask[first : last + 1], deleted)
 
 
 def filter_columns(columns: Sequence[Column], mask: npt.NDArray[np.bool_]) -> list[Column]:
@@ -264,8 +264,8 @@ def _refuse_nulls(layout: Layout, arrays: Sequence[Column], selection: Selection
     for source, array in zip(layout.sources, arrays):
         if source.field.nullable or not source.parts:
             continue
-        if selection.dead is not None:
-            array = array.filter(pa.array(~selection.dead))
+        if selection.deleted is not None:
+            array = array.filter(pa.array(~selection.deleted))
         refuse_nulls(source.field, [array], layout.parts[source.parts[0][0]].path)
 
 
@@ -295,10 +295,10 @@ def virtual_column(version: TableVersion, selection: Selection, name: str) -> pa
     """
     fragment = selection.fragment
     if name == ROW_ADDRESS or (name == ROW_ID and not version.manifest.has_stable_row_ids):
-        return pa.array(selection.addresses(), mask=selection.dead)
+        return pa.array(selection.addresses(), mask=selection.deleted)
     from lancetable.table import row_id_sequences  # imported here, because few scans read ids
 
     if name == ROW_ID:
-        return pa.array(row_id_sequences.row_ids_at(version, fragment, selection.offsets()), mask=selection.dead)
+        return pa.array(row_id_sequences.row_ids_at(version, fragment, selection.offsets()), mask=selection.deleted)
     created = name == CREATED_AT
     return pa.array(row_id_sequences.row_versions_at(version, fragment, selection.offsets(), created=created))

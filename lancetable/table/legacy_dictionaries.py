@@ -45,6 +45,6 @@ def dictionaries_of(version: TableVersion) -> Mapping[int, pa.Array]:
         size = version.store.size(location.path) if location.size_bytes is None else location.size_bytes
         return run(read_dictionaries(fields, size), version.store, location.path)
 
-    return version.cache.derived(
+    return version.cache.get_or_derive(
         "dictionaries", version.manifest, read, lambda values: 1024 + sum(array.nbytes for array in values.values())
     )

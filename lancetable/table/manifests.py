@@ -37,8 +37,8 @@ _FOOTER = struct.Struct("<qHH4s")
 _U32 = struct.Struct("<I")
 _MAJOR, _MINOR, _MAGIC = 0, 2, b"LANC"
 _MAX_SUMMARY_BYTES = 500
-_READ_AT_ONCE = 16
-_MAX_LISTINGS = 10
+_MAX_PARALLEL_READS = 16
+_MAX_LIST_ATTEMPTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ class ManifestFile:
         assert size is not None, "a manifest that was read has a size"
         end = size - FOOTER_BYTES
         if offset > end - 4:
-            raise _damaged(path, f"a section at byte {offset} of {size}", offset)
+            raise _damaged(path, f"section starts at byte {offset} of a file of {size} bytes", offset)
         tail_start = size - len(self.tail)
         source = self.tail if offset >= tail_start else store.read(path, offset, size)
         start = offset - tail_start if source is self.tail else 0
         length = _U32.unpack_from(source, start)[0]
         if offset + 4 + length > end:
-            raise _damaged(path, f"a section of {length} bytes at byte {offset} of {size}", offset)
+            raise _damaged(path, f"section of {length} bytes at byte {offset} exceeds the file ({size} bytes)", offset)
         return bytes(source[start + 4 : start + 4 + length])
 
 
@@ -92,11 +92,11 @@ def parse_manifest(store: ObjectStore, location: ManifestLocation, data: bytes |
 def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, size: int) -> ManifestFile:
     path = location.path
     if size < FOOTER_BYTES + 4:
-        raise _damaged(path, f"{size} bytes are too few for a manifest", 0)
+        raise _damaged(path, "file too short", 0, f"at least {FOOTER_BYTES + 4} bytes", size)
     limits = limits_of(store)
     position, major, _, magic = _FOOTER.unpack_from(tail, len(tail) - FOOTER_BYTES)
     if magic != _MAGIC:
-        raise _damaged(path, "wrong bytes at the end", size - 4, _MAGIC, bytes(magic))
+        raise _damaged(path, "wrong magic at the end", size - 4, _MAGIC, bytes(magic))
     if major != _MAJOR:
         raise UnsupportedFeatureError(
             f"{path}: manifest files of version {major} are not supported",
@@ -105,7 +105,7 @@ def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, si
         )
     length = size - FOOTER_BYTES - 4 - position
     if position < 0 or length < 0:
-        raise _damaged(path, f"the footer points to byte {position} of {size}", size - FOOTER_BYTES)
+        raise _damaged(path, f"the footer points to byte {position} of a file of {size} bytes", size - FOOTER_BYTES)
     # Other sections can be as large as the message, so the limit of an untrusted table applies to the whole file.
     limits.check("metadata_bytes", size if store.capabilities.roots else length, path, "bytes")
     tail_start = size - len(tail)
@@ -120,11 +120,11 @@ def _parsed(store: ObjectStore, location: ManifestLocation, tail: memoryview, si
     try:
         manifest = Manifest.from_bytes(body, path)
     except CorruptFileError as error:
-        raise _damaged(path, "the message does not parse", position + 4) from error
+        raise _damaged(path, "the message cannot be parsed", position + 4) from error
     limits.check("metadata_entries", len(manifest.message.fragments), path, "fragments")
     limits.check("metadata_entries", len(manifest.message.fields), path, "fields")
     if manifest.version != location.version:
-        what = "the content has another version than the name"
+        what = "version differs from the file name"
         raise _damaged(path, what, position + 4, location.version, manifest.version)
     if location.size_bytes != size:
         location = replace(location, size_bytes=size)
@@ -206,21 +206,21 @@ def history(version: TableVersion) -> list[VersionSummary]:
         if location.version == version.version:
             return summarize(version.manifest)
         key = ("version_summary", version.store.key(location.path), identity_of(version.store, location))
-        return version.cache.computed(
+        return version.cache.get_or_compute(
             key, lambda: summarize(read_manifest(version.store, location).manifest), lambda _: _MAX_SUMMARY_BYTES
         )
 
-    return read_listed(
+    return retry_listing(
         lambda: map_versions(version.store, summary_of, version.handler.history(version.store, version.base))
     )
 
 
-def read_listed(read: Callable[[], T]) -> T:
+def retry_listing(read: Callable[[], T]) -> T:
     """Call a function that lists and reads versions; repeat the call if a cleanup removes a listed version.
 
     Cleanups remove the oldest versions first, and `read` reads these first, so a few calls are enough.
     """
-    for _ in range(_MAX_LISTINGS - 1):
+    for _ in range(_MAX_LIST_ATTEMPTS - 1):
         with contextlib.suppress(NotFoundError):
             return read()
     return read()
@@ -231,7 +231,7 @@ def map_versions(
 ) -> list[T]:
     """Apply a function that reads a version to each location, in threads if the store serves parallel requests."""
     if len(locations) > 1 and store.capabilities.parallel:
-        with ThreadPoolExecutor(min(len(locations), _READ_AT_ONCE), "lancetable-versions") as pool:
+        with ThreadPoolExecutor(min(len(locations), _MAX_PARALLEL_READS), "lancetable-versions") as pool:
             return list(pool.map(function, locations))
     return list(map(function, locations))
 

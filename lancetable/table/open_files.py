@@ -30,7 +30,7 @@ def file_metadata(version: TableVersion, data_file: DataFile) -> FileMetadata:
     metadata = open_data_file(version.store, path, size=data_file.size_bytes or None)
     if metadata.version.is_legacy != data_file.is_legacy:
         recorded = f"{data_file.major}.{data_file.minor}"
-        raise CorruptFileError("other format version than in the manifest", recorded, str(metadata.version), path=path)
+        raise CorruptFileError("format version differs from the manifest", recorded, str(metadata.version), path=path)
     if isinstance(metadata, LegacyMetadata):
         metadata.first_field = first if first >= 0 else None
         metadata.dictionaries = dictionaries_of(version)

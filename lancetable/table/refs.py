@@ -44,7 +44,7 @@ class RefFiles(Generic[Contents]):
         if size is None:
             return None
         if size > _MAX_REF_FILE_BYTES:
-            raise CorruptFileError("too many bytes for a ref", f"at most {_MAX_REF_FILE_BYTES}", size, path=path)
+            raise CorruptFileError("ref file too large", f"at most {_MAX_REF_FILE_BYTES}", size, path=path)
         # Refs are replaced in place, so the size may have changed since it was looked up.
         return self.parse(bytes(store.read_all(path)), path)
 

@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.reader import read_columns
-from lancetable.format.fragment import CREATED_AT_FIELD, LAST_UPDATED_AT_FIELD, ROW_ID_FIELD, LineagePlace
+from lancetable.format.fragment import CREATED_AT_FIELD, LAST_UPDATED_AT_FIELD, ROW_ID_FIELD, SequenceLocation
 from lancetable.format.schema import Field
 from lancetable.rowids import RowIdIndex, RowIdSequence, RowVersionSequence
 from lancetable.rowids.versions import FIRST_VERSION
+from lancetable.table.live_rows import deleted_offsets, physical_rows
 from lancetable.table.open_files import file_metadata
-from lancetable.table.row_count_index import deleted_offsets, physical_rows
 
 if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment
@@ -44,7 +44,7 @@ def row_id_index(version: TableVersion) -> RowIdIndex:
         )
         for fragment in version.manifest.fragments
     )
-    return version.cache.derived(
+    return version.cache.get_or_derive(
         "row id index",
         version.manifest,
         lambda: RowIdIndex.build(parts, version.location.path),
@@ -54,9 +54,9 @@ def row_id_index(version: TableVersion) -> RowIdIndex:
 
 def row_id_sequence(version: TableVersion, fragment: Fragment) -> RowIdSequence:
     """Return the ids of all physical rows of a fragment. Raises CorruptFileError if ids are missing."""
-    if fragment.row_ids is LineagePlace.COLUMN:
+    if fragment.row_ids is SequenceLocation.COLUMN:
         values = _hidden_column(version, fragment, ROW_ID_FIELD)
-        return version.cache.derived(
+        return version.cache.get_or_derive(
             "row ids of a column", values, lambda: RowIdSequence.from_values(values), lambda _: values.nbytes + 256
         )
     data = _inline_bytes(version, fragment, fragment.row_ids, "row ids")
@@ -64,7 +64,7 @@ def row_id_sequence(version: TableVersion, fragment: Fragment) -> RowIdSequence:
         what = f"fragment {fragment.id} has no row ids in a table with stable row ids"
         raise CorruptFileError(what, path=version.location.path)
     num_rows = fragment.physical_rows or physical_rows(version, fragment)
-    return version.cache.computed(
+    return version.cache.get_or_compute(
         ("row ids", data),
         lambda: RowIdSequence.from_bytes(data, num_rows, version.location.path),
         lambda _: 2 * len(data) + 256,
@@ -76,7 +76,7 @@ def row_ids_at(version: TableVersion, fragment: Fragment, offsets: npt.NDArray[n
     sequence = row_id_sequence(version, fragment)
     if sequence.as_range is not None:
         return np.asarray(offsets.astype(np.uint64) + np.uint64(sequence.as_range.start))
-    values = version.cache.derived("row id values", sequence, sequence.values, lambda ids: ids.nbytes + 128)
+    values = version.cache.get_or_derive("row id values", sequence, sequence.values, lambda ids: ids.nbytes + 128)
     return values[offsets]
 
 
@@ -85,13 +85,13 @@ def row_versions_at(
 ) -> U64Array:
     """Return the versions in which rows at physical offsets were created, or last updated if `created` is False."""
     versions = fragment.created_at if created else fragment.last_updated_at
-    if versions is LineagePlace.COLUMN:
+    if versions is SequenceLocation.COLUMN:
         return _hidden_column(version, fragment, CREATED_AT_FIELD if created else LAST_UPDATED_AT_FIELD)[offsets]
     data = _inline_bytes(version, fragment, versions, "row versions")
     if data is None:
         return np.full(len(offsets), FIRST_VERSION, dtype=np.uint64)
     num_rows = fragment.physical_rows or physical_rows(version, fragment)
-    sequence = version.cache.computed(
+    sequence = version.cache.get_or_compute(
         ("row versions", data),
         lambda: RowVersionSequence.from_bytes(data, num_rows, version.location.path),
         lambda sequence: 120 * len(sequence.runs) + len(data) + 128,
@@ -121,14 +121,14 @@ def _hidden_column(version: TableVersion, fragment: Fragment, field_id: int) -> 
         return np.asarray(array.to_numpy())
 
     key = ("hidden column", version.store.uri(path), field_id)
-    return version.cache.computed(key, read, lambda values: values.nbytes + 128)
+    return version.cache.get_or_compute(key, read, lambda values: values.nbytes + 128)
 
 
 def _inline_bytes(
-    version: TableVersion, fragment: Fragment, sequence: bytes | LineagePlace | None, content: str
+    version: TableVersion, fragment: Fragment, sequence: bytes | SequenceLocation | None, content: str
 ) -> bytes | None:
     """Return the bytes of a sequence in the manifest. Raises UnsupportedFeatureError if it is stored elsewhere."""
-    if isinstance(sequence, LineagePlace):
+    if isinstance(sequence, SequenceLocation):
         raise UnsupportedFeatureError(
             f"{version.uri}: fragment {fragment.id} stores its {content} outside the manifest ({sequence.value})",
             feature=f"{content} outside the manifest",

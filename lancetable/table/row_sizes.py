@@ -9,8 +9,8 @@ import pyarrow as pa
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.table.file_layouts import field_index
+from lancetable.table.live_rows import physical_rows
 from lancetable.table.open_files import file_metadata
-from lancetable.table.row_count_index import physical_rows
 from lancetable.table.version import TableVersion
 
 
@@ -39,7 +39,7 @@ def memory_per_row(version: TableVersion, fragment: Fragment, columns: Sequence[
         if any(field.is_blob for field in column.walk()) and (num_rows := physical_rows(version, fragment)):
             # The bytes of blobs are in the file, but not in its column.
             stored = sum(file.size_bytes or 0 for file in fragment.files) / num_rows
-        total += max(stored, least_bytes(column.data_type))
+        total += max(stored, min_bytes(column.data_type))
     return total
 
 
@@ -52,14 +52,14 @@ def has_fixed_size(kind: pa.DataType) -> bool:
     return _bit_width(kind) is not None
 
 
-def least_bytes(kind: pa.DataType) -> float:
+def min_bytes(kind: pa.DataType) -> float:
     """Return the size of a value of a type in memory, or a low estimate for types of variable size."""
     if pa.types.is_fixed_size_list(kind):
-        return float(kind.list_size * least_bytes(kind.value_type))
+        return float(kind.list_size * min_bytes(kind.value_type))
     if pa.types.is_struct(kind):
-        return sum(least_bytes(kind.field(number).type) for number in range(kind.num_fields))
+        return sum(min_bytes(kind.field(number).type) for number in range(kind.num_fields))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
-        return 4 + least_bytes(kind.field(0).type)
+        return 4 + min_bytes(kind.field(0).type)
     width = _bit_width(kind)
     return 12.0 if width is None else width / 8
 

@@ -89,9 +89,9 @@ class Table:
         try:
             return self.open(location)
         except CorruptFileError as error:
-            raise self.explained(location, error) from error
+            raise self.with_advice(location, error) from error
 
-    def explained(self, location: ManifestLocation, error: CorruptFileError) -> CorruptFileError:
+    def with_advice(self, location: ManifestLocation, error: CorruptFileError) -> CorruptFileError:
         """Return the error of a damaged newest manifest, extended by the newest readable version and the remedies."""
         if "newest_readable" in error.__dict__ or isinstance(error, LimitError):
             return error
@@ -192,7 +192,7 @@ class TableVersion(Table):
 
     def data_file_root(self, file: DataFile) -> str:
         """Return the root of the table that wrote a data file, or its base path; errors as for `data_file_path`."""
-        return self.base if file.base_id is None else self._foreign_base(file.base_id)[0]
+        return self.base if file.base_id is None else self._resolve_base(file.base_id)[0]
 
     def deletion_file_path(self, fragment_id: int, file: DeletionFile) -> str:
         """Return the path of a deletion file; errors as for `data_file_path`."""
@@ -203,7 +203,7 @@ class TableVersion(Table):
 
         `found_in` is the file that contains `path`, for error messages; the manifest by default.
         """
-        root, _ = self._foreign_base(base_id)
+        root, _ = self._resolve_base(base_id)
         return join(root, check_relative(path, found_in or self.location.path))
 
     def is_base_at(self, base_id: int, base: str) -> bool:
@@ -213,10 +213,10 @@ class TableVersion(Table):
         return listed.is_dataset_root and listed.path.rstrip("/") in (root, f"file://{root}")
 
     def _file_path(self, base_id: int | None, directory: str, name: str) -> str:
-        root, is_dataset_root = (self.base, True) if base_id is None else self._foreign_base(base_id)
+        root, is_dataset_root = (self.base, True) if base_id is None else self._resolve_base(base_id)
         return join(root, f"{directory}/{name}" if is_dataset_root else name)
 
-    def _foreign_base(self, base_id: int) -> tuple[str, bool]:
+    def _resolve_base(self, base_id: int) -> tuple[str, bool]:
         base_path = self.manifest.base_paths.get(base_id)
         if base_path is None:
             what = f"a file has base path {base_id}, which is not listed in the manifest"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from lancetable.file import pool
+from lancetable.file import thread_pool
 from lancetable.store import durability, local, maps
 from lancetable.store.durability import SyncQueue
 from lancetable.store.maps import MapCache
@@ -121,5 +121,5 @@ def failing(fail_at: int, fault: str = "EIO", *, forever: bool = False) -> Itera
             stack.enter_context(mock.patch.object(module, "os", faulty))
         stack.enter_context(mock.patch.object(local, "_QUEUE", _queue))
         stack.enter_context(mock.patch.object(local, "_MAPS", _maps))
-        stack.enter_context(mock.patch.object(pool._here, "worker", True, create=True))
+        stack.enter_context(mock.patch.object(thread_pool._here, "worker", True, create=True))
         yield faulty

@@ -129,7 +129,7 @@ def test_rows_are_read_by_range_and_by_number(name: str, group_rows: int, monkey
 
 
 def test_page_table_that_is_not_cached_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(legacy_container, "KEPT_BYTES", 100)
+    monkeypatch.setattr(legacy_container, "MAX_TABLE_BYTES", 100)
     monkeypatch.setattr(legacy_container, "_MAX_TABLE_BYTES", 50)
     monkeypatch.setattr("lancetable.file.reader.TAIL_BYTES", 300)
     table = pa.table({"k": range(50), "s": [f"t{i}" for i in range(50)], "p": [{"x": i} for i in range(50)]})

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lancetable.errors import CorruptFileError, InvalidInputError, OutOfRangeError, UnsupportedFeatureError
-from lancetable.file import pool
+from lancetable.file import thread_pool
 from lancetable.file.column_numbers import column_map, column_of, number_columns
 from lancetable.file.container import FileMetadata
 from lancetable.file.encodings_v2_0.base import encoding_of
@@ -223,10 +223,10 @@ def test_large_scans_return_the_same_with_and_without_threads(monkeypatch: pytes
     many = pa.array(rng.integers(0, 1 << 40, n)).cast(pa.string())
     table = pa.table({"few": few, "many": many, "l": pa.ListArray.from_arrays(np.arange(n + 1, dtype="i4"), many)})
     meta = written(store, table, statistics=False)
-    monkeypatch.setattr(pool, "_size", 3)
+    monkeypatch.setattr(thread_pool, "_size", 3)
     threaded = read(store, meta, range(17, n - 5))
-    inside = pool.pool().submit(read, store, meta, range(17, n - 5)).result()
-    monkeypatch.setattr(pool, "_size", 1)
+    inside = thread_pool.executor().submit(read, store, meta, range(17, n - 5)).result()
+    monkeypatch.setattr(thread_pool, "_size", 1)
     inline = read(store, meta, range(17, n - 5))
     for name, first, second, third in zip(table.column_names, threaded, inside, inline):
         expected = table[name].slice(17, n - 22)
@@ -237,12 +237,12 @@ def test_large_scans_return_the_same_with_and_without_threads(monkeypatch: pytes
 
 FORK = """
 import os
-from lancetable.file import pool
-assert pool.pool().submit(pool.in_worker).result()
-assert not pool.in_worker()
+from lancetable.file import thread_pool
+assert thread_pool.executor().submit(thread_pool.in_worker).result()
+assert not thread_pool.in_worker()
 child = os.fork()
 if child == 0:
-    os._exit(0 if pool.pool().submit(pool.in_worker).result(10) else 1)
+    os._exit(0 if thread_pool.executor().submit(thread_pool.in_worker).result(10) else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 """
 
@@ -254,16 +254,16 @@ def test_pool_is_recreated_after_a_fork() -> None:
 
 @pytest.mark.parametrize("threads", ["0", "many", "-1"])
 def test_invalid_pool_size_raises(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_size", None)
+    monkeypatch.setattr(thread_pool, "_size", None)
     monkeypatch.setenv("LANCETABLE_THREADS", threads)
     with pytest.raises(InvalidInputError, match="LANCETABLE_THREADS"):
-        pool.size()
+        thread_pool.size()
 
 
 def test_pool_size_is_configurable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_size", None)
+    monkeypatch.setattr(thread_pool, "_size", None)
     monkeypatch.setenv("LANCETABLE_THREADS", "5")
-    assert pool.size() == 5
+    assert thread_pool.size() == 5
 
 
 def files_of(corpus: Path) -> list[tuple[Path, dict[str, object]]]:

@@ -52,7 +52,7 @@ def test_written_file_has_the_properties_for_the_manifest() -> None:
     writer = FileWriter(store.open_writer("f"), schema)
     writer.write(pa.record_batch([pa.array([1], pa.int32()), pa.array([[1, 2]], pa.list_(pa.int8()))], ["a", "l"]))
     assert writer.num_rows == 1
-    assert writer.tell() > 0
+    assert writer.estimated_bytes > 0
     written = writer.close()
     assert written == WrittenFile(store.size("f"), 1, (0, 1, 2), (0, 1, 2))
     assert writer.close() is written

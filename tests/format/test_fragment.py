@@ -11,7 +11,7 @@ from hypothesis import given
 
 from lancetable import fragment_metadata
 from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
-from lancetable.format.fragment import DataFile, DeletionFile, DeletionKind, Fragment, LineagePlace
+from lancetable.format.fragment import DataFile, DeletionFile, DeletionKind, Fragment, SequenceLocation
 from lancetable.format.version import FileVersion
 from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.proto import table_pb2
@@ -91,12 +91,12 @@ def test_places_of_lineage_are_distinguished():
     message.column_row_ids.SetInParent()
     message.external_created_at_versions.path = "x"
     fragment = Fragment.from_proto(message)
-    assert fragment.row_ids is LineagePlace.COLUMN
-    assert fragment.created_at is LineagePlace.EXTERNAL
+    assert fragment.row_ids is SequenceLocation.COLUMN
+    assert fragment.created_at is SequenceLocation.EXTERNAL
     assert fragment.last_updated_at is None
-    assert Fragment(0, row_ids=LineagePlace.COLUMN).to_proto().WhichOneof("row_id_sequence") == "column_row_ids"
+    assert Fragment(0, row_ids=SequenceLocation.COLUMN).to_proto().WhichOneof("row_id_sequence") == "column_row_ids"
     with pytest.raises(ValueError, match="cannot write"):
-        Fragment(0, row_ids=LineagePlace.EXTERNAL).to_proto()
+        Fragment(0, row_ids=SequenceLocation.EXTERNAL).to_proto()
 
 
 def test_overlays_are_preserved():

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lancetable.errors import StoreError
-from lancetable.file import pool
+from lancetable.file import thread_pool
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
 from lancetable.store.local import LocalStore
@@ -111,7 +111,7 @@ def test_an_error_of_the_store_removes_all_files(tmp_path: Path, method: str) ->
 def pool_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finish full files on the pool, whatever their size."""
     monkeypatch.setattr(data_files, "_MIN_POOL_BYTES", 0)
-    monkeypatch.setattr(pool, "size", lambda: 3)
+    monkeypatch.setattr(thread_pool, "size", lambda: 3)
 
 
 @pytest.mark.usefixtures("pool_for_all_sizes")

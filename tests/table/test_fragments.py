@@ -31,7 +31,7 @@ from lancetable.table.fragments import (
     select,
     virtual_column,
 )
-from lancetable.table.row_count_index import live_offsets, physical_offsets, physical_rows, row_count_index
+from lancetable.table.live_rows import live_offsets, physical_offsets, physical_rows, row_count_index
 from lancetable.table.row_id_sequences import row_id_index
 from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion, open_version
@@ -110,9 +110,9 @@ def test_narrow_keeps_the_rows_of_the_mask(deleted: TableVersion, data: st.DataO
     narrowed = narrow(selection, mask, int(mask.sum()))
     assert narrowed.offsets().tolist() == selection.offsets()[mask].tolist()
     assert narrowed.num_rows == int(mask.sum())
-    if selection.dead is not None:
-        assert narrowed.dead is not None
-        assert narrowed.dead.tolist() == selection.dead[mask].tolist()
+    if selection.deleted is not None:
+        assert narrowed.deleted is not None
+        assert narrowed.deleted.tolist() == selection.deleted[mask].tolist()
 
 
 def test_ordinals_are_converted_to_offsets_of_live_rows(deleted: TableVersion) -> None:

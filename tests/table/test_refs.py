@@ -67,5 +67,5 @@ def test_a_huge_tag_file_is_not_read(three_fragments: TableVersion) -> None:
     path.parent.mkdir(parents=True)
     with path.open("wb") as file:
         file.truncate(1 << 30)
-    with pytest.raises(CorruptFileError, match="too many"):
+    with pytest.raises(CorruptFileError, match="too large"):
         refs.TAGS.read(three_fragments.store, three_fragments.base, "t")

@@ -51,7 +51,7 @@ from lancetable.format.paths import (
 )
 from lancetable.handlers.external import ExternalHandler
 from lancetable.table import clock, refs
-from lancetable.table.manifests import read_listed
+from lancetable.table.manifests import retry_listing
 from lancetable.table.version import TableVersion, open_location
 
 DEFAULT_AGE = timedelta(days=14)
@@ -142,7 +142,7 @@ def plan_cleanup(version: TableVersion, policy: CleanupPolicy, *, before_version
     StoreError
         If the listing of versions is stale, or the store fails.
     """
-    return read_listed(lambda: _plan(version, policy, before_version))
+    return retry_listing(lambda: _plan(version, policy, before_version))
 
 
 def _plan(version: TableVersion, policy: CleanupPolicy, before_version: int | None) -> CleanupPlan:

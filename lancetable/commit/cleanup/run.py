@@ -14,7 +14,7 @@ from lancetable.errors import CorruptFileError, LanceError, NotFoundError, Unsup
 from lancetable.format.paths import TRANSACTIONS_DIR, join, parse_manifest_name, parse_transaction_name
 from lancetable.format.transaction import Restore, Transaction, UnknownOperation
 from lancetable.table import clock, refs
-from lancetable.table.manifests import read_listed
+from lancetable.table.manifests import retry_listing
 from lancetable.table.version import TableVersion, open_location
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ def run_cleanup(
         if location is not None:
             kept.add(open_location(version, location))
     restores = _restores_of(version, plan) if manifests else set()
-    read_listed(lambda: _add_newer(kept, version, plan.read_version))
+    retry_listing(lambda: _add_newer(kept, version, plan.read_version))
     if restores - kept.paths:
         logger.warning(
             "cleanup of %s: a removed version is being restored, so no files were removed; run it again", version.uri

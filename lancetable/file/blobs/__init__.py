@@ -1,1 +1,1 @@
-"""Version 2 blobs: descriptors, writers and storage."""
+"""Version 2 blobs: descriptions, writers and storage."""

@@ -34,7 +34,7 @@ from lancetable.errors import (
     OutOfRangeError,
     UnsupportedFeatureError,
 )
-from lancetable.file.blobs.descriptor import PREPARED, BlobKind, blob_file_path, build_descriptions
+from lancetable.file.blobs.descriptions import PREPARED, BlobKind, blob_file_path, build_descriptions
 from lancetable.file.encodings_v2_0.blob import describe_blobs
 from lancetable.format.logical_types import EXTENSION_NAME_KEY
 from lancetable.format.paths import check_relative
@@ -352,9 +352,9 @@ def with_fields(field: pa.Field, make: Callable[[pa.Field], pa.Field]) -> pa.Fie
     return field.with_type(pa.list_(replaced[0]) if pa.types.is_list(kind) else pa.large_list(replaced[0]))
 
 
-def holds_prepared(field: pa.Field) -> bool:
+def contains_prepared(field: pa.Field) -> bool:
     """Return True if the field is that of a prepared column or contains one in structs and lists."""
-    return is_prepared(field) or any(map(holds_prepared, _children(field.type)))
+    return is_prepared(field) or any(map(contains_prepared, _children(field.type)))
 
 
 def _children(kind: pa.DataType) -> list[pa.Field]:
@@ -417,10 +417,10 @@ def _checked_id(blob_id: int) -> int:
     return blob_id
 
 
-def _number(name: str, value: int, most: int) -> int:
+def _number(name: str, value: int, maximum: int) -> int:
     number = operator.index(value)
-    if not 0 <= number <= most:
-        raise OutOfRangeError(f"{name} must be between 0 and {most}, got {number}")
+    if not 0 <= number <= maximum:
+        raise OutOfRangeError(f"{name} must be between 0 and {maximum}, got {number}")
     return number
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.blobs.descriptor import BlobKind, blob_file_path, replace_blobs
+from lancetable.file.blobs.descriptions import BlobKind, blob_file_path, replace_blobs
 from lancetable.file.limits import limits_of
 from lancetable.format.paths import check_relative, join
 from lancetable.format.schema import Field
@@ -124,8 +124,8 @@ def _object_path(version: TableVersion, data_file: BlobDataFile, kind: int, base
             if uri.startswith(prefix):
                 return version.base_file_path(base.id, uri[len(prefix) :], data_file.path)
     raise UnsupportedFeatureError(
-        f"{data_file.path}: the external blob {uri[:200]!r} is below no base path of the table; add its directory as a "
-        "base path",
+        f"{data_file.path}: the external blob {uri[:200]!r} is not below a base path of the table; add its directory "
+        "as a base path",
         feature="external blobs",
         path=data_file.path,
     )
@@ -156,7 +156,7 @@ def _check_inline(data_file: BlobDataFile, positions: Ints, sizes: Ints, rows: n
         return
     end = int((positions[rows] + sizes[rows]).max())
     if end > data_file.size_bytes:
-        what = "a blob ends past the end of the file"
+        what = "a blob exceeds the file"
         raise CorruptFileError(what, f"at most {data_file.size_bytes}", end, path=data_file.path)
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError
-from lancetable.file.blobs.descriptor import (
+from lancetable.file.blobs.descriptions import (
     PREPARED,
     BlobKind,
     blob_file_path,

@@ -30,9 +30,9 @@ class DictionaryNode:
     data_type: pa.DataType
     items: pa.Array
 
-    def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
-        """Plan reading the values of spans; see `Node.read`."""
-        indices = yield from PlainNode(self.pages, self.data_type.index_type).read(spans, gap)
+    def read(self, spans: Spans, max_gap: int) -> ReadPlan[pa.Array]:
+        """Plan reading the values of spans; see `FieldNode.read`."""
+        indices = yield from PlainNode(self.pages, self.data_type.index_type).read(spans, max_gap)
         if len(indices):
             numbers = indices.to_numpy()
             if int(numbers.min()) < 0 or int(numbers.max()) >= len(self.items):
@@ -55,7 +55,7 @@ def items_range(data_type: pa.DataType, offset: int, length: int, limit: int, na
     """
     if not can_be_item(data_type):
         raise UnsupportedFeatureError(
-            f"column {name!r}: a dictionary of {data_type} cannot be read from 0.1",
+            f"column {name!r}: dictionaries of {data_type} in files of version 0.1 are not supported",
             feature=f"dictionary of {data_type}",
         )
     width = 8 * (length + 1) if varbin.offset_dtype(data_type) is not None else length * (data_type.bit_width // 8)
@@ -95,7 +95,7 @@ def dictionary_items(data_type: pa.DataType, offset: int, length: int, limit: in
     if location.end > location.start:
         (values,) = yield (location,)
     if len(values) > np.iinfo(dtype).max:
-        raise CorruptFileError(f"column {name!r}: the items of the dictionary have {len(values)} bytes, too many")
+        raise CorruptFileError(f"column {name!r}: dictionary items of {len(values)} bytes are too long for their type")
     positions = np.frombuffer(data, "<i8")
     octets = np.frombuffer(bytes(values), np.uint8)
     return binary_array(data_type, (positions - positions[0]).astype(dtype), octets, True)

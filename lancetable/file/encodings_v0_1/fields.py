@@ -20,7 +20,7 @@ from lancetable.file.column_interfaces import ColumnReader
 from lancetable.file.container import FileMetadata
 from lancetable.file.encodings_v0_1.dictionary import DictionaryNode, dictionary_items
 from lancetable.file.encodings_v0_1.lists import ListNode
-from lancetable.file.encodings_v0_1.pages import Node, Pages, Spans, TooLongError
+from lancetable.file.encodings_v0_1.pages import FieldNode, Pages, Spans, TooLongError
 from lancetable.file.encodings_v0_1.plain import NullNode, PlainNode, item_bits
 from lancetable.file.encodings_v0_1.var_binary import VarBinaryNode
 from lancetable.file.fetch import ReadPlan, Rows, gather, run
@@ -72,7 +72,7 @@ class _Opener:
         ids = [part.id for part in field.walk() if part.id in columns and not part.is_struct]
         self._rows = dict(zip(ids, file.page_rows(ids, columns), strict=True))
 
-    def node(self, field: Field, expected: Int64 | None) -> Node:
+    def node(self, field: Field, expected: Int64 | None) -> FieldNode:
         data_type = field.data_type
         if BLOB_KEY in field.metadata:
             raise UnsupportedFeatureError(
@@ -101,12 +101,12 @@ class _Opener:
     def _pages(self, field: Field, width_bits: int, expected: Int64 | None) -> Pages:
         return Pages(self._file, self._rows[field.id], width_bits, expected, field.name)
 
-    def _child(self, field: Field, expected: Int64 | None) -> Node:
+    def _child(self, field: Field, expected: Int64 | None) -> FieldNode:
         if all(part.id not in self._columns for part in field.walk()):
             return NullNode(field.data_type)
         return self.node(field, expected)
 
-    def _struct(self, field: Field, expected: Int64 | None) -> Node:
+    def _struct(self, field: Field, expected: Int64 | None) -> FieldNode:
         if not any(part.id in self._columns for part in field.walk()):
             raise self._file.corrupt(f"no pages for field {field.name!r}", f"a field for id {field.id}")
         return StructNode(field.data_type, [self._child(child, expected) for child in field.children])
@@ -160,37 +160,37 @@ class StructNode:
     """Reader of a struct. A struct has no pages of its own and is never null."""
 
     data_type: pa.DataType
-    children: Sequence[Node]
+    children: Sequence[FieldNode]
 
-    def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
-        """Plan reading the values of spans; see `Node.read`."""
-        children = yield from gather([child.read(spans, gap) for child in self.children])
+    def read(self, spans: Spans, max_gap: int) -> ReadPlan[pa.Array]:
+        """Plan reading the values of spans; see `FieldNode.read`."""
+        children = yield from gather([child.read(spans, max_gap) for child in self.children])
         return pa.Array.from_buffers(self.data_type, spans.total, [None], 0, children=children)
 
 
 class BatchReader:
     """Reader of a top-level field by rows of the file. `bits` is the size of a row, or 0 if it varies."""
 
-    def __init__(self, file: LegacyMetadata, name: str, node: Node, bits: int) -> None:
+    def __init__(self, file: LegacyMetadata, name: str, node: FieldNode, bits: int) -> None:
         self._file = file
         self._name = name
         self._node = node
         self.num_rows = file.num_rows
         self._starts = _group_starts(file, bits)
         # If the width is fixed and every group is a single batch, reading only slices the file.
-        self.heavy = bits == 0 or len(self._starts) < file.num_batches + 1
+        self.decodes = bits == 0 or len(self._starts) < file.num_batches + 1
 
     def cuts(self, rows: range) -> list[range]:
         """Split rows at group boundaries; see `ColumnReader`."""
         return page_cuts(self._starts, rows)
 
-    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+    def read(self, rows: Rows, max_gap: int) -> ReadPlan[list[pa.Array]]:
         """Plan reading rows; see `ColumnReader`. Raises CorruptFileError if the pages are invalid."""
         if not isinstance(rows, range):
             batches = self._file.batch_offsets.searchsorted(rows, "right") - 1
             firsts = rows - self._file.batch_offsets[batches]
-            return (yield from self._read(Spans(batches, firsts, np.ones(len(rows), np.int64), len(rows)), gap))
-        results = yield from gather([self._read(self._spans(part), gap) for part in self.cuts(rows)])
+            return (yield from self._read(Spans(batches, firsts, np.ones(len(rows), np.int64), len(rows)), max_gap))
+        results = yield from gather([self._read(self._spans(part), max_gap) for part in self.cuts(rows)])
         return [array for arrays in results for array in arrays]
 
     def _spans(self, rows: range) -> Spans:
@@ -204,9 +204,9 @@ class BatchReader:
         counts[0] -= firsts[0]
         return Spans(np.arange(first, last), firsts, counts, len(rows))
 
-    def _read(self, spans: Spans, gap: int) -> ReadPlan[list[pa.Array]]:
+    def _read(self, spans: Spans, max_gap: int) -> ReadPlan[list[pa.Array]]:
         try:
-            return [(yield from self._node.read(spans, gap))]
+            return [(yield from self._node.read(spans, max_gap))]
         except (pa.ArrowInvalid, CorruptFileError) as error:
             if error.__dict__.get("path") is not None:
                 raise
@@ -217,7 +217,7 @@ class BatchReader:
         half = (len(spans.batches) + 1) // 2
         for start in (0, half):
             batches, firsts, counts = (values[start : start + half] for values in spans[:3])
-            arrays += yield from self._read(Spans(batches, firsts, counts, int(counts.sum())), gap)
+            arrays += yield from self._read(Spans(batches, firsts, counts, int(counts.sum())), max_gap)
         return arrays
 
 

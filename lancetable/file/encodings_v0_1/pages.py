@@ -43,11 +43,11 @@ class Spans(NamedTuple):
     total: int
 
 
-class Node(Protocol):
+class FieldNode(Protocol):
     """Reader of one field and its descendants."""
 
-    def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
-        """Plan reading the values of spans into one array; `gap` is the coalescing distance in bytes.
+    def read(self, spans: Spans, max_gap: int) -> ReadPlan[pa.Array]:
+        """Plan reading the values of spans into one array; `max_gap` is the coalescing distance in bytes.
 
         Raises CorruptFileError if the pages are invalid, and TooLongError if the values exceed their offset type.
         """
@@ -90,7 +90,7 @@ class Pages:
         size = file.size_bytes
         limit = size * 8 // max(width_bits, 1)
         if (lengths < 0).any() or int(lengths.max()) > limit:
-            raise self.corrupt("a page has an impossible number of values", f"at most {limit}", int(lengths.max()))
+            raise self.corrupt("too many values in a page", f"at most {limit}", int(lengths.max()))
         sizes = (lengths * width_bits + 7) >> 3
         if (positions < 0).any() or (positions > size - sizes).any():
             raise self.corrupt("a page exceeds the file", f"within {size} bytes", int(positions.max()))
@@ -100,14 +100,14 @@ class Pages:
     def check(self, spans: Spans, extra: int = 0) -> None:
         """Raise CorruptFileError if a span ends beyond its page. `extra` is the number of entries after the values."""
         if len(spans.batches) and (spans.firsts + spans.counts > self.lengths[spans.batches] - extra).any():
-            raise self.corrupt("values end beyond their page")
+            raise self.corrupt("values exceed their page")
 
     def corrupt(self, what: str, expected: object = None, found: object = None) -> CorruptFileError:
         """Return a CorruptFileError for this field; the caller raises it."""
         return self.file.corrupt(f"field {self.name!r}: {what}", expected, found)
 
 
-def fetch_joined(file: LegacyMetadata, starts: Int64, ends: Int64, gap: int) -> ReadPlan[Any]:
+def fetch_joined(file: LegacyMetadata, starts: Int64, ends: Int64, max_gap: int) -> ReadPlan[Any]:
     """Plan reading and concatenating ranges of the file. Ranges that are contiguous in the file are not copied.
 
     Raises CorruptFileError if a range ends before it starts or exceeds the file, or if ranges overlap too much.
@@ -125,11 +125,11 @@ def fetch_joined(file: LegacyMetadata, starts: Int64, ends: Int64, gap: int) -> 
         (data,) = yield (ByteRange(int(starts[0]), int(ends[-1])),)
         return data
     shift: Int64 | int
-    if gap == MAPPED:
+    if max_gap == MAPPED:
         shift = int(starts.min())
         (data,) = yield (ByteRange(shift, int(ends.max())),)
     elif (starts[1:] >= ends[:-1]).all():
-        ranges, shift = cluster(starts, ends, gap)
+        ranges, shift = cluster(starts, ends, max_gap)
         data = join((yield ranges))
     else:
         ranges = [ByteRange(start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
@@ -137,12 +137,12 @@ def fetch_joined(file: LegacyMetadata, starts: Int64, ends: Int64, gap: int) -> 
     return varbin.gather(starts - shift, ends - shift, np.frombuffer(data, np.uint8))[1]
 
 
-def fetch_bits(pages: Pages, spans: Spans, gap: int) -> ReadPlan[Any]:
+def fetch_bits(pages: Pages, spans: Spans, max_gap: int) -> ReadPlan[Any]:
     """Plan reading spans of bits into one bitmap."""
     first_bits = spans.firsts & 7
     starts = pages.positions[spans.batches] + (spans.firsts >> 3)
     ends = pages.positions[spans.batches] + ((spans.firsts + spans.counts + 7) >> 3)
-    data = yield from fetch_joined(pages.file, starts, ends, gap)
+    data = yield from fetch_joined(pages.file, starts, ends, max_gap)
     if not first_bits.any() and not (spans.counts[:-1] & 7).any():
         return data
     # Start of the bits of each span in the fetched bytes, minus the number of bits of all spans before it.

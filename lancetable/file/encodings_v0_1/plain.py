@@ -40,19 +40,19 @@ class PlainNode:
     pages: Pages
     data_type: pa.DataType
 
-    def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
-        """Plan reading the values of spans; see `Node.read`."""
+    def read(self, spans: Spans, max_gap: int) -> ReadPlan[pa.Array]:
+        """Plan reading the values of spans; see `FieldNode.read`."""
         pages, bits = self.pages, item_bits(self.data_type, self.pages.name)
         pages.check(spans)
         if _is_bits(self.data_type):
             item_spans = Spans(spans.batches, spans.firsts * bits, spans.counts * bits, spans.total * bits)
-            values = pa.py_buffer((yield from fetch_bits(pages, item_spans, gap)))
+            values = pa.py_buffer((yield from fetch_bits(pages, item_spans, max_gap)))
         elif bits == 0:
             values = pa.py_buffer(b"")
         else:
             width = bits // 8
             starts = pages.positions[spans.batches] + spans.firsts * width
-            data = yield from fetch_joined(pages.file, starts, starts + spans.counts * width, gap)
+            data = yield from fetch_joined(pages.file, starts, starts + spans.counts * width, max_gap)
             values = aligned_buffer(data, width)
         return fixed_width_array(self.data_type, spans.total, values)
 
@@ -69,8 +69,8 @@ class NullNode:
 
     data_type: pa.DataType
 
-    def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
-        """Return nulls without requesting bytes; see `Node.read`."""
+    def read(self, spans: Spans, max_gap: int) -> ReadPlan[pa.Array]:
+        """Return nulls without requesting bytes; see `FieldNode.read`."""
         yield from ()
         return pa.nulls(spans.total, self.data_type)
 

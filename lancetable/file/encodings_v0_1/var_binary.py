@@ -28,17 +28,17 @@ class VarBinaryNode:
     data_type: pa.DataType
     nullable: bool
 
-    def read(self, spans: Spans, gap: int) -> ReadPlan[pa.Array]:
-        """Plan reading the values of spans; see `Node.read`."""
+    def read(self, spans: Spans, max_gap: int) -> ReadPlan[pa.Array]:
+        """Plan reading the values of spans; see `FieldNode.read`."""
         pages, dtype = self.pages, varbin.offset_dtype(self.data_type)
         assert dtype is not None
         pages.check(spans)
         # A span needs one more position than it has values. The page has one more than the page table states.
         starts = pages.positions[spans.batches] + spans.firsts * 8
-        data = yield from fetch_joined(pages.file, starts, starts + (spans.counts + 1) * 8, gap)
+        data = yield from fetch_joined(pages.file, starts, starts + (spans.counts + 1) * 8, max_gap)
         positions = np.frombuffer(data, "<i8")
         offsets, first, last = offsets_of_runs(pages, positions, spans.counts, dtype)
-        values = yield from fetch_joined(pages.file, first, last, gap)
+        values = yield from fetch_joined(pages.file, first, last, max_gap)
         return binary_array(self.data_type, offsets, np.frombuffer(values, np.uint8), self.nullable)
 
 

@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
 from lancetable.file.column_interfaces import BufferPieces, Decoded
 from lancetable.file.container import BufferRef, ColumnPages, Page
-from lancetable.file.custom import PageEncoding, custom_page, on_change, read_custom
+from lancetable.file.custom_encodings import PageEncoding, custom_page, on_change, read_custom
 from lancetable.file.fetch import ReadPlan, Rows, Slots, gather, positions
 from lancetable.file.page_rows import page_cuts, split_rows
 from lancetable.format.messages import M, ProtoMessage, parse_message, register
@@ -34,7 +34,7 @@ class ArrayEncoding(Protocol):
 
     oneof_case: ClassVar[str]
 
-    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, max_gap: int) -> ReadPlan[Decoded]:
         """Plan decoding selected values.
 
         Parameters
@@ -47,7 +47,7 @@ class ArrayEncoding(Protocol):
             Number of values of the node.
         slots
             Positions of the selected values; not empty, and less than `length`.
-        gap
+        max_gap
             Coalescing distance in bytes: closer ranges may be fetched as one. MAPPED if unused bytes cost nothing.
 
         Raises
@@ -147,7 +147,7 @@ class CustomPage(ParsedMessage):
 
     encoding: PageEncoding
 
-    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, max_gap: int) -> ReadPlan[Decoded]:
         array = yield from read_custom(self.encoding, page, data_type)
         rows = positions(slots)
         array = array.slice(rows.start, len(rows)) if isinstance(rows, range) else array.take(pa.array(rows))
@@ -183,7 +183,7 @@ def refused(error: LanceError) -> ReadPlan[Any]:
 class PagedReader:
     """Base of the readers of one column that read each page by itself; see `ColumnReader`."""
 
-    heavy: bool = True
+    decodes: bool = True
 
     def __init__(self, pages: ColumnPages, data_type: pa.DataType) -> None:
         self._pages = pages
@@ -193,11 +193,11 @@ class PagedReader:
     def cuts(self, rows: range) -> list[range]:
         return page_cuts(self._pages.starts, rows)
 
-    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+    def read(self, rows: Rows, max_gap: int) -> ReadPlan[list[pa.Array]]:
         parts = split_rows(self._pages, rows)
-        return (yield from gather([self._read_page(number, within, gap) for number, within in parts]))
+        return (yield from gather([self._read_page(number, within, max_gap) for number, within in parts]))
 
-    def _read_page(self, number: int, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
+    def _read_page(self, number: int, rows: Rows, max_gap: int) -> ReadPlan[pa.Array]:
         """Plan reading rows of one page."""
         raise NotImplementedError
 

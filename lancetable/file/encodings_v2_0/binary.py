@@ -40,7 +40,7 @@ class Binary(ParsedMessage):
     bytes: ArrayEncoding
     null_adjustment: int
 
-    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, max_gap: int) -> ReadPlan[Decoded]:
         dtype = checked_offset_dtype(page, data_type)
         if self.null_adjustment == 0:
             raise page.corrupt("the null adjustment is 0")
@@ -51,7 +51,7 @@ class Binary(ParsedMessage):
         if isinstance(rows, range):
             decoded = yield from self._read_range(page, content, dtype, length, rows)
         else:
-            decoded = yield from self._read_rows(page, content, dtype, length, rows, gap)
+            decoded = yield from self._read_rows(page, content, dtype, length, rows, max_gap)
         check_strings(decoded, data_type)
         return decoded
 
@@ -79,17 +79,17 @@ class Binary(ParsedMessage):
         return Decoded(len(rows), (pa.py_buffer(offsets), pa.py_buffer(data)), validity)
 
     def _read_rows(
-        self, page: Page, content: Flat, dtype: np.dtype[Any], length: int, rows: npt.NDArray[np.int64], gap: int
+        self, page: Page, content: Flat, dtype: np.dtype[Any], length: int, rows: npt.NDArray[np.int64], max_gap: int
     ) -> ReadPlan[Decoded]:
-        starts, ends, valid = yield from fetch_spans(self.indices, page, length, rows, self.null_adjustment, gap)
+        starts, ends, valid = yield from fetch_spans(self.indices, page, length, rows, self.null_adjustment, max_gap)
         whole = yield from self._decompressed(page, content, length)
         location = page.buffer(content.buffer)
         size = location.end - location.start if whole is None else len(whole)
         if int(ends[-1]) > size:
-            raise page.corrupt("a value ends beyond the bytes of its page", f"at most {size}", int(ends[-1]))
+            raise page.corrupt("a value exceeds the bytes of its page", f"at most {size}", int(ends[-1]))
         if whole is None:
             base = location.start
-            ranges, shift = cluster(starts + base, ends + base, gap_within(gap, size, len(starts)))
+            ranges, shift = cluster(starts + base, ends + base, gap_within(max_gap, size, len(starts)))
             buffers = yield ranges
             data = join(buffers)
             shift = shift - base
@@ -117,7 +117,7 @@ def checked_offset_dtype(page: Page, data_type: pa.DataType) -> np.dtype[Any]:
     """Return the type of the offsets of strings or binaries. Raises CorruptFileError for other types."""
     dtype = varbin.offset_dtype(data_type)
     if dtype is None:
-        raise page.corrupt("an encoding of strings or binaries for another type", found=str(data_type))
+        raise page.corrupt("string or binary encoding in a column of another type", found=str(data_type))
     return dtype
 
 
@@ -129,7 +129,7 @@ def unwrap(encoding: ArrayEncoding) -> ArrayEncoding:
 
 
 def fetch_ends(
-    indices: ArrayEncoding, page: Page, length: int, rows: Slots, gap: int
+    indices: ArrayEncoding, page: Page, length: int, rows: Slots, max_gap: int
 ) -> ReadPlan[npt.NDArray[np.uint64]]:
     """Plan reading the stored ends of `rows`, including null adjustments.
 
@@ -139,9 +139,9 @@ def fetch_ends(
     if isinstance(indices, Flat):
         if indices.bits_per_value != 64:
             raise page.corrupt("wrong width of offsets", "64 bits", indices.bits_per_value)
-        data = yield from indices.fetch(page, length, rows, gap)
+        data = yield from indices.fetch(page, length, rows, max_gap)
     else:
-        decoded = yield from indices.read(page, pa.uint64(), length, rows, gap)
+        decoded = yield from indices.read(page, pa.uint64(), length, rows, max_gap)
         if decoded.validity is not None or not decoded.buffers:
             raise page.corrupt("offsets are nullable")
         data = decoded.buffers[0]
@@ -175,7 +175,7 @@ def fetch_spans(
     length: int,
     rows: npt.NDArray[np.int64],
     adjustment: int,
-    gap: int,
+    max_gap: int,
 ) -> ReadPlan[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]]:
     """Plan reading the start and end of single values.
 
@@ -191,7 +191,7 @@ def fetch_spans(
         Ascending row numbers.
     adjustment
         Null adjustment.
-    gap
+    max_gap
         Coalescing distance in bytes.
 
     Returns
@@ -207,13 +207,13 @@ def fetch_spans(
         If the spans descend or overlap.
     """
     end_rows: Slots
-    if gap == MAPPED:
+    if max_gap == MAPPED:
         end_rows = range(max(int(rows[0]) - 1, 0), int(rows[-1]) + 1)
         positions_of_ends = rows - end_rows.start
     else:
         end_rows = np.union1d(rows, np.maximum(rows - 1, 0))
         positions_of_ends = np.searchsorted(end_rows, rows)
-    stored = yield from fetch_ends(indices, page, length, end_rows, gap)
+    stored = yield from fetch_ends(indices, page, length, end_rows, max_gap)
     starts, ends, valid = spans_of(stored, positions_of_ends, rows == 0, np.uint64(adjustment))
     if int(ends.max()) > _MAX_INT64 or (starts > ends).any() or (ends[:-1] > starts[1:]).any():
         raise page.corrupt("a value ends before it starts")

@@ -36,7 +36,7 @@ class _Packed(ParsedMessage):
     uncompressed_bits_per_value: int
     buffer: BufferRef
 
-    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, max_gap: int) -> ReadPlan[Decoded]:
         bits, width = self.uncompressed_bits_per_value, self.compressed_bits_per_value
         dtype = BIT_WORDS.get(bits)
         if dtype is None or bits != value_width(data_type):

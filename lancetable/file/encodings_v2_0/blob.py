@@ -6,7 +6,7 @@
                                                                      1     0     null
 
 Positions count from the start of the file. The column encoding is `blob`. The reader returns the bytes, or, if the
-requested field is a struct<position, size>, the descriptors, with which a caller can open single values later. Source:
+requested field is a struct<position, size>, the descriptions, with which a caller can open single values later. Source:
 protos/encodings_v2_0.proto, Blob.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lancetable.file.column_interfaces import BlobSink
     from lancetable.file.container import Page
 
-DESCRIPTOR: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
+DESCRIPTION_V1: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
 """Type of the values in the pages of a blob column. Size 0 means an empty blob at position 0, otherwise a null."""
 
 _NULL_POSITION: Final = 1
@@ -41,34 +41,34 @@ _SMALL_BYTES: Final = 4096
 
 
 class BlobReader(PagedReader):
-    """Reader of a blob column that returns bytes or descriptors."""
+    """Reader of a blob column that returns bytes or descriptions."""
 
     def __init__(self, pages: ColumnPages, field: Field) -> None:
         super().__init__(pages, field.data_type)
-        self.heavy = not field.is_struct
-        expected = pa.large_binary() if self.heavy else DESCRIPTOR
+        self.decodes = not field.is_struct
+        expected = pa.large_binary() if self.decodes else DESCRIPTION_V1
         if self._type != expected:
             raise pages.file.corrupt(f"wrong type of field {field.name!r} for a blob column", expected, self._type)
 
-    def _read_page(self, number: int, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
+    def _read_page(self, number: int, rows: Rows, max_gap: int) -> ReadPlan[pa.Array]:
         page = self._pages.page(number)
         encoding = encoding_of(page)
         if not isinstance(encoding, PackedStruct):
-            raise page.corrupt("wrong encoding of blob descriptors", "packed_struct", encoding.oneof_case)
-        decoded = yield from encoding.read(page, DESCRIPTOR, page.length, rows, gap)
-        descriptors = decoded.to_array(DESCRIPTOR)
-        if not self.heavy:
-            return descriptors
-        positions = np.asarray(descriptors.field(0))
-        sizes = np.asarray(descriptors.field(1))
-        offsets, data = yield from fetch_payloads(page, self._pages.file.size_bytes, positions, sizes, gap)
+            raise page.corrupt("wrong encoding of blob descriptions", "packed_struct", encoding.oneof_case)
+        decoded = yield from encoding.read(page, DESCRIPTION_V1, page.length, rows, max_gap)
+        descriptions = decoded.to_array(DESCRIPTION_V1)
+        if not self.decodes:
+            return descriptions
+        positions = np.asarray(descriptions.field(0))
+        sizes = np.asarray(descriptions.field(1))
+        offsets, data = yield from fetch_payloads(page, self._pages.file.size_bytes, positions, sizes, max_gap)
         valid = (sizes > 0) | (positions == 0)
         validity = None if valid.all() else varbin.pack_validity(valid)
         return pa.Array.from_buffers(self._type, len(sizes), [validity, pa.py_buffer(offsets), data])
 
 
 def fetch_payloads(
-    page: Page, file_bytes: int, positions: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], gap: int
+    page: Page, file_bytes: int, positions: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], max_gap: int
 ) -> ReadPlan[tuple[npt.NDArray[np.int64], Any]]:
     """Plan reading the payloads. Returns Arrow offsets and the concatenated bytes."""
     nonempty = sizes > 0
@@ -77,12 +77,12 @@ def fetch_payloads(
         return np.zeros(len(sizes) + 1, np.int64), pa.py_buffer(b"")
     # Check each number before the sum, which may overflow.
     if int(lengths.max()) > file_bytes or int(starts.max()) > file_bytes or int((starts + lengths).max()) > file_bytes:
-        raise page.corrupt("a blob ends beyond the file", f"at most {file_bytes}")
+        raise page.corrupt("a blob exceeds the file", f"at most {file_bytes}")
     page.check_memory(sum(lengths.tolist()))
     offsets = varbin.offsets_of_sizes(sizes.astype(np.int64))
     first, end = starts.astype(np.int64), (starts + lengths).astype(np.int64)
     if (first[1:] >= end[:-1]).all():
-        ranges, shift = cluster(first, end, gap)
+        ranges, shift = cluster(first, end, max_gap)
         buffers = yield ranges
         _, data = select_spans(first - shift, end - shift, join(buffers), np.dtype(np.int64))
         return offsets, data
@@ -95,7 +95,7 @@ def fetch_payloads(
 
 
 def describe_blobs(array: pa.Array, sink: BlobSink) -> pa.StructArray:
-    """Write the payloads of a large binary array to `sink` and return their descriptors."""
+    """Write the payloads of a large binary array to `sink` and return their descriptions."""
     count = len(array)
     sizes = np.zeros(count, np.int64)
     valid = np.ones(count, np.bool_) if array.null_count == 0 else np.asarray(array.is_valid())
@@ -112,7 +112,7 @@ def describe_blobs(array: pa.Array, sink: BlobSink) -> pa.StructArray:
             spans = zip(offsets[nonempty].tolist(), sizes[nonempty].tolist())
             positions[nonempty] = [sink(data.slice(start, size)) for start, size in spans]
     columns = [pa.array(positions.view(np.uint64)), pa.array(sizes.view(np.uint64))]
-    return pa.StructArray.from_arrays(columns, fields=list(DESCRIPTOR))
+    return pa.StructArray.from_arrays(columns, fields=list(DESCRIPTION_V1))
 
 
 def _write_together(array: pa.Array, sizes: npt.NDArray[np.int64], sink: BlobSink) -> npt.NDArray[np.int64]:

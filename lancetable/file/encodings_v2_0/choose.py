@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.file.column_interfaces import EncodedPage
-from lancetable.file.custom import encode_custom, wanted_encoding
+from lancetable.file.custom_encodings import encode_custom, requested_encoding
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, pack_page
 from lancetable.file.encodings_v2_0.binary import encode_binary
 from lancetable.file.encodings_v2_0.dictionary import encode_dictionary, encode_strings, probe_strings
@@ -43,7 +43,7 @@ def encode_page(column: int, field: Field, arrays: Sequence[pa.Array]) -> Encode
 
     Raises UnsupportedFeatureError or SchemaMismatchError if the encoding cannot store the values.
     """
-    custom = wanted_encoding(field)
+    custom = requested_encoding(field)
     if custom is not None:
         array = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
         message, pieces = encode_custom(custom, array)

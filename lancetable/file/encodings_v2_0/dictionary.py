@@ -44,19 +44,20 @@ class Dictionary(ParsedMessage):
     items: ArrayEncoding
     num_dictionary_items: int
 
-    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, max_gap: int) -> ReadPlan[Decoded]:
         if self.num_dictionary_items == 0:
             raise page.corrupt("the dictionary has 0 items")
         is_dictionary = pa.types.is_dictionary(data_type)
         index_type = data_type.index_type if is_dictionary else pa.uint8()
-        indices_plan = self.indices.read(page, index_type, length, slots, gap)
+        indices_plan = self.indices.read(page, index_type, length, slots, max_gap)
         items = page.cached
         if isinstance(items, _Items) and items.encoding is self and items.data_type.equals(data_type):
             indices = yield from indices_plan
         else:
             value_type = data_type.value_type if is_dictionary else data_type
-            page.check_memory(self.num_dictionary_items)
-            plan = self.items.read(page, value_type, self.num_dictionary_items, range(self.num_dictionary_items), gap)
+            num_items = self.num_dictionary_items
+            page.check_memory(num_items)
+            plan = self.items.read(page, value_type, num_items, range(num_items), max_gap)
             indices, decoded = yield from gather([indices_plan, plan])
             items = _Items.of(self, data_type, decoded.to_array(value_type))
             if items.values.nbytes <= _MAX_CACHED_BYTES:

@@ -126,7 +126,7 @@ class LeafReader(PagedReader):
         self._scattered: Scattered | None = None
         while pa.types.is_fixed_size_list(data_type):
             data_type = data_type.value_type
-        self.heavy = value_width(data_type) == 0
+        self.decodes = value_width(data_type) == 0
 
     def cuts(self, rows: range) -> list[range]:
         if len(self._pages) == 1 and len(rows) < 2 * _PART_ROWS:
@@ -142,9 +142,9 @@ class LeafReader(PagedReader):
             parts += [cut[first : first + step] for first in range(0, len(cut), step)]
         return parts
 
-    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
-        plan = super().read(rows, gap)
-        if gap == MAPPED and isinstance(rows, np.ndarray) and len(self._pages) > 1:
+    def read(self, rows: Rows, max_gap: int) -> ReadPlan[list[pa.Array]]:
+        plan = super().read(rows, max_gap)
+        if max_gap == MAPPED and isinstance(rows, np.ndarray) and len(self._pages) > 1:
             return self._read_scattered(rows, plan)
         return plan
 
@@ -157,13 +157,13 @@ class LeafReader(PagedReader):
         array = yield from self._scattered.read(rows)
         return (yield from by_page) if array is None else [array]
 
-    def _read_page(self, number: int, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
+    def _read_page(self, number: int, rows: Rows, max_gap: int) -> ReadPlan[pa.Array]:
         page = self._pages.page(number)
         encoding = page.decoder
         if encoding is None:
             encoding = page.decoder = unwrap(encoding_of(page))
         try:
-            decoded = yield from encoding.read(page, self._type, page.length, rows, gap)
+            decoded = yield from encoding.read(page, self._type, page.length, rows, max_gap)
             return decoded.to_array(self._type)
         except (CorruptFileError, UnsupportedFeatureError) as error:
             page.raise_located(error)
@@ -177,12 +177,12 @@ class NullReader:
 
     data_type: pa.DataType
     num_rows: int
-    heavy: ClassVar[bool] = False
+    decodes: ClassVar[bool] = False
 
     def cuts(self, rows: range) -> list[range]:
         return [rows]
 
-    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+    def read(self, rows: Rows, max_gap: int) -> ReadPlan[list[pa.Array]]:
         yield from ()
         return [pa.nulls(len(rows), self.data_type)]
 
@@ -196,15 +196,15 @@ class StructReader:
     num_rows: int
 
     @property
-    def heavy(self) -> bool:
-        return any(child.heavy for child in self.children)
+    def decodes(self) -> bool:
+        return any(child.decodes for child in self.children)
 
     def cuts(self, rows: range) -> list[range]:
         # Split where the child with the fewest pages does: other boundaries would divide its pages.
         return min((child.cuts(rows) for child in self.children), key=len, default=[rows])
 
-    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
-        parts = yield from gather([child.read(rows, gap) for child in self.children])
+    def read(self, rows: Rows, max_gap: int) -> ReadPlan[list[pa.Array]]:
+        parts = yield from gather([child.read(rows, max_gap) for child in self.children])
         aligned = align_rows(parts, len(rows), len, lambda array, start, stop: array.slice(start, stop - start))
         return [
             pa.Array.from_buffers(self.data_type, count, [None], 0, children=children) for count, children in aligned
@@ -218,8 +218,8 @@ class PackedReader(LeafReader):
         super().__init__(pages, stored_type)
         self._selected_type = data_type
 
-    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
-        arrays = yield from super().read(rows, gap)
+    def read(self, rows: Rows, max_gap: int) -> ReadPlan[list[pa.Array]]:
+        arrays = yield from super().read(rows, max_gap)
         data_type = self._selected_type
         if arrays[0].type.equals(data_type):
             return arrays
@@ -245,7 +245,7 @@ class ListReader(PagedReader):
                 f"the lists of column {pages.index} have the wrong number of items", items.num_rows, self._bases[-1]
             )
 
-    def _read_page(self, number: int, rows: Rows, gap: int) -> ReadPlan[pa.Array]:
+    def _read_page(self, number: int, rows: Rows, max_gap: int) -> ReadPlan[pa.Array]:
         page, encoding, base = self._pages.page(number), self._encoding(number), self._bases[number]
         try:
             item_rows: Rows
@@ -253,14 +253,14 @@ class ListReader(PagedReader):
                 offsets, validity, first = yield from encoding.read_range(page, self._dtype, rows)
                 item_rows = range(base + first, base + first + int(offsets[-1]))
             else:
-                starts, ends, valid = yield from encoding.read_rows(page, rows, gap)
+                starts, ends, valid = yield from encoding.read_rows(page, rows, max_gap)
                 offsets, item_rows = self._select_items(page, base + starts, base + ends)
                 validity = None if valid is None else varbin.pack_validity(valid)
         except CorruptFileError as error:
             page.raise_located(error)
         items = pa.nulls(0, self._type.value_type)
         if len(item_rows):
-            arrays = yield from self._items.read(item_rows, gap)
+            arrays = yield from self._items.read(item_rows, max_gap)
             items = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
         buffers = [validity, pa.py_buffer(offsets)]
         return pa.Array.from_buffers(self._type, len(rows), buffers, -1 if validity else 0, children=[items])
@@ -298,8 +298,8 @@ class ByteListReader(ListReader):
         item = Field("item", -1, field.id, "uint8", nullable=False)
         super().__init__(pages, replace(field, logical_type=large, children=(item,)), items)
 
-    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
-        return [self._to_binary(lists) for lists in (yield from super().read(rows, gap))]
+    def read(self, rows: Rows, max_gap: int) -> ReadPlan[list[pa.Array]]:
+        return [self._to_binary(lists) for lists in (yield from super().read(rows, max_gap))]
 
     def _to_binary(self, lists: pa.Array) -> pa.Array:
         validity, ends = lists.buffers()[:2]

@@ -30,18 +30,18 @@ class FixedSizeBinary(ParsedMessage):
     bytes: ArrayEncoding
     byte_width: int
 
-    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, max_gap: int) -> ReadPlan[Decoded]:
         dtype = checked_offset_dtype(page, data_type)
         content = unwrap(self.bytes)
         if not isinstance(content, Flat):
             raise page.unsupported(f"bytes in encoding {content.oneof_case}")
         count = count_slots(slots)
         if self.byte_width == 0 or count * self.byte_width > np.iinfo(dtype).max:
-            raise page.corrupt(f"impossible value length for {data_type}", found=self.byte_width)
+            raise page.corrupt(f"wrong value length for {data_type}", found=self.byte_width)
         page.check_memory(count * dtype.itemsize)
         # Writers store different widths in the inner encoding, so use the width of the outer one.
         inner = Flat(8 * self.byte_width, content.buffer, content.compression)
-        data = yield from inner.fetch(page, length, slots, gap)
+        data = yield from inner.fetch(page, length, slots, max_gap)
         offsets = np.arange(count + 1, dtype=dtype) * dtype.type(self.byte_width)
         decoded = Decoded(count, (pa.py_buffer(offsets), pa.py_buffer(data)))
         check_strings(decoded, data_type)

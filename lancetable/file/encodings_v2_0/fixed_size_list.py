@@ -28,14 +28,14 @@ class FixedSizeList(ParsedMessage):
     dimension: int
     items: ArrayEncoding
 
-    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, max_gap: int) -> ReadPlan[Decoded]:
         if not pa.types.is_fixed_size_list(data_type):
             raise page.corrupt("fixed-size lists in a column of another type", str(data_type), "fixed_size_list")
         size = data_type.list_size
         if self.dimension != size:
             raise page.corrupt("wrong dimension of fixed-size lists", size, self.dimension)
         if length * size > 1 << 62:
-            raise page.corrupt("impossible number of items", found=length * size)
+            raise page.corrupt("too many items in fixed-size lists", f"at most {1 << 62}", length * size)
         inner: Slots
         if isinstance(slots, range):
             inner = range(slots.start * size, slots.stop * size)
@@ -43,7 +43,7 @@ class FixedSizeList(ParsedMessage):
             inner = Blocks(slots.rows, slots.size * size)
         else:
             inner = Blocks(slots, size)
-        items = yield from self.items.read(page, data_type.value_type, length * size, inner, gap)
+        items = yield from self.items.read(page, data_type.value_type, length * size, inner, max_gap)
         return Decoded(count_slots(slots), children=(items.to_array(data_type.value_type),))
 
 

@@ -84,7 +84,7 @@ class Flat:
         """Return True if the buffer stores uncompressed values of this width."""
         return self.bits_per_value == bits_per_value and not self.compression
 
-    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, max_gap: int) -> ReadPlan[Decoded]:
         if self.bits_per_value != value_width(data_type):
             raise page.corrupt(
                 f"wrong value width for {data_type}", f"{value_width(data_type)} bits", self.bits_per_value
@@ -93,7 +93,7 @@ class Flat:
             # Fast path for nearly every page of a scan.
             (data,) = yield (self.plain_range(page, length, slots),)
             return Decoded(len(slots), (aligned_buffer(data, self.bits_per_value // 8),))
-        data = yield from self.fetch(page, length, slots, gap)
+        data = yield from self.fetch(page, length, slots, max_gap)
         return Decoded(count_slots(slots), (aligned_buffer(data, max(self.bits_per_value // 8, 1)),))
 
     def plain_range(self, page: Page, length: int, rows: range) -> ByteRange:
@@ -103,15 +103,13 @@ class Flat:
         """
         width, odd_bits = divmod(self.bits_per_value, 8)
         start, end = page.buffer(self.buffer)
-        if odd_bits or end - start < length * width:
-            raise page.corrupt(
-                f"a buffer is too small, or an impossible width of {self.bits_per_value} bits",
-                f"{length * width} bytes",
-                end - start,
-            )
+        if odd_bits:
+            raise page.corrupt("wrong width of values", "a multiple of 8 bits", self.bits_per_value)
+        if end - start < length * width:
+            raise page.corrupt("a buffer is too small", f"at least {length * width} bytes", end - start)
         return ByteRange(start + rows.start * width, start + rows.stop * width)
 
-    def fetch(self, page: Page, length: int, slots: Slots, gap: int) -> ReadPlan[Any]:
+    def fetch(self, page: Page, length: int, slots: Slots, max_gap: int) -> ReadPlan[Any]:
         """Plan reading the bytes of selected values; selected bits become a bitmap that starts at bit 0.
 
         Raises CorruptFileError if the buffer is too small for `length` values or cannot be decompressed.
@@ -119,14 +117,14 @@ class Flat:
         bits = self.bits_per_value
         size = (length * bits + 7) // 8
         if bits != 1 and (bits % 8 or bits == 0):
-            raise page.corrupt("impossible value width", "1 or a multiple of 8 bits", bits)
+            raise page.corrupt("unsupported value width", "1 or a multiple of 8 bits", bits)
         if not self.is_compressed:
             location = page.buffer(self.buffer, size)
             if not isinstance(slots, range):
-                gap = gap_within(gap, size, len(slots.rows) if isinstance(slots, Blocks) else len(slots))
+                max_gap = gap_within(max_gap, size, len(slots.rows) if isinstance(slots, Blocks) else len(slots))
             if bits == 1:
-                return (yield from fetch_bits(location.start, slots, gap))
-            return (yield from fetch_slots(location.start, bits // 8, slots, gap))
+                return (yield from fetch_bits(location.start, slots, max_gap))
+            return (yield from fetch_slots(location.start, bits // 8, slots, max_gap))
         content = yield from self.fetch_all(page, size)
         if len(content) < size:
             raise page.corrupt("a compressed buffer contains too few values", f"{size} bytes", len(content))

@@ -37,10 +37,10 @@ class Fsst(ParsedMessage):
     binary: ArrayEncoding
     symbol_table: bytes
 
-    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, max_gap: int) -> ReadPlan[Decoded]:
         dtype = checked_offset_dtype(page, data_type)
         code_type = pa.binary() if dtype.itemsize == 4 else pa.large_binary()
-        decoded = yield from self.binary.read(page, code_type, length, slots, gap)
+        decoded = yield from self.binary.read(page, code_type, length, slots, max_gap)
         if decoded.array is not None:
             # All values are null, so the page has no codes.
             return Decoded(decoded.length, array=pa.nulls(decoded.length, data_type))

@@ -50,7 +50,7 @@ class List(ParsedMessage):
         return offsets_of_range(stored, rows, self.null_offset_adjustment, self.num_items, dtype)
 
     def read_rows(
-        self, page: Page, rows: npt.NDArray[np.int64], gap: int
+        self, page: Page, rows: npt.NDArray[np.int64], max_gap: int
     ) -> ReadPlan[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]]:
         """Plan reading single lists.
 
@@ -59,14 +59,14 @@ class List(ParsedMessage):
         """
         self._check(page)
         starts, ends, valid = yield from fetch_spans(
-            self.offsets, page, page.length, rows, self.null_offset_adjustment, gap
+            self.offsets, page, page.length, rows, self.null_offset_adjustment, max_gap
         )
         if int(ends[-1]) > self.num_items:
-            raise page.corrupt("a list ends beyond the items of its page", f"at most {self.num_items}", int(ends[-1]))
+            raise page.corrupt("a list exceeds the items of its page", f"at most {self.num_items}", int(ends[-1]))
         return starts, ends, valid
 
-    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
-        return refused(page.corrupt("the offsets of lists in a column of values", str(data_type), "list"))
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, max_gap: int) -> ReadPlan[Decoded]:
+        return refused(page.corrupt("list offsets in a value column", str(data_type), "list"))
 
     def _check(self, page: Page) -> None:
         if self.null_offset_adjustment <= self.num_items:

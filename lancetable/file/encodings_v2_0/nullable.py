@@ -38,15 +38,15 @@ class Nullable:
     values: ArrayEncoding | None
     validity: ArrayEncoding | None = None
 
-    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, max_gap: int) -> ReadPlan[Decoded]:
         if self.values is None:
             return _all_null(page, data_type, count_slots(slots))
         if self.validity is None:
-            return (yield from self.values.read(page, data_type, length, slots, gap))
+            return (yield from self.values.read(page, data_type, length, slots, max_gap))
         validity, values = yield from gather(
             [
-                self.validity.read(page, pa.bool_(), length, slots, gap),
-                self.values.read(page, data_type, length, slots, gap),
+                self.validity.read(page, pa.bool_(), length, slots, max_gap),
+                self.values.read(page, data_type, length, slots, max_gap),
             ]
         )
         return _with_validity(values, data_type, _bitmap_of(validity))
@@ -109,7 +109,7 @@ def _with_validity(values: Decoded, data_type: pa.DataType, validity: pa.Buffer)
     if values.array is not None:
         if values.array.null_count == values.length:
             return values
-        raise CorruptFileError(f"validity bitmap around values of {data_type} that include their own validity")
+        raise CorruptFileError(f"validity bitmap for values of {data_type}, which already have one")
     if values.validity is not None:
         validity = _bitmap_and(validity, values.validity)
     return values._replace(validity=validity)

@@ -38,7 +38,7 @@ class PackedStruct(ParsedMessage):
     inner: tuple[ArrayEncoding, ...]
     buffer: BufferRef
 
-    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, max_gap: int) -> ReadPlan[Decoded]:
         if not pa.types.is_struct(data_type):
             raise page.corrupt("a packed struct in a column of another type", str(data_type), "packed_struct")
         if len(self.inner) != data_type.num_fields:
@@ -52,7 +52,7 @@ class PackedStruct(ParsedMessage):
             if described not in (None, 8 * width):
                 raise page.corrupt(f"wrong value width for {field.type}", f"{8 * width} bits", described)
             widths.append(width)
-        records = yield from self._fetch(page, sum(widths), length, slots, gap)
+        records = yield from self._fetch(page, sum(widths), length, slots, max_gap)
         children = []
         start = 0
         for field, width in zip(data_type, widths):
@@ -61,11 +61,13 @@ class PackedStruct(ParsedMessage):
             start += width
         return Decoded(len(records), array=pa.StructArray.from_arrays(children, fields=list(data_type)))
 
-    def _fetch(self, page: Page, width: int, length: int, slots: Slots, gap: int) -> ReadPlan[npt.NDArray[np.uint8]]:
+    def _fetch(
+        self, page: Page, width: int, length: int, slots: Slots, max_gap: int
+    ) -> ReadPlan[npt.NDArray[np.uint8]]:
         """Plan reading records as bytes of shape (rows, width)."""
         location = page.buffer(self.buffer, length * width)
         page.check_memory(count_slots(slots) * width)
-        data = yield from fetch_slots(location.start, width, slots, gap)
+        data = yield from fetch_slots(location.start, width, slots, max_gap)
         return np.frombuffer(data, np.uint8).reshape(-1, width)
 
 

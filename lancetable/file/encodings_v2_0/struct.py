@@ -23,5 +23,5 @@ class SimpleStruct(ParsedMessage):
 
     oneof_case: ClassVar[str] = "struct"
 
-    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, gap: int) -> ReadPlan[Decoded]:
-        return refused(page.corrupt("the header of a struct in a column of values", str(data_type), "struct"))
+    def read(self, page: Page, data_type: pa.DataType, length: int, slots: Slots, max_gap: int) -> ReadPlan[Decoded]:
+        return refused(page.corrupt("struct header in a value column", str(data_type), "struct"))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file.column_interfaces import BlobSink, ColumnWriter, EncodedPage, PageOptions, holds_null
+from lancetable.file.column_interfaces import BlobSink, ColumnWriter, EncodedPage, PageOptions, contains_null
 from lancetable.file.encodings_v2_0.base import BufferList, pack_any, pack_page
 from lancetable.file.encodings_v2_0.binary import nulls_of
 from lancetable.file.encodings_v2_0.blob import describe_blobs
@@ -108,7 +108,7 @@ class Queue:
 class LeafWriter:
     """Writer of a field in one column.
 
-    If `blobs` is given, it writes the values immediately and queues their descriptors for the pages.
+    If `blobs` is given, it writes the values immediately and queues their descriptions for the pages.
     """
 
     concurrent: ClassVar[bool] = False
@@ -129,7 +129,7 @@ class LeafWriter:
         return self._queue.size_bytes
 
     def write(self, array: pa.Array) -> Iterator[EncodedPage]:
-        if not self._field.nullable and holds_null(array):
+        if not self._field.nullable and contains_null(array):
             raise null_refused(self._path)
         if len(array) == 0:
             return
@@ -221,7 +221,7 @@ class ListWriter:
         return self._queued_bytes + self._items.queued_bytes
 
     def write(self, array: pa.Array) -> Iterator[EncodedPage]:
-        if not self._field.nullable and holds_null(array):
+        if not self._field.nullable and contains_null(array):
             raise null_refused(self._path)
         for part in equal_parts(array, 8 * len(array), self._options.max_page_bytes):
             yield from self._write_part(part)

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.container import Page
-from lancetable.file.custom import PageEncoding, custom_page, on_change, read_custom
+from lancetable.file.custom_encodings import PageEncoding, custom_page, on_change, read_custom
 from lancetable.file.encodings_v2_0.base import pack_any, unpack_any
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.compound import Ready
@@ -139,10 +139,11 @@ class Compressive(ParsedMessage):
         decoded once; override this for access to single values.
         """
         buffers[0].check()
-        which, piece = buffers[0].once()
-        counts = buffers[0].counts[which]
-        chunks = [Chunks(pieces.data, pieces.starts[which], pieces.sizes[which]) for pieces in buffers]
-        return self.decode_chunks(chunks, counts, limit).take((np.cumsum(counts) - counts)[piece] + buffers[0].places)
+        first_indices, piece_numbers = buffers[0].distinct()
+        counts = buffers[0].counts[first_indices]
+        chunks = [Chunks(pieces.data, pieces.starts[first_indices], pieces.sizes[first_indices]) for pieces in buffers]
+        values_before = np.cumsum(counts) - counts
+        return self.decode_chunks(chunks, counts, limit).take(values_before[piece_numbers] + buffers[0].value_indices)
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
         """Decode the block form, a single buffer, which is used for levels and dictionaries."""
@@ -182,7 +183,7 @@ class PageLayout(ParsedMessage):
 
     __slots__ = ()
 
-    def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
+    def read(self, page: Page, context: ReadContext, rows: Rows, max_gap: int) -> ReadPlan[DecodedRows]:
         """Decode some rows of a page; `rows` is not empty and within the page."""
         raise NotImplementedError
 
@@ -263,7 +264,7 @@ class CustomLayout(PageLayout):
 
     encoding: PageEncoding
 
-    def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
+    def read(self, page: Page, context: ReadContext, rows: Rows, max_gap: int) -> ReadPlan[DecodedRows]:
         values = Ready((yield from read_custom(self.encoding, page, context.data_type)))
         selected = values.slice(rows.start, rows.stop) if isinstance(rows, range) else values.take(rows)
         # The encoding stores nulls itself.
@@ -272,7 +273,7 @@ class CustomLayout(PageLayout):
 
 def misplaced(encoding: Compressive, place: str) -> CorruptFileError:
     """Return the error for an encoding in a context that it does not support; the caller raises it."""
-    return CorruptFileError(f"encoding {encoding.oneof_case!r} cannot hold {place}")
+    return CorruptFileError(f"encoding {encoding.oneof_case!r} cannot store {place}")
 
 
 def decode_levels(encoding: Compressive, chunks: Chunks, counts: Ints, limit: int) -> Levels:

@@ -38,7 +38,7 @@ from lancetable.file.encodings_v2_1.chunks import (
     fixed_values,
     variable_values,
 )
-from lancetable.file.encodings_v2_1.compressive.fixed_size_list import FixedSizeLists, encode_lists, lists_of, zip_lists
+from lancetable.file.encodings_v2_1.compressive.fixed_size_list import FixedSizeLists, encode_lists, lists_of
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, encode_flat
 from lancetable.file.encodings_v2_1.compressive.packed_struct import rows_of, variable_rows_of
 from lancetable.file.encodings_v2_1.layouts.constant import encode_all_null, encode_constant
@@ -63,7 +63,7 @@ def encode_pages(spec: LeafSpec, array: pa.Array) -> Iterator[EncodedRows]:
 
     Raises UnsupportedFeatureError if a single row has too many levels or a value cannot be stored.
     """
-    shredded = shred(array, spec.leaf.steps, plain_lists=spec.large)
+    shredded = shred(array, spec.leaf.steps, plain_lists=spec.large_chunks)
     try:
         page = encode_values(LeafRows(spec, shredded))
     except LevelsTooDense:
@@ -87,19 +87,19 @@ def encode_values(rows: LeafRows) -> EncodedLayout:
     values = rows.shredded.values
     data_type = values.type
     if pa.types.is_null(data_type):
-        return encode_all_null(rows.shredded, rows.spec.large)
+        return encode_all_null(rows.shredded, rows.spec.large_chunks)
     if pa.types.is_struct(data_type) and data_type.num_fields == 0:
         if rows.shredded.definition is not None:
             raise UnsupportedFeatureError("a null struct without children cannot be stored", feature="empty struct")
         # Readers do not treat these structs as null.
-        return encode_all_null(replace(rows.shredded, layers=(pb.REPDEF_NULLABLE_ITEM,)), rows.spec.large)
+        return encode_all_null(replace(rows.shredded, layers=(pb.REPDEF_NULLABLE_ITEM,)), rows.spec.large_chunks)
     definition = rows.shredded.visible_definition
     if len(values) == 0:
         return _encode_nothing(rows)
     all_null = definition is not None and int(definition.min()) > 0
     # Old readers of 2.1 lose the nulls in lists that contain only nulls, unless the nulls are stored in chunks.
-    if all_null and (rows.spec.large or not rows.shredded.num_lists):
-        return encode_all_null(rows.shredded, rows.spec.large)
+    if all_null and (rows.spec.large_chunks or not rows.shredded.num_lists):
+        return encode_all_null(rows.shredded, rows.spec.large_chunks)
     if pa.types.is_dictionary(data_type):
         return encode_dictionary_array(rows)
     if pa.types.is_struct(data_type):
@@ -116,14 +116,14 @@ def encode_values(rows: LeafRows) -> EncodedLayout:
 
 def _encode_nothing(rows: LeafRows) -> EncodedLayout:
     """Encode a page that contains only null and empty lists. Raises LevelsTooDense."""
-    if not rows.spec.large and rows.shredded.num_lists > 1 and _reaches_inside(rows.shredded):
+    if not rows.spec.large_chunks and rows.shredded.num_lists > 1 and _reaches_inside(rows.shredded):
         # Old readers of 2.1 lose the inner lists of such a constant page, but can read a chunk without values.
         try:
             return encode_miniblock(rows.shredded, *_no_values(rows.spec, rows.shredded.values.type))
         except ChunkTooLarge as error:
             if rows.shredded.num_rows > 1:
                 raise LevelsTooDense from error
-    return encode_all_null(rows.shredded, rows.spec.large)
+    return encode_all_null(rows.shredded, rows.spec.large_chunks)
 
 
 def _reaches_inside(shredded: Shredded) -> bool:
@@ -148,15 +148,15 @@ def _no_values(spec: LeafSpec, data_type: pa.DataType) -> tuple[Chunked, bool, E
         bits = type_bits(data_type)
         assert bits is not None
         encoding = Flat(bits)
-    return Chunked(encoding, np.zeros(1, np.int64), [[runs_of(b"", 0, 1)]]), spec.large, items
+    return Chunked(encoding, np.zeros(1, np.int64), [[runs_of(b"", 0, 1)]]), spec.large_chunks, items
 
 
 def _encode_lists(rows: LeafRows, lists: FixedSizeLists) -> EncodedLayout:
     general = None if lists.validity else rows.spec.options.general
-    return rows.chunk_or_zip(
+    return rows.chunk_or_full_zip(
         lists.encoding.bits // 8,
         lambda limits: if_smaller(encode_lists(lists, limits), general),
-        None if lists.items.bits % 8 else lambda: encode_fullzip_fixed(rows.shredded, zip_lists(lists), lists.encoding),
+        None if lists.items.bits % 8 else lambda: encode_fullzip_fixed(rows.shredded, lists.full_zip(), lists.encoding),
     )
 
 
@@ -165,10 +165,10 @@ def _encode_struct(rows: LeafRows) -> EncodedLayout:
     if packed is not None:
         encoding, records = packed
         general = rows.spec.options.general
-        return rows.chunk_or_zip(
+        return rows.chunk_or_full_zip(
             0, lambda limits: if_smaller(encode_flat(records, limits)._replace(encoding=encoding), general), None
         )
-    if not rows.spec.large:
+    if not rows.spec.large_chunks:
         raise UnsupportedFeatureError(
             "packed structs with children of variable width need data file version 2.2", feature="packed struct"
         )

@@ -72,7 +72,7 @@ def encode_items(spec: LeafSpec, items: pa.Array) -> EncodedItems:
     else:
         values = fixed_values(items)
         encoding, data = Flat(values.bits), bytes(values.data)
-    if not spec.large or spec.options.dictionary_compression == "none" or len(data) < MIN_COMPRESSED_BYTES:
+    if not spec.large_chunks or spec.options.dictionary_compression == "none" or len(data) < MIN_COMPRESSED_BYTES:
         return EncodedItems(encoding, data, len(items))
     scheme = spec.options.dictionary_compression or "lz4"
     packed = compress_block(encoding, data, scheme, zstd_level(scheme, spec.options.dictionary_level))
@@ -82,7 +82,7 @@ def encode_items(spec: LeafSpec, items: pa.Array) -> EncodedItems:
 def fixed_dictionary(rows: LeafRows, block: FixedWidth) -> EncodedLayout | None:
     """Encode values of 16 bytes, in 2.2 also of 8, with a dictionary if that is much smaller; otherwise return None."""
     kind = _ITEM_TYPES.get(block.bits)
-    if block.length < MIN_DICTIONARY_VALUES or kind is None or (block.bits == 64 and not rows.spec.large):
+    if block.length < MIN_DICTIONARY_VALUES or kind is None or (block.bits == 64 and not rows.spec.large_chunks):
         return None
     if rows.spec.options.compression == "none":
         return None
@@ -108,14 +108,14 @@ def dictionary_if_smaller(
     """
     options = rows.spec.options
     count = len(array)
-    most = int(count / options.dictionary_divisor)
-    distinct = stats.count_distinct(array, most, item_bytes)
+    max_distinct = int(count / options.dictionary_divisor)
+    distinct = stats.count_distinct(array, max_distinct, item_bytes)
     if distinct is None:
         return None
     plain_bytes = plain()
     if _dictionary_bytes(distinct, count, item_bytes) > options.dictionary_ratio * plain_bytes:
         return None
-    indexed = index_values(array, most)
+    indexed = index_values(array, max_distinct)
     if indexed is None or len(indexed.items) == 0:
         return None
     items = indexed.items
@@ -147,7 +147,7 @@ def pages_repeat_items(spec: LeafSpec, array: pa.Array, parts: int) -> bool:
     if not is_variable(values.type):
         bits, data = type_bits(values.type), values.buffers()[1]
         kind = _ITEM_TYPES.get(bits)
-        if data is None or kind is None or (bits == 64 and not spec.large) or values.type.num_fields:
+        if data is None or kind is None or (bits == 64 and not spec.large_chunks) or values.type.num_fields:
             return False
         values = pa.Array.from_buffers(kind, count, [None, data], offset=values.offset)
     item_bytes = values.nbytes / count

@@ -36,7 +36,7 @@ class LeafSpec(NamedTuple):
     version: FileVersion
 
     @property
-    def large(self) -> bool:
+    def large_chunks(self) -> bool:
         """True if chunks have 32-bit sizes, as from version 2.2 on."""
         return self.version is not FileVersion.V2_1
 
@@ -53,9 +53,9 @@ class LeafRows(NamedTuple):
         return self.shredded.definition is not None or self.shredded.repetition is not None
 
     @property
-    def suits_constant(self) -> bool:
+    def can_be_constant(self) -> bool:
         """True if the version has constant pages and the levels, which these store uncompressed, are few."""
-        return self.spec.large and (not self.has_levels or self.shredded.num_entries <= _FEW_LEVELS)
+        return self.spec.large_chunks and (not self.has_levels or self.shredded.num_entries <= _FEW_LEVELS)
 
     @property
     def valid_positions(self) -> npt.NDArray[np.int64] | None:
@@ -73,14 +73,14 @@ class LeafRows(NamedTuple):
         """The limits of chunks. Raises LevelsTooDense if a chunk cannot store the levels of two values."""
         target = TARGET_BYTES[self.spec.version]
         if self.spec.options.chunk_bytes is not None:
-            target = min(max(self.spec.options.chunk_bytes, 64), 1 << 20 if self.spec.large else 28 << 10)
-        return chunk_limits(self.shredded, self.spec.large, target, MAX_VALUES[self.spec.version])
+            target = min(max(self.spec.options.chunk_bytes, 64), 1 << 20 if self.spec.large_chunks else 28 << 10)
+        return chunk_limits(self.shredded, self.spec.large_chunks, target, MAX_VALUES[self.spec.version])
 
     def prefers_full_zip(self, value_bytes: int) -> bool:
         """Return True if the full-zip layout is preferred. `value_bytes` is the size of the largest value."""
         if self.spec.options.structure:
             return self.spec.options.structure == "fullzip"
-        return value_bytes >= _FULL_ZIP_BYTES and (self.spec.large or not self.has_null_struct_above_list)
+        return value_bytes >= _FULL_ZIP_BYTES and (self.spec.large_chunks or not self.has_null_struct_above_list)
 
     def encode_chunks(
         self, chunk: Callable[[ChunkLimits], Chunked], dictionary: EncodedItems | None = None
@@ -92,12 +92,12 @@ class LeafRows(NamedTuple):
         limits = self.limits
         while limits.max_values > 2:
             with suppress(ChunkTooLarge):
-                return encode_miniblock(self.shredded, chunk(limits), self.spec.large, dictionary)
+                return encode_miniblock(self.shredded, chunk(limits), self.spec.large_chunks, dictionary)
             limits = limits._replace(max_values=limits.max_values // 2, target_bytes=max(limits.target_bytes // 2, 1))
-        return encode_miniblock(self.shredded, chunk(limits), self.spec.large, dictionary)
+        return encode_miniblock(self.shredded, chunk(limits), self.spec.large_chunks, dictionary)
 
-    def chunk_or_zip(
-        self, value_bytes: int, chunk: Callable[[ChunkLimits], Chunked], zipped: Callable[[], EncodedLayout] | None
+    def chunk_or_full_zip(
+        self, value_bytes: int, chunk: Callable[[ChunkLimits], Chunked], full_zip: Callable[[], EncodedLayout] | None
     ) -> EncodedLayout:
         """Encode a page in the preferred layout, or in the other one if it cannot store the values.
 
@@ -107,7 +107,7 @@ class LeafRows(NamedTuple):
             The size of the largest value.
         chunk
             Function that encodes the values within limits, for a mini-block page.
-        zipped
+        full_zip
             Function that encodes a full-zip page; None if that layout does not support the values.
 
         Raises
@@ -115,16 +115,16 @@ class LeafRows(NamedTuple):
         LevelsTooDense
             If neither layout can store this many rows.
         """
-        if zipped is not None and self.prefers_full_zip(value_bytes):
-            return zipped()
+        if full_zip is not None and self.prefers_full_zip(value_bytes):
+            return full_zip()
         try:
             return self.encode_chunks(chunk)
         except (ChunkTooLarge, LevelsTooDense) as error:
             if isinstance(error, LevelsTooDense) and self.shredded.num_rows > 1:
                 raise
-            if zipped is None:
+            if full_zip is None:
                 raise LevelsTooDense from error
-            return zipped()
+            return full_zip()
 
 
 def chunk_layout(values: Compressive, layers: tuple[int, ...], num_items: int, large: bool) -> MiniBlock:

@@ -27,7 +27,7 @@ _PLAIN_BITS: Final = frozenset({1, 8, 16, 32, 64, 128})
 def encode_numbers(rows: LeafRows, block: FixedWidth) -> EncodedLayout:
     """Encode fixed-width values as a page. Raises LevelsTooDense if one page cannot store the levels."""
     page = _constant_page(rows, block) or fixed_dictionary(rows, block) or _plain_page(rows, block)
-    return page or rows.chunk_or_zip(
+    return page or rows.chunk_or_full_zip(
         block.bits // 8,
         lambda limits: chunk_fixed(block, rows.spec.options, limits),
         None if block.bits % 8 else lambda: encode_fullzip_fixed(rows.shredded, block, Flat(block.bits)),
@@ -41,18 +41,18 @@ def _plain_page(rows: LeafRows, block: FixedWidth) -> EncodedLayout | None:
         return None
     if block.length == 0 or block.bits not in _PLAIN_BITS:
         return None
-    most, target = MAX_VALUES[spec.version], TARGET_BYTES[spec.version]
-    encoded = native.number_page(block.data, block.bits, block.length, most, target, spec.large)
+    max_values, target = MAX_VALUES[spec.version], TARGET_BYTES[spec.version]
+    encoded = native.number_page(block.data, block.bits, block.length, max_values, target, spec.large_chunks)
     if encoded is None:
         return None
     is_packed, words, chunks = encoded
     values = InlineBitpacking(block.bits) if is_packed else Flat(block.bits)
-    layout = chunk_layout(values, rows.shredded.layers, block.length, spec.large)
+    layout = chunk_layout(values, rows.shredded.layers, block.length, spec.large_chunks)
     return EncodedLayout(layout, ((words,), (chunks,)))
 
 
 def _constant_page(rows: LeafRows, block: FixedWidth) -> EncodedLayout | None:
-    if not rows.suits_constant:
+    if not rows.can_be_constant:
         return None
     valid = rows.valid_positions
     values: npt.NDArray[Any]

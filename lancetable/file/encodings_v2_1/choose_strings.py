@@ -35,7 +35,7 @@ _MIN_DICTIONARY_BYTES: Final = 4096  # smaller pages are not tested for a dictio
 
 
 def _constant_page(rows: LeafRows, block: VariableWidth) -> EncodedLayout | None:
-    if not rows.suits_constant:
+    if not rows.can_be_constant:
         return None
     valid = rows.valid_positions
     lengths = np.diff(block.offsets)
@@ -78,10 +78,10 @@ def encode_strings(rows: LeafRows, block: VariableWidth) -> EncodedLayout:
         chunked = encode_variable(packed, limits)
         return if_smaller(chunked, general) if encoding is None else chunked._replace(encoding=encoding)
 
-    def zipped() -> EncodedLayout:
+    def full_zip() -> EncodedLayout:
         large_values = longest > _ZIP_COMPRESSED_BYTES and rows.spec.options.compression not in ("none", "fsst")
         compresses = (large_values or general is not None) and content >= _MIN_FSST_BYTES
-        if not rows.spec.large and not rows.spec.options.structure and rows.has_null_struct_above_list:
+        if not rows.spec.large_chunks and not rows.spec.options.structure and rows.has_null_struct_above_list:
             page = all_in_dictionary(rows, compresses)
             if page is not None:
                 return page
@@ -91,7 +91,7 @@ def encode_strings(rows: LeafRows, block: VariableWidth) -> EncodedLayout:
             return encode_fullzip_variable(rows.shredded, compressed, General("zstd", variable_of(block), level))
         return encode_fullzip_variable(rows.shredded, packed, encoding or variable_of(packed))
 
-    return rows.chunk_or_zip(longest, chunk, zipped)
+    return rows.chunk_or_full_zip(longest, chunk, full_zip)
 
 
 def _tries_fsst(spec: LeafSpec, data_type: pa.DataType, content: int, longest: int) -> bool:

@@ -179,7 +179,7 @@ class Repeated:
                 pa.py_buffer(np.tile(np.frombuffer(value.data, np.uint8), self.length)),
             ]
             return pa.Array.from_buffers(data_type, self.length, buffers)
-        raise CorruptFileError(f"a page of {data_type} cannot be a single value")
+        raise CorruptFileError(f"constant pages of type {data_type} are not supported")
 
     def _fixed(self, value: FixedWidth) -> FixedWidth:
         if value.bits == 1:

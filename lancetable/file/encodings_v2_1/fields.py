@@ -10,7 +10,7 @@
                        /    \\
                       x      y
 
-Pages of different columns may end at different rows; they are sliced at their common boundaries (`Spine.slice`).
+Pages of different columns may end at different rows; they are sliced at their common boundaries (`LeafSlice.slice`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file import pool
+from lancetable.file import thread_pool
 from lancetable.file.column_interfaces import ColumnReader
 from lancetable.file.container import ColumnPages, FileMetadata, Page
 from lancetable.file.encodings_v2_1.base import DecodedRows, ReadContext
@@ -138,7 +138,7 @@ def _layer_kind(field: Field) -> int:
 # ------------------------------------------------------------------------------------------------------------ leaves
 
 
-class Spine(NamedTuple):
+class LeafSlice(NamedTuple):
     """Some rows of one leaf: its values and the layers above them, from outer to inner."""
 
     num_rows: int
@@ -146,7 +146,7 @@ class Spine(NamedTuple):
     sizes: Sequence[int]  # of fixed-size lists, 0 for other layers; one for each of `levels`
     values: pa.Array
 
-    def slice(self, start: int, stop: int) -> Spine:
+    def slice(self, start: int, stop: int) -> LeafSlice:
         """Return rows `start` to `stop`."""
         if start == 0 and stop == self.num_rows:
             return self
@@ -162,11 +162,11 @@ class Spine(NamedTuple):
             offsets = level.offsets[start : stop + 1]
             start, stop = int(offsets[0]), int(offsets[-1])
             cut.append(LayerArrays(valid, offsets - start))
-        return Spine(num_rows, cut, self.sizes, self.values.slice(start, stop - start))
+        return LeafSlice(num_rows, cut, self.sizes, self.values.slice(start, stop - start))
 
 
 class LeafColumn:
-    """Reader of a leaf column, which returns spines."""
+    """Reader of a leaf column, which returns slices."""
 
     __slots__ = ("_context", "_expected", "_field_type", "_pages", "_repeat", "_sizes", "num_rows", "starts")
 
@@ -176,7 +176,7 @@ class LeafColumn:
         self._sizes = tuple([max(kind, 0) for kind in reversed(expected[1:])])
         self._field_type = field.data_type
         stored_type = field.data_type
-        if pa.types.is_struct(stored_type) and field.children and not _is_blob_descriptor(field):
+        if pa.types.is_struct(stored_type) and field.children and not _is_blob_description(field):
             # A packed column stores all children, including those that are not requested.
             stored = file.schema.by_id.get(field.id)
             if stored is not None and stored.children:
@@ -198,7 +198,7 @@ class LeafColumn:
         """True if the leaf is the field itself, without structs or lists above it."""
         return len(self._expected) == 1
 
-    def zipped_bytes(self, row: int) -> int:
+    def full_zip_bytes(self, row: int) -> int:
         """Return the size of the page that stores `row` if it is a full-zip page of variable width, otherwise 0.
 
         Reading a part of such a page takes as many rounds as reading all of it, so several threads may share the page.
@@ -211,8 +211,8 @@ class LeafColumn:
             return 0
         return page.buffers[0].end - page.buffers[0].start if page.buffers else 0
 
-    def read(self, rows: Rows, gap: int) -> ReadPlan[list[Spine]]:
-        """Plan reading rows; returns a spine for each page."""
+    def read(self, rows: Rows, max_gap: int) -> ReadPlan[list[LeafSlice]]:
+        """Plan reading rows; returns a slice for each page."""
         if self._repeat > 1:
             size = self._repeat
             if isinstance(rows, range):
@@ -221,22 +221,23 @@ class LeafColumn:
                 rows = positions(Blocks(rows, size))
         parts = split_rows(self._pages, rows)
         if len(parts) == 1 or isinstance(rows, range):
-            return (yield from gather([self._read_page(self._pages.page(number), part, gap) for number, part in parts]))
+            plans = [self._read_page(self._pages.page(number), part, max_gap) for number, part in parts]
+            return (yield from gather(plans))
         # Share a large number of rows among the threads.
-        share = len(rows) // pool.size() + 1 if len(rows) >= _SHARED_ROWS else len(rows)
+        share = len(rows) // thread_pool.size() + 1 if len(rows) >= _SHARED_ROWS else len(rows)
         plans = []
         for group in self._groups(parts, share):
             page, layout, within = group[0]
             if len(group) == 1:
-                plans.append(self._read_page(page, within, gap))
+                plans.append(self._read_page(page, within, max_gap))
             else:
-                plans.append(self._guarded(page, layout.read_together(group, self._context, gap)))
+                plans.append(self._with_page_errors(page, layout.read_together(group, self._context, max_gap)))
         return (yield from gather(plans, [True] * len(plans) if share < len(rows) else None))
 
-    def _groups(self, parts: Sequence[tuple[int, Rows]], most: int) -> list[list[tuple[Page, Any, Any]]]:
+    def _groups(self, parts: Sequence[tuple[int, Rows]], max_rows: int) -> list[list[tuple[Page, Any, Any]]]:
         """Group adjacent pages that can be read together: a few rows of each cost little more than those of one page.
 
-        A group of `most` or more rows is not extended.
+        A group of `max_rows` or more rows is not extended.
         """
         groups: list[list[tuple[Page, Any, Any]]] = []
         has_dictionary = pa.types.is_dictionary(self._context.data_type)
@@ -248,7 +249,7 @@ class LeafColumn:
             key = None
             if isinstance(layout, MiniBlock) and not (has_dictionary and layout.dictionary is not None):
                 key = layout.row_key
-            if key is not None and key == last_key and count < most and _follows(groups[-1][-1][0], page):
+            if key is not None and key == last_key and count < max_rows and _is_adjacent(groups[-1][-1][0], page):
                 groups[-1].append((page, layout, within))
                 count += len(within)
             else:
@@ -256,19 +257,19 @@ class LeafColumn:
                 last_key, count = key, len(within)
         return groups
 
-    def _read_page(self, page: Page, rows: Rows, gap: int) -> ReadPlan[Spine]:
-        return self._guarded(page, layout_of(page).read(page, self._context, rows, gap))
+    def _read_page(self, page: Page, rows: Rows, max_gap: int) -> ReadPlan[LeafSlice]:
+        return self._with_page_errors(page, layout_of(page).read(page, self._context, rows, max_gap))
 
-    def _guarded(self, page: Page, plan: ReadPlan[DecodedRows]) -> ReadPlan[Spine]:
-        """Plan reading a spine from the rows that `plan` decodes; errors get file, column and page."""
+    def _with_page_errors(self, page: Page, plan: ReadPlan[DecodedRows]) -> ReadPlan[LeafSlice]:
+        """Plan reading a slice from the rows that `plan` decodes; errors get file, column and page."""
         try:
-            return self._spine(page, (yield from plan))
+            return self._leaf_slice(page, (yield from plan))
         except pa.ArrowInvalid as error:
             raise page.corrupt(f"Arrow rejects the values: {error}") from error
         except (CorruptFileError, UnsupportedFeatureError) as error:
             page.raise_located(error)
 
-    def _spine(self, page: Page, decoded: DecodedRows) -> Spine:
+    def _leaf_slice(self, page: Page, decoded: DecodedRows) -> LeafSlice:
         if decoded.layers == (pb.REPDEF_NULLABLE_ITEM,) and self._field_type == pa.struct([]):
             # A struct without children has no levels, not even those of its ancestors, so nothing is null.
             bitmap, levels = None, [LayerArrays(None)] * (len(self._expected) - 1)
@@ -280,10 +281,10 @@ class LeafColumn:
             children = [values.field(field.name) for field in self._field_type]
             bitmap = values.buffers()[0]
             values = pa.Array.from_buffers(self._field_type, len(values), [bitmap], children=children)
-        return Spine(decoded.num_rows // self._repeat, levels, self._sizes, values)
+        return LeafSlice(decoded.num_rows // self._repeat, levels, self._sizes, values)
 
 
-def _follows(before: Page, page: Page) -> bool:
+def _is_adjacent(before: Page, page: Page) -> bool:
     """Return True if the chunks of `page` follow those of `before` at a multiple of 8 bytes, as if in one buffer."""
     if len(before.buffers) < 2 or len(page.buffers) < 2:
         return False
@@ -291,10 +292,10 @@ def _follows(before: Page, page: Page) -> bool:
     return apart % 8 == 0 and page.buffers[1].start >= before.buffers[1].end
 
 
-def _is_blob_descriptor(field: Field) -> bool:
-    """Return True if a field requests the descriptors of a blob column.
+def _is_blob_description(field: Field) -> bool:
+    """Return True if a field requests the descriptions of a blob column.
 
-    Raises UnsupportedFeatureError for a version 2 blob whose children differ from those of the stored descriptor,
+    Raises UnsupportedFeatureError for a version 2 blob whose children differ from those of the stored description,
     because its column does not store the values.
     """
     names = [child.name for child in field.children]
@@ -314,7 +315,7 @@ class FieldReader:
 
     _root: _Node
     _leaves: Sequence[LeafColumn]
-    heavy: ClassVar[bool] = True
+    decodes: ClassVar[bool] = True
 
     @property
     def num_rows(self) -> int:
@@ -327,30 +328,30 @@ class FieldReader:
         for cut in page_cuts(leaf.starts, rows):
             # Bound the number of parts, because a page may declare any number of rows.
             step = max(_PART_ROWS, -(-len(cut) // _MAX_PARTS)) if len(cut) >= 2 * _PART_ROWS else len(cut)
-            zipped = max([leaf.zipped_bytes(cut.start) for leaf in self._leaves])
-            if zipped >= 2 * _PART_BYTES:
-                step = min(step, -(-len(cut) // min(zipped // _PART_BYTES, _MAX_PARTS)))
+            largest_page = max([leaf.full_zip_bytes(cut.start) for leaf in self._leaves])
+            if largest_page >= 2 * _PART_BYTES:
+                step = min(step, -(-len(cut) // min(largest_page // _PART_BYTES, _MAX_PARTS)))
             parts += [cut[first : first + step] for first in range(0, len(cut), step)]
         return parts
 
-    def read(self, rows: Rows, gap: int) -> ReadPlan[list[pa.Array]]:
+    def read(self, rows: Rows, max_gap: int) -> ReadPlan[list[pa.Array]]:
         if self._leaves[0].is_plain:
-            return [spine.values for spine in (yield from self._leaves[0].read(rows, gap))]
-        parts = yield from gather([leaf.read(rows, gap) for leaf in self._leaves])
-        aligned = align_rows(parts, len(rows), attrgetter("num_rows"), Spine.slice)
-        return [_assemble(self._root, spines, count) for count, spines in aligned]
+            return [part.values for part in (yield from self._leaves[0].read(rows, max_gap))]
+        parts = yield from gather([leaf.read(rows, max_gap) for leaf in self._leaves])
+        aligned = align_rows(parts, len(rows), attrgetter("num_rows"), LeafSlice.slice)
+        return [_assemble(self._root, slices, count) for count, slices in aligned]
 
 
-def _assemble(node: _Node, spines: Sequence[Spine], count: int, depth: int = 0) -> pa.Array:
+def _assemble(node: _Node, slices: Sequence[LeafSlice], count: int, depth: int = 0) -> pa.Array:
     """Return the array of a node with `count` values, which has `depth` layers above it."""
     data_type = node.data_type
     if node.leaf is None:
         return pa.nulls(count, data_type)
     if not node.children:
-        values = spines[node.leaf].values
+        values = slices[node.leaf].values
         _check_length(values, count)
         return values
-    layer = spines[node.leaf].levels[depth]
+    layer = slices[node.leaf].levels[depth]
     buffers: list[Any] = [None]
     if layer.valid is not None:
         _check_length(layer.valid, count)
@@ -368,7 +369,7 @@ def _assemble(node: _Node, spines: Sequence[Spine], count: int, depth: int = 0) 
                 raise CorruptFileError("too many items for 32-bit lists", f"at most {varbin.MAX_INT32}", num_items)
             offsets = offsets.astype(np.int32)
         buffers.append(pa.py_buffer(offsets))
-    children = [_assemble(child, spines, num_items, depth + 1) for child in node.children]
+    children = [_assemble(child, slices, num_items, depth + 1) for child in node.children]
     return pa.Array.from_buffers(data_type, count, buffers, children=children)
 
 

@@ -80,12 +80,12 @@ def layers_of(kinds: tuple[int, ...]) -> Layers:
         if kind in LISTS:
             tops.append(level)
         level += _NUM_LEVELS[kind]
-        beyond = level
+        level_with_outer = level
         for outer in kinds[number + 1 :]:
             if outer in LISTS:
                 break
-            beyond += _NUM_LEVELS[outer]
-        slots.append(beyond)
+            level_with_outer += _NUM_LEVELS[outer]
+        slots.append(level_with_outer)
     tops.append(level)
     return Layers(kinds, len(tops) - 1, level, tuple(tops), tuple(slots))
 
@@ -98,7 +98,7 @@ def check_levels(
     `num_rows` is None if the entries may start or end within a row.
     """
     if (repetition is None) != (layers.num_lists == 0):
-        raise CorruptFileError("a page must have repetition levels exactly if it has list layers")
+        raise CorruptFileError("repetition levels do not match the list layers")
     entries = rows = num_values
     if definition is not None:
         entries = rows = len(definition)
@@ -173,35 +173,35 @@ def unravel(decoded: DecodedRows, expected: tuple[int, ...]) -> tuple[pa.Buffer 
     repetition, definition = decoded.repetition, decoded.definition
     bitmap: pa.Buffer | None = None
     outer_layers: list[LayerArrays] = []
-    low = seen = 0
+    max_item = num_lists = 0
     for number, (kind, wanted) in enumerate(zip(layers.kinds, expected)):
         if wanted == LIST:
             assert repetition is not None
-            high = low + _NUM_LEVELS[kind]
-            null = low + 1 if kind in (pb.REPDEF_NULLABLE_LIST, pb.REPDEF_NULL_AND_EMPTY_LIST) else 0
+            max_layer = max_item + _NUM_LEVELS[kind]
+            null_level = max_item + 1 if kind in (pb.REPDEF_NULLABLE_LIST, pb.REPDEF_NULL_AND_EMPTY_LIST) else 0
             offsets, valid, repetition, definition = levels.list_layer(
-                repetition, definition, low, high, layers.slots[number], null
+                repetition, definition, max_item, max_layer, layers.slots[number], null_level
             )
             outer_layers.append(LayerArrays(valid, offsets))
-            low = high
-            seen += 1
+            max_item = max_layer
+            num_lists += 1
             continue
         if wanted > 0:
-            repetition, definition = _levels_of_lists(repetition, definition, wanted, layers.tops[seen])
+            repetition, definition = _levels_of_lists(repetition, definition, wanted, layers.tops[num_lists])
         valid_items: Any = None
         if kind == pb.REPDEF_NULLABLE_ITEM:
             if definition is not None:
-                own = definition
-                if layers.tops[seen] < layers.num_levels and levels.highest(own) > layers.tops[seen]:
-                    own = own[own <= layers.tops[seen]]
+                own_levels = definition
+                if layers.tops[num_lists] < layers.num_levels and levels.highest(own_levels) > layers.tops[num_lists]:
+                    own_levels = own_levels[own_levels <= layers.tops[num_lists]]
                 if number == 0:
-                    bits, _ = levels.validity(own, low)
+                    bits, _ = levels.validity(own_levels, max_item)
                     bitmap = None if bits is None else pa.py_buffer(bits)
                 else:
-                    valid_items = own <= low
+                    valid_items = own_levels <= max_item
                     if valid_items.all():
                         valid_items = None
-            low += 1
+            max_item += 1
         if number:
             outer_layers.append(LayerArrays(valid_items))
     if repetition is not None and levels.highest(repetition):

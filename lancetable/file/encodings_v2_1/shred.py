@@ -120,16 +120,16 @@ def shred(array: pa.Array, steps: tuple[Step, ...], *, plain_lists: bool = True)
     """
     if not steps and not array.null_count and not pa.types.is_dictionary(array.type):
         return Shredded((pb.REPDEF_ALL_VALID_ITEM,), None, None, array, None, len(array), len(array))
-    walk = _Walk(array, sum(step.kind is StepKind.LIST for step in steps))
+    shredder = _Shredder(array, sum(step.kind is StepKind.LIST for step in steps))
     for step in steps:
         if step.kind is StepKind.STRUCT:
-            walk.pass_struct(step.number, step.nullable)
+            shredder.descend_struct(step.number, step.nullable)
         elif step.kind is StepKind.LIST:
-            walk.pass_list()
+            shredder.descend_list()
         else:
-            walk.pass_fixed(step.number)
-    walk.pass_item()
-    return walk.finish(len(array), plain_lists)
+            shredder.descend_fixed(step.number)
+    shredder.descend_item()
+    return shredder.finish(len(array), plain_lists)
 
 
 class _Declared(NamedTuple):
@@ -141,7 +141,7 @@ class _Declared(NamedTuple):
     nullable: bool = True  # True if other pages of the column may have nulls here
 
 
-class _Walk:
+class _Shredder:
     """State between two layers: the entries, and the array whose values fill the slots of some of them."""
 
     def __init__(self, array: pa.Array, num_lists: int) -> None:
@@ -154,7 +154,7 @@ class _Walk:
         self._layers: list[_Declared] = []  # outer to inner
         self._next_code = 1
 
-    def pass_item(self, nullable: bool = True) -> None:
+    def descend_item(self, nullable: bool = True) -> None:
         """Descend through a struct or leaf. Record its nulls unless an outer layer is already null or empty."""
         nulls = nulls_of(self._array)
         if nulls is None:
@@ -168,19 +168,19 @@ class _Walk:
         """Set the code of the `missing` slots unless an outer layer is already null or empty."""
         if self._codes is None:
             self._codes = np.zeros(self._num_entries, np.uint8)
-        own = self._codes if self._slots is None else self._codes[self._slots]
-        np.copyto(own, np.uint8(code), where=(own == 0) & missing)
+        codes = self._codes if self._slots is None else self._codes[self._slots]
+        np.copyto(codes, np.uint8(code), where=(codes == 0) & missing)
         if self._slots is not None:
-            self._codes[self._slots] = own
+            self._codes[self._slots] = codes
 
-    def pass_struct(self, number: int, nullable: bool) -> None:
+    def descend_struct(self, number: int, nullable: bool) -> None:
         """Descend into a child of a struct."""
-        self.pass_item(nullable)
+        self.descend_item(nullable)
         self._array = self._array.field(number)
 
-    def pass_fixed(self, size: int) -> None:
+    def descend_fixed(self, size: int) -> None:
         """Descend into a fixed-size list of structs: the entry of each list is repeated for each of its structs."""
-        self.pass_item()
+        self.descend_item()
         array = self._array
         items = array.values.slice(array.offset * size, len(array) * size)
         counts = np.ones(self._num_entries, np.int64)
@@ -197,7 +197,7 @@ class _Walk:
             self._codes = np.repeat(self._codes, counts)
         self._array = items
 
-    def pass_list(self) -> None:
+    def descend_list(self) -> None:
         """Descend into the items of a list."""
         array = self._array
         offsets = offsets_of(array)
@@ -242,13 +242,13 @@ class _Walk:
         self._num_entries = total
         if self._codes is None:
             return
-        dead = np.flatnonzero(self._codes)
-        if len(dead) == 0 and self._slots is None:
+        missing = np.flatnonzero(self._codes)
+        if len(missing) == 0 and self._slots is None:
             self._codes = None
             return
         codes = np.zeros(total, np.uint8)
-        at = starts[dead]
-        codes[at] = self._codes[dead]
+        at = starts[missing]
+        codes[at] = self._codes[missing]
         self._codes = codes
         self._slots = np.flatnonzero(codes == 0)
 
@@ -267,11 +267,11 @@ class _Walk:
         for number, (is_list, null_code, empty_code, nullable) in enumerate(declared):
             if is_list:
                 # A null struct hides the list below it, which readers then represent as a null list.
-                spare = not null_code and _null_struct_around(declared[number + 1 :])
-                spare |= not plain_lists and not null_code and not empty_code and (nested or null_inside)
-                null = bool(null_code) or spare
+                extra_level = not null_code and _null_struct_around(declared[number + 1 :])
+                extra_level |= not plain_lists and not null_code and not empty_code and (nested or null_inside)
+                null = bool(null_code) or extra_level
                 layers.append(_LIST_LAYERS[null, bool(empty_code)])
-                level += spare
+                level += extra_level
                 seen_list = True
             else:
                 # Declare a layer without nulls of its own nullable, to work around pylance. It treats structs inside a
@@ -281,9 +281,9 @@ class _Walk:
                 outer = declared[number + 1 :]
                 top = not any(layer.is_list for layer in outer)
                 may_hide = seen_list and top and (nullable or any(layer.nullable for layer in outer))
-                spare = not null_code and number > 0 and (may_hide or _null_struct_around(outer))
-                layers.append(pb.REPDEF_NULLABLE_ITEM if null_code or spare else pb.REPDEF_ALL_VALID_ITEM)
-                level += spare
+                extra_level = not null_code and number > 0 and (may_hide or _null_struct_around(outer))
+                layers.append(pb.REPDEF_NULLABLE_ITEM if null_code or extra_level else pb.REPDEF_ALL_VALID_ITEM)
+                level += extra_level
                 null_inside |= bool(null_code)
             for code in (null_code, empty_code):
                 if code:

@@ -56,38 +56,38 @@ def estimate_runs(values: npt.NDArray[Any]) -> int:
     return 1 + changes * len(values) // (_SAMPLE_SLICES * (_SLICE_VALUES - 1))
 
 
-def count_distinct(array: pa.Array, most: int, value_bytes: float) -> int | None:
-    """Estimate the number of distinct values; return None if a sample shows that there are more than `most`.
+def count_distinct(array: pa.Array, max_distinct: int, value_bytes: float) -> int | None:
+    """Estimate the number of distinct values; return None if a sample shows that there are more than `max_distinct`.
 
     Few values are counted exactly, which is faster than sampling them. Samples of large values have fewer values. If
     the first sample is inconclusive, a larger one follows.
     """
     count = len(array)
     if count <= _FEW_VALUES and count * value_bytes <= _FEW_BYTES:
-        return _distinct_if_few(array, most)
+        return _distinct_if_few(array, max_distinct)
     least = max(_MIN_SAMPLE_VALUES, min(_SAMPLE_VALUES, int(_SAMPLE_BYTES / (value_bytes + 1))))
     # This sample size is conclusive for nearly all columns of mostly unique values.
-    sure = min(least, max(_MIN_SAMPLE_VALUES, 2 * math.isqrt(2 * _SURE_PAIRS * most)))
+    sure = min(least, max(_MIN_SAMPLE_VALUES, 2 * math.isqrt(2 * _SURE_PAIRS * max_distinct)))
     for size in (sure, least, _LARGER_SAMPLE * least):
         if 2 * size >= count:
             break
         distinct, once, twice = _sampled(array, size)
         # Chao's estimator: the number of unseen values follows from those seen once and twice.
         estimate = distinct + once * max(once - 1, 0) // (2 * (twice + 1))
-        # The sample is inconclusive if even `most` distinct values would cause hardly any repetitions in it.
-        if estimate > most and (size > least or size * size > _SURE_PAIRS * 2 * most):
+        # The sample is inconclusive if even `max_distinct` distinct values would cause hardly any repetitions in it.
+        if estimate > max_distinct and (size > least or size * size > _SURE_PAIRS * 2 * max_distinct):
             return None
         if once * 8 < distinct and size >= least:
             return estimate
     else:
         return estimate
-    return _distinct_if_few(array, most)
+    return _distinct_if_few(array, max_distinct)
 
 
-def _distinct_if_few(array: pa.Array, most: int) -> int | None:
-    """Count the distinct values; return None if there are more than `most`."""
+def _distinct_if_few(array: pa.Array, max_distinct: int) -> int | None:
+    """Count the distinct values; return None if there are more than `max_distinct`."""
     distinct = _sampled(array, len(array))[0]
-    return distinct if distinct <= most else None
+    return distinct if distinct <= max_distinct else None
 
 
 def _sampled(array: pa.Array, size: int) -> tuple[int, int, int]:

@@ -67,7 +67,7 @@ def _check_packed(leaf: Leaf, version: FileVersion) -> None:
 
 def _unsupported(leaf: Leaf, version: FileVersion, feature: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
-        f"column {leaf.path!r}: files of version {version.number} cannot hold {feature}",
+        f"column {leaf.path!r}: files of version {version.number} cannot store {feature}",
         feature=feature,
         column=leaf.path,
     )

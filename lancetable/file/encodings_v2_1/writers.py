@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file import pool
-from lancetable.file.column_interfaces import BlobSink, ColumnWriter, EncodedPage, PageOptions, holds_null
-from lancetable.file.custom import encode_custom, wanted_encoding
+from lancetable.file import thread_pool
+from lancetable.file.column_interfaces import BlobSink, ColumnWriter, EncodedPage, PageOptions, contains_null
+from lancetable.file.custom_encodings import encode_custom, requested_encoding
 from lancetable.file.encodings_v2_0.blob import describe_blobs
 from lancetable.file.encodings_v2_0.writers import COLUMN_VALUES, Queue, equal_parts, null_refused
 from lancetable.file.encodings_v2_1.base import pack_page
@@ -108,11 +108,11 @@ class FieldWriter:
             return
         if last and not self._num_rows:
             # The file has no other pages, so structs without nulls here have none anywhere.
-            self._leaves = [leaf if leaf.large else _without_null_structs(leaf, arrays) for leaf in self._leaves]
+            self._leaves = [leaf if leaf.large_chunks else _without_null_structs(leaf, arrays) for leaf in self._leaves]
         parts: Iterable[pa.Array]
         if len(arrays) == 1:
-            most = self._options.max_page_bytes * max(len(self._leaves), 1)
-            parts = equal_parts(arrays[0], size, most if not self._repeats(arrays[0], size, most) else size)
+            limit = self._options.max_page_bytes * max(len(self._leaves), 1)
+            parts = equal_parts(arrays[0], size, limit if not self._repeats(arrays[0], size, limit) else size)
         else:
             try:
                 parts = [pa.concat_arrays(arrays)]
@@ -124,22 +124,22 @@ class FieldWriter:
                 _Job(self._column + number, leaf, part, self._num_rows) for number, leaf in enumerate(self._leaves)
             ]
             self._num_rows += len(part)
-        parallel = len(jobs) > 1 and size >= _PARALLEL_BYTES and self.concurrent and pool.can_share()
+        parallel = len(jobs) > 1 and size >= _PARALLEL_BYTES and self.concurrent and thread_pool.can_share()
         # The pool holds at most one more page than it has threads.
-        for pages in (pool.in_order if parallel else map)(self._encode_job, jobs):
+        for pages in (thread_pool.in_order if parallel else map)(self._encode_job, jobs):
             yield from pages
 
-    def _repeats(self, array: pa.Array, size: int, most: int) -> bool:
-        """Return True if pages of at most `most` bytes would repeat a dictionary of considerable size."""
-        if size <= most:
+    def _repeats(self, array: pa.Array, size: int, limit: int) -> bool:
+        """Return True if pages of at most `limit` bytes would repeat a dictionary of considerable size."""
+        if size <= limit:
             return False
         return any(
-            pages_repeat_items(leaf, array, -(-size // most)) for leaf in self._leaves if not leaf.leaf.field.is_blob
+            pages_repeat_items(leaf, array, -(-size // limit)) for leaf in self._leaves if not leaf.leaf.field.is_blob
         )
 
     def _encode_job(self, job: _Job) -> list[EncodedPage]:
         leaf = job.leaf.leaf
-        custom = wanted_encoding(leaf.field)
+        custom = requested_encoding(leaf.field)
         if custom is not None:
             message, buffers = encode_custom(custom, job.array)
             return [EncodedPage(job.column, len(job.array), buffers, message, job.first_row)]
@@ -169,7 +169,7 @@ class FieldWriter:
                 levels += np.uint64(1)
             positions[hidden] = levels << np.uint64(16)
             sizes = np.where(hidden, np.uint64(0), sizes)
-        page = encode_blobs(positions, sizes, layers, job.leaf.large)
+        page = encode_blobs(positions, sizes, layers, job.leaf.large_chunks)
         yield EncodedRows(page, len(job.array), len(job.array))
 
 
@@ -199,7 +199,7 @@ def _refuse_nulls(field: Field, array: pa.Array, path: str) -> None:
     """Raise SchemaMismatchError for a null in a field that is not nullable; values below a null are not checked."""
     if not _has_strict(field):
         return
-    if not field.nullable and holds_null(array):
+    if not field.nullable and contains_null(array):
         raise null_refused(path)
     for number, child in enumerate(field.children):
         name = f"{path}.{child.name}"

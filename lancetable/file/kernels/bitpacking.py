@@ -62,7 +62,7 @@ def unpack_stream(data: npt.NDArray[np.uint8], count: int, width: int, dtype: np
     """
     check_width(width, dtype)
     if len(data) < stream_bytes(count, width):
-        raise CorruptFileError("bit-packed stream is cut short", stream_bytes(count, width), len(data))
+        raise CorruptFileError("bit-packed stream is truncated", stream_bytes(count, width), len(data))
     if count == 0:
         return np.empty(0, dtype)
     # Eight values occupy whole bytes, so value k of every group of eight starts at the same bit of its byte.
@@ -112,7 +112,7 @@ def unpack_blocks(packed: npt.NDArray[np.uint8], width: int, dtype: np.dtype[Any
         return np.empty(0, dtype)
     if len(packed) % block_bytes(width):
         raise CorruptFileError(
-            "bit-packed data is not whole blocks", f"a multiple of {block_bytes(width)}", len(packed)
+            "bit-packed data is not a whole number of blocks", f"a multiple of {block_bytes(width)}", len(packed)
         )
     bits = dtype.itemsize * 8
     blocks = len(packed) // block_bytes(width)

@@ -22,20 +22,20 @@ class Indexed(NamedTuple):
     items: pa.Array
 
 
-def index_values(array: pa.Array, most: int) -> Indexed | None:
+def index_values(array: pa.Array, max_values: int) -> Indexed | None:
     """Dictionary-encode strings, binaries or fixed-width values.
 
-    Returns None if there are more than `most` or 2^31 - 1 distinct values.
+    Returns None if there are more than `max_values` or 2^31 - 1 distinct values.
     """
     if native is None or offset_dtype(array.type) is None or len(array) == 0:
         encoded = array.dictionary_encode()
-        if len(encoded.dictionary) > most:
+        if len(encoded.dictionary) > max_values:
             return None
         indices = encoded.indices.fill_null(0) if encoded.indices.null_count else encoded.indices
         return Indexed(np.asarray(indices), encoded.dictionary)
     bitmap, _, content = array.buffers()
     data, validity = b"" if content is None else content, bitmap if array.null_count else None
-    encoding = native.index_strings(offsets_of(array), data, validity, array.offset, min(most, (1 << 31) - 1))
+    encoding = native.index_strings(offsets_of(array), data, validity, array.offset, min(max_values, (1 << 31) - 1))
     if encoding is None:
         return None
     indices, first_rows = encoding

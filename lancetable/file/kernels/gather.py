@@ -1,7 +1,7 @@
 """Random access to values in the chunks of mini-block pages, for reads of a few rows.
 
     data  ....[piece 0]......[piece 1]..      starts, sizes: (n,) piece of each value; pieces ascend and may repeat
-                  ^ places[0]    ^ places[1]  counts: (n,) values in the piece; places: (n,) index of the value in it
+                  ^ value 0      ^ value 1    counts: (n,) values in the piece; value_indices: (n,) index of each in it
 
 A piece is the buffer of one chunk, as in miniblock.py. Only bytes that determine a requested value are read and
 checked. A compiled kernel computes the position of each value; the NumPy form decodes each piece once and selects from
@@ -41,45 +41,45 @@ class Pieces(NamedTuple):
     starts: Ints
     sizes: Ints
     counts: Ints
-    places: Ints
+    value_indices: Ints
 
-    def once(self) -> tuple[Ints, Ints]:
+    def distinct(self) -> tuple[Ints, Ints]:
         """Return the first index of each distinct piece, and for each value the number of its distinct piece, (n,)."""
         is_new = np.diff(self.starts, prepend=-1) != 0
         return np.flatnonzero(is_new), np.cumsum(is_new) - 1
 
     def check(self, sizes: Ints | None = None) -> None:
         """Raise CorruptFileError if an index is outside its piece or the size of a piece differs from `sizes`."""
-        if (self.places < 0).any() or (self.places >= self.counts).any():
+        if (self.value_indices < 0).any() or (self.value_indices >= self.counts).any():
             raise CorruptFileError("value is outside its page")
         if sizes is not None and (self.sizes != sizes).any():
-            raise CorruptFileError("values do not fill their chunk")
+            raise CorruptFileError("wrong size of values in a chunk")
 
 
 def _decoded(pieces: Pieces, decode: Callable[[Ints], npt.NDArray[Any]]) -> npt.NDArray[Any]:
     """Decode each distinct piece once with `decode`, and select the requested values."""
     pieces.check()
-    indices, piece = pieces.once()
-    values = decode(indices)
-    counts = pieces.counts[indices]
-    return values[(np.cumsum(counts) - counts)[piece] + pieces.places]
+    first_indices, piece_numbers = pieces.distinct()
+    values = decode(first_indices)
+    counts = pieces.counts[first_indices]
+    return values[(np.cumsum(counts) - counts)[piece_numbers] + pieces.value_indices]
 
 
 def fixed(pieces: Pieces, width: int) -> Bytes:
     """Select values of `width` bytes; return their bytes. Raises CorruptFileError if a piece has the wrong size."""
     # Reject a width larger than all pieces before memory is allocated for it.
     if width > _USUAL_BYTES and len(pieces.sizes) and width > int(pieces.sizes.max()):
-        raise CorruptFileError("values do not fill their chunk")
+        raise CorruptFileError("wrong size of values in a chunk")
     if native is not None:
         return native.gather_fixed(*pieces, width)
     pieces.check(pieces.counts * width)
-    return miniblock.gather_rows(pieces.data, pieces.starts + pieces.places * width, width).reshape(-1)
+    return miniblock.gather_rows(pieces.data, pieces.starts + pieces.value_indices * width, width).reshape(-1)
 
 
 def bits(pieces: Pieces) -> Bytes:
     """Select values of one bit, the lowest of a byte first; return a bitmap. Raises the errors of `fixed`."""
     pieces.check((pieces.counts + 7) // 8)
-    return take_bits(pieces.data, 8 * pieces.starts + pieces.places)
+    return take_bits(pieces.data, 8 * pieces.starts + pieces.value_indices)
 
 
 def inline(pieces: Pieces, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -100,16 +100,16 @@ def out_of_line(pieces: Pieces, width: int, dtype: np.dtype[Any]) -> npt.NDArray
 
 def variable(pieces: Pieces, offset_bytes: int) -> tuple[Ints, Ints]:
     """Return the start and end positions in `data` of values stored after offsets; see `miniblock.variable`."""
-    data, starts, sizes, counts, places = pieces
+    data, starts, sizes, counts, indices = pieces
     if native is not None:
         return native.gather_variable(*pieces, offset_bytes)
     pieces.check()
     if (counts >= sizes // offset_bytes).any():
-        raise CorruptFileError("offset points into the offsets")
-    offsets = miniblock.gather_rows(data, starts + places * offset_bytes, 2 * offset_bytes).view(f"<u{offset_bytes}")
+        raise CorruptFileError("first offset is inside the offset table")
+    offsets = miniblock.gather_rows(data, starts + indices * offset_bytes, 2 * offset_bytes).view(f"<u{offset_bytes}")
     begins, ends = offsets.T
     if (begins < (counts + 1) * offset_bytes).any():
-        raise CorruptFileError("offset points into the offsets")
+        raise CorruptFileError("first offset is inside the offset table")
     if (ends < begins).any():
         raise CorruptFileError("value ends before it starts")
     if (ends > sizes).any():
@@ -126,7 +126,7 @@ def runs(pieces: Pieces, value_starts: Ints, value_sizes: Ints, dtype: np.dtype[
     if native is not None:
         return native.gather_runs(*pieces, value_starts, value_sizes, dtype.itemsize).view(dtype)
     if (value_sizes != sizes * dtype.itemsize).any():
-        raise CorruptFileError("values do not fill their chunk")
+        raise CorruptFileError("wrong size of values in a chunk")
 
     def decode(indices: Ints) -> npt.NDArray[Any]:
         run_values = miniblock.join_pieces(data, value_starts[indices], value_sizes[indices]).view(dtype)
@@ -139,7 +139,7 @@ def runs(pieces: Pieces, value_starts: Ints, value_sizes: Ints, dtype: np.dtype[
 def streams(pieces: Pieces, width: int) -> Bytes:
     """Select values that are stored as `width` byte streams; return their bytes. See `miniblock.byte_streams`."""
     pieces.check(pieces.counts * width)
-    positions = (pieces.starts + pieces.places)[:, None] + pieces.counts[:, None] * np.arange(width)
+    positions = (pieces.starts + pieces.value_indices)[:, None] + pieces.counts[:, None] * np.arange(width)
     return pieces.data[positions].reshape(-1)
 
 
@@ -168,7 +168,7 @@ def locate_lists(
     tables: Sequence[ChunkTable],
     indices: Sequence[tuple[Ints, Bools]],
     rows: Sequence[Ints],
-    forms: Sequence[tuple[int, int]],
+    codes: Sequence[tuple[int, int]],
 ) -> tuple[Ints, Ints, list[int]]:
     """Locate the chunks that contain ascending `rows` of each of several pages, as if the pages were one.
 
@@ -180,7 +180,7 @@ def locate_lists(
         For each page `starts` and `continues`, as for `chunks_of_rows`.
     rows
         The rows of each page.
-    forms
+    codes
         The encodings of repetition and definition levels of each page, FLAT to RUNS.
 
     Returns
@@ -192,10 +192,10 @@ def locate_lists(
         are not consecutive.
     """
     if native is not None:
-        return native.locate_lists(tables, indices, rows, forms)
+        return native.locate_lists(tables, indices, rows, codes)
     parts, all_rows, bounds = [], [], [0]
     chunks_before = rows_before = 0
-    for (starts, ends, values), (row_starts, continues), page_rows, page_forms in zip(tables, indices, rows, forms):
+    for (starts, ends, values), (row_starts, continues), page_rows, page_codes in zip(tables, indices, rows, codes):
         chunks = chunks_of_rows(row_starts, continues, page_rows)
         parts.append(
             [
@@ -205,7 +205,7 @@ def locate_lists(
                 chunks + chunks_before,
                 row_starts[chunks] + rows_before,
                 np.diff(row_starts)[chunks],
-                *[np.full(len(chunks), form) for form in page_forms],
+                *[np.full(len(chunks), code) for code in page_codes],
             ]
         )
         all_rows.append(page_rows + rows_before)
@@ -223,7 +223,7 @@ class StoredLevels(NamedTuple):
 
     starts: Ints
     sizes: Ints
-    forms: Ints
+    codes: Ints
 
 
 def chunks_of_rows(starts: Ints, continues: Bools, rows: Ints) -> Ints:
@@ -318,16 +318,16 @@ def entries_of_rows(
     if (repeated[is_selected] > num_lists).any() or (defined[is_selected] > highest).any():
         raise CorruptFileError("level out of range")
     seen = np.flatnonzero(is_selected & is_visible)
-    places = np.cumsum(is_visible)[seen] - 1 - (np.cumsum(counts) - counts)[chunk[seen]]
+    value_indices = np.cumsum(is_visible)[seen] - 1 - (np.cumsum(counts) - counts)[chunk[seen]]
     selected_definition = None if definition is None else defined[is_selected]
-    return repeated[is_selected], selected_definition, _spans(chunk[seen], places)
+    return repeated[is_selected], selected_definition, _spans(chunk[seen], value_indices)
 
 
-def _spans(chunks: Ints, places: Ints) -> Ints:
+def _spans(chunks: Ints, value_indices: Ints) -> Ints:
     """Group values into (3, m) spans of contiguous ones: chunk, index of the first value, and length."""
-    is_first = (np.diff(chunks, prepend=-1) != 0) | (np.diff(places, prepend=-1) != 1)
+    is_first = (np.diff(chunks, prepend=-1) != 0) | (np.diff(value_indices, prepend=-1) != 1)
     begins = np.flatnonzero(is_first)
-    return np.stack((chunks[begins], places[begins], np.diff(begins, append=len(chunks))))
+    return np.stack((chunks[begins], value_indices[begins], np.diff(begins, append=len(chunks))))
 
 
 def expand_spans(spans: Ints, starts: Ints, sizes: Ints, counts: Ints) -> Ints:
@@ -340,17 +340,17 @@ def expand_spans(spans: Ints, starts: Ints, sizes: Ints, counts: Ints) -> Ints:
         return native.expand_spans(spans, starts, sizes, counts)
     chunks, first, lengths = spans
     chunk = np.repeat(chunks, lengths)
-    places = np.repeat(first - np.cumsum(lengths) + lengths, lengths) + np.arange(len(chunk))
+    value_indices = np.repeat(first - np.cumsum(lengths) + lengths, lengths) + np.arange(len(chunk))
     buffers = np.stack((starts, sizes), axis=1).reshape(2 * len(starts), len(counts))
-    return np.vstack((buffers[:, chunk], counts[chunk], places))
+    return np.vstack((buffers[:, chunk], counts[chunk], value_indices))
 
 
 def _levels(data: Bytes, stored: StoredLevels, counts: Ints) -> Levels:
     """Decode the levels of all chunks."""
     parts = [np.empty(0, LEVEL)]
-    for start, size, form, count in zip(*map(np.ndarray.tolist, (*stored, counts))):
+    for start, size, code, count in zip(*map(np.ndarray.tolist, (*stored, counts))):
         piece = np.array([start]), np.array([size]), np.array([count])
-        kind, width = form % (1 << _WIDTH_SHIFT), form >> _WIDTH_SHIFT
+        kind, width = code % (1 << _WIDTH_SHIFT), code >> _WIDTH_SHIFT
         if kind == INLINE:
             parts.append(miniblock.unpack_inline(data, *piece, LEVEL))
         elif kind == OUT_OF_LINE:
@@ -358,10 +358,10 @@ def _levels(data: Bytes, stored: StoredLevels, counts: Ints) -> Levels:
         elif kind == RUNS:  # u64 size of the values, values, lengths of one byte
             lengths = start + 8 + int.from_bytes(data[start : start + 8], "little")
             if size < 8 or lengths - start - 8 != (start + size - lengths) * LEVEL.itemsize:
-                raise CorruptFileError("values do not fill their chunk")
+                raise CorruptFileError("wrong size of values in a chunk")
             parts.append(rle.expand(data[start + 8 : lengths].view(LEVEL), data[lengths : start + size], count))
         else:
             if size != count * LEVEL.itemsize:
-                raise CorruptFileError("values do not fill their chunk")
+                raise CorruptFileError("wrong size of values in a chunk")
             parts.append(data[start : start + size].view(LEVEL))
     return np.concatenate(parts)

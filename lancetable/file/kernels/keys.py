@@ -1,6 +1,6 @@
 """Lookup of keys as 64-bit numbers: hashes of strings, and tables from numbers to rows of a column.
 
-    keys of a column   70  30  70        table   30 -> row 1   70 -> row 0       own    0 1 0   (first row of each key)
+    keys of a column   70  30  70        table   30 -> row 1   70 -> row 0       first_rows   0 1 0
     numbers to find    30  50  70        matches rows 0 and 2 of these, rows 1 and 0 of the column
 
 With compiled kernels, numbers in a small range use a direct table with a slot for each number; others use a hash table.
@@ -99,10 +99,10 @@ def table_of(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None) -> K
 class KeyTable:
     """Mapping from numbers to rows.
 
-    `own[row]` is the first row with the same number as `row`, or -1 if `row` is not valid.
+    `first_rows[row]` is the first row with the same number as `row`, or -1 if `row` is not valid.
     """
 
-    own: Rows
+    first_rows: Rows
 
     def matches(self, values: npt.NDArray[Any]) -> Matches:
         """Return the indices of the (m,) `values` that are in the table, and their rows.
@@ -126,8 +126,8 @@ class _DirectTable(KeyTable):
         """Build the table; `rows` are the rows of the values, None for all rows."""
         self._low = low % 2**64  # unsigned distances are correct for signed values as well
         self._slots = np.full(slots, -1, np.int32)
-        self.own = np.full(num_rows, -1, np.int64)
-        native.build_near(_unsigned(values), rows, self._low, self._slots, self.own)
+        self.first_rows = np.full(num_rows, -1, np.int64)
+        native.build_near(_unsigned(values), rows, self._low, self._slots, self.first_rows)
 
     def matches(self, values: npt.NDArray[Any]) -> Matches:
         return native.find_near(_unsigned(values), self._low, self._slots)
@@ -139,9 +139,9 @@ class _HashTable(KeyTable):
     def __init__(self, values: npt.NDArray[Any], rows: Rows, num_rows: int) -> None:
         self._keys = np.zeros(num_rows, np.uint64)
         self._keys[rows] = _unsigned(values)
-        self.own = np.full(num_rows, -1, np.int64)
+        self.first_rows = np.full(num_rows, -1, np.int64)
         self._slots = np.full(1 << max(8, (4 * len(rows)).bit_length()), -1, np.int32)
-        native.build(self._keys, rows, self._slots, _MULTIPLIER, self.own)
+        native.build(self._keys, rows, self._slots, _MULTIPLIER, self.first_rows)
 
     def matches(self, values: npt.NDArray[Any]) -> Matches:
         return native.find(_unsigned(values), self._keys, self._slots, _MULTIPLIER)
@@ -153,8 +153,8 @@ class _SortedTable(KeyTable):
     def __init__(self, values: npt.NDArray[Any], rows: Rows, num_rows: int) -> None:
         self._keys, first, inverse = np.unique(_unsigned(values), return_index=True, return_inverse=True)
         self._rows = rows[first]
-        self.own = np.full(num_rows, -1, np.int64)
-        self.own[rows] = self._rows[inverse]
+        self.first_rows = np.full(num_rows, -1, np.int64)
+        self.first_rows[rows] = self._rows[inverse]
 
     def matches(self, values: npt.NDArray[Any]) -> Matches:
         numbers = _unsigned(values)

@@ -27,18 +27,18 @@ def highest(levels: Levels) -> int:
     return int(levels.max()) if len(levels) else 0
 
 
-def validity(definition: Levels, low: int) -> tuple[npt.NDArray[np.uint8] | None, int]:
-    """Return Arrow's bitmap of `definition <= low` and its number of zeros; None instead of a bitmap without zeros."""
+def validity(definition: Levels, max_valid: int) -> tuple[npt.NDArray[np.uint8] | None, int]:
+    """Return Arrow's bitmap of `definition <= max_valid`, None if it has no zeros, and its number of zeros."""
     if native is not None:
-        bitmap, zeros = native.validity(definition, low)
+        bitmap, zeros = native.validity(definition, max_valid)
         return (bitmap, zeros) if zeros else (None, 0)
-    valid = definition <= low
+    valid = definition <= max_valid
     nulls = len(valid) - int(np.count_nonzero(valid))
     return (np.packbits(valid, bitorder="little"), nulls) if nulls else (None, 0)
 
 
 def list_layer(
-    repetition: Levels, definition: Levels | None, low: int, high: int, slots: int, null: int
+    repetition: Levels, definition: Levels | None, max_item: int, max_layer: int, max_list: int, null_level: int
 ) -> tuple[npt.NDArray[np.int64], Bools | None, Levels, Levels | None]:
     """Remove the innermost list layer from levels.
 
@@ -46,13 +46,13 @@ def list_layer(
     ----------
     repetition, definition
         The levels of the entries; `definition` may be None if nothing is missing.
-    low
+    max_item
         The highest level of an entry that is an item of these lists.
-    high
+    max_layer
         The highest level of the list layer itself.
-    slots
+    max_list
         The highest level of an entry that is a list of this layer, including null and empty lists.
-    null
+    null_level
         The level of a null list, 0 if the layer is not nullable.
 
     Returns
@@ -68,17 +68,17 @@ def list_layer(
     if len(repetition) and repetition[0] == 0:
         raise CorruptFileError("the first level does not start a list", "1 or more", 0)
     if native is not None and definition is not None:
-        *layer, nulls = native.list_layer(repetition, definition, low, high, slots, null)
+        *layer, nulls = native.list_layer(repetition, definition, max_item, max_layer, max_list, null_level)
         return layer[0], layer[1] if nulls else None, layer[2], layer[3]
     starts = np.flatnonzero(repetition)
     outer = repetition[starts] - LEVEL.type(1)
     if definition is None:
         return np.append(starts, len(repetition)), None, outer, None
     levels = definition[starts]
-    # Entries above `low` are lists without items; entries above `slots` are not lists of this layer.
-    empty, is_list = levels > low, levels <= slots
+    # Levels above `max_item` are lists without items; those above `max_list` are not lists of this layer.
+    empty, is_list = levels > max_item, levels <= max_list
     items_before = starts - np.cumsum(empty) + empty
     offsets = np.append(items_before[is_list], len(repetition) - np.count_nonzero(empty))
-    own = levels[is_list]
-    valid: Bools = (own <= high) & ((null == 0) | (own != null))
+    list_levels = levels[is_list]
+    valid: Bools = (list_levels <= max_layer) & ((null_level == 0) | (list_levels != null_level))
     return offsets, None if valid.all() else valid, outer, levels

@@ -35,14 +35,14 @@ def chunk_headers(
     if native is not None:
         headers = native.chunk_headers(data, starts, sizes, num_level_buffers, num_buffers, large)
         if headers is None:
-            raise CorruptFileError("buffers do not fill their chunk")
+            raise CorruptFileError("wrong size of buffers in a chunk")
         return headers
     width = 4 if large else 2
     first_value = 2 + 2 * num_level_buffers
     header = first_value + width * num_buffers
     padded = header + -header % 8
     if len(sizes) and int(sizes.min()) < padded:
-        raise CorruptFileError("buffers do not fill their chunk", f"at least {padded}", int(sizes.min()))
+        raise CorruptFileError("wrong size of buffers in a chunk", f"at least {padded}", int(sizes.min()))
     heads = gather_rows(data, starts, padded)
     num_levels = heads[:, :2].view("<u2")[:, 0].astype(np.int64)
     level_sizes, value_sizes = heads[:, 2:first_value].view("<u2"), heads[:, first_value:header].view(f"<u{width}")
@@ -50,7 +50,7 @@ def chunk_headers(
     stored_sizes = buffer_sizes + -buffer_sizes % 8
     ends = starts + padded + np.cumsum(stored_sizes, axis=0)
     if (padded + stored_sizes.sum(axis=0) != sizes).any():
-        raise CorruptFileError("buffers do not fill their chunk")
+        raise CorruptFileError("wrong size of buffers in a chunk")
     return num_levels, buffer_sizes, ends - stored_sizes
 
 
@@ -92,7 +92,7 @@ def unpack_inline(data: Bytes, starts: Ints, sizes: Ints, counts: Ints, dtype: n
             raise CorruptFileError("value is outside its page", f"at most {BLOCK_VALUES} values", count)
         width = int.from_bytes(data[start : start + item], "little")
         if size < item or size != item + bitpacking.block_bytes(width):
-            raise CorruptFileError("values do not fill their chunk")
+            raise CorruptFileError("wrong size of values in a chunk")
         block = bitpacking.unpack_blocks(data[start + item : start + size], width, dtype)
         parts.append(block[:count] if width else np.zeros(count, dtype))
     return np.concatenate(parts)
@@ -122,7 +122,7 @@ def unpack_out_of_line(
         elif size == (full + (rest > 0)) * block:
             packed = full + (rest > 0)
         else:
-            raise CorruptFileError("values do not fill their chunk")
+            raise CorruptFileError("wrong size of values in a chunk")
         blocks = bitpacking.unpack_blocks(data[start : start + packed * block], width, dtype)
         parts.append(blocks[:count] if width else np.zeros(min(count, packed * BLOCK_VALUES), dtype))
         parts.append(data[start + packed * block : start + size].view(dtype))
@@ -143,10 +143,10 @@ def variable(data: Bytes, starts: Ints, sizes: Ints, counts: Ints, offset_bytes:
     for start, size, count in zip(starts.tolist(), sizes.tolist(), counts.tolist()):
         table_bytes = (count + 1) * offset_bytes
         if size < table_bytes:
-            raise CorruptFileError("offset points into the offsets", f"at least {table_bytes}", size)
+            raise CorruptFileError("first offset is inside the offset table", f"at least {table_bytes}", size)
         stored = data[start : start + table_bytes].view(f"<u{offset_bytes}")
         if stored[0] < table_bytes:
-            raise CorruptFileError("offset points into the offsets", f"at least {table_bytes}", int(stored[0]))
+            raise CorruptFileError("first offset is inside the offset table", f"at least {table_bytes}", int(stored[0]))
         if (stored[1:] < stored[:-1]).any():
             raise CorruptFileError("value ends before it starts")
         if stored[-1] > size:
@@ -190,9 +190,9 @@ def byte_streams(data: Bytes, starts: Ints, counts: Ints, width: int) -> Bytes:
     return np.concatenate([data[:0], *parts])
 
 
-def _total(counts: Ints, most: int) -> int:
+def _total(counts: Ints, max_total: int) -> int:
     """Return the number of values in all chunks. Raises CorruptFileError if it exceeds what the page can store."""
     total = int(counts.sum())
-    if not 0 <= total <= most:
-        raise CorruptFileError("more values than the chunks can store", f"at most {most}", total)
+    if not 0 <= total <= max_total:
+        raise CorruptFileError("more values than the chunks can store", f"at most {max_total}", total)
     return total

@@ -19,7 +19,7 @@ from lancetable.table.version import TableVersion
 
 logger = logging.getLogger(__name__)
 
-_READ_AT_ONCE = 16
+_MAX_PARALLEL_READS = 16
 
 
 def follows(version: TableVersion, app: str, batch: int, *, remedy: str) -> bool:
@@ -111,7 +111,7 @@ def _history(version: TableVersion) -> Iterator[tuple[int, Transaction | None]]:
         if number < 1:
             return
         if number not in known:
-            first = max(0, number - _READ_AT_ONCE)
+            first = max(0, number - _MAX_PARALLEL_READS)
             locations = [
                 location for location in version.handler.history(store, base, first) if location.version <= number
             ]

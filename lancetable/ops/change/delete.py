@@ -26,7 +26,7 @@ from lancetable.ops.change.retry import on_newest
 from lancetable.ops.read.matching_rows import matching_offsets, matching_rows
 from lancetable.table import deletions
 from lancetable.table.deletions import DeletionVector
-from lancetable.table.row_count_index import physical_rows
+from lancetable.table.live_rows import physical_rows
 from lancetable.table.version import TableVersion
 
 

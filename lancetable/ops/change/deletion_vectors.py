@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import wait
 from typing import NamedTuple
 
-from lancetable.file import pool
+from lancetable.file import thread_pool
 from lancetable.format.fragment import Fragment
 from lancetable.store.base import discard
 from lancetable.table import deletions
 from lancetable.table.deletions import DeletionVector
-from lancetable.table.row_count_index import physical_rows
+from lancetable.table.live_rows import physical_rows
 from lancetable.table.version import TableVersion
 
 
@@ -46,11 +46,11 @@ def write_deletions(version: TableVersion, rows: Mapping[int, DeletionVector]) -
     changed = [fragment_id for fragment_id, vector in rows.items() if vector]
     try:
         # On a local disk, threads would contend for one directory.
-        if version.store.capabilities.local or not pool.can_share():
+        if version.store.capabilities.local or not thread_pool.can_share():
             for fragment_id in changed:
                 write(fragment_id)
         else:
-            futures = [pool.pool().submit(write, fragment_id) for fragment_id in changed]
+            futures = [thread_pool.executor().submit(write, fragment_id) for fragment_id in changed]
             wait(futures)  # no thread may write a file after the others are discarded
             for future in futures:
                 future.result()

@@ -27,7 +27,7 @@ Rows = npt.NDArray[np.int64]
 
 _VARIABLE_WIDTH: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 _Part: TypeAlias = "_FixedPart | _HashedPart | _ArrowPart"
-"""One column of the key; `own` holds the representative of each source row."""
+"""One column of the key; `first_rows` holds the representative of each source row."""
 _FACTORS: Final = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
@@ -47,12 +47,12 @@ class KeyIndex:
             part = _part_of(column)
             self._parts.append(part)
             if combined is None:
-                combined = part.own
+                combined = part.first_rows
                 continue
-            values, valid = _combined(combined, part.own, self.num_rows)
+            values, valid = _combined(combined, part.first_rows, self.num_rows)
             table = table_of(values, valid)
             self._pairs.append(table)
-            combined = table.own
+            combined = table.first_rows
         assert combined is not None
         self.representative: Rows = combined
 
@@ -126,7 +126,7 @@ class _FixedPart:
     def __init__(self, column: pa.Array) -> None:
         values, valid = _numbers(column)
         self._table = table_of(values, valid)
-        self.own = self._table.own
+        self.first_rows = self._table.first_rows
 
     def matches(self, column: pa.Array) -> Matches:
         values, valid = _numbers(column)
@@ -140,12 +140,12 @@ class _HashedPart:
         self._column = column
         self._bytes = _bytes_of(column)
         self._table = table_of(hash_values(*self._bytes), _valid(column))
-        self.own = self._table.own
+        self.first_rows = self._table.first_rows
         self._exact: _ArrowPart | None = None
-        repeated = np.flatnonzero((self.own >= 0) & (self.own != np.arange(len(column))))
-        if not equal_values(*self._bytes, repeated, *self._bytes, self.own[repeated]):
+        repeated = np.flatnonzero((self.first_rows >= 0) & (self.first_rows != np.arange(len(column))))
+        if not equal_values(*self._bytes, repeated, *self._bytes, self.first_rows[repeated]):
             self._exact = _ArrowPart(column)
-            self.own = self._exact.own
+            self.first_rows = self._exact.first_rows
 
     def matches(self, column: pa.Array) -> Matches:
         if self._exact is None:
@@ -167,7 +167,7 @@ class _ArrowPart:
         codes = self._codes(column)
         rows = np.flatnonzero(codes >= 0)
         self._first[codes[rows[::-1]]] = rows[::-1]
-        self.own = _scattered((rows, self._first[codes[rows]]), len(column))
+        self.first_rows = _scattered((rows, self._first[codes[rows]]), len(column))
 
     def matches(self, column: pa.Array) -> Matches:
         codes = self._codes(column)

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from lancetable.commit.loop import commit_transaction
 from lancetable.commit.proposal import discarding_on_failure
-from lancetable.file import pool
-from lancetable.file.blobs.descriptor import with_bytes
+from lancetable.file import thread_pool
+from lancetable.file.blobs.descriptions import with_bytes
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
@@ -32,10 +32,10 @@ from lancetable.ops.schema.column_files import discard_column_files
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.rowids import RowIdSequence
 from lancetable.table.base_paths import all_targets
-from lancetable.table.data_files import WriteLimits, remove_from
+from lancetable.table.data_files import WriteLimits, remove_below
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.fragments import narrow, read_selection, select
-from lancetable.table.row_count_index import Offsets, live_offsets, physical_rows
+from lancetable.table.live_rows import Offsets, live_offsets, physical_rows
 from lancetable.table.row_id_sequences import row_ids_at
 from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion
@@ -80,7 +80,7 @@ def windows_of(
 def ordered(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """Apply `function` to every item and yield the results in order, on the worker pool if possible."""
     task = partial(with_memory_release, function)
-    return pool.in_order(task, items) if pool.can_share() else map(task, items)
+    return thread_pool.in_order(task, items) if thread_pool.can_share() else map(task, items)
 
 
 def rows_per_window(
@@ -205,7 +205,7 @@ def discard_prepared(version: TableVersion, prepared: Prepared) -> None:
     operation = prepared.operation
     base_ids = {file.base_id for fragment in operation.new_fragments for file in fragment.files}
     bases = {base_id: base for base_id, base in version.manifest.base_paths.items() if base_id in base_ids}
-    remove_from(version.store, all_targets(version.store, version.base, bases), operation.new_fragments)
+    remove_below(version.store, all_targets(version.store, version.base, bases), operation.new_fragments)
     if operation.mode is tx.UpdateMode.REWRITE_COLUMNS:
         discard_column_files(version, operation.updated_fragments)
     else:

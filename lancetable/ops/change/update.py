@@ -24,7 +24,7 @@ from lancetable.expr.evaluate.casts import can_cast
 from lancetable.expr.evaluate.evaluator import evaluate
 from lancetable.expr.typing.coercion import checked_cast
 from lancetable.expr.typing.errors import AnalysisError
-from lancetable.file.blobs.descriptor import with_bytes
+from lancetable.file.blobs.descriptions import with_bytes
 from lancetable.format import jsonb
 from lancetable.format.field_paths import parse_path
 from lancetable.format.fragment import Fragment
@@ -49,7 +49,7 @@ from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.destination import WriteOptions
 from lancetable.table.data_files import WriteLimits
 from lancetable.table.deletions import DeletionVector
-from lancetable.table.row_count_index import Offsets
+from lancetable.table.live_rows import Offsets
 from lancetable.table.version import TableVersion
 
 _Rows = Sequence[tuple[Fragment, DeletionVector]]

@@ -34,7 +34,7 @@ from lancetable.errors import (
     UnsupportedFeatureError,
 )
 from lancetable.format import transaction as tx
-from lancetable.format.fragment import Fragment, LineagePlace
+from lancetable.format.fragment import Fragment, SequenceLocation
 from lancetable.format.index import index_messages
 from lancetable.format.transaction import RewriteGroup, Transaction
 from lancetable.format.version import FileVersion
@@ -47,7 +47,7 @@ from lancetable.rowids import RowIdSequence, RowVersionSequence
 from lancetable.table import deletions
 from lancetable.table.data_files import WriteLimits, remove_quietly
 from lancetable.table.deletions import DeletionVector
-from lancetable.table.row_count_index import deleted_offsets, num_live_rows, physical_rows
+from lancetable.table.live_rows import deleted_offsets, num_live_rows, physical_rows
 from lancetable.table.row_id_sequences import row_id_sequence
 from lancetable.table.version import TableVersion, checkout, latest
 
@@ -325,9 +325,9 @@ def _with_lineage(version: TableVersion, old: Sequence[Fragment], new: Sequence[
     ]
 
 
-def _versions(version: TableVersion, fragment: Fragment, data: bytes | LineagePlace | None) -> RowVersionSequence:
+def _versions(version: TableVersion, fragment: Fragment, data: bytes | SequenceLocation | None) -> RowVersionSequence:
     rows = physical_rows(version, fragment)
-    if isinstance(data, LineagePlace):
+    if isinstance(data, SequenceLocation):
         raise UnsupportedFeatureError(
             f"{version.uri}: fragment {fragment.id} stores its row versions outside the manifest ({data.value})",
             feature="row versions outside the manifest",

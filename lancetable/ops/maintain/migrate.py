@@ -52,7 +52,7 @@ from lancetable.ops.schema.column_files import fragment_batches
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import open_store
 from lancetable.table.file_layouts import field_index
-from lancetable.table.row_count_index import physical_rows
+from lancetable.table.live_rows import physical_rows
 from lancetable.table.version import TableVersion, latest
 
 logger = logging.getLogger(__name__)

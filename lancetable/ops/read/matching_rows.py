@@ -13,7 +13,7 @@ from lancetable.ops.read.scan_plan import Filter, ScanOptions, ScanPlan, plan_sc
 from lancetable.ops.read.scan_run import RowRange, ScanRun, group_ranges, split_ranges
 from lancetable.ops.read.zone_pruning import prunable_columns, prune_fragment
 from lancetable.table.fragments import Selection, select
-from lancetable.table.row_count_index import Offsets, row_count_index
+from lancetable.table.live_rows import Offsets, row_count_index
 from lancetable.table.version import TableVersion
 
 

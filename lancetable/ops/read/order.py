@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.table.file_layouts import one_array
+from lancetable.table.file_layouts import combine_chunks
 
 Codes = npt.NDArray[np.int64]
 
@@ -130,11 +130,11 @@ def _sortable(key: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     if pa.types.is_dictionary(kind):
         return _sortable(key.cast(kind.value_type))
     if pa.types.is_floating(kind):
-        return _from_codes(_float_codes(one_array(key)), key)
+        return _from_codes(_float_codes(combine_chunks(key)), key)
     if pa.types.is_boolean(kind):
         return pc.cast(key, pa.uint8())
     if pa.types.is_nested(kind):
-        return _from_codes(_ranks(one_array(key)), key)
+        return _from_codes(_ranks(combine_chunks(key)), key)
     if pa.types.is_null(kind):
         return key.cast(pa.int8())
     return key
@@ -143,7 +143,7 @@ def _sortable(key: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
 def _from_codes(codes: Codes, key: pa.ChunkedArray | pa.Array) -> pa.Array:
     if not key.null_count:
         return pa.array(codes)
-    return pa.array(codes, mask=np.asarray(one_array(key).is_null()))
+    return pa.array(codes, mask=np.asarray(combine_chunks(key).is_null()))
 
 
 def _float_codes(array: pa.Array) -> Codes:

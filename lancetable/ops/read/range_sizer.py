@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from lancetable.file import pool
+from lancetable.file import thread_pool
 from lancetable.format.fragment import Fragment
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class RangeSizer:
 
     def max_pending(self) -> int:
         """Return the maximum number of ranges to read ahead, which is smaller for large batches."""
-        pending = pool.size() + 1
+        pending = thread_pool.size() + 1
         if self._combined:
             return pending
         batch_bytes = self._measured_bytes() * self._batch_rows

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable import expr
-from lancetable.file import pool
+from lancetable.file import thread_pool
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.ops.read.projection import ColumnLike, assemble, concat_columns
@@ -35,8 +35,8 @@ from lancetable.ops.read.zone_pruning import intersect, prunable_columns, prune_
 from lancetable.store.io_stats import ScanStore
 from lancetable.table.file_layouts import file_layouts
 from lancetable.table.fragments import Selection, filter_columns, narrow, read_selection, read_selections, select
-from lancetable.table.row_count_index import physical_offsets, physical_rows, row_count_index
-from lancetable.table.row_sizes import bytes_per_row, has_fixed_size, least_bytes, memory_per_row
+from lancetable.table.live_rows import physical_offsets, physical_rows, row_count_index
+from lancetable.table.row_sizes import bytes_per_row, has_fixed_size, memory_per_row, min_bytes
 from lancetable.table.version import TableVersion
 
 T = TypeVar("T")
@@ -168,12 +168,13 @@ class ScanRun:
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Map `function` over `items` and yield the results in order; in parallel if that is faster."""
         if self.sizer is None:
-            return pool.in_order(function, items) if self._is_parallel() else map(function, items)
+            return thread_pool.in_order(function, items) if self._is_parallel() else map(function, items)
         function = partial(with_memory_release, function)
-        return pool.in_order(function, items, self.sizer.max_pending) if self._is_parallel() else map(function, items)
+        ahead = self.sizer.max_pending
+        return thread_pool.in_order(function, items, ahead) if self._is_parallel() else map(function, items)
 
     def _is_parallel(self) -> bool:
-        if not pool.can_share():
+        if not thread_pool.can_share():
             return False
         if not self.version.store.capabilities.local:
             return True
@@ -189,7 +190,7 @@ class ScanRun:
     def _make_sizer(self, batch_rows: int) -> RangeSizer:
         plan = self.plan
         columns = list({column.id: column for column in (*plan.filter_columns, *plan.projection.columns)}.values())
-        computed_bytes = sum(least_bytes(output.field.type) for output in plan.projection.outputs if output.column < 0)
+        computed_bytes = sum(min_bytes(output.field.type) for output in plan.projection.outputs if output.column < 0)
         first = self.row_counts.fragments[plan.fragments[0]] if plan.fragments else None
         local = self.version.store.capabilities.local
         last: list[tuple[Fragment, float] | None] = [None]  # cached, because the ranges of a fragment are consecutive
@@ -295,8 +296,8 @@ class ScanRun:
             return position, prune_fragment(self.version, self.row_counts.fragments[position], predicate, columns)
 
         # Remote footers and statistics are fetched in parallel.
-        remote = not self.version.store.capabilities.local and not pool.in_worker()
-        return pool.in_order(prune, self.plan.fragments) if remote else map(prune, self.plan.fragments)
+        remote = not self.version.store.capabilities.local and not thread_pool.in_worker()
+        return thread_pool.in_order(prune, self.plan.fragments) if remote else map(prune, self.plan.fragments)
 
     def num_rows_at(self, position: int) -> int:
         """Return the number of rows of a fragment to which limit and offset apply."""

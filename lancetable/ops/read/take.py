@@ -34,8 +34,8 @@ from lancetable.ops.read.projection import (
     concat_columns,
     project,
 )
-from lancetable.table.fragments import Selection, dead_rows, read_selections, select, virtual_column
-from lancetable.table.row_count_index import (
+from lancetable.table.fragments import Selection, deleted_mask, read_selections, select, virtual_column
+from lancetable.table.live_rows import (
     Offsets,
     RowCountIndex,
     deleted_offsets,
@@ -261,7 +261,7 @@ def _live_mask(version: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.
             raise OutOfRangeError(f"row {last} is out of range for fragment {fragment_id} with {total} rows")
         deleted = deleted_offsets(version, fragment)
         if deleted is not None:
-            live[selected] = ~dead_rows(offsets[selected], deleted)
+            live[selected] = ~deleted_mask(offsets[selected], deleted)
     return live
 
 
@@ -315,7 +315,7 @@ def virtual_values(version: TableVersion, selection: Selection, name: str) -> pa
     offsets, deleted = selection.offsets(), deleted_offsets(version, fragment)
     if deleted is not None:
         offsets = offsets - np.searchsorted(deleted, offsets.astype(np.uint32))
-    return pa.array((offsets + index.starts[position]).astype(np.uint64), mask=selection.dead)
+    return pa.array((offsets + index.starts[position]).astype(np.uint64), mask=selection.deleted)
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ def _projection(version: TableVersion, columns: Columns, blobs_as_bytes: bool = 
     """Return the projection of requested columns, cached with the version."""
     items = columns.items() if isinstance(columns, Mapping) else columns
     requested = tuple(items) if isinstance(items, Iterable) else None
-    return version.cache.derived(
+    return version.cache.get_or_derive(
         ("take projection", type(columns), blobs_as_bytes, requested),
         version.manifest,
         lambda: project(version.schema, columns, blobs_as_bytes=blobs_as_bytes, whole_columns=True),

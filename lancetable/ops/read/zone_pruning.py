@@ -25,8 +25,8 @@ from lancetable.file.statistics import FileStatistics, StatisticsWarning, parse_
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.schema import Schema
 from lancetable.table.file_layouts import field_index
+from lancetable.table.live_rows import physical_rows
 from lancetable.table.open_files import file_metadata
-from lancetable.table.row_count_index import physical_rows
 from lancetable.table.version import TableVersion
 
 Mask = npt.NDArray[np.bool_]
@@ -96,7 +96,7 @@ def _legacy_statistics(version: TableVersion, metadata: LegacyMetadata) -> FileS
             warnings.warn(f"statistics of a data file are ignored: {error}", StatisticsWarning, stacklevel=2)
             return None
 
-    return version.cache.derived(
+    return version.cache.get_or_derive(
         f"statistics of {version.store.key(metadata.path)}",
         version.manifest,
         read,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from lancetable.commit.clone import commit_clone
 from lancetable.commit.proposal import discarding_on_failure
 from lancetable.errors import AlreadyExistsError, UnsupportedFeatureError
-from lancetable.file.blobs.descriptor import blob_directory
+from lancetable.file.blobs.descriptions import blob_directory
 from lancetable.format import flags
 from lancetable.format import transaction as tx
 from lancetable.format.index import index_messages, uuid_text

@@ -25,8 +25,8 @@ from lancetable.table.base_paths import table_target
 from lancetable.table.data_files import FragmentWriter, WriteLimits, remove_quietly
 from lancetable.table.fragments import read_selection, select
 from lancetable.table.legacy_dictionaries import dictionaries_of
+from lancetable.table.live_rows import live_offsets, physical_rows
 from lancetable.table.open_files import file_metadata
-from lancetable.table.row_count_index import live_offsets, physical_rows
 from lancetable.table.row_sizes import memory_per_row
 from lancetable.table.version import TableVersion
 

@@ -28,7 +28,7 @@ from lancetable.ops.schema.new_columns import NewColumns, add_columns, add_to_fr
 from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.conform import conform_batches, conform_schema
 from lancetable.table.fragments import ROW_ADDRESS, ROW_ID
-from lancetable.table.row_count_index import Offsets
+from lancetable.table.live_rows import Offsets
 from lancetable.table.row_id_sequences import row_ids_at
 from lancetable.table.version import TableVersion
 

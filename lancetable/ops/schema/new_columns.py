@@ -44,7 +44,7 @@ from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.schema.column_files import Values, add_column_file, add_column_files, discard_column_files, spread
 from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.conform import conform_batches
-from lancetable.table.row_count_index import live_offsets, num_live_rows, physical_rows
+from lancetable.table.live_rows import live_offsets, num_live_rows, physical_rows
 from lancetable.table.version import TableVersion
 
 Function = Callable[[pa.RecordBatch], pa.RecordBatch]

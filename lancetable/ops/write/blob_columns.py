@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from lancetable.file.blobs.descriptor import holds_blobs, with_prepared
+from lancetable.file.blobs.descriptions import contains_blobs, with_prepared
 from lancetable.file.blobs.prepared import is_prepared, plain_field, with_fields
 from lancetable.format.logical_types import EXTENSION_NAME_KEY
 from lancetable.format.schema import BLOB_KEY, BLOB_V2_NAME, Field, Schema
@@ -42,7 +42,7 @@ def convert_blobs(array: pa.Array, field: Field) -> pa.Array:
 
     Accepts bytes, or a struct with other children. Values of other types are returned unchanged.
     """
-    if not holds_blobs(field):
+    if not contains_blobs(field):
         return array
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError
-from lancetable.file.blobs.descriptor import holds_blobs
-from lancetable.file.column_interfaces import holds_null
+from lancetable.file.blobs.descriptions import contains_blobs
+from lancetable.file.column_interfaces import contains_null
 from lancetable.file.extension import storage_array
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.write.blob_columns import convert_blobs, schema_with_prepared
@@ -73,7 +73,7 @@ def conform_batches(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterat
 
     Raises SchemaMismatchError for nulls in a required column and for a missing or duplicate column.
     """
-    has_blobs = any(map(holds_blobs, schema.fields))
+    has_blobs = any(map(contains_blobs, schema.fields))
     table, target = schema, schema.to_storage_arrow()
     required = [(index, field) for index, field in enumerate(schema.fields) if _contains_required(field)]
     for batch in batches:
@@ -114,7 +114,7 @@ def forbidden_nulls(array: pa.Array, field: Field, path: str) -> Iterator[tuple[
 
     Children of a null parent are ignored.
     """
-    if not field.nullable and holds_null(array):
+    if not field.nullable and contains_null(array):
         values = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
         yield path, np.asarray(values.is_null())
     if not any(map(_contains_required, field.children)):

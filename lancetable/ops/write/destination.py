@@ -20,7 +20,7 @@ from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.store.base import ObjectStore
 from lancetable.table.base_paths import WriteTarget, all_targets, resolve_targets, with_ids
-from lancetable.table.data_files import FragmentWriter, WriteLimits, WriteProgress, remove_from
+from lancetable.table.data_files import FragmentWriter, WriteLimits, WriteProgress, remove_below
 from lancetable.table.legacy_dictionaries import dictionaries_of
 from lancetable.table.version import TableVersion
 
@@ -137,7 +137,7 @@ class Destination:
 
     def discard(self, fragments: Iterable[Fragment]) -> None:
         """Remove the data files of fragments that will not be committed; log failures."""
-        remove_from(self.store, self.targets, fragments)
+        remove_below(self.store, self.targets, fragments)
 
 
 def _resolve(

@@ -21,7 +21,7 @@ from lancetable.commit.first_version import create_table
 from lancetable.commit.loop import commit_transaction
 from lancetable.commit.proposal import discarding_on_failure
 from lancetable.errors import AlreadyExistsError, SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file.blobs.descriptor import holds_blobs
+from lancetable.file.blobs.descriptions import contains_blobs
 from lancetable.file.writer import FileWriter
 from lancetable.format import transaction as tx
 from lancetable.format.paths import TRANSACTIONS_DIR, ManifestNamingScheme, data_path, join, parse_transaction_name
@@ -241,7 +241,7 @@ def _append_schema(version: TableVersion, schema: pa.Schema, file_version: FileV
         raise SchemaMismatchError(
             f"data files of version {file_version} cannot be mixed with data files of a table in {table_format}"
         )
-    if any(map(holds_blobs, version.schema.fields)):
+    if any(map(contains_blobs, version.schema.fields)):
         schema = blob_schema(schema, file_version)
     stored = conform_schema(Schema.from_arrow(schema), version.schema)
     if file_version.is_legacy:

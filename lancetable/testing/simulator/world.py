@@ -24,7 +24,7 @@ from unittest import mock
 from lancetable.commit import contention
 from lancetable.commit.contention import Backoff
 from lancetable.errors import CorruptFileError, StoreError
-from lancetable.file import pool
+from lancetable.file import thread_pool
 from lancetable.handlers import choose as choose_module
 from lancetable.handlers import external
 from lancetable.handlers.external import ManifestRow
@@ -358,7 +358,7 @@ def virtual(world: World) -> Iterator[None]:
         defaults = {**(Backoff.__init__.__kwdefaults__ or {}), "clock": monotonic, "sleep": sleep, "draw": draw}
         stack.enter_context(mock.patch.object(Backoff.__init__, "__kwdefaults__", defaults))
         stack.enter_context(mock.patch.object(external.ExternalHandler.__init__, "__defaults__", (sleep,)))
-        stack.enter_context(mock.patch.object(pool._here, "worker", True, create=True))
+        stack.enter_context(mock.patch.object(thread_pool._here, "worker", True, create=True))
         yield
 
 
@@ -377,4 +377,4 @@ class _StoreFactory:
 
 def as_worker() -> None:
     """Mark this thread as a pool worker, so that it runs work for the pool itself. A task must use only one thread."""
-    pool._here.worker = True
+    thread_pool._here.worker = True

@@ -13,7 +13,7 @@ from lance.fragment import DataFile, FragmentMetadata
 import lancetable
 from lancetable.errors import InvalidInputError, InvalidOperationError, UnsupportedFeatureError
 from lancetable.file import LanceFileReader, LanceFileSession, LanceFileWriter
-from lancetable.file.blobs.descriptor import PREPARED
+from lancetable.file.blobs.descriptions import PREPARED
 
 VALUES = [b"hello", None, b"", b"world", b"last", b"bigger", b"inline!", None, b"", b"llo", b"bigger"]
 

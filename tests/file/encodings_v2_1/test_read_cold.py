@@ -246,11 +246,11 @@ def test_check_detects_additional_reads(tmp_path: Path, too_much: str, monkeypat
     wanted = read_types.write(tmp_path / "f.lance", "2.1", field, [array])
     read = FullZip.read
 
-    def greedy(self: FullZip, page: Page, column: Any, rows: Any, gap: int) -> Any:
+    def greedy(self: FullZip, page: Page, column: Any, rows: Any, max_gap: int) -> Any:
         start, end = page.buffers[0]
         for _ in range(1 if too_much == "bytes" else 3):
             yield [ByteRange(start, end if too_much == "bytes" else start + 1)]
-        return (yield from read(self, page, column, rows, gap))
+        return (yield from read(self, page, column, rows, max_gap))
 
     monkeypatch.setattr(FullZip, "read", greedy)
     with pytest.raises(AssertionError):

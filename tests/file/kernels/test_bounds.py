@@ -160,7 +160,7 @@ def test_unaligned_numbers_are_found_by_their_keys(kind: pa.DataType) -> None:
     strange = np.frombuffer(b"\0" + values.tobytes(), dtype, offset=1)
     for each in (values, strange, np.repeat(values, 2)[::2]):
         table = keys.table_of(each, None)
-        assert table.own.tolist() == [0, 1, 0, 3]
+        assert table.first_rows.tolist() == [0, 1, 0, 3]
         assert table.find(strange).tolist() == [0, 1, 0, 3]
 
 

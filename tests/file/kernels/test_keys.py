@@ -41,7 +41,7 @@ def test_hash_tables_return_the_first_row_of_each_number(kind: str, form: None) 
     for row in np.flatnonzero(valid).tolist():
         first.setdefault(int(numbers[row]), row)
     expected = [first[int(each)] if here else -1 for each, here in zip(numbers, valid, strict=True)]
-    assert table.own.tolist() == expected
+    assert table.first_rows.tolist() == expected
     wanted = np.concatenate([numbers, rng.integers(-100, 100, 200).astype(numbers.dtype)])
     rng.shuffle(wanted)
     found = [first.get(int(each), -1) for each in wanted]
@@ -53,7 +53,7 @@ def test_hash_tables_return_the_first_row_of_each_number(kind: str, form: None) 
 
 def test_extreme_numbers_are_found(form: None) -> None:
     ends = np.array([2**63 - 1, -(2**63), 0, 2**63 - 1])
-    assert keys.table_of(ends, None).own.tolist() == [0, 1, 2, 0]
+    assert keys.table_of(ends, None).first_rows.tolist() == [0, 1, 2, 0]
     table = keys.table_of(np.array([2**63 - 2, 2**63 - 1]), None)
     assert table.find(np.array([-(2**63), 2**63 - 1, 2**63 - 2, 5])).tolist() == [-1, 1, 0, -1]
     assert table.matches(np.array([-(2**63), 2**63 - 1]))[0].tolist() == [1]

@@ -516,7 +516,7 @@ def test_gather_numbers(case: tuple[np.ndarray, int], size: int, seed: int, spot
         found = agree(gather, lambda pick=pick, wanted=wanted: pick(wanted))
         if found is not CorruptFileError:
             chunk_of = np.searchsorted(starts, wanted.starts)
-            assert found.tolist() == [chunks[at][place] for at, place in zip(chunk_of, wanted.places)]
+            assert found.tolist() == [chunks[at][place] for at, place in zip(chunk_of, wanted.value_indices)]
         if spot is not None:
             # The result may be right if another chunk is damaged, so only the absence of a crash is checked.
             outcome(gather, kernels.native, lambda: pick(wanted._replace(data=damaged(data, spot))))  # noqa: B023
@@ -548,11 +548,11 @@ def test_gather_bits(values: list[bool], size: int, seed: int) -> None:
     counts = np.array([len(chunk) for chunk in chunks], np.int64)
     data, starts, sizes = joined(content, 2)
     pieces = picked(seed, data, starts, sizes, counts)
-    if (pieces.places >= pieces.counts).any():
+    if (pieces.value_indices >= pieces.counts).any():
         with pytest.raises(CorruptFileError, match="outside its page"):
             gather.bits(pieces)
         return
-    chosen = zip(np.searchsorted(starts, pieces.starts).tolist(), pieces.places.tolist())
+    chosen = zip(np.searchsorted(starts, pieces.starts).tolist(), pieces.value_indices.tolist())
     expected = [bool(chunks[chunk][place]) for chunk, place in chosen]
     found = np.unpackbits(gather.bits(pieces), bitorder="little", count=len(expected))
     assert found.astype(bool).tolist() == expected

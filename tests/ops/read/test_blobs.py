@@ -21,9 +21,9 @@ from lancetable.errors import (
     OutOfRangeError,
     UnsupportedFeatureError,
 )
-from lancetable.file.blobs.descriptor import DESCRIPTION_V2, blob_file_path
+from lancetable.file.blobs.descriptions import DESCRIPTION_V2, blob_file_path
 from lancetable.file.blobs.storage import BlobDataFile, locate_blobs
-from lancetable.file.encodings_v2_0.blob import DESCRIPTOR
+from lancetable.file.encodings_v2_0.blob import DESCRIPTION_V1
 from lancetable.ops.read import blobs
 from lancetable.table.version import TableVersion, open_version
 from lancetable.testing.stores import CountingStore
@@ -338,8 +338,8 @@ BAD: list[tuple[str, pa.Array, type[Exception]]] = [
     ("kind 6", described(kind=6), UnsupportedFeatureError),
     ("absolute uri", described(kind=3, blob_uri="/etc/passwd"), UnsupportedFeatureError),
     ("unknown base", described(kind=3, blob_id=7, blob_uri="x"), CorruptFileError),
-    ("v1 past the file", pa.array([{"position": 99, "size": 2}], DESCRIPTOR), CorruptFileError),
-    ("v1 huge", pa.array([{"position": 2**63, "size": 2**63}], DESCRIPTOR), CorruptFileError),
+    ("v1 past the file", pa.array([{"position": 99, "size": 2}], DESCRIPTION_V1), CorruptFileError),
+    ("v1 huge", pa.array([{"position": 2**63, "size": 2**63}], DESCRIPTION_V1), CorruptFileError),
 ]
 
 

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 
 import lancetable
-from lancetable.file import pool
+from lancetable.file import thread_pool
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.ops.read import range_sizer, scan
 from lancetable.ops.read.range_sizer import RangeSizer
 from lancetable.ops.read.scan_run import RowRange, ScanRun
-from lancetable.table.row_sizes import least_bytes
+from lancetable.table.row_sizes import min_bytes
 
 FRAGMENT = Fragment(0, (DataFile("x.lance", (0,), (0,), 2, 0, 100),), 10_000_000)
 BYTES = range_sizer._STREAM_BYTES
@@ -34,7 +34,7 @@ def test_ranges_start_small_and_follow_the_measured_sizes() -> None:
 def test_a_range_has_at_least_one_batch() -> None:
     sizer = RangeSizer(lambda fragment: 1e6, 5000, None)
     assert sizer.range_rows(FRAGMENT) == 5000
-    assert sizer.max_pending() == pool.size() + 1
+    assert sizer.max_pending() == thread_pool.size() + 1
     sizer.note_read(5000, 5000 * 10**6)
     assert sizer.range_rows(FRAGMENT) == 5000
     assert sizer.max_pending() == 1
@@ -45,7 +45,7 @@ def test_a_range_is_a_part_of_a_large_combined_batch() -> None:
     assert sizer.range_rows(FRAGMENT) == 8192
     sizer.note_read(8192, 8192 * 1000)
     assert sizer.range_rows(FRAGMENT) == BYTES // 1000
-    assert sizer.max_pending() == pool.size() + 1
+    assert sizer.max_pending() == thread_pool.size() + 1
     sizer.note_read(1, 2 * BYTES)
     assert sizer.range_rows(FRAGMENT) == 1
     small = RangeSizer(lambda fragment: 1.0, 1024, None, combined=True)
@@ -91,7 +91,7 @@ def test_the_maximum_of_a_range_applies() -> None:
     ],
 )
 def test_least_bytes(kind: pa.DataType, size: float) -> None:
-    assert least_bytes(kind) == size
+    assert min_bytes(kind) == size
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1"])

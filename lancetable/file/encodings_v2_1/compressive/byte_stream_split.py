@@ -31,12 +31,12 @@ class ByteStreamSplit(Compressive):
 
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> FixedWidth:
         bits = self.values.bits_per_value
-        return FixedWidth(bits, gather.streams(buffers[0], bits // 8), len(buffers[0].places))
+        return FixedWidth(bits, gather.streams(buffers[0], bits // 8), len(buffers[0].value_indices))
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> FixedWidth:
         bits = self.values.bits_per_value
         if (chunks.sizes != counts * (bits // 8)).any():
-            raise CorruptFileError("values do not fill their chunk")
+            raise CorruptFileError("wrong size of values in a chunk")
         data = miniblock.byte_streams(chunks.data, chunks.starts, counts, bits // 8)
         return FixedWidth(bits, data, int(counts.sum()))
 

@@ -74,7 +74,7 @@ class FixedSizeList(Compressive):
         bits = self.bits
         if self._has_any_validity() or bits % 8 or not bits:
             return Compressive.pick_chunks(self, buffers, limit)
-        return FixedWidth(bits, gather.fixed(buffers[0], bits // 8), len(buffers[0].places))
+        return FixedWidth(bits, gather.fixed(buffers[0], bits // 8), len(buffers[0].value_indices))
 
     def decode_values(self, values: Block, limit: int) -> Block:
         if not isinstance(values, FixedWidth) or values.bits % 8:
@@ -155,6 +155,15 @@ class FixedSizeLists(NamedTuple):
     validity: list[tuple[npt.NDArray[np.bool_], int]]
     length: int
 
+    def full_zip(self) -> FixedWidth:
+        """Put the validity of the items of each value before the items, which must be whole bytes."""
+        if not self.validity:
+            return FixedWidth(self.encoding.bits, self.items.data, self.length)
+        validity = [np.packbits(valid.reshape(-1, width), axis=1, bitorder="little") for valid, width in self.validity]
+        octets = np.frombuffer(self.items.data, np.uint8).reshape(self.length, -1)
+        rows = np.concatenate([*validity, octets], axis=1)
+        return FixedWidth(8 * rows.shape[1], rows.reshape(-1), self.length)
+
 
 def lists_of(array: pa.Array) -> FixedSizeLists:
     """Collect the items of an array of fixed-size lists of fixed-width values. Nulls of the lists are not included."""
@@ -186,14 +195,3 @@ def encode_lists(lists: FixedSizeLists, limits: ChunkLimits) -> Chunked:
     ]
     rows = FixedWidth(lists.encoding.bits, lists.items.data, lists.length)
     return Chunked(lists.encoding, counts, [*buffers, [flat_runs(rows, counts)]])
-
-
-def zip_lists(lists: FixedSizeLists) -> FixedWidth:
-    """Put the validity of the items of each value before the items, which must be whole bytes."""
-    bits = lists.encoding.bits
-    if not lists.validity:
-        return FixedWidth(bits, lists.items.data, lists.length)
-    validity = [np.packbits(valid.reshape(-1, width), axis=1, bitorder="little") for valid, width in lists.validity]
-    octets = np.frombuffer(lists.items.data, np.uint8).reshape(lists.length, -1)
-    rows = np.concatenate([*validity, octets], axis=1)
-    return FixedWidth(8 * rows.shape[1], rows.reshape(-1), lists.length)

@@ -37,9 +37,9 @@ class Flat(Compressive):
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
         bits = self.bits_per_value
         if bits % 8 == 0:
-            return FixedWidth(bits, gather.fixed(buffers[0], bits // 8), len(buffers[0].places))
+            return FixedWidth(bits, gather.fixed(buffers[0], bits // 8), len(buffers[0].value_indices))
         if bits == 1:
-            return FixedWidth(1, gather.bits(buffers[0]), len(buffers[0].places))
+            return FixedWidth(1, gather.bits(buffers[0]), len(buffers[0].value_indices))
         return Compressive.pick_chunks(self, buffers, limit)
 
     def decode_values(self, values: Block, limit: int) -> Block:
@@ -71,7 +71,7 @@ def join_bits(chunks: Chunks, counts: Ints, bits: int) -> FixedWidth:
     total = int(counts.sum())
     widths = counts * bits
     if (sizes != (widths + 7) >> 3).any():
-        raise CorruptFileError("values do not fill their chunk", ((widths + 7) >> 3)[:4].tolist(), sizes[:4].tolist())
+        raise CorruptFileError("wrong size of values in a chunk", ((widths + 7) >> 3)[:4].tolist(), sizes[:4].tolist())
     joined = miniblock.join_pieces(data, starts, sizes)
     if bits % 8 == 0 or not (widths[:-1] & 7).any():
         return FixedWidth(bits, joined, total)
@@ -92,10 +92,10 @@ def encode_flat(block: FixedWidth, limits: ChunkLimits) -> Chunked:
 
 def flat_count(bits: int, limits: ChunkLimits) -> int:
     """Return the number of values for a chunk of uncompressed values, a power of two."""
-    most = max(limits.target_bytes * 8 // bits, 1)
-    if most < 2 and 2 * bits <= 8 * limits.max_bytes:
-        most = 2
-    return power_of_two(min(most, limits.max_values))
+    max_count = max(limits.target_bytes * 8 // bits, 1)
+    if max_count < 2 and 2 * bits <= 8 * limits.max_bytes:
+        max_count = 2
+    return power_of_two(min(max_count, limits.max_values))
 
 
 def flat_runs(block: FixedWidth, counts: Ints) -> Runs:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from lancetable.file import pool
+from lancetable.file import thread_pool
 from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, Wrapper, misplaced
 from lancetable.file.encodings_v2_1.block import Block, Coded, VariableWidth
 from lancetable.file.encodings_v2_1.compressive.variable import variable_of
@@ -74,9 +74,9 @@ def compress_strings(block: VariableWidth) -> tuple[VariableWidth, Fsst] | None:
     sample = min(max(content // _TRAINING_SHARE, _MIN_TRAINING_BYTES), _TRAINING_BYTES)
     table = fsst.train(data, block.offsets, sample)
     parts = [block.offsets]
-    if pool.can_share():
+    if thread_pool.can_share():
         parts = [block.offsets[first : end + 1] for first, end in itertools.pairwise(_parts(block.offsets, content))]
-    run_all = pool.pool().map if len(parts) > 1 else map
+    run_all = thread_pool.executor().map if len(parts) > 1 else map
     pieces = run_all(lambda part: fsst.compress(data, part, table), parts)
     codes, offsets, base = [], [np.zeros(1, np.int64)], 0
     for compressed, ends, _ in pieces:
@@ -91,7 +91,7 @@ def compress_strings(block: VariableWidth) -> tuple[VariableWidth, Fsst] | None:
 
 def _parts(offsets: npt.NDArray[Any], content: int) -> list[int]:
     """Return the first rows of parts of about equal size, and the number of rows."""
-    count = min(max(content // _PART_BYTES, 1), 4 * pool.size())
+    count = min(max(content // _PART_BYTES, 1), 4 * thread_pool.size())
     targets = int(offsets[0]) + content * np.arange(1, count) // count
     inside = np.searchsorted(offsets, targets).tolist()
     return sorted({0, *inside, len(offsets) - 1})

@@ -47,9 +47,9 @@ class General(Compressive):
         return self.values.decode_chunks([self._decompress(buffers[0], limit), *buffers[1:]], counts, limit)
 
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> Block:
-        data, starts, sizes, counts, places = buffers[0]
+        data, starts, sizes, counts, value_indices = buffers[0]
         unpacked = self._decompress(Chunks(data, starts, sizes), limit)  # decompresses each chunk once
-        return self.values.pick_chunks([Pieces(*unpacked, counts, places), *buffers[1:]], limit)
+        return self.values.pick_chunks([Pieces(*unpacked, counts, value_indices), *buffers[1:]], limit)
 
     def decode_blocks(self, chunks: Chunks, counts: Ints, limit: int) -> Block:
         return self.values.decode_blocks(self._decompress(chunks, limit), counts, limit)

@@ -20,7 +20,7 @@ from lancetable.file.encodings_v2_1.base import Compressive, Ints, ParsedMessage
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, VariableWidth, is_variable, type_bits
 from lancetable.file.encodings_v2_1.chunks import fixed_values, variable_values
 from lancetable.file.encodings_v2_1.compound import Struct
-from lancetable.file.encodings_v2_1.compressive.fixed_size_list import lists_of, zip_lists
+from lancetable.file.encodings_v2_1.compressive.fixed_size_list import lists_of
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.variable import Variable
 from lancetable.file.kernels import varbin
@@ -50,8 +50,7 @@ class PackedStruct(Wrapper):
 
     def check(self) -> None:
         if any(bits % 8 for bits in self.bits_per_value):
-            what = "children of a packed struct are not whole bytes"
-            raise CorruptFileError(what, "multiples of 8 bits", self.bits_per_value)
+            raise CorruptFileError("wrong width of packed children", "multiples of 8 bits", self.bits_per_value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +197,12 @@ def _fixed_child(child: pa.Array, name: str, parent: pa.StructArray) -> tuple[Co
     bits = type_bits(child.type)
     if bits is None or bits % 8 or bits == 0:
         raise UnsupportedFeatureError(
-            f"packed structs cannot hold {name!r} of type {child.type}", feature=f"packed {child.type}"
+            f"packed structs cannot store {name!r} of type {child.type}", feature=f"packed {child.type}"
         )
     _refuse_nulls(child, name, parent)
     if pa.types.is_fixed_size_list(child.type):
         lists = lists_of(child)
-        return lists.encoding, zip_lists(lists)
+        return lists.encoding, lists.full_zip()
     return Flat(bits), fixed_values(child)
 
 
@@ -215,4 +214,4 @@ def _refuse_nulls(child: pa.Array, name: str, parent: pa.StructArray | None = No
         hidden = parent.is_null().to_numpy(zero_copy_only=False)
         if not (child.is_null().to_numpy(zero_copy_only=False) & ~hidden).any():
             return
-    raise UnsupportedFeatureError(f"packed structs cannot store nulls, found some in {name!r}", feature="packed null")
+    raise UnsupportedFeatureError(f"packed structs cannot store nulls; {name!r} has nulls", feature="packed null")

@@ -5,7 +5,7 @@
                                                                        0     0     empty
                                                                    1 << 16   0     null: definition << 16 | repetition
 
-Positions are absolute in the file. A reader returns the bytes, or the descriptors if struct<position, size> is the
+Positions are absolute in the file. A reader returns the bytes, or the descriptions if struct<position, size> is the
 requested type. Source: protos/encodings_v2_1.proto.
 """
 
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.container import Page
-from lancetable.file.encodings_v2_0.blob import DESCRIPTOR, fetch_payloads
+from lancetable.file.encodings_v2_0.blob import DESCRIPTION_V1, fetch_payloads
 from lancetable.file.encodings_v2_1.base import DecodedRows, PageLayout, ReadContext
 from lancetable.file.encodings_v2_1.block import FixedWidth, VariableWidth
 from lancetable.file.encodings_v2_1.chunks import ChunkLimits, EncodedLayout
@@ -37,20 +37,20 @@ from lancetable.proto import encodings_v2_1_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class Blob(PageLayout):
-    """Parameters of a page of blobs; `inner_layout` stores their descriptors."""
+    """Parameters of a page of blobs; `inner_layout` stores their descriptions."""
 
     oneof_case: ClassVar[str] = "blob_layout"
 
     inner_layout: PageLayout
     layers: tuple[int, ...]
 
-    def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
+    def read(self, page: Page, context: ReadContext, rows: Rows, max_gap: int) -> ReadPlan[DecodedRows]:
         layers = layers_of(self.layers)
         if layers.num_lists:
             raise page.unsupported("lists of blobs")
-        inner = yield from self.inner_layout.read(page, context._replace(data_type=DESCRIPTOR), rows, gap)
+        inner = yield from self.inner_layout.read(page, context._replace(data_type=DESCRIPTION_V1), rows, max_gap)
         if not isinstance(inner.values, Struct) or len(inner.values.children) != 2 or inner.definition is not None:
-            raise CorruptFileError("blob page without descriptors", "structs of two 64-bit numbers")
+            raise CorruptFileError("blob page without descriptions", "structs of two 64-bit numbers")
         positions, sizes = [_numbers(child) for child in inner.values.children]
         definition = None
         missing = (sizes == 0) & (positions != 0)
@@ -59,7 +59,7 @@ class Blob(PageLayout):
         check_levels(None, definition, layers, len(sizes), len(rows))
         if pa.types.is_struct(context.data_type):
             return DecodedRows(inner.values, None, definition, self.layers, len(rows))
-        offsets, data = yield from fetch_payloads(page, context.file_bytes, positions, sizes, gap)
+        offsets, data = yield from fetch_payloads(page, context.file_bytes, positions, sizes, max_gap)
         return DecodedRows(VariableWidth(offsets, data), None, definition, self.layers, len(rows))
 
     def check(self) -> None:
@@ -69,7 +69,7 @@ class Blob(PageLayout):
 
 def _numbers(block: Any) -> npt.NDArray[np.uint64]:
     if not isinstance(block, FixedWidth) or block.bits != 64:
-        raise CorruptFileError("blob page without descriptors", "structs of two 64-bit numbers")
+        raise CorruptFileError("blob page without descriptions", "structs of two 64-bit numbers")
     return np.frombuffer(block.data, "<u8", block.length)
 
 
@@ -82,7 +82,7 @@ _LIMITS: Final = ChunkLimits(max_values=1024, max_bytes=32 << 10, target_bytes=1
 def encode_blobs(
     positions: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], layers: tuple[int, ...], large: bool
 ) -> EncodedLayout:
-    """Encode (n,) descriptors as a page. `layers` are those of the column; the descriptors encode its nulls."""
+    """Encode (n,) descriptions as a page. `layers` are those of the column; the descriptions encode its nulls."""
     count = len(positions)
     rows = FixedWidth(128, np.stack((positions, sizes), axis=1).reshape(-1).view(np.uint8), count)
     chunked = encode_flat(rows, _LIMITS)._replace(encoding=PackedStruct((64, 64), Flat(128)))

@@ -71,7 +71,7 @@ def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bo
     starts = offsets_of_sizes(((words >> 4) + 1) << 3)
     size = where.end - where.start
     if int(starts[-1]) != size:
-        raise CorruptFileError("chunks do not fill their buffer", int(starts[-1]), size)
+        raise CorruptFileError("wrong size of the chunk buffer", int(starts[-1]), size)
     values = np.zeros(len(words) + 1, np.int64)
     np.cumsum(np.left_shift(1, words[:-1] & 15), out=values[1:-1])
     left = num_items - int(values[-2])
@@ -102,8 +102,8 @@ def parse_index(data: memoryview, num_chunks: int, num_rows: int) -> RowIndex:
     return RowIndex(starts, continues)
 
 
-def fetch_pieces(starts: Ints, ends: Ints, gap: int) -> ReadPlan[tuple[Bytes, Ints]]:
+def fetch_pieces(starts: Ints, ends: Ints, max_gap: int) -> ReadPlan[tuple[Bytes, Ints]]:
     """Fetch ascending pieces of the file; return a buffer that contains them, and their positions in it."""
-    ranges, shift = cluster(starts, ends, gap)
+    ranges, shift = cluster(starts, ends, max_gap)
     buffers = yield ranges
     return np.frombuffer(join(buffers), np.uint8), starts - shift

@@ -63,7 +63,7 @@ class ConstantPage(PageLayout):
             expected, found = f"at most {_MAX_INLINE_BYTES} bytes", len(self.inline_value)
             raise CorruptFileError("inline value is too long", expected, found)
 
-    def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
+    def read(self, page: Page, context: ReadContext, rows: Rows, max_gap: int) -> ReadPlan[DecodedRows]:
         layers = layers_of(self.layers)
         count = len(page.buffers)
         if count not in ((0, 2) if self.inline_value is not None else (0, 1, 2, 3)):
@@ -127,7 +127,7 @@ def _stored_value(data: memoryview, data_type: pa.DataType) -> Block:
         raise CorruptFileError(f"value has the wrong number of buffers for {data_type}", wanted, count)
     sizes = np.frombuffer(data[4:start], "<u4").tolist()
     if start + sum(sizes) != len(data):
-        raise CorruptFileError("value does not fill its buffer", len(data), start + sum(sizes))
+        raise CorruptFileError("wrong size of the value buffer", len(data), start + sum(sizes))
     if not width:
         return _fixed_value(data[start:], data_type)
     if sizes[0] != 2 * width:

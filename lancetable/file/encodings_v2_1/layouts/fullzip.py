@@ -54,11 +54,11 @@ class FullZip(PageLayout):
             raise CorruptFileError("levels have too many bits", f"at most {_MAX_LEVEL_BITS}", level_bits)
         if self.bits_per_value is not None:
             if self.bits_per_value % 8:
-                raise CorruptFileError("values are not whole bytes", "a multiple of 8 bits", self.bits_per_value)
+                raise CorruptFileError("wrong width of values", "a multiple of 8 bits", self.bits_per_value)
         elif self.bits_per_offset not in (32, 64):
             raise CorruptFileError("lengths have an unsupported width", "32 or 64 bits", self.bits_per_offset)
 
-    def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
+    def read(self, page: Page, context: ReadContext, rows: Rows, max_gap: int) -> ReadPlan[DecodedRows]:
         layers = layers_of(self.layers)
         by_index = self.bits_per_value is None or layers.num_lists > 0
         if len(page.buffers) != 1 + by_index:
@@ -69,21 +69,21 @@ class FullZip(PageLayout):
             if self.num_items != page.length:
                 raise CorruptFileError("rows and entries differ in number", page.length, self.num_items)
         read = self._read_by_index if by_index else self._read_fixed
-        repetition, definition, block = yield from read(page, layers, rows, gap)
+        repetition, definition, block = yield from read(page, layers, rows, max_gap)
         values = self.value_compression.decode_values(block, page.limits.page_bytes)
         check_levels(repetition, definition, layers, values.length, len(rows))
         return DecodedRows(values, repetition, definition, self.layers, len(rows))
 
-    def _read_fixed(self, page: Page, layers: Layers, rows: Rows, gap: int) -> ReadPlan[_Entries]:
+    def _read_fixed(self, page: Page, layers: Layers, rows: Rows, max_gap: int) -> ReadPlan[_Entries]:
         """Plan reading entries that all have the same size."""
         assert self.bits_per_value is not None
         control = fullzip.control_bytes(self.bits_def)
         stride = control + self.bits_per_value // 8
         start, end = page.buffers[0]
         if end - start != page.length * stride:
-            raise CorruptFileError("entries do not fill their buffer", page.length * stride, end - start)
+            raise CorruptFileError("wrong size of the entry buffer", page.length * stride, end - start)
         page.check_memory(len(rows) * stride if control or not isinstance(rows, range) else 0)
-        data = (yield from fetch_slots(start, stride, rows, gap)) if stride else b""
+        data = (yield from fetch_slots(start, stride, rows, max_gap)) if stride else b""
         definition = None
         if control:
             entries = np.frombuffer(data, np.uint8).reshape(len(rows), stride)
@@ -98,17 +98,17 @@ class FullZip(PageLayout):
         definition = (words & words.dtype.type((1 << self.bits_def) - 1)).astype(LEVEL) if self.bits_def else None
         return repetition, definition
 
-    def _read_by_index(self, page: Page, layers: Layers, rows: Rows, gap: int) -> ReadPlan[_Entries]:
+    def _read_by_index(self, page: Page, layers: Layers, rows: Rows, max_gap: int) -> ReadPlan[_Entries]:
         """Plan reading rows at the positions in the row index."""
-        starts, ends = yield from self._fetch_index(page, rows, gap)
+        starts, ends = yield from self._fetch_index(page, rows, max_gap)
         origin = page.buffers[0].start
-        ranges, shift = cluster(starts + origin, ends + origin, gap)
-        page.check_memory(sum(end - start for start, end in ranges) if gap != MAPPED else int((ends - starts).sum()))
+        ranges, shift = cluster(starts + origin, ends + origin, max_gap)
+        page.check_memory(int((ends - starts).sum()) if max_gap == MAPPED else sum(end - at for at, end in ranges))
         buffers = yield ranges
         data = np.frombuffer(join(buffers), np.uint8)
         return self._parse_rows(data, starts + (origin - shift), ends + (origin - shift), layers)
 
-    def _fetch_index(self, page: Page, rows: Rows, gap: int) -> ReadPlan[tuple[Ints, Ints]]:
+    def _fetch_index(self, page: Page, rows: Rows, max_gap: int) -> ReadPlan[tuple[Ints, Ints]]:
         """Plan reading the positions in buffer 0 at which rows begin and end."""
         start, end = page.buffers[1]
         width, rest = divmod(end - start, page.length + 1)
@@ -116,16 +116,16 @@ class FullZip(PageLayout):
         if rest or word is None:
             raise CorruptFileError("row index has the wrong size", f"1, 2, 4 or 8 times {page.length + 1}", end - start)
         if isinstance(rows, range):
-            data = yield from fetch_slots(start, width, range(rows.start, rows.stop + 1), gap)
+            data = yield from fetch_slots(start, width, range(rows.start, rows.stop + 1), max_gap)
             bounds = np.frombuffer(data, word, len(rows) + 1)
             starts, ends = bounds[:-1], bounds[1:]
-        elif gap == MAPPED:
+        elif max_gap == MAPPED:
             (data,) = yield (ByteRange(start, end),)
             bounds = np.frombuffer(data, word)
             starts, ends = bounds[rows], bounds[rows + 1]
         else:
             wanted = np.union1d(rows, rows + 1)
-            data = yield from fetch_slots(start, width, wanted, gap)
+            data = yield from fetch_slots(start, width, wanted, max_gap)
             bounds = np.frombuffer(data, word, len(wanted))
             positions = np.searchsorted(wanted, rows)
             starts, ends = bounds[positions], bounds[positions + 1]
@@ -136,7 +136,7 @@ class FullZip(PageLayout):
         if int(rows[0]) == 0 and int(starts[0]) != 0:
             raise CorruptFileError("row index does not begin at 0", 0, int(starts[0]))
         if int(rows[-1]) == page.length - 1 and int(ends[-1]) != size:
-            raise CorruptFileError("row index does not end at the end of its page", size, int(ends[-1]))
+            raise CorruptFileError("row index does not end at the end of the page", size, int(ends[-1]))
         return starts.astype(np.int64), ends.astype(np.int64)
 
     def _parse_rows(self, data: Bytes, starts: Ints, ends: Ints, layers: Layers) -> _Entries:
@@ -151,7 +151,7 @@ class FullZip(PageLayout):
         repetition, definition = self._levels(words)
         if not layers.num_lists:
             if (np.diff(first) != 1).any():
-                raise CorruptFileError("entry does not fill its row")
+                raise CorruptFileError("row has more than one entry")
         elif repetition is None:
             raise CorruptFileError("page of lists has no repetition levels")
         elif len(first) > 1 and (np.diff(first).min() < 1 or (repetition[first[:-1]] != layers.num_lists).any()):

@@ -50,7 +50,7 @@ from lancetable.file.encodings_v2_1.layouts.chunk_table import (
     parse_index,
     parse_table,
 )
-from lancetable.file.encodings_v2_1.layouts.miniblock_take import level_form, parse_chunks, take_rows
+from lancetable.file.encodings_v2_1.layouts.miniblock_take import level_code, parse_chunks, take_rows
 from lancetable.file.encodings_v2_1.levels import encode_levels
 from lancetable.file.encodings_v2_1.repdef import check_levels, layers_of, select_rows
 from lancetable.file.encodings_v2_1.shred import Shredded
@@ -91,9 +91,9 @@ class MiniBlock(PageLayout):
         return self.repetition_index_depth > 0
 
     @lazy_property
-    def level_forms(self) -> tuple[int | None, int | None]:
-        """Codes of the encodings of repetition and definition levels; see `level_form`."""
-        return level_form(self.rep_compression), level_form(self.def_compression)
+    def level_codes(self) -> tuple[int | None, int | None]:
+        """Codes of the encodings of repetition and definition levels; see `level_code`."""
+        return level_code(self.rep_compression), level_code(self.def_compression)
 
     @lazy_property
     def row_key(self) -> tuple[Any, ...] | None:
@@ -101,7 +101,7 @@ class MiniBlock(PageLayout):
 
         None if single rows cannot be located without decoding whole chunks.
         """
-        if layers_of(self.layers).num_lists and not (self.is_indexed and None not in self.level_forms):
+        if layers_of(self.layers).num_lists and not (self.is_indexed and None not in self.level_codes):
             return None
         kinds = (self.rep_compression is None, self.def_compression is None, self.dictionary is None)
         return (self.layers, *kinds, self.num_buffers, self.has_large_chunk, self.is_indexed)
@@ -115,12 +115,12 @@ class MiniBlock(PageLayout):
         if self.dictionary is not None and (count := self.num_dictionary_items) > _MAX_ITEMS:
             raise CorruptFileError("number of dictionary items out of range", f"at most {_MAX_ITEMS}", count)
 
-    def read(self, page: Page, context: ReadContext, rows: Rows, gap: int) -> ReadPlan[DecodedRows]:
+    def read(self, page: Page, context: ReadContext, rows: Rows, max_gap: int) -> ReadPlan[DecodedRows]:
         layers = layers_of(self.layers)
         everything = len(rows) == page.length
         if not everything and (not isinstance(rows, range) or len(rows) <= _FEW) and self.row_key:
             row_numbers = np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows
-            return (yield from self.read_together([(page, self, row_numbers)], context, gap))
+            return (yield from self.read_together([(page, self, row_numbers)], context, max_gap))
         # Fetch only the chunks of a range, unless it needs a repetition index that is missing.
         if isinstance(rows, range) and not everything and (self.is_indexed or not layers.num_lists):
             return (yield from self._read_range(page, context, rows))
@@ -152,11 +152,11 @@ class MiniBlock(PageLayout):
         return select_rows(values, repetition, definition, layers, range(rows.start - base, rows.stop - base))
 
     def read_together(
-        self, parts: Sequence[tuple[Page, MiniBlock, Ints]], context: ReadContext, gap: int
+        self, parts: Sequence[tuple[Page, MiniBlock, Ints]], context: ReadContext, max_gap: int
     ) -> ReadPlan[DecodedRows]:
         """Plan reading rows of several pages with the same `row_key` as if they were one page."""
         pages, _ = yield from _fetch_metadata([(page, layout) for page, layout, _ in parts], context, self.is_indexed)
-        return (yield from take_rows(pages, [rows for _, _, rows in parts], gap, parts[0][0].limits.page_bytes))
+        return (yield from take_rows(pages, [rows for _, _, rows in parts], max_gap, parts[0][0].limits.page_bytes))
 
     def _check_page(self, page: Page, context: ReadContext) -> None:
         num_lists = layers_of(self.layers).num_lists
@@ -291,11 +291,11 @@ def chunk_limits(shredded: Shredded, large: bool, target_bytes: int, max_values:
     if not kinds:
         return ChunkLimits(max_values, max_bytes, target_bytes)
     width = max(1, *[highest(levels).bit_length() for levels in kinds])
-    most = _MAX_LEVELS if large else min(_MAX_LEVELS, _LEVEL_BYTES * 8 // width)
+    max_levels = _MAX_LEVELS if large else min(_MAX_LEVELS, _LEVEL_BYTES * 8 // width)
     if shredded.visible is None:
-        max_values = min(max_values, power_of_two(most))
+        max_values = min(max_values, power_of_two(max_levels))
     else:
-        while _most_levels(shredded.visible, max_values, shredded.num_entries) > most:
+        while _most_levels(shredded.visible, max_values, shredded.num_entries) > max_levels:
             max_values //= 2
             if max_values < 2:
                 raise LevelsTooDense

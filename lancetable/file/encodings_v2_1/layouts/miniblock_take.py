@@ -40,7 +40,7 @@ _JOINED_ITEMS_BYTES: Final = 64 * 1024  # up to this size, the dictionaries of s
 _DENSE: Final = 4  # decode whole chunks if more than one in this many of their values is selected
 
 
-def level_form(encoding: Compressive | None) -> int | None:
+def level_code(encoding: Compressive | None) -> int | None:
     """Return the code of an encoding of levels, see kernels/gather.py; 0 without levels, None if it is unsupported."""
     if encoding is None:
         return 0
@@ -55,16 +55,16 @@ def level_form(encoding: Compressive | None) -> int | None:
     return None
 
 
-def take_rows(pages: Sequence[PageMetadata], rows: Sequence[Ints], gap: int, limit: int) -> ReadPlan[DecodedRows]:
+def take_rows(pages: Sequence[PageMetadata], rows: Sequence[Ints], max_gap: int, limit: int) -> ReadPlan[DecodedRows]:
     """Read `rows` of each of several consecutive pages that share layers, number of buffers and size of chunk words.
 
     Parameters
     ----------
     pages
-        The pages, in the order of their rows. Pages with lists must have a repetition index and known `level_forms`.
+        The pages, in the order of their rows. Pages with lists must have a repetition index and known `level_codes`.
     rows
         The selected rows of each page, ascending.
-    gap
+    max_gap
         Chunks that are at most this many bytes apart are fetched in one request.
     limit
         The maximum number of bytes to decode.
@@ -77,13 +77,13 @@ def take_rows(pages: Sequence[PageMetadata], rows: Sequence[Ints], gap: int, lim
     layout = pages[0].layout
     layers = layers_of(layout.layers)
     if (layout.rep_compression is None) != (layers.num_lists == 0):
-        raise CorruptFileError("a page must have repetition levels exactly if it has list layers")
+        raise CorruptFileError("repetition levels do not match the list layers")
     if layers.num_lists:
-        return (yield from _take_lists(pages, rows, layers, gap, limit))
-    starts, ends, counts, places = gather.locate([page.table for page in pages], rows)
-    data, positions = yield from fetch_pieces(starts, ends, gap)
+        return (yield from _take_lists(pages, rows, layers, max_gap, limit))
+    starts, ends, counts, value_indices = gather.locate([page.table for page in pages], rows)
+    data, positions = yield from fetch_pieces(starts, ends, max_gap)
     num_levels, buffer_starts, sizes = parse_chunks(layout, data, positions, ends - starts)
-    pieces = [Pieces(data, start, size, counts, places) for start, size in zip(buffer_starts, sizes)]
+    pieces = [Pieces(data, start, size, counts, value_indices) for start, size in zip(buffer_starts, sizes)]
     value_ends = list(itertools.accumulate(map(len, rows)))
     definition = None
     if layout.def_compression is not None:
@@ -113,14 +113,14 @@ def parse_chunks(layout: MiniBlock, data: Bytes, starts: Ints, sizes: Ints) -> t
 
 
 def _take_lists(
-    pages: Sequence[PageMetadata], rows: Sequence[Ints], layers: Layers, gap: int, limit: int
+    pages: Sequence[PageMetadata], rows: Sequence[Ints], layers: Layers, max_gap: int, limit: int
 ) -> ReadPlan[DecodedRows]:
     indices = [page.row_index for page in pages if page.row_index is not None]
     assert len(indices) == len(pages)
-    forms = [(page.layout.level_forms[0] or 0, page.layout.level_forms[1] or 0) for page in pages]
-    located, every_row, bounds = gather.locate_lists([page.table for page in pages], indices, rows, forms)
+    level_codes = [(page.layout.level_codes[0] or 0, page.layout.level_codes[1] or 0) for page in pages]
+    located, every_row, bounds = gather.locate_lists([page.table for page in pages], indices, rows, level_codes)
     starts, ends, counts, numbers, first_rows, num_rows, repetition_forms, definition_forms = located
-    data, positions = yield from fetch_pieces(starts, ends, gap)
+    data, positions = yield from fetch_pieces(starts, ends, max_gap)
     num_levels, buffer_starts, sizes = parse_chunks(pages[0].layout, data, positions, ends - starts)
     has_definition = pages[0].layout.def_compression is not None
     repetition, definition, spans = gather.entries_of_rows(
@@ -258,16 +258,17 @@ def _with_items(block: Block, pages: Sequence[PageMetadata], ends: Sequence[int]
 def _pick_levels(encoding: Compressive | None, pieces: Pieces, limit: int) -> Levels:
     """Decode one level of each piece."""
     assert encoding is not None
-    form = level_form(encoding)
-    if form == gather.FLAT:
+    code = level_code(encoding)
+    if code == gather.FLAT:
         return np.frombuffer(gather.fixed(pieces, LEVEL.itemsize), LEVEL)
-    if form == gather.INLINE:
+    if code == gather.INLINE:
         return gather.inline(pieces, LEVEL)
-    if form is not None and form & 0xFF == gather.OUT_OF_LINE:
-        return gather.out_of_line(pieces, form >> 8, LEVEL)
+    if code is not None and code & 0xFF == gather.OUT_OF_LINE:
+        return gather.out_of_line(pieces, code >> 8, LEVEL)
     pieces.check()
-    which, piece = pieces.once()
-    counts = pieces.counts[which]
-    levels = decode_levels(encoding, Chunks(pieces.data, pieces.starts[which], pieces.sizes[which]), counts, limit)
-    picked: Levels = levels[(np.cumsum(counts) - counts)[piece] + pieces.places]
+    first_indices, piece_numbers = pieces.distinct()
+    counts = pieces.counts[first_indices]
+    chunks = Chunks(pieces.data, pieces.starts[first_indices], pieces.sizes[first_indices])
+    levels = decode_levels(encoding, chunks, counts, limit)
+    picked: Levels = levels[(np.cumsum(counts) - counts)[piece_numbers] + pieces.value_indices]
     return picked

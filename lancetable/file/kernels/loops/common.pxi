@@ -107,7 +107,7 @@ cdef enum:
 _MESSAGES = {
     OUTSIDE: "value is outside its page",
     WIDTH: "packed values are wider than their type",
-    PAYLOAD: "values do not fill their chunk",
+    PAYLOAD: "wrong size of values in a chunk",
     DECREASE: "value ends before it starts",
     TOO_LONG: "values are too long for their type",
     NO_SYMBOL: "FSST code without a symbol",
@@ -117,7 +117,7 @@ _MESSAGES = {
     LEVEL: "level out of range",
     CUT_SHORT: "entry exceeds the end of its row",
     INDEX: "dictionary index out of range",
-    FIRST_OFFSET: "offset points into the offsets",
+    FIRST_OFFSET: "first offset is inside the offset table",
     ROWS: "rows of a chunk do not match the repetition index",
 }
 

@@ -48,7 +48,7 @@ from lancetable.ops.write.conform import conform_batches
 from lancetable.ops.write.destination import WriteOptions
 from lancetable.table.deletion_file_codec import build_roaring
 from lancetable.table.deletions import DeletionVector
-from lancetable.table.row_count_index import Offsets
+from lancetable.table.live_rows import Offsets
 from lancetable.table.version import TableVersion
 
 

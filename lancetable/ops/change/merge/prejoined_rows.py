@@ -27,7 +27,7 @@ from lancetable.ops.change.merge.key_matches import matches_by_fragment
 from lancetable.ops.change.merge.row_changes import MatchedRows, RowChanges, RowMasks
 from lancetable.ops.change.rewritten_rows import Prepared, prepare_update
 from lancetable.ops.write.conform import conform_batches
-from lancetable.table.row_count_index import Offsets
+from lancetable.table.live_rows import Offsets
 from lancetable.table.version import TableVersion
 
 ADDRESS = "_address"

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.file.blobs.descriptor import with_bytes
+from lancetable.file.blobs.descriptions import with_bytes
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.ops.change.compare import differs
@@ -21,7 +21,7 @@ from lancetable.ops.change.key_join import Rows, whole
 from lancetable.ops.change.merge.clauses import Clauses, Condition, Counts, null_keys
 from lancetable.ops.change.rewritten_rows import read_rows_at
 from lancetable.table.deletions import DeletionVector
-from lancetable.table.row_count_index import Offsets, physical_rows
+from lancetable.table.live_rows import Offsets, physical_rows
 from lancetable.table.version import TableVersion
 
 Mask = npt.NDArray[np.bool_]

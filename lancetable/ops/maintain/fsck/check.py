@@ -76,7 +76,7 @@ from lancetable.ops.tracker import SILENT, Tracker
 from lancetable.store.open import open_store
 from lancetable.table import refs
 from lancetable.table.cache import TableCache
-from lancetable.table.row_count_index import deleted_offsets
+from lancetable.table.live_rows import deleted_offsets
 from lancetable.table.row_id_sequences import row_id_sequence, row_versions_at
 from lancetable.table.version import TableVersion, base_of_branch, checkout, uri_of_branch
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, LanceError
-from lancetable.file.blobs.descriptor import described, replace_blobs, with_bytes
+from lancetable.file.blobs.descriptions import described, replace_blobs, with_bytes
 from lancetable.file.blobs.storage import BlobLocations, locate_blobs
 from lancetable.file.container import STATISTICS_KEY, FileMetadata
 from lancetable.file.encodings_v0_1.statistics import read_zones
@@ -42,8 +42,8 @@ from lancetable.ops.write.conform import forbidden_nulls
 from lancetable.store.base import ByteRange
 from lancetable.table.file_layouts import Part, field_index, file_layouts
 from lancetable.table.fragments import blob_data_file
+from lancetable.table.live_rows import deleted_offsets, physical_rows
 from lancetable.table.open_files import file_metadata
-from lancetable.table.row_count_index import deleted_offsets, physical_rows
 from lancetable.table.version import TableVersion
 
 BATCH_BYTES = 16 << 20  # approximate size of decoded values

@@ -90,7 +90,7 @@ def stored_schema(schema: Schema) -> Schema:
     return schema if all(new is old for new, old in zip(fields, schema.fields)) else Schema(fields, schema.metadata)
 
 
-def holds_blobs(field: Field) -> bool:
+def contains_blobs(field: Field) -> bool:
     """Return True if the field is a version 2 blob or contains one."""
     return any(descendant.is_blob_v2 for descendant in field.walk())
 

@@ -154,7 +154,7 @@ def read_custom(encoding: PageEncoding, page: Page, data_type: pa.DataType) -> R
     return array
 
 
-def wanted_encoding(field: Field) -> type[PageEncoding] | None:
+def requested_encoding(field: Field) -> type[PageEncoding] | None:
     """Return the custom encoding that the metadata of a field selects, or None. Blob columns have none.
 
     Raises UnsupportedFeatureError if the encoding is not registered or the field is nested.

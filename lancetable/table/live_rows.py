@@ -62,7 +62,7 @@ class RowCountIndex:
 
 def row_count_index(version: TableVersion) -> RowCountIndex:
     """Return the index of a version, cached."""
-    return version.cache.derived(
+    return version.cache.get_or_derive(
         "row counts", version.manifest, lambda: RowCountIndex(version), lambda index: 1024 + index.starts.nbytes
     )
 
@@ -124,7 +124,7 @@ def physical_offsets(version: TableVersion, fragment: Fragment, ordinals: Offset
     if deleted is None:
         return ordinals
     # The i-th deleted row has deleted[i] - i live rows before it.
-    live_before = version.cache.derived(
+    live_before = version.cache.get_or_derive(
         "live rows before deleted",
         deleted,
         lambda: deleted.astype(np.int64) - np.arange(len(deleted)),

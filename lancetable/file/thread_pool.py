@@ -26,7 +26,7 @@ _size: int | None = None
 _here = threading.local()
 
 
-def pool() -> ThreadPoolExecutor:
+def executor() -> ThreadPoolExecutor:
     """Return the pool; create it if necessary."""
     global _executor
     with _lock:
@@ -62,12 +62,12 @@ def in_order(function: Callable[[T], R], items: Iterable[T], ahead: Callable[[],
     `ahead()` returns the maximum number of pending results, which may change; the default is the pool size plus one.
     Closing the iterator cancels tasks that have not started.
     """
-    executor = pool()
+    pool = executor()
     default_ahead = size() + 1
     pending = deque[Future[R]]()
     try:
         for item in items:
-            pending.append(executor.submit(function, item))
+            pending.append(pool.submit(function, item))
             while len(pending) > (default_ahead if ahead is None else ahead()):
                 yield pending.popleft().result()
         while pending:
