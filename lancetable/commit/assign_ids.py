@@ -37,13 +37,13 @@ def number_fragments(manifest: table_pb2.Manifest, fragments: Iterable[table_pb2
     Raises InvalidOperationError if no ids are left or a chosen id is in use.
     """
     highest = used_fragment_ids(manifest)
-    chosen = {fragment.id for fragment in fragments if fragment.id}
-    clash = chosen & {fragment.id for fragment in manifest.fragments} if chosen else set()
+    own_ids = {fragment.id for fragment in fragments if fragment.id}
+    clash = own_ids & {fragment.id for fragment in manifest.fragments} if own_ids else set()
     if clash:
         raise InvalidOperationError(
             f"fragment ids {sorted(clash)[:10]} are already in use; new fragments must have id 0"
         )
-    next_id = max(highest, max(chosen, default=-1)) + 1
+    next_id = max(highest, max(own_ids, default=-1)) + 1
     for fragment in fragments:
         if not fragment.id:
             fragment.id = next_id

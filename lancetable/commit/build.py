@@ -347,19 +347,19 @@ def _(operation: tx.Rewrite, draft: ManifestDraft) -> None:
 
 @apply.register
 def _(operation: tx.DataReplacement, draft: ManifestDraft) -> None:
-    wanted = {replacement.fragment_id: replacement.new_file for replacement in operation.replacements}
-    if len({file.fields for file in wanted.values()}) > 1:
+    new_files = {replacement.fragment_id: replacement.new_file for replacement in operation.replacements}
+    if len({file.fields for file in new_files.values()}) > 1:
         raise InvalidOperationError("the new files of a DataReplacement have different fields; they must have the same")
-    left = set(wanted)
+    missing = set(new_files)
     for message in draft.message.fragments:
-        file = wanted.get(message.id)
+        file = new_files.get(message.id)
         if file is not None:
             _replace_file(message, file)
             if draft.stable_row_ids:
                 stamp_updated((message,), draft.version)
-            left.discard(message.id)
-    draft.check_none_missing(left)
-    draft.uncover(wanted, {field for file in wanted.values() for field in file.fields})
+            missing.discard(message.id)
+    draft.check_none_missing(missing)
+    draft.uncover(new_files, {field for file in new_files.values() for field in file.fields})
 
 
 def _replace_file(message: table_pb2.DataFragment, new: DataFile) -> None:

@@ -39,7 +39,7 @@ _GRACE_PERIOD_SECONDS = 0.5
 _LOCAL_GRACE_PERIOD_SECONDS = 0.02  # listing a local directory takes microseconds
 
 # Operations that keep all files of the fragments and indices that they do not name.
-_NARROW = (tx.Append, tx.Delete, tx.Update, tx.Rewrite, tx.UpdateConfig, tx.ReserveFragments, tx.UpdateBases)
+_KEEPS_OTHER_FILES = (tx.Append, tx.Delete, tx.Update, tx.Rewrite, tx.UpdateConfig, tx.ReserveFragments, tx.UpdateBases)
 
 
 def grace_period_seconds(store: ObjectStore) -> float:
@@ -97,7 +97,7 @@ def _is_missing_from(
         return True
     if not added:
         return False
-    if not isinstance(operation, _NARROW):
+    if not isinstance(operation, _KEEPS_OTHER_FILES):
         return None
     before = {fragment.id: fragment for fragment in predecessor.manifest.message.fragments}
     changed = [fragment.id for fragment in published.manifest.message.fragments if before.get(fragment.id) != fragment]

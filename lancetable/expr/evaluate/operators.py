@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.expr.arrow_types import array_of_numbers, count_of, decimal_of_count, family_of, int_limits, numbers_of
+from lancetable.expr.arrow_types import array_of_numbers, family_of, int_limits, numbers_of, scaled_decimal, stored_int
 from lancetable.expr.evaluate.casts import cast_values
 from lancetable.file.kernels import native_search
 from lancetable.file.kernels.varbin import offsets_of
@@ -331,11 +331,11 @@ def _divide_decimals(left: Values, right: Values, target: pa.DataType) -> Values
     dividend, divisor = aligned(left, right)
     shift = target.scale - dividend.type.scale + divisor.type.scale
 
-    def divide(dividend_count: int, divisor_count: int) -> decimal.Decimal:
-        quotient = abs(dividend_count) * 10**shift // abs(divisor_count)
-        return decimal_of_count(quotient if (dividend_count < 0) == (divisor_count < 0) else -quotient, target.scale)
+    def divide(dividend_int: int, divisor_int: int) -> decimal.Decimal:
+        quotient = abs(dividend_int) * 10**shift // abs(divisor_int)
+        return scaled_decimal(quotient if (dividend_int < 0) == (divisor_int < 0) else -quotient, target.scale)
 
-    return _divide_rows(_counts(dividend), _counts(divisor), target, divide)
+    return _divide_rows(_stored_ints(dividend), _stored_ints(divisor), target, divide)
 
 
 def _divide_rows(
@@ -347,8 +347,8 @@ def _divide_rows(
     return pa.array([None if None in row else divide(*row) for row in rows], target)
 
 
-def _counts(values: pa.Array[Any]) -> list[int | None]:
-    return [count_of(value) if value.is_valid else None for value in values]
+def _stored_ints(values: pa.Array[Any]) -> list[int | None]:
+    return [stored_int(value) if value.is_valid else None for value in values]
 
 
 def _shift(op: str, left: Values, right: Values) -> Values:

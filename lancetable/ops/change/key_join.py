@@ -27,7 +27,7 @@ Rows = npt.NDArray[np.int64]
 
 _VARIABLE_WIDTH: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 _Part: TypeAlias = "_FixedPart | _HashedPart | _ArrowPart"
-"""One column of the key; `own` holds the representative of each source row."""
+"""One column of the key; `representatives` holds the first source row with the value of each source row."""
 _FACTORS: Final = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
@@ -47,9 +47,9 @@ class KeyIndex:
             part = _part_of(column)
             self._parts.append(part)
             if combined is None:
-                combined = part.own
+                combined = part.representatives
                 continue
-            values, valid = _combined(combined, part.own, self.num_rows)
+            values, valid = _combined(combined, part.representatives, self.num_rows)
             table = table_of(values, valid)
             self._pairs.append(table)
             combined = table.own
@@ -126,7 +126,7 @@ class _FixedPart:
     def __init__(self, column: pa.Array) -> None:
         values, valid = _numbers(column)
         self._table = table_of(values, valid)
-        self.own = self._table.own
+        self.representatives = self._table.own
 
     def matches(self, column: pa.Array) -> Matches:
         values, valid = _numbers(column)
@@ -140,12 +140,12 @@ class _HashedPart:
         self._column = column
         self._bytes = _bytes_of(column)
         self._table = table_of(hash_values(*self._bytes), _valid(column))
-        self.own = self._table.own
+        self.representatives = self._table.own
         self._exact: _ArrowPart | None = None
-        repeated = np.flatnonzero((self.own >= 0) & (self.own != np.arange(len(column))))
-        if not equal_values(*self._bytes, repeated, *self._bytes, self.own[repeated]):
+        repeated = np.flatnonzero((self.representatives >= 0) & (self.representatives != np.arange(len(column))))
+        if not equal_values(*self._bytes, repeated, *self._bytes, self.representatives[repeated]):
             self._exact = _ArrowPart(column)
-            self.own = self._exact.own
+            self.representatives = self._exact.representatives
 
     def matches(self, column: pa.Array) -> Matches:
         if self._exact is None:
@@ -167,7 +167,7 @@ class _ArrowPart:
         codes = self._codes(column)
         rows = np.flatnonzero(codes >= 0)
         self._first[codes[rows[::-1]]] = rows[::-1]
-        self.own = _scattered((rows, self._first[codes[rows]]), len(column))
+        self.representatives = _scattered((rows, self._first[codes[rows]]), len(column))
 
     def matches(self, column: pa.Array) -> Matches:
         codes = self._codes(column)

@@ -45,7 +45,7 @@ from lancetable.ops.read.matching_rows import matching_rows
 from lancetable.ops.read.projection import column_not_found, evaluation_schema
 from lancetable.ops.read.range_sizer import note_allocated
 from lancetable.ops.read.scan_plan import Filter
-from lancetable.ops.tracker import SILENT, Tracker
+from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.destination import WriteOptions
 from lancetable.table.data_files import WriteLimits
 from lancetable.table.deletions import DeletionVector
@@ -64,7 +64,7 @@ def update(
     file_version: FileVersion | None = None,
     conflict_retries: int = 10,
     retry_timeout_s: float = 30.0,
-    tracker: Tracker = SILENT,
+    tracker: Tracker = NO_PROGRESS,
 ) -> tuple[TableVersion, int]:
     """Set columns to SQL expressions in the rows for which `where` is true, or in all rows.
 
@@ -127,7 +127,7 @@ def prepare(
     *,
     fragments: Sequence[int] | None = None,
     file_version: FileVersion | None = None,
-    tracker: Tracker = SILENT,
+    tracker: Tracker = NO_PROGRESS,
 ) -> tuple[Prepared, int]:
     """Write the files of an update without committing it; also return the number of updated rows.
 

@@ -42,7 +42,7 @@ from lancetable.format.version import FileVersion
 from lancetable.ops.change.deletion_vectors import discard_deletions
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.tracker import SILENT, Tracker
+from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.rowids import RowIdSequence, RowVersionSequence
 from lancetable.table import deletions
@@ -126,24 +126,24 @@ class Rewritten:
 # --- settings in the config of a table --------------------------------------------------------------------------------
 
 
-def settings_of(version: TableVersion, given: Mapping[str, Any]) -> CompactionSettings:
+def settings_of(version: TableVersion, overrides: Mapping[str, Any]) -> CompactionSettings:
     """Return the settings of a run.
 
-    `given` settings override those of the table's config (`lance.compaction.*`).
+    Values of `overrides` that are not None replace those of the table's config (`lance.compaction.*`).
     Raises InvalidInputError for an invalid value in the config or an invalid compaction mode, and
     UnsupportedFeatureError for the mode force_binary_copy.
     """
-    chosen: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, (expected, parse) in _PARSERS.items():
         text = version.manifest.config.get(CONFIG_PREFIX + name)
         if text is not None:
             try:
-                chosen[name] = parse(text)
+                settings[name] = parse(text)
             except (ValueError, KeyError):
                 key = CONFIG_PREFIX + name
                 raise InvalidInputError(f"Invalid value for {key}: {text!r} (expected {expected})") from None
-    chosen.update((name, value) for name, value in given.items() if value is not None)
-    return CompactionSettings(**chosen)
+    settings.update((name, value) for name, value in overrides.items() if value is not None)
+    return CompactionSettings(**settings)
 
 
 def _count(text: str) -> int:
@@ -256,7 +256,9 @@ def _within_limits(version: TableVersion, tasks: list[Task], settings: Compactio
 # --- execute ----------------------------------------------------------------------------------------------------------
 
 
-def execute(version: TableVersion, task: Task, settings: CompactionSettings, tracker: Tracker = SILENT) -> Rewritten:
+def execute(
+    version: TableVersion, task: Task, settings: CompactionSettings, tracker: Tracker = NO_PROGRESS
+) -> Rewritten:
     """Write the rows of a task to new files; `version` may be any version of the table.
 
     Memory use is limited to the batches in flight. Files are durable on return. Raises InvalidOperationError if the
@@ -451,7 +453,7 @@ def num_rows_of(version: TableVersion, tasks: Iterable[Task]) -> int:
 
 
 def compact(
-    version: TableVersion, settings: CompactionSettings, tracker: Tracker = SILENT
+    version: TableVersion, settings: CompactionSettings, tracker: Tracker = NO_PROGRESS
 ) -> tuple[TableVersion, list[Rewritten]]:
     """Plan, execute and commit; return the new version and the results. Without tasks, no version is created.
 

@@ -180,9 +180,9 @@ def locate_in_fragments(
         position = fragments.position(fragment_id)
         assert position is not None
         data_file = blob_data_file(version, fragments[position], field.id)
-        chosen = np.flatnonzero(ids == fragment_id)
-        here = descriptions if len(chosen) == len(ids) else descriptions.take(pa.array(chosen))
-        parts.append((chosen, locate_blobs(version, data_file, here)))
+        rows = np.flatnonzero(ids == fragment_id)
+        here = descriptions if len(rows) == len(ids) else descriptions.take(pa.array(rows))
+        parts.append((rows, locate_blobs(version, data_file, here)))
     return parts[0][1] if len(parts) == 1 else join_locations(parts, len(ids))
 
 

@@ -202,7 +202,7 @@ def _fields_to_write(version: TableVersion, schema: Schema, new_ids: set[int]) -
     Whole columns are written for data files before 2.1, which store structs as columns, and if a converted field is
     inside a list, map or packed struct, whose parts must be in one file.
     """
-    wanted: list[int] = []
+    ids: list[int] = []
     for top in schema.fields:
         inside = [field.id for field in top.walk() if field.id in new_ids]
         if inside and (
@@ -210,8 +210,8 @@ def _fields_to_write(version: TableVersion, schema: Schema, new_ids: set[int]) -
             or any(not _only_structs(top, field_id) for field_id in inside)
         ):
             inside = [top.id]
-        wanted += inside
-    return schema.project_ids(wanted)
+        ids += inside
+    return schema.project_ids(ids)
 
 
 def _only_structs(top: Field, field_id: int) -> bool:

@@ -25,7 +25,7 @@ from lancetable.ops.change.merge.row_changes import MatchedRows
 from lancetable.ops.change.rewritten_rows import live_rows_of, ordered, read_rows_at, rows_per_window
 from lancetable.ops.schema.column_files import add_column_file
 from lancetable.ops.schema.new_columns import NewColumns, add_columns, add_to_fragment
-from lancetable.ops.tracker import SILENT, Tracker
+from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.conform import conform_batches, conform_schema
 from lancetable.table.fragments import ROW_ADDRESS, ROW_ID
 from lancetable.table.row_count_index import Offsets
@@ -34,7 +34,7 @@ from lancetable.table.version import TableVersion
 
 
 def merge(
-    version: TableVersion, right: pa.Table, left_on: str, right_on: str, tracker: Tracker = SILENT
+    version: TableVersion, right: pa.Table, left_on: str, right_on: str, tracker: Tracker = NO_PROGRESS
 ) -> TableVersion:
     """Add the columns of `right` except its key, with nulls for rows without a match; return the new version.
 
@@ -121,12 +121,12 @@ class _Lookup:
             raise ColumnNotFoundError(f"Column {left_on} does not exist in the left side", column=left_on)
         if right_on not in right.column_names:
             raise ColumnNotFoundError(f"Column {right_on} does not exist in the right side", column=right_on)
-        expected, given = (
+        expected, actual = (
             pa.uint64() if self._field is None else self._field.data_type,
             right.schema.field(right_on).type,
         )
-        if given != expected:
-            raise SchemaMismatchError(f"Index column type mismatch: expected {expected}, got {given}", column=right_on)
+        if actual != expected:
+            raise SchemaMismatchError(f"Index column type mismatch: expected {expected}, got {actual}", column=right_on)
         self._index = KeyIndex([right.column(right_on)])
 
     def rows_of(self, fragment: Fragment, offsets: Offsets) -> Rows:

@@ -38,9 +38,9 @@ class WriteMode(Enum):
 
 
 class RepeatedKeys(Enum):
-    """Choice among several source rows with the same key. REFUSE raises an error if they match a table row."""
+    """Choice among several source rows with the same key. FAIL raises an error if they match a table row."""
 
-    REFUSE = "fail"
+    FAIL = "fail"
     FIRST = "first"
     LAST = "last"
 
@@ -65,7 +65,7 @@ class Clauses:
     delete_unmatched: bool = False
     delete_condition: str | None = None
     write_mode: WriteMode = WriteMode.AUTO
-    repeated: RepeatedKeys = RepeatedKeys.REFUSE
+    repeated: RepeatedKeys = RepeatedKeys.FAIL
     newest_by: str | None = None
     skip_unchanged: bool = False
     insert_null_keys: bool = True
@@ -126,7 +126,7 @@ class Clauses:
 class Counts:
     """Numbers of inserted, updated and deleted rows, and of source rows that were skipped.
 
-    `older`: the matched row has a greater value of `Clauses.newest_by`. `without_order`: the source value of that
+    `older`: the matched row has a greater value of `Clauses.newest_by`. `null_order`: the source value of that
     column is null and the table value is not. `unchanged`: the matched row has equal values. `null_keys`: the key
     contains a null and the row was not inserted.
     """
@@ -136,7 +136,7 @@ class Counts:
     deleted: int = 0
     unchanged: int = 0
     older: int = 0
-    without_order: int = 0
+    null_order: int = 0
     null_keys: int = 0
 
     def add(self, other: Counts) -> None:

@@ -59,7 +59,7 @@ def prepare_prejoined(
         If the rows are not in address order.
     """
     clauses.check()
-    if clauses.repeated is not RepeatedKeys.REFUSE:
+    if clauses.repeated is not RepeatedKeys.FAIL:
         raise InvalidOperationError(
             "source rows have no order here, so none of several rows with one key can be chosen; "
             "remove the choice of a repeated source row"
