@@ -71,7 +71,7 @@ class UriCommand(click.Command):
             click.Option(
                 ["--option", "-o", "storage_options"], multiple=True, callback=parse_options, help=OPTION_HELP
             ),
-            click.Option(["--untrusted"], is_flag=True, help="Refuse paths out of the table; apply strict limits."),
+            click.Option(["--untrusted"], is_flag=True, help="Reject paths outside the table; apply strict limits."),
             click.Option(["--json", "output"], is_flag=True, callback=select_output, help="Print JSON."),
         ]
         super().__init__(params=[*common, *params], **kwargs)

@@ -49,7 +49,7 @@ def number_fragments(manifest: table_pb2.Manifest, fragments: Iterable[table_pb2
             fragment.id = next_id
             next_id += 1
     if next_id - 1 > MAX_FRAGMENT_ID:
-        raise InvalidOperationError(f"the table has used up its {MAX_FRAGMENT_ID + 1} fragment ids")
+        raise InvalidOperationError(f"no fragment ids left; the limit is {MAX_FRAGMENT_ID + 1}")
     if next_id:
         manifest.max_fragment_id = next_id - 1
 
@@ -102,7 +102,7 @@ def assign_row_ids(manifest: table_pb2.Manifest, fragments: Iterable[table_pb2.D
         moved.append(num_moved)
         first, fresh = manifest.next_row_id, num_rows - num_moved
         if first + fresh > _MAX_ROW_ID:
-            raise InvalidOperationError(f"the table has used up its row ids: {first} are in use")
+            raise InvalidOperationError(f"no row ids left for {fresh} rows: {first} of {_MAX_ROW_ID} are in use")
         if not fresh:
             continue
         manifest.next_row_id = first + fresh

@@ -103,7 +103,7 @@ def build_first_manifest(
     """
     if not isinstance(transaction.operation, tx.Overwrite):
         raise InvalidOperationError(
-            f"a table is created by an Overwrite, got {type(transaction.operation).__name__}; pass an Overwrite"
+            f"expected an Overwrite to create a table, got {type(transaction.operation).__name__}"
         )
     empty = table_pb2.Manifest()
     if stable_row_ids:
@@ -349,7 +349,7 @@ def _(operation: tx.Rewrite, draft: ManifestDraft) -> None:
 def _(operation: tx.DataReplacement, draft: ManifestDraft) -> None:
     new_files = {replacement.fragment_id: replacement.new_file for replacement in operation.replacements}
     if len({file.fields for file in new_files.values()}) > 1:
-        raise InvalidOperationError("the new files of a DataReplacement have different fields; they must have the same")
+        raise InvalidOperationError("the new files of a DataReplacement must all have the same fields")
     missing = set(new_files)
     for message in draft.message.fragments:
         file = new_files.get(message.id)

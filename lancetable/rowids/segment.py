@@ -140,7 +140,7 @@ def from_proto(message: rowids_pb2.U64Segment, path: str | None = None) -> Segme
     """
     oneof_case = message.WhichOneof("segment")
     if oneof_case is None:
-        raise CorruptFileError("a segment has no known form", sorted(SEGMENTS), path=path)
+        raise CorruptFileError("unknown type of a row id segment", sorted(SEGMENTS), path=path)
     stored: Any = getattr(message, oneof_case)
     if oneof_case in (Array.oneof_case, SortedArray.oneof_case):
         values = encoded_array.decode(stored, path)

@@ -260,7 +260,7 @@ def test_too_little_stack_is_reported() -> None:
         return count
 
     depth = sys.getrecursionlimit() - frames_in_use() - 60
-    with pytest.raises(InvalidSqlError, match="too little space left"):
+    with pytest.raises(InvalidSqlError, match="recursion limit reached"):
         _call_at_depth(depth, lambda: parse_predicate("(((((((id = 29)))))))", SCHEMA))
 
 

@@ -82,8 +82,8 @@ def _parse(text: str, schema: pa.Schema, predicate: bool) -> Expr:
         expr = _Binder(text, tokens, schema, tree).bind(tree)
     except RecursionError:
         raise InvalidSqlError(
-            f"the call stack has too little space left to parse {excerpt(text, 0)[0]}; simplify the expression, or "
-            f"parse it in a less deeply nested call or in a thread of its own"
+            f"recursion limit reached while parsing {excerpt(text, 0)[0]}; simplify the expression, or parse it in a"
+            " less deeply nested call or in a thread of its own"
         ) from None
     return _as_predicate(expr, text) if predicate and expr.data_type != BOOLEAN else expr
 

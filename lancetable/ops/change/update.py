@@ -176,7 +176,7 @@ class _Assignment:
         try:
             return pc.cast(values, self.data_type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InvalidSqlError(f"the value for column {self.field.name!r}: {error}") from error
+            raise InvalidSqlError(f"invalid value for column {self.field.name!r}: {error}") from error
 
 
 def _resolve(schema: Schema, updates: Mapping[str, str]) -> list[_Assignment]:
@@ -210,7 +210,7 @@ def _assignment(field: Field, expression: Expr) -> _Assignment:
             try:
                 expression = checked_cast(expression, target, implicit=True)
             except AnalysisError as error:
-                raise InvalidSqlError(f"the value for column {field.name!r}: {error}") from error
+                raise InvalidSqlError(f"invalid value for column {field.name!r}: {error}") from error
         elif not (pa.types.is_nested(target) or pa.types.is_null(source)):
             raise InvalidSqlError(
                 f"column {field.name!r} has type {target}, but the expression has type {source}: {expression}"

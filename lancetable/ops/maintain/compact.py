@@ -269,7 +269,7 @@ def execute(
     for fragment in task.fragments:
         if by_id.get(fragment.id) != fragment:
             raise InvalidOperationError(
-                f"{version.uri}: fragment {fragment.id} of the task differs from that of version {task.read_version}"
+                f"{version.uri}: fragment {fragment.id} of the task differs in version {task.read_version}; plan again"
             )
     limits = _limits(settings, num_rows_of(version, [task]))
     options = ScanOptions(
@@ -360,7 +360,7 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
         return version
     read_version = results[0].read_version
     if any(result.read_version != read_version for result in results):
-        raise InvalidOperationError("the results to commit belong to plans on different versions")
+        raise InvalidOperationError("cannot commit results of plans for different versions")
     ids = [fragment.id for result in results for fragment in result.old_fragments]
     if len(set(ids)) < len(ids):
         repeated = sorted({fragment_id for fragment_id in ids if ids.count(fragment_id) > 1})
@@ -424,7 +424,7 @@ def _with_later_deletions(planned: TableVersion, newest: TableVersion, group: Re
             if not is_same or len(deleted) + len(positions) != len(later):
                 raise RetryableCommitConflictError(
                     f"Retryable commit conflict: fragment {old.id} of {newest.uri} was compacted as of version"
-                    f" {planned.version}, and has other files or indices, or rows that were deleted then, as of version"
+                    f" {planned.version}, but its files or indices changed, or deleted rows were restored, by version"
                     f" {newest.version}. Run the operation again on the newest version",
                     fragments=(old.id,),
                     version=newest.version,

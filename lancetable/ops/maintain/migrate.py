@@ -184,10 +184,10 @@ def find_reusable_file(
         if size_bytes is None:
             return None
         if made_ns is not None and time.time_ns() - made_ns > _MAX_AGE_NS:
-            raise CorruptFileError("so old that a cleanup may remove it at any time", path=path)
+            raise CorruptFileError("the file is older than 3 days and may be removed by cleanup", path=path)
         metadata = open_data_file(version.store, path, size=size_bytes)
         if metadata.version is not target or metadata.num_rows != physical_rows(version, fragment):
-            raise CorruptFileError(f"does not contain the rows of fragment {fragment.id}", path=path)
+            raise CorruptFileError(f"the file does not contain the rows of fragment {fragment.id}", path=path)
     except NotFoundError:
         return None
     except LanceError as error:

@@ -258,7 +258,7 @@ def checked_requests(requests: Any) -> tuple[list[int], list[int], list[int]]:
         if row < 0 or offset < 0 or length < 0:
             raise OutOfRangeError(f"blob range request {number} has a negative number: {request}")
         if offset + length > _MAX_LENGTH:
-            raise OutOfRangeError(f"blob range request {number}: {offset} + {length} does not fit 64 bits")
+            raise OutOfRangeError(f"blob range request {number}: {offset} + {length} exceeds 64 bits")
         rows.append(row)
         offsets.append(offset)
         lengths.append(length)

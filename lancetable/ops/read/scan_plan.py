@@ -180,7 +180,7 @@ def _ordering(key: str | ColumnOrdering) -> ColumnOrdering:
         return ColumnOrdering(key)
     name = getattr(key, "column_name", None)
     if not isinstance(name, str):
-        raise TypeError(f"order_by takes names and ColumnOrdering, not {type(key).__name__}")
+        raise TypeError(f"order_by expects column names or ColumnOrdering, got {type(key).__name__}")
     return ColumnOrdering(name, bool(key.ascending), bool(key.nulls_first))
 
 
@@ -284,7 +284,7 @@ def _row_count(name: str, value: int | None) -> int | None:
     if count < 0:
         raise InvalidInputError(f"{name.capitalize()} must be non-negative")
     if count > _MAX_ROWS:
-        raise OutOfRangeError(f"{name} {count} does not fit 63 bits")
+        raise OutOfRangeError(f"{name} {count} exceeds the range of int64")
     return count
 
 

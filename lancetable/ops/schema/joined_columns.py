@@ -98,7 +98,7 @@ def _values(version: TableVersion, right: pa.Table, left_on: str, right_on: str,
     """Return the columns of `right` except its key, after checking their names."""
     names = [name for name in right.column_names if name != right_on]
     if not names:
-        raise InvalidInputError(f"the right side has no column besides its key {right_on!r}")
+        raise InvalidInputError(f"the right table has no columns except the key {right_on!r}")
     for name in names:
         if name in VIRTUAL_COLUMNS:
             raise InvalidInputError(f"Column {name} is a metadata column and cannot be updated")

@@ -76,8 +76,8 @@ class Destination:
         """
         if options.initial_bases:
             raise InvalidOperationError(
-                f"Cannot register new bases in {mode.capitalize()} mode: a table gets its first ones when it is "
-                "created, register others with add_bases"
+                f"Cannot register new bases in {mode.capitalize()} mode: initial_bases is only valid for a new "
+                "table; use add_bases"
             )
         manifest = version.manifest
         return cls(

@@ -249,7 +249,7 @@ def _append_schema(version: TableVersion, schema: pa.Schema, file_version: FileV
             if field.id not in stored.by_id:
                 path = version.schema.path_of(field.id)
                 raise UnsupportedFeatureError(
-                    f"column {path!r} is missing: format 0.1 has no nulls, so rows must have all columns",
+                    f"column {path!r} is missing: format 0.1 requires every column; add it or migrate the table",
                     feature="rows without a column in 0.1",
                     column=path,
                 )

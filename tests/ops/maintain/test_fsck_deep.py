@@ -168,7 +168,7 @@ def test_file_of_a_newer_version_is_not_damage(tmp_path: Path) -> None:
     splice(file, file.stat().st_size - 6, (3).to_bytes(2, "little"))
 
     report = lancetable.fsck(ds.uri, deep=True)
-    assert "the manifest has version 2.1" in details(report)  # the two contradict each other
+    assert "the manifest records version 2.1" in details(report)  # the two contradict each other
 
     def newer(message: table_pb2.Manifest) -> None:
         message.fragments[0].files[0].file_minor_version = 3

@@ -101,7 +101,7 @@ class Clauses:
         elif len(present) == len(schema.fields):
             reason = "the source covers every dataset column, so there is nothing to skip"
         elif not values:
-            reason = "the source has no column besides the key"
+            reason = "the source has no columns except the key"
         elif any(part.is_blob or part.is_blob_v2 for field in values for part in field.walk()):
             reason = "the source has a blob column"
         if reason is not None:
@@ -186,14 +186,16 @@ def check_source(schema: Schema, clauses: Clauses, incoming: pa.Schema) -> Schem
     missing = [name for name in clauses.on if name not in names]
     if missing:
         raise ColumnNotFoundError(
-            f"the source has no column {missing[0]!r} to match rows by; it has {', '.join(incoming.names)}",
+            f"key column {missing[0]!r} is missing in the source; columns are {', '.join(incoming.names)}",
             column=missing[0],
         )
     known = tuple(field for field in schema.fields if field.name in names)
     stored = conform_schema(Schema.from_arrow(incoming), Schema(known, schema.metadata))
     partial = [field.name for field, whole in zip(stored.fields, known, strict=True) if field != whole]
     if partial:
-        raise SchemaMismatchError(f"Append with different schema: the source has only a part of column {partial[0]!r}")
+        raise SchemaMismatchError(
+            f"Append with different schema: column {partial[0]!r} is incomplete in the source; pass all of its fields"
+        )
     absent = [field.name for field in schema.fields if field.name not in names and not field.nullable]
     if clauses.insert and absent:
         raise SchemaMismatchError(

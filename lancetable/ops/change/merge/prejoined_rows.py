@@ -60,10 +60,7 @@ def prepare_prejoined(
     """
     clauses.check()
     if clauses.repeated is not RepeatedKeys.FAIL:
-        raise InvalidOperationError(
-            "source rows have no order here, so none of several rows with one key can be chosen; "
-            "remove the choice of a repeated source row"
-        )
+        raise InvalidOperationError("pre-joined source rows have no order; remove when_source_repeated")
     merge = _PrejoinedMerge(version, clauses, stored)
     prepared = prepare_update(
         version,

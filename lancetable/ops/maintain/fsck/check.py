@@ -385,11 +385,11 @@ def _check_data_file(version: TableVersion, file: DataFile, rows: int | None, pa
     except UnsupportedFeatureError as error:
         with suppress(LanceError):  # if the manifest also records an unsupported version, the file is not damaged
             stated = file.file_version.number
-            yield Finding("data file", path, f"{error}; the manifest has version {stated} for it")
+            yield Finding("data file", path, f"{error}; the manifest records version {stated}")
             return
         raise
     if rows is not None and num_rows != rows:
-        yield Finding("data file", path, f"{num_rows} rows, the manifest has {rows}")
+        yield Finding("data file", path, f"the file has {num_rows} rows, but the manifest records {rows}")
 
 
 def _check_row_versions(version: TableVersion, fragment: Fragment) -> Iterator[Finding]:
