@@ -83,8 +83,8 @@ def is_next_batch(config: Mapping[str, str], app: str, number: int, *, uri: str,
         raise InvalidOperationError(
             f"batch {number} is not the next batch: {uri} records {recorded} of {app!r}. The table was removed,"
             " replaced or restored since, or the checkpoint belongs to another table or another name. Start again with"
-            f" a new checkpoint, or pass {remedy} to accept the table as it is; the rows of {left_out} are then not read"
-            " again"
+            f" a new checkpoint, or pass {remedy} to accept the table as it is; the rows of {left_out} are then not"
+            " read again"
         )
     raise InvalidOperationError(
         f"batch {number} is not the next batch: {uri} already records batch {last} of {app!r}. The checkpoint is new,"
