@@ -337,7 +337,7 @@ def test_data_replacement() -> None:
     with pytest.raises(RetryableCommitConflictError):
         build(before, replacing(5, file("new", 1)))
     both = tx.DataReplacement((tx.DataReplacementGroup(0, file("n", 0)), tx.DataReplacementGroup(1, file("n", 0, 1))))
-    with pytest.raises(InvalidOperationError, match="have different fields"):
+    with pytest.raises(InvalidOperationError, match="have the same fields"):
         build(before, both)
 
 

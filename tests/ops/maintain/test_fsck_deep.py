@@ -327,7 +327,7 @@ CONTRADICTIONS = {
     "another transaction file": Contradiction(
         lambda m: setattr(m, "transaction_file", "1-00000000-0000-4000-8000-000000000000.txn"),
         "transaction",
-        "file name",
+        "its file is named",
     ),
     "row versions that do not fit": Contradiction(
         lambda m: setattr(m.fragments[0], "inline_created_at_versions", b"\x0a\x02"), "ids", "creation versions"
