@@ -111,11 +111,11 @@ def _files(version: TableVersion) -> set[tuple[int | None, str]]:
     return {named for named in referenced_paths(version) if not named[1].startswith(f"{TRANSACTIONS_DIR}/")}
 
 
-def _is_older(store: ObjectStore, base: str, one: ManifestLocation, other: ManifestLocation) -> bool | None:
-    """Return True if manifest `one` is older than `other` by the store's clock, None if the times do not decide it."""
+def _is_older(store: ObjectStore, base: str, left: ManifestLocation, right: ManifestLocation) -> bool | None:
+    """Return True if manifest `left` is older than `right` by the store's clock, None if the times do not decide it."""
     times = {}
     directory = join(base, VERSIONS_DIR)
     for meta in store.list_names(directory, detail=True):
         times[f"{directory}/{meta.name}"] = meta.last_modified
-    first, second = times.get(one.path), times.get(other.path)
+    first, second = times.get(left.path), times.get(right.path)
     return None if first is None or second is None or first == second else first < second

@@ -188,9 +188,9 @@ def array_of_numbers(numbers: npt.NDArray[Any], like: pa.Array[Any]) -> pa.Array
     if like.offset % 8:
         return pa.array(numbers, mask=like.is_null().to_numpy(zero_copy_only=False))
     valid = like.buffers()[0]
-    made = pa.array(numbers)
+    array = pa.array(numbers)
     valid = valid.slice(like.offset // 8, (len(like) + 7) // 8)
-    return pa.Array.from_buffers(made.type, len(made), [valid, made.buffers()[1]], like.null_count)
+    return pa.Array.from_buffers(array.type, len(array), [valid, array.buffers()[1]], like.null_count)
 
 
 def is_list(data_type: pa.DataType) -> bool:

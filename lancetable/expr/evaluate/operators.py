@@ -268,8 +268,8 @@ def _search_compiled(values: pa.Array, substring: str, ignore_case: bool) -> pa.
     fold = bytes([0x20 * (ignore_case and chr(byte).isalpha()) for byte in encoded])
     # U+212A (Kelvin sign) and U+017F (long s) are case variants of k and s outside ASCII.
     ascii_only = ignore_case and any(char in "ks" for char in needle)
-    found = native_search.containing(offsets, data, encoded, fold, ascii_only)
-    return None if found is None else array_of_numbers(found, values)
+    contains = native_search.containing(offsets, data, encoded, fold, ascii_only)
+    return None if contains is None else array_of_numbers(contains, values)
 
 
 def arithmetic(op: str, left: Values, right: Values, target: pa.DataType) -> Values:
@@ -303,8 +303,8 @@ def _check_division_overflow(left: Values, right: Values, target: pa.DataType) -
     if low == 0 or (is_constant(right) and right.is_valid and right.as_py() != -1):
         return
     overflow = pc.and_(pc.equal(left, pa.scalar(low, target)), pc.equal(right, pa.scalar(-1, target)))
-    found = overflow if is_constant(overflow) else pc.any(overflow)
-    if found.as_py():
+    overflows = overflow if is_constant(overflow) else pc.any(overflow)
+    if overflows.as_py():
         raise EvaluationError(f"overflow: {low} / -1 is out of the range of {target}")
 
 

@@ -136,8 +136,8 @@ def prepare(
     """
     assignments = _resolve(version.schema, updates)
     tracker.begin()
-    found = live_rows(version, fragments) if where is None else matching_rows(version, where, fragments)
-    rows = [(fragment, DeletionVector.of_ascending(offsets)) for fragment, offsets in found]
+    matches = live_rows(version, fragments) if where is None else matching_rows(version, where, fragments)
+    rows = [(fragment, DeletionVector.of_ascending(offsets)) for fragment, offsets in matches]
     num_rows = sum(len(vector) for _, vector in rows)
     tracker.expect(total_rows=num_rows)
     prepared = prepare_update(

@@ -320,8 +320,8 @@ def _with_lineage(version: TableVersion, old: Sequence[Fragment], new: Sequence[
         created.append(versions[0])
         updated.append(versions[1])
     return [
-        replace(fragment, row_ids=ids.to_bytes(), created_at=made.to_bytes(), last_updated_at=changed.to_bytes())
-        for fragment, ids, made, changed in zip(
+        replace(fragment, row_ids=ids.to_bytes(), created_at=creation.to_bytes(), last_updated_at=update.to_bytes())
+        for fragment, ids, creation, update in zip(
             new,
             RowIdSequence.concat(row_ids).rechunk(sizes),
             RowVersionSequence.concat(created).rechunk(sizes),

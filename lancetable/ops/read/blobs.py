@@ -82,10 +82,10 @@ def check_range(offset: int, length: int, size: int) -> None:
 
 
 def _missing_rows(
-    version: TableVersion, selector: Selector, values: Indices, found: int
+    version: TableVersion, selector: Selector, values: Indices, num_live: int
 ) -> InvalidInputError | UnsupportedFeatureError:
     """Return the error for missing rows. As in pylance, its class differs for deleted and unknown rows."""
-    counts = f"{len(values)} {selector} given, {found} of them have a live row"
+    counts = f"{len(values)} {selector} given, {num_live} of them have a live row"
     by_address = selector == "addresses" or not version.manifest.has_stable_row_ids
     known = set(version.manifest.fragments.ids().tolist()) if by_address else set()
     if by_address and all(int(value) >> 32 in known for value in values):

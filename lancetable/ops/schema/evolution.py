@@ -191,8 +191,8 @@ def _is_conversion(old: pa.DataType, new: pa.DataType) -> bool:
 def _retyped(field: Field, new_type: pa.DataType, first_id: int) -> Field:
     """Return the field with another type, and new ids for itself and its descendants."""
     arrow = pa.schema([pa.field(field.name.replace(".", "_"), new_type, field.nullable)])
-    made = Schema.from_arrow(arrow, first_id=first_id).fields[0]
-    storage = {name: getattr(made, name) for name in ("id", "logical_type", "children", "encoding", "dictionary")}
+    retyped = Schema.from_arrow(arrow, first_id=first_id).fields[0]
+    storage = {name: getattr(retyped, name) for name in ("id", "logical_type", "children", "encoding", "dictionary")}
     return replace(field, **storage)
 
 

@@ -164,7 +164,7 @@ def key_fields(schema: Schema, names: tuple[str, ...] | list[str]) -> list[Field
             "A merge insert operation requires join keys: name the columns with `on`, or give the table an unenforced"
             " primary key"
         )
-    found = []
+    fields = []
     for name in names:
         field = schema.field(name) or schema.field_case_insensitive(name)
         if field is None or field.parent_id >= 0:
@@ -172,8 +172,8 @@ def key_fields(schema: Schema, names: tuple[str, ...] | list[str]) -> list[Field
             raise ColumnNotFoundError(
                 f"Merge insert key column {name!r} does not exist in schema: {error}", column=name
             )
-        found.append(field)
-    return found
+        fields.append(field)
+    return fields
 
 
 def check_source(schema: Schema, clauses: Clauses, incoming: pa.Schema) -> Schema:
@@ -210,11 +210,11 @@ class Condition:
     def __init__(self, text: str, schema: Schema, present: set[str]) -> None:
         """Parse the predicate; `present` are the columns of the source. Raises InvalidSqlError, ColumnNotFoundError."""
         types = evaluation_schema(schema, blobs_as_bytes=True)
-        both = [
+        sides = [
             pa.field("source", pa.struct([field for field in types if field.name in present])),
             pa.field("target", pa.struct(list(types))),
         ]
-        self._expression: Expr = parse_predicate(text, pa.schema(both))
+        self._expression: Expr = parse_predicate(text, pa.schema(sides))
         paths = [parse_path(path) for path in columns_of(self._expression)]
         self.source_names = _used_columns(paths, "source", present)
         self.target_names = _used_columns(paths, "target", set(schema.names))
