@@ -2334,7 +2334,7 @@ def write_dataset(
             creation["storage_options"] = storage_options or uri.initial_storage_options
         else:
             target = uri_text(uri)
-            creation["begin_anew"] = True
+            creation["replace_existing"] = True
         table = writes.write_table(target, source, options, mode, schema_mode, config, **creation)
     return LanceDataset.from_version(table)
 

@@ -28,7 +28,7 @@ from lancetable.ops.change.merge.clauses import (
 )
 from lancetable.ops.change.rewritten_rows import discard_prepared
 from lancetable.ops.change.spill import PartitionedRows, memory_budget_bytes
-from lancetable.ops.tracker import SILENT, Tracker
+from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.destination import WriteOptions
 from lancetable.progress import ProgressLike, tracked
 from lancetable.table.data_files import WriteLimits
@@ -310,7 +310,7 @@ class MergeInsertBuilder:
         return self
 
     def _loaded(
-        self, data_obj: ReaderLike, schema: pa.Schema | None, stack: ExitStack, tracker: Tracker = SILENT
+        self, data_obj: ReaderLike, schema: pa.Schema | None, stack: ExitStack, tracker: Tracker = NO_PROGRESS
     ) -> tuple[TableVersion, PartitionedRows]:
         self._clauses.check()
         version = self._dataset.table_version

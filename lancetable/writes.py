@@ -34,7 +34,7 @@ from lancetable.format.fragment import Fragment
 from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.inputs import Input, cast_batches, read_input
 from lancetable.operation import Transaction, to_bases
-from lancetable.ops.commit import with_settings
+from lancetable.ops.commit import with_storage_options
 from lancetable.ops.write import write
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.progress import FragmentWriteProgress, ProgressLike, of_files, tracked
@@ -251,7 +251,7 @@ def open_target(
     """Return the version of a dataset, the newest version at a URI, or the URI if no table exists there."""
     version = getattr(uri, "table_version", uri)
     if isinstance(version, TableVersion):
-        return with_settings(version, storage_options, commit_lock)
+        return with_storage_options(version, storage_options, commit_lock)
     address = uri_text(uri)
     try:
         return open_version(address, storage_options=storage_options, commit_lock=commit_lock, cache=cache)

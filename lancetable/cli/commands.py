@@ -71,7 +71,7 @@ class UriCommand(click.Command):
             click.Option(
                 ["--option", "-o", "storage_options"], multiple=True, callback=parse_options, help=OPTION_HELP
             ),
-            click.Option(["--untrusted"], is_flag=True, help="Refuse paths out of the table; apply strict limits."),
+            click.Option(["--untrusted"], is_flag=True, help="Reject paths outside the table; apply strict limits."),
             click.Option(["--json", "output"], is_flag=True, callback=select_output, help="Print JSON."),
         ]
         super().__init__(params=[*common, *params], **kwargs)
@@ -90,9 +90,9 @@ class TableCommand(UriCommand):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Open the dataset and call the command."""
-        given = ctx.params
-        given["dataset"] = lancetable.LanceDataset(
-            given.pop("uri"), given.pop("version", None), storage_options=given.pop("storage_options")
+        arguments = ctx.params
+        arguments["dataset"] = lancetable.LanceDataset(
+            arguments.pop("uri"), arguments.pop("version", None), storage_options=arguments.pop("storage_options")
         )
         return super().invoke(ctx)
 
@@ -115,12 +115,12 @@ def info(dataset: LanceDataset, output: Output) -> None:
 
     manifest = dataset.table_version.manifest
     writer = manifest.writer_version
-    output.facts(
+    output.properties(
         {
             "uri": dataset.uri,
             "version": dataset.version,
             "latest_version": dataset.latest_version,
-            **version_facts(manifests.summarize(manifest)),
+            **version_properties(manifests.summarize(manifest)),
             "written_by": None if writer is None else f"{writer.library} {writer.version}",
             "data_format": dataset.data_storage_version,
             "stable_row_ids": dataset.has_stable_row_ids,
@@ -141,14 +141,14 @@ def probe(uri: str, output: Output, storage_options: dict[str, str] | None, keys
     from lancetable.ops.maintain.commit_probe import probe as run_probe
 
     report = run_probe(uri, storage_options, keys=keys, threads=threads)
-    facts: dict[str, Any] = {
+    properties: dict[str, Any] = {
         "uri": report.uri,
         "commits": report.strategy,
         "safe_for_many_writers": report.safe,
         "advice": report.advice,
     }
     if report.race is not None:
-        facts |= {
+        properties |= {
             "attempts": report.race.attempts,
             "keys": report.race.keys,
             "keys_with_one_winner": report.race.winners.count(1),
@@ -156,7 +156,7 @@ def probe(uri: str, output: Output, storage_options: dict[str, str] | None, keys
             "keys_with_wrong_bytes": report.race.wrong_bytes,
             "seconds": round(report.race.seconds, 2),
         }
-    output.facts(facts)
+    output.properties(properties)
     sys.exit(0 if report.safe else 2)
 
 
@@ -171,7 +171,7 @@ def versions(dataset: LanceDataset, output: Output) -> None:
         transaction = dataset.read_transaction(summary.version)
         operation = None if transaction is None else operation_name(transaction.operation)
         tags = [name for name, tag in tagged if tag["version"] == summary.version]
-        rows.append({**version_facts(summary), "operation": operation, "tags": tags})
+        rows.append({**version_properties(summary), "operation": operation, "tags": tags})
     output.table(rows, VERSION_COLUMNS)
 
 
@@ -201,7 +201,7 @@ def head(dataset: LanceDataset, output: Output, rows: int, columns: list[str] | 
 @click.option("--filter", "-f", "condition", help="SQL condition.")
 def count(dataset: LanceDataset, output: Output, condition: str | None) -> None:
     """Count the rows, or those that match a condition."""
-    output.facts({"uri": dataset.uri, "version": dataset.version, "rows": dataset.count_rows(condition)})
+    output.properties({"uri": dataset.uri, "version": dataset.version, "rows": dataset.count_rows(condition)})
 
 
 @cli.command(cls=TableCommand)
@@ -220,7 +220,7 @@ def diff(dataset: LanceDataset, output: Output, older: int | str, key: list[str]
     if key or (before.has_stable_row_ids and dataset.has_stable_row_ids):
         rows = dataset.diff(older, key=key)
         changes |= {f"rows_{name}": len(getattr(rows, name)) for name in ("inserted", "updated", "deleted")}
-    output.facts({"uri": dataset.uri, **changes})
+    output.properties({"uri": dataset.uri, **changes})
 
 
 @cli.command(cls=TableCommand)
@@ -230,7 +230,7 @@ def delete(dataset: LanceDataset, output: Output, condition: str, run: bool) -> 
     """Delete the rows that match a condition. Prints their number; --run deletes them."""
     num_rows = dataset.delete(condition)["num_deleted_rows"] if run else dataset.count_rows(condition)
     name = "deleted_rows" if run else "matching_rows"
-    output.facts({"uri": dataset.uri, "version": dataset.version, name: num_rows, "rows": dataset.count_rows()})
+    output.properties({"uri": dataset.uri, "version": dataset.version, name: num_rows, "rows": dataset.count_rows()})
 
 
 @cli.command(cls=TableCommand)
@@ -241,8 +241,8 @@ def restore(dataset: LanceDataset, output: Output, run: bool) -> None:
     restored = dataset.version
     if run:
         dataset.restore()
-    facts = {"restored_version": restored, "newest_version": dataset.latest_version, "rows": dataset.count_rows()}
-    output.facts({"uri": dataset.uri, **facts})
+    properties = {"restored_version": restored, "newest_version": dataset.latest_version, "rows": dataset.count_rows()}
+    output.properties({"uri": dataset.uri, **properties})
 
 
 @cli.command(cls=TableCommand)
@@ -298,7 +298,7 @@ def migrate(uri: str, output: Output, storage_options: dict[str, str] | None, to
     else:
         fragments = ops.migrate.plan_migration(dataset.table_version, to)
         changes = {"fragments_to_change": len(fragments), "manifests_to_rename": renamed}
-    output.facts({"uri": dataset.uri, "version": dataset.version, "from": before, "to": to, **changes})
+    output.properties({"uri": dataset.uri, "version": dataset.version, "from": before, "to": to, **changes})
 
 
 @cli.command(cls=TableCommand)
@@ -309,7 +309,7 @@ def compact(dataset: LanceDataset, output: Output, target_rows: int | None, run:
     options: dict[str, Any] = {} if target_rows is None else {"target_rows_per_fragment": target_rows}
     if run:
         metrics = lancetable.optimize.Compaction.execute(dataset, options, progress=shows_progress())
-        output.facts({"uri": dataset.uri, "version": dataset.version, **asdict(metrics)})
+        output.properties({"uri": dataset.uri, "version": dataset.version, **asdict(metrics)})
         return
     rows = []
     for number, task in enumerate(lancetable.optimize.Compaction.plan(dataset, options)):
@@ -352,7 +352,7 @@ def cleanup(
     }
     if run:
         stats = dataset.cleanup_old_versions(**policy, progress=shows_progress())
-        output.facts({"uri": dataset.uri, **asdict(stats)})
+        output.properties({"uri": dataset.uri, **asdict(stats)})
         if stats.failed_deletes:
             click.echo(
                 f"lancetable: {stats.failed_deletes} files could not be removed; run the command again", err=True
@@ -392,7 +392,7 @@ def fsck(
     """
     report = lancetable.fsck(uri, repair=repair, deep=deep, storage_options=storage_options, progress=progress)
     if output.as_json:
-        output.facts({**asdict(report), "clean": report.is_clean})
+        output.properties({**asdict(report), "clean": report.is_clean})
     else:
         _show_report(report, output)
     if not report.is_clean:
@@ -404,7 +404,7 @@ def _show_report(report: Report, output: Output) -> None:
     columns = ["kind", *branch, "version", "path", "detail"]
     if report.problems:
         output.table([asdict(problem) for problem in report.problems], columns)
-    output.facts(
+    output.properties(
         {
             "versions": report.versions,
             "files": report.files,
@@ -472,7 +472,7 @@ def file_compression(uri: str, output: Output, storage_options: dict[str, str] |
     output.table(compression.describe_compression(uri, storage_options), compression.COLUMNS)
 
 
-def version_facts(summary: VersionSummary) -> dict[str, Any]:
+def version_properties(summary: VersionSummary) -> dict[str, Any]:
     """Return the number, commit time and sizes of a version."""
     return {
         "version": summary.version,

@@ -25,13 +25,13 @@ class Output:
         # Never truncate lines that another program reads from a pipe.
         self._console = Console(width=None if sys.stdout.isatty() else 200, highlight=False, soft_wrap=True)
 
-    def facts(self, facts: Mapping[str, Any]) -> None:
+    def properties(self, properties: Mapping[str, Any]) -> None:
         """Print names with their values, one per line."""
         if self.as_json:
-            self._json(facts)
+            self._json(properties)
             return
-        width = max(map(len, facts), default=0)
-        for name, value in facts.items():
+        width = max(map(len, properties), default=0)
+        for name, value in properties.items():
             self._console.print(
                 f"[bold]{escape(name.replace('_', ' ')):<{width}}[/bold]  {escape(format_value(value))}"
             )

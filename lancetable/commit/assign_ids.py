@@ -37,19 +37,19 @@ def number_fragments(manifest: table_pb2.Manifest, fragments: Iterable[table_pb2
     Raises InvalidOperationError if no ids are left or a chosen id is in use.
     """
     highest = used_fragment_ids(manifest)
-    chosen = {fragment.id for fragment in fragments if fragment.id}
-    clash = chosen & {fragment.id for fragment in manifest.fragments} if chosen else set()
+    own_ids = {fragment.id for fragment in fragments if fragment.id}
+    clash = own_ids & {fragment.id for fragment in manifest.fragments} if own_ids else set()
     if clash:
         raise InvalidOperationError(
             f"fragment ids {sorted(clash)[:10]} are already in use; new fragments must have id 0"
         )
-    next_id = max(highest, max(chosen, default=-1)) + 1
+    next_id = max(highest, max(own_ids, default=-1)) + 1
     for fragment in fragments:
         if not fragment.id:
             fragment.id = next_id
             next_id += 1
     if next_id - 1 > MAX_FRAGMENT_ID:
-        raise InvalidOperationError(f"the table has used up its {MAX_FRAGMENT_ID + 1} fragment ids")
+        raise InvalidOperationError(f"no fragment ids left; the limit is {MAX_FRAGMENT_ID + 1}")
     if next_id:
         manifest.max_fragment_id = next_id - 1
 
@@ -102,7 +102,7 @@ def assign_row_ids(manifest: table_pb2.Manifest, fragments: Iterable[table_pb2.D
         moved.append(num_moved)
         first, fresh = manifest.next_row_id, num_rows - num_moved
         if first + fresh > _MAX_ROW_ID:
-            raise InvalidOperationError(f"the table has used up its row ids: {first} are in use")
+            raise InvalidOperationError(f"no row ids left for {fresh} rows: {first} of {_MAX_ROW_ID} are in use")
         if not fresh:
             continue
         manifest.next_row_id = first + fresh

@@ -103,7 +103,7 @@ def build_first_manifest(
     """
     if not isinstance(transaction.operation, tx.Overwrite):
         raise InvalidOperationError(
-            f"a table is created by an Overwrite, got {type(transaction.operation).__name__}; pass an Overwrite"
+            f"expected an Overwrite to create a table, got {type(transaction.operation).__name__}"
         )
     empty = table_pb2.Manifest()
     if stable_row_ids:
@@ -345,19 +345,19 @@ def _(operation: tx.Rewrite, draft: ManifestDraft) -> None:
 
 @apply.register
 def _(operation: tx.DataReplacement, draft: ManifestDraft) -> None:
-    wanted = {replacement.fragment_id: replacement.new_file for replacement in operation.replacements}
-    if len({file.fields for file in wanted.values()}) > 1:
-        raise InvalidOperationError("the new files of a DataReplacement have different fields; they must have the same")
-    left = set(wanted)
+    new_files = {replacement.fragment_id: replacement.new_file for replacement in operation.replacements}
+    if len({file.fields for file in new_files.values()}) > 1:
+        raise InvalidOperationError("the new files of a DataReplacement must all have the same fields")
+    missing = set(new_files)
     for message in draft.message.fragments:
-        file = wanted.get(message.id)
+        file = new_files.get(message.id)
         if file is not None:
             _replace_file(message, file)
             if draft.stable_row_ids:
                 stamp_updated((message,), draft.version)
-            left.discard(message.id)
-    draft.check_none_missing(left)
-    draft.uncover(wanted, {field for file in wanted.values() for field in file.fields})
+            missing.discard(message.id)
+    draft.check_none_missing(missing)
+    draft.uncover(new_files, {field for file in new_files.values() for field in file.fields})
 
 
 def _replace_file(message: table_pb2.DataFragment, new: DataFile) -> None:

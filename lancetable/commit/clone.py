@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from lancetable.commit.draft import ManifestParts, writer_version
 from lancetable.commit.first_version import publish_first
-from lancetable.commit.legacy_dictionaries import dictionary_head
+from lancetable.commit.legacy_dictionaries import dictionary_prefix
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.format import flags
 from lancetable.format import transaction as tx
@@ -77,12 +77,12 @@ def commit_clone(
         previous=(message.reader_feature_flags, message.writer_feature_flags),
     )
     section = table_pb2.IndexSection(indices=indices).SerializeToString() if indices else None
-    parts = ManifestParts(message, section, dictionary_head(store, base, message, source))
+    parts = ManifestParts(message, section, dictionary_prefix(store, base, message, source))
     table = Table(store, base, uri, handler, source.cache, source.storage_options)
     return publish_first(table, transaction, parts)
 
 
-def _based(
+def _records_with_base(
     message: table_pb2.Manifest, indices: list[table_pb2.IndexMetadata]
 ) -> Iterator[table_pb2.DataFile | table_pb2.DeletionFile | table_pb2.IndexMetadata]:
     """Yield all records that refer to a base path, or to the table's own root if they have no base id."""
@@ -103,7 +103,7 @@ def _reference_source(message: table_pb2.Manifest, indices: list[table_pb2.Index
                     "cannot refer to; use a deep clone",
                     feature="shallow clones of tables with row ids in files",
                 )
-    for record in _based(message, indices):
+    for record in _records_with_base(message, indices):
         if not record.HasField("base_id"):
             record.base_id = base_id
     path = BasePath(base_id, operation.ref_path, name=operation.ref_name, is_dataset_root=True)
@@ -111,6 +111,6 @@ def _reference_source(message: table_pb2.Manifest, indices: list[table_pb2.Index
 
 
 def _remove_bases(message: table_pb2.Manifest, indices: list[table_pb2.IndexMetadata]) -> None:
-    for record in _based(message, indices):
+    for record in _records_with_base(message, indices):
         record.ClearField("base_id")
     del message.base_paths[:]

@@ -68,7 +68,7 @@ class CommitSeries:
         except LanceError:
             return False  # the listing only improves fairness; the commit reports a failure of the store
         parsed = [parse_transaction_name(meta.name) for meta in names]
-        stored = sum(each is not None and first <= each[0] <= read_version for each in parsed)
+        stored = sum(name is not None and first <= name[0] <= read_version for name in parsed)
         if stored > num_commits:
             self.interval = _FIRST_INTERVAL
         return stored > num_commits

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lancetable.commit.commit_log import log_commit
 from lancetable.commit.contention import Backoff
-from lancetable.commit.proposal import Proposal, build_next, discarding_on_failure, kept_version
+from lancetable.commit.proposal import Proposal, build_next, discarding_on_failure, source_version
 from lancetable.errors import InvalidOperationError, RetryableCommitConflictError, VersionNotFoundError
 from lancetable.format.paths import DETACHED_BIT, transaction_path
 from lancetable.format.transaction import Transaction
@@ -23,7 +23,7 @@ def commit_detached(base: TableVersion, transaction: Transaction, backoff: Backo
             f"{base.uri}: a detached commit needs its read version {transaction.read_version} as base, got version"
             f" {base.version}; open version {transaction.read_version}"
         )
-    source, data = kept_version(base, transaction), transaction.to_bytes()
+    source, data = source_version(base, transaction), transaction.to_bytes()
     written: list[str] = []
     with discarding_on_failure(lambda: discard(base.store, written, "transaction files")):
         while True:

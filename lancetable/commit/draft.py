@@ -44,7 +44,7 @@ class ManifestParts:
 
     message: table_pb2.Manifest
     index_section: bytes | None
-    head: bytes = b""
+    dictionary_prefix: bytes = b""
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class ManifestDraft:
         whole, and in format 0.1 with a missing column.
         """
         parents = {field.parent_id for field in self.message.fields}
-        wanted = self.field_ids() if Manifest(self.message).file_version.is_legacy else set()
+        required = self.field_ids() if Manifest(self.message).file_version.is_legacy else set()
         for message in messages:
             for file in message.files:
                 if not file.fields:
@@ -117,8 +117,8 @@ class ManifestDraft:
                     )
                 if not parents.isdisjoint(file.fields):
                     self._check_parents(file)
-            if wanted:
-                missing = wanted.difference(*(file.fields for file in message.files))
+            if required:
+                missing = required.difference(*(file.fields for file in message.files))
                 if missing:
                     raise InvalidOperationError(
                         f"fragment {message.id} lacks the fields {sorted(missing)}; format 0.1 requires all columns in"
@@ -189,20 +189,20 @@ class ManifestDraft:
 
     def records(self, fragment_ids: Iterable[int]) -> list[table_pb2.DataFragment]:
         """Return copies of the current records of these fragments. Missing fragments are skipped."""
-        wanted = set(fragment_ids)
-        records = [message for message in self.message.fragments if message.id in wanted]
+        ids = set(fragment_ids)
+        records = [message for message in self.message.fragments if message.id in ids]
         return list(table_pb2.Manifest(fragments=records).fragments)
 
     def replace(self, fragments: Iterable[Fragment]) -> None:
         """Replace the records with the same ids. Raises RetryableCommitConflictError if an id does not exist."""
-        wanted = {fragment.id: fragment for fragment in fragments}
-        if not wanted:
+        replacements = {fragment.id: fragment for fragment in fragments}
+        if not replacements:
             return
         live = self.field_ids()
         present = self.message.fragments
         positions = {fragment_id: index for index, fragment_id in enumerate(fragment_ids(self.message).tolist())}
-        self.check_none_missing(wanted.keys() - positions.keys())
-        for fragment_id, fragment in wanted.items():
+        self.check_none_missing(replacements.keys() - positions.keys())
+        for fragment_id, fragment in replacements.items():
             message = present[positions[fragment_id]]
             message.CopyFrom(fragment.to_proto())
             self.check_files((message,))
@@ -211,12 +211,12 @@ class ManifestDraft:
 
     def remove(self, fragment_ids: Iterable[int]) -> None:
         """Remove fragments. Raises RetryableCommitConflictError if an id does not exist."""
-        wanted = set(fragment_ids)
-        if not wanted:
+        ids = set(fragment_ids)
+        if not ids:
             return
-        kept = [message for message in self.message.fragments if message.id not in wanted]
-        if len(self.message.fragments) - len(kept) != len(wanted):
-            self.check_none_missing(wanted - {message.id for message in self.message.fragments})
+        kept = [message for message in self.message.fragments if message.id not in ids]
+        if len(self.message.fragments) - len(kept) != len(ids):
+            self.check_none_missing(ids - {message.id for message in self.message.fragments})
         self._set_fragments(kept)
 
     def _set_fragments(self, messages: list[table_pb2.DataFragment]) -> None:

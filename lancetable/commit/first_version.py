@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lancetable.commit.build import build_first_manifest
 from lancetable.commit.commit_log import log_commit
 from lancetable.commit.draft import ManifestParts
-from lancetable.commit.legacy_dictionaries import dictionary_head
+from lancetable.commit.legacy_dictionaries import dictionary_prefix
 from lancetable.commit.proposal import Proposal, discarding_on_failure
 from lancetable.errors import AlreadyExistsError
 from lancetable.format.paths import ManifestNamingScheme, transaction_path
@@ -70,8 +70,8 @@ def create_table(
     built = build_first_manifest(
         transaction, file_version, timestamp_ns=time.time_ns(), config=config, stable_row_ids=stable_row_ids
     )
-    head = dictionary_head(table.store, table.base, built.message, None)
-    return publish_first(table, transaction, replace(built, head=head), naming)
+    prefix = dictionary_prefix(table.store, table.base, built.message, None)
+    return publish_first(table, transaction, replace(built, dictionary_prefix=prefix), naming)
 
 
 def publish_first(

@@ -81,15 +81,15 @@ def is_next_batch(config: Mapping[str, str], app: str, number: int, *, uri: str,
         recorded = "no batch" if last is None else f"batch {last} as the last one"
         left_out = f"batch {expected}" if number == expected + 1 else f"batches {expected} to {number - 1}"
         raise InvalidOperationError(
-            f"batch {number} does not follow: {uri} records {recorded} of {app!r}. The table was removed, replaced or"
-            " restored since, or the checkpoint belongs to another table or another name. Start again with a new"
-            f" checkpoint, or pass {remedy} to accept the table as it is; the rows of {left_out} are then not read"
-            " again"
+            f"batch {number} is not the next batch: {uri} records {recorded} of {app!r}. The table was removed,"
+            " replaced or restored since, or the checkpoint belongs to another table or another name. Start again with"
+            f" a new checkpoint, or pass {remedy} to accept the table as it is; the rows of {left_out} are then not"
+            " read again"
         )
     raise InvalidOperationError(
-        f"batch {number} does not follow: {uri} records batch {last} of {app!r} already. The checkpoint is new, was"
-        " restored, or belongs to another stream of the same name. Use the checkpoint that the table was written with,"
-        f" give a new stream another name, or pass {remedy} to continue from this checkpoint; rows of batches"
+        f"batch {number} is not the next batch: {uri} already records batch {last} of {app!r}. The checkpoint is new,"
+        " was restored, or belongs to another stream of the same name. Use the checkpoint that the table was written"
+        f" with, give a new stream another name, or pass {remedy} to continue from this checkpoint; rows of batches"
         f" {number} to {last} that are read again are then added again"
     )
 

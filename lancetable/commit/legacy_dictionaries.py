@@ -28,7 +28,7 @@ from lancetable.table.legacy_dictionaries import dictionaries_of
 from lancetable.table.version import TableVersion
 
 
-def dictionary_head(store: ObjectStore, base: str, message: table_pb2.Manifest, source: TableVersion | None) -> bytes:
+def dictionary_prefix(store: ObjectStore, base: str, message: table_pb2.Manifest, source: TableVersion | None) -> bytes:
     """Serialize the dictionary values that precede the sections of a manifest file.
 
     Sets the positions of the dictionaries in `message`.

@@ -29,7 +29,7 @@ from lancetable.commit.contention import Backoff, Contention, RetryLock, content
 from lancetable.commit.detached import commit_detached
 from lancetable.commit.draft import is_own_manifest
 from lancetable.commit.lost_update import is_in_grace_period, is_lost_update
-from lancetable.commit.proposal import Proposal, build_next, kept_version, unknown_state_error
+from lancetable.commit.proposal import Proposal, build_next, source_version, unknown_state_error
 from lancetable.commit.rebase import rebase_deletions, rebase_index
 from lancetable.errors import (
     CommitConflictError,
@@ -83,7 +83,7 @@ def commit_transaction(
     inserts_keys: bool = False,
     detached: bool = False,
     file_version: FileVersion | None = None,
-    beyond: int | None = None,
+    damaged_version: int | None = None,
 ) -> TableVersion:
     """Commit a transaction on top of the newest version.
 
@@ -107,7 +107,7 @@ def commit_transaction(
         Create a detached version on top of `base`, outside the history.
     file_version
         New data format of the table, for an Overwrite or a Merge.
-    beyond
+    damaged_version
         Only for a Restore while the newest manifest is damaged: the number of the damaged version, which is also the
         read version. `base` is then the newest readable version.
 
@@ -144,7 +144,7 @@ def commit_transaction(
         raise InvalidOperationError(
             f"{base.uri}: cannot commit on top of the detached version {base.version}; check out a version of a branch"
         )
-    run = _CommitRun(base, transaction, affected_rows or {}, inserts_keys, file_version, beyond)
+    run = _CommitRun(base, transaction, affected_rows or {}, inserts_keys, file_version, damaged_version)
     published = run.commit(max_retries, timeout_s)
     log_commit(published.uri, published.version, run.transaction.operation, affected_rows)
     clean_up_after_commit(published)
@@ -164,10 +164,10 @@ class _CommitRun:
         affected_rows: Mapping[int, DeletionVector],
         inserts_keys: bool,
         file_version: FileVersion | None,
-        beyond: int | None,
+        damaged_version: int | None,
     ) -> None:
         self.base, self.newest, self.transaction = base, base, transaction
-        self._beyond = 0 if beyond is None else beyond  # number of the newest version if its manifest is damaged
+        self._damaged_version = damaged_version or 0  # number of the newest version if its manifest is damaged
         self.original = transaction
         self._affected_rows, self._file_version = affected_rows, file_version
         self._context = Context(frozenset(affected_rows), inserts_keys)
@@ -338,8 +338,8 @@ class _CommitRun:
         """
         newest, store = self.newest, self.base.store
         self._listed_at = clock.seconds()
-        if newest.version < self._beyond:
-            return newest.handler.history(store, newest.base, self._beyond)
+        if newest.version < self._damaged_version:
+            return newest.handler.history(store, newest.base, self._damaged_version)
         if self._seen == newest.version:
             return newest.handler.newer(store, newest.base, newest.location)
         if self._seen > newest.version:
@@ -383,14 +383,14 @@ class _CommitRun:
 
         Raises CommitStateUnknownError if the outcome is unknown.
         """
-        newest, version = self.newest, max(self.newest.version, self._beyond) + 1
+        newest, version = self.newest, max(self.newest.version, self._damaged_version) + 1
         idempotency.check_not_committed(newest.manifest.config, self.transaction)
         data = self.transaction.to_bytes()
         if isinstance(self.transaction.operation, tx.Restore):
             # A cleanup that has removed the old manifest keeps its files if it finds this transaction file.
             self._write_transaction(data)
         # Other operations write the transaction file after building, so that an invalid operation leaves no file.
-        source = kept_version(newest, self.transaction)
+        source = source_version(newest, self.transaction)
         parts = build_next(newest, self.transaction, version, source, self._file_version)
         self._write_transaction(data)
         proposal = Proposal.of(newest, self.transaction, data, parts, newest.location.naming)
@@ -468,7 +468,7 @@ def _conflict_error(
     pending = describe(run.transaction.operation)
     other = describe(None if committed is None else committed.operation)
     fragments = f" (fragments {_shorten(verdict.fragments)})" if verdict.fragments else ""
-    facts: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "version": version,
         "read_version": run.original.read_version,
         "fragments": verdict.fragments,
@@ -480,14 +480,14 @@ def _conflict_error(
             f"Retryable commit conflict for version {version}: {pending} with read version"
             f" {run.original.read_version} was preempted by {other}: {verdict.reason}{fragments}. Run the operation"
             " again on the newest version",
-            **facts,
+            **attributes,
         )
     kind = f"Commit conflict for version {version}" if verdict is _STRICT else "Incompatible transaction"
     return CommitConflictError(
         f"{kind}: {pending} with read version {run.original.read_version} cannot follow"
         f" {other} in version {version}: {verdict.reason}{fragments}. Inspect version {version}, then decide whether"
         " to run the operation again",
-        **facts,
+        **attributes,
     )
 
 

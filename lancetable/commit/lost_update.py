@@ -39,7 +39,7 @@ _GRACE_PERIOD_SECONDS = 0.5
 _LOCAL_GRACE_PERIOD_SECONDS = 0.02  # listing a local directory takes microseconds
 
 # Operations that keep all files of the fragments and indices that they do not name.
-_NARROW = (tx.Append, tx.Delete, tx.Update, tx.Rewrite, tx.UpdateConfig, tx.ReserveFragments, tx.UpdateBases)
+_KEEPS_OTHER_FILES = (tx.Append, tx.Delete, tx.Update, tx.Rewrite, tx.UpdateConfig, tx.ReserveFragments, tx.UpdateBases)
 
 
 def grace_period_seconds(store: ObjectStore) -> float:
@@ -97,7 +97,7 @@ def _is_missing_from(
         return True
     if not added:
         return False
-    if not isinstance(operation, _NARROW):
+    if not isinstance(operation, _KEEPS_OTHER_FILES):
         return None
     before = {fragment.id: fragment for fragment in predecessor.manifest.message.fragments}
     changed = [fragment.id for fragment in published.manifest.message.fragments if before.get(fragment.id) != fragment]
@@ -111,11 +111,11 @@ def _files(version: TableVersion) -> set[tuple[int | None, str]]:
     return {named for named in referenced_paths(version) if not named[1].startswith(f"{TRANSACTIONS_DIR}/")}
 
 
-def _is_older(store: ObjectStore, base: str, one: ManifestLocation, other: ManifestLocation) -> bool | None:
-    """Return True if manifest `one` is older than `other` by the store's clock, None if the times do not decide it."""
+def _is_older(store: ObjectStore, base: str, left: ManifestLocation, right: ManifestLocation) -> bool | None:
+    """Return True if manifest `left` is older than `right` by the store's clock, None if the times do not decide it."""
     times = {}
     directory = join(base, VERSIONS_DIR)
     for meta in store.list_names(directory, detail=True):
         times[f"{directory}/{meta.name}"] = meta.last_modified
-    first, second = times.get(one.path), times.get(other.path)
+    first, second = times.get(left.path), times.get(right.path)
     return None if first is None or second is None or first == second else first < second

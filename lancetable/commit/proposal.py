@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lancetable.commit.build import build_manifest
 from lancetable.commit.draft import ManifestParts
-from lancetable.commit.legacy_dictionaries import dictionary_head
+from lancetable.commit.legacy_dictionaries import dictionary_prefix
 from lancetable.commit.legacy_manifests import repair
 from lancetable.errors import CommitStateUnknownError, LanceError, VersionNotFoundError
 from lancetable.format import flags
@@ -44,7 +44,7 @@ class Proposal:
         cls, table: Table, transaction: Transaction, data: bytes, parts: ManifestParts, naming: ManifestNamingScheme
     ) -> Proposal:
         """Serialize a manifest with its transaction, whose bytes are `data`."""
-        packed = manifests.pack(parts.message, data, parts.index_section, parts.head)
+        packed = manifests.pack(parts.message, data, parts.index_section, parts.dictionary_prefix)
         version = parts.message.version
         location = ManifestLocation(version, manifest_path(table.base, version, naming), None, naming)
         return cls(table, transaction, location, parts.message, packed)
@@ -88,7 +88,7 @@ class Proposal:
         return PutOutcome.WON
 
 
-def kept_version(newest: TableVersion, transaction: Transaction) -> TableVersion | None:
+def source_version(newest: TableVersion, transaction: Transaction) -> TableVersion | None:
     """Return the version whose rows the next version keeps: the newest, the restored one, or None for an Overwrite.
 
     Raises VersionNotFoundError if the version to restore does not exist.
@@ -116,7 +116,7 @@ def build_next(
     source: TableVersion | None,
     file_version: FileVersion | None = None,
 ) -> ManifestParts:
-    """Build the manifest of `version`, which follows `newest`. `source` is the result of `kept_version`."""
+    """Build the manifest of `version`, which follows `newest`. `source` is the result of `source_version`."""
     restored = None
     if source is not None and isinstance(transaction.operation, tx.Restore):
         restored = ManifestParts(source.manifest.message, source.file.index_section(source.store))
@@ -130,7 +130,7 @@ def build_next(
         file_version=file_version,
     )
     built = repair(built, source or newest)
-    return replace(built, head=dictionary_head(newest.store, newest.base, built.message, source))
+    return replace(built, dictionary_prefix=dictionary_prefix(newest.store, newest.base, built.message, source))
 
 
 @contextmanager

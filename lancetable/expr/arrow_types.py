@@ -116,7 +116,7 @@ def common_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     return decimal_type(max(left.precision - left.scale, right.precision - right.scale) + scale, scale)
 
 
-def step_of(data_type: pa.DataType) -> Fraction:
+def stored_unit(data_type: pa.DataType) -> Fraction:
     """Return the value of one unit of the stored integer.
 
     It is 1 for integers, 10^-scale for decimals, and a number of nanoseconds for dates, times, timestamps and
@@ -137,7 +137,7 @@ def storage_type(data_type: pa.DataType) -> pa.DataType:
     return int_type(data_type.bit_width, signed=True)
 
 
-def count_limits(data_type: pa.DataType) -> tuple[int, int]:
+def stored_int_limits(data_type: pa.DataType) -> tuple[int, int]:
     """Return the smallest and the largest stored integer of a type."""
     family = family_of(data_type)
     if family == "decimal":
@@ -146,7 +146,7 @@ def count_limits(data_type: pa.DataType) -> tuple[int, int]:
     return int_limits(data_type if family == "int" else storage_type(data_type))
 
 
-def count_of(value: pa.Scalar[Any]) -> int:
+def stored_int(value: pa.Scalar[Any]) -> int:
     """Return the stored integer of a valid scalar."""
     family = family_of(value.type)
     if family == "int":
@@ -156,19 +156,19 @@ def count_of(value: pa.Scalar[Any]) -> int:
     return int(value.cast(storage_type(value.type)).as_py())
 
 
-def scalar_of_count(count: int, data_type: pa.DataType) -> pa.Scalar[Any]:
+def scalar_of_stored_int(value: int, data_type: pa.DataType) -> pa.Scalar[Any]:
     """Return the scalar with this stored integer."""
     family = family_of(data_type)
     if family == "int":
-        return pa.scalar(count, data_type)
+        return pa.scalar(value, data_type)
     if family == "decimal":
-        return pa.scalar(decimal_of_count(count, data_type.scale), data_type)
-    return pa.scalar(count, storage_type(data_type)).cast(data_type)
+        return pa.scalar(scaled_decimal(value, data_type.scale), data_type)
+    return pa.scalar(value, storage_type(data_type)).cast(data_type)
 
 
-def decimal_of_count(count: int, scale: int) -> decimal.Decimal:
-    """Return `count` * 10^-`scale`."""
-    return decimal.Decimal(count).scaleb(-scale, DECIMAL_CONTEXT)
+def scaled_decimal(value: int, scale: int) -> decimal.Decimal:
+    """Return `value` * 10^-`scale`."""
+    return decimal.Decimal(value).scaleb(-scale, DECIMAL_CONTEXT)
 
 
 def numbers_of(values: pa.Array[Any]) -> npt.NDArray[Any]:
@@ -188,9 +188,9 @@ def array_of_numbers(numbers: npt.NDArray[Any], like: pa.Array[Any]) -> pa.Array
     if like.offset % 8:
         return pa.array(numbers, mask=like.is_null().to_numpy(zero_copy_only=False))
     valid = like.buffers()[0]
-    made = pa.array(numbers)
+    array = pa.array(numbers)
     valid = valid.slice(like.offset // 8, (len(like) + 7) // 8)
-    return pa.Array.from_buffers(made.type, len(made), [valid, made.buffers()[1]], like.null_count)
+    return pa.Array.from_buffers(array.type, len(array), [valid, array.buffers()[1]], like.null_count)
 
 
 def is_list(data_type: pa.DataType) -> bool:

@@ -98,7 +98,7 @@ def commit(
     )
 
 
-def with_settings(
+def with_storage_options(
     version: TableVersion, storage_options: Mapping[str, str] | None = None, commit_lock: Any = None
 ) -> TableVersion:
     """Return the version with other storage options or another commit lock, if they are given.

@@ -4,7 +4,7 @@
                 │                     │ at most once per INTERVAL_SECONDS          │ after the commit
                 └────────► Progress ──┴──────────► the caller's function ◄─────────┘
 
-An operation without a progress callback uses the tracker `SILENT`. An exception raised by the callback propagates
+An operation without a progress callback uses the tracker `NO_PROGRESS`. An exception raised by the callback propagates
 through the operation like an error in the caller's data: written files are removed and nothing is committed.
 """
 
@@ -156,5 +156,5 @@ class Tracker:
             raise
 
 
-SILENT = Tracker(None, "")
+NO_PROGRESS = Tracker(None, "")
 """The tracker of operations without a progress callback."""

@@ -27,7 +27,7 @@ def decode(message: rowids_pb2.EncodedU64Array, path: str | None = None) -> U64A
     """
     oneof_case = message.WhichOneof("array")
     if oneof_case is None:
-        raise CorruptFileError("an encoded array has no known form", sorted(_DTYPES), path=path)
+        raise CorruptFileError("unknown encoding of a row id array", sorted(_DTYPES), path=path)
     dtype = _DTYPES[oneof_case]
     data = message.u64_array.values if oneof_case == "u64_array" else getattr(message, oneof_case).offsets
     if len(data) % dtype.itemsize:

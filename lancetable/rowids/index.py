@@ -1,11 +1,11 @@
 """RowIdIndex: index from stable row ids to row addresses, over all fragments of one version.
 
     runs      id 0..5000 -> address (3, 17)...    disjoint ranges of ids: three numbers for a range of any length
-    pieces    ids 7 9 4711 -> (9, 0) (9, 1) ...   all other segments, searched when an id is within their bounds
+    segments  ids 7 9 4711 -> (9, 0) (9, 1) ...   all other segments, searched when an id is within their bounds
 
-If rows were only appended, the index has runs and no pieces. Building the index reads only the bounds of each segment,
-so its cost is proportional to the number of segments. Auxiliary data of a piece (ranks of a bitmap, sort order of an
-array) and the deletion vector of a fragment are loaded when an id within the bounds is first looked up.
+If rows were only appended, the index has only runs. Building the index reads only the bounds of each segment, so its
+cost is proportional to the number of segments. Auxiliary data of a segment (ranks of a bitmap, sort order of an array)
+and the deletion vector of a fragment are loaded when an id within the bounds is first looked up.
 
 Only live rows are found. The id of an updated row is listed twice: in the old fragment, where the row is deleted, and
 in the new fragment.
@@ -31,7 +31,7 @@ Deletions: TypeAlias = "npt.NDArray[Any] | Callable[[], npt.NDArray[Any] | None]
 Positions: TypeAlias = npt.NDArray[np.int64]
 
 _RUN_BYTES: Final = 28
-_PIECE_BYTES: Final = 256
+_SEGMENT_BYTES: Final = 256
 _SET_BITS: Final = np.array([bin(octet).count("1") for octet in range(256)], np.uint8)
 
 
@@ -46,14 +46,14 @@ class _Fragment:
     def deleted(self) -> Deleted:
         """Return the deleted offsets, ascending; None if there are none."""
         if self.deletions is not None:
-            given = self.deletions() if callable(self.deletions) else self.deletions
-            self._offsets = _ascending(given, self.num_rows)
+            offsets = self.deletions() if callable(self.deletions) else self.deletions
+            self._offsets = _ascending(offsets, self.num_rows)
             self.deletions = None
         return self._offsets
 
 
 @dataclass(slots=True, eq=False)
-class _Piece:
+class _IndexedSegment:
     """A segment of a fragment and the bounds of its ids. `offset` is the row offset of its first row."""
 
     fragment: _Fragment
@@ -128,9 +128,9 @@ class RowIdIndex:
     ends: U64Array  # (r,) one past the last id of each run
     run_addresses: U64Array  # (r,) address of the first row of each run
     run_fragments: npt.NDArray[np.int32]  # (r,) index in `fragments`
-    pieces: tuple[_Piece, ...]
-    lows: U64Array  # (p,) smallest id of each piece
-    highs: U64Array  # (p,) largest id of each piece
+    segments: tuple[_IndexedSegment, ...]
+    lows: U64Array  # (p,) smallest id of each segment
+    highs: U64Array  # (p,) largest id of each segment
     fragments: tuple[_Fragment, ...]  # entry 0 represents all fragments without deletions; the others have deletions
     path: str | None = None
 
@@ -145,19 +145,19 @@ class RowIdIndex:
         `path` is used in error messages.
         """
         runs: list[tuple[int, int, int, int]] = []
-        segments: list[tuple[int, int, int, Segment]] = []
-        parts: list[_Fragment] = [_Fragment(0, None)]  # shared by all fragments without deletions
+        others: list[tuple[int, int, int, Segment]] = []
+        entries: list[_Fragment] = [_Fragment(0, None)]  # shared by all fragments without deletions
         for fragment_id, sequence, deletions in fragments:
             base, position, index = first(fragment_id), 0, 0
             if deletions is not None:
-                index = len(parts)
-                parts.append(_Fragment(sequence.num_rows, deletions))
+                index = len(entries)
+                entries.append(_Fragment(sequence.num_rows, deletions))
             for segment in sequence.segments:
                 size = segment.num_values
                 if isinstance(segment, Range) and size:
                     runs.append((segment.start, segment.end, base + position, index))
                 elif size:
-                    segments.append((index, base, position, segment))
+                    others.append((index, base, position, segment))
                 position += size
         table = np.array(runs, np.uint64).reshape(-1, 4)
         table = table[np.lexsort((-table[:, 1].astype(np.int64), table[:, 0]))]
@@ -167,18 +167,18 @@ class RowIdIndex:
         overlaps[1:] = table[1:, 0] < max_ends[:-1]
         for start, end, address, index in table[overlaps].tolist():
             base = address >> 32 << 32
-            segments.append((index, base, address - base, Range(start, end)))
-        pieces = tuple(_piece(parts[index], base, offset, segment) for index, base, offset, segment in segments)
+            others.append((index, base, address - base, Range(start, end)))
+        segments = tuple(_indexed(entries[index], base, offset, segment) for index, base, offset, segment in others)
         starts, ends, addresses, fragment_indexes = np.ascontiguousarray(table[~overlaps].T)
         return cls(
             starts,
             ends,
             addresses,
             fragment_indexes.astype(np.int32),
-            pieces,
-            np.array([piece.low for piece in pieces], np.uint64),
-            np.array([piece.high for piece in pieces], np.uint64),
-            tuple(parts),
+            segments,
+            np.array([segment.low for segment in segments], np.uint64),
+            np.array([segment.high for segment in segments], np.uint64),
+            tuple(entries),
             path,
         )
 
@@ -187,16 +187,16 @@ class RowIdIndex:
 
         The address of an id without a live row is undefined. Raises CorruptFileError if two live rows have the same id.
         """
-        wanted = np.asarray(row_ids, dtype=np.uint64)
-        addresses = np.zeros(len(wanted), np.uint64)
-        found = np.zeros(len(wanted), np.bool_)
-        if len(self.starts) and len(wanted):
-            run = np.searchsorted(self.starts, wanted, side="right") - 1
-            found = (run >= 0) & (wanted < self.ends[run])
-            addresses = self.run_addresses[run] + (wanted - self.starts[run])
+        ids = np.asarray(row_ids, dtype=np.uint64)
+        addresses = np.zeros(len(ids), np.uint64)
+        found = np.zeros(len(ids), np.bool_)
+        if len(self.starts) and len(ids):
+            run = np.searchsorted(self.starts, ids, side="right") - 1
+            found = (run >= 0) & (ids < self.ends[run])
+            addresses = self.run_addresses[run] + (ids - self.starts[run])
             self._drop_deleted(addresses, run, found)
-        if self.pieces and len(wanted):
-            self._search_pieces(wanted, addresses, found)
+        if self.segments and len(ids):
+            self._search_segments(ids, addresses, found)
         return addresses, found
 
     def _drop_deleted(self, addresses: U64Array, run: Positions, found: npt.NDArray[np.bool_]) -> None:
@@ -208,21 +208,21 @@ class RowIdIndex:
                 offsets = (addresses[rows] & np.uint64(0xFFFF_FFFF)).astype(np.int64)
                 found[rows] = ~_is_in(deleted, offsets)
 
-    def _search_pieces(self, wanted: U64Array, addresses: U64Array, found: npt.NDArray[np.bool_]) -> None:
-        order = np.argsort(wanted, kind="stable")
-        ascending = wanted[order]
+    def _search_segments(self, ids: U64Array, addresses: U64Array, found: npt.NDArray[np.bool_]) -> None:
+        order = np.argsort(ids, kind="stable")
+        ascending = ids[order]
         for number, begin, end in self._candidates(ascending):
-            piece = self.pieces[number]
-            indexes, positions = piece.find(ascending[begin:end], self.path)
+            segment = self.segments[number]
+            indexes, positions = segment.find(ascending[begin:end], self.path)
             if len(indexes):
                 at = order[begin + indexes]
                 if found[at].any():
-                    raise _duplicate_id(int(wanted[at[found[at]][0]]), self.path)
+                    raise _duplicate_id(int(ids[at[found[at]][0]]), self.path)
                 found[at] = True
-                addresses[at] = (positions + piece.offset).astype(np.uint64) + np.uint64(piece.base)
+                addresses[at] = (positions + segment.offset).astype(np.uint64) + np.uint64(segment.base)
 
     def _candidates(self, ascending: U64Array) -> Iterator[tuple[int, int, int]]:
-        """Yield (piece number, begin, end) for each piece whose bounds contain the ids `ascending[begin:end]`."""
+        """Yield (segment number, begin, end) for each segment whose bounds contain the ids `ascending[begin:end]`."""
         begins = np.searchsorted(ascending, self.lows, side="left")
         ends = np.searchsorted(ascending, self.highs, side="right")
         for number in np.flatnonzero(begins < ends).tolist():
@@ -231,16 +231,16 @@ class RowIdIndex:
     @property
     def nbytes(self) -> int:
         """Upper bound of the index size in bytes, without deletion vectors, which have their own cache."""
-        pieces = sum([_PIECE_BYTES + _memory_bytes(piece.segment) for piece in self.pieces])
-        return _RUN_BYTES * len(self.starts) + pieces
+        segments = sum([_SEGMENT_BYTES + _memory_bytes(indexed.segment) for indexed in self.segments])
+        return _RUN_BYTES * len(self.starts) + segments
 
 
-def _piece(fragment: _Fragment, base: int, offset: int, segment: Segment) -> _Piece:
+def _indexed(fragment: _Fragment, base: int, offset: int, segment: Segment) -> _IndexedSegment:
     if isinstance(segment, Range | RangeWithHoles | RangeWithBitmap):
-        return _Piece(fragment, base, offset, segment, segment.start, segment.end - 1)
+        return _IndexedSegment(fragment, base, offset, segment, segment.start, segment.end - 1)
     values = segment.values()
     low, high = (values[0], values[-1]) if isinstance(segment, SortedArray) else (values.min(), values.max())
-    return _Piece(fragment, base, offset, segment, int(low), int(high))
+    return _IndexedSegment(fragment, base, offset, segment, int(low), int(high))
 
 
 def _memory_bytes(segment: Segment) -> int:

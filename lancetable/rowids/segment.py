@@ -43,7 +43,7 @@ class Range:
         """Return the (n,) values."""
         return np.arange(self.start, self.end, dtype=np.uint64)
 
-    def stored(self) -> Any:
+    def oneof_value(self) -> Any:
         """Return the fields of the protobuf message."""
         return {"start": self.start, "end": self.end}
 
@@ -68,7 +68,7 @@ class RangeWithHoles:
         present[(self.holes - np.uint64(self.start)).astype(np.int64)] = False
         return _present(self.start, present)
 
-    def stored(self) -> Any:
+    def oneof_value(self) -> Any:
         """Return the fields of the protobuf message."""
         return {"start": self.start, "end": self.end, "holes": encoded_array.encode(self.holes)}
 
@@ -92,7 +92,7 @@ class RangeWithBitmap:
         bits = np.frombuffer(self.bitmap, np.uint8)
         return _present(self.start, np.unpackbits(bits, count=self.end - self.start, bitorder="little").view(bool))
 
-    def stored(self) -> Any:
+    def oneof_value(self) -> Any:
         """Return the fields of the protobuf message."""
         return {"start": self.start, "end": self.end, "bitmap": self.bitmap}
 
@@ -113,7 +113,7 @@ class Array:
         """Return the (n,) values."""
         return self.array
 
-    def stored(self) -> Any:
+    def oneof_value(self) -> Any:
         """Return the protobuf message of the values."""
         return encoded_array.encode(self.array)
 
@@ -140,7 +140,7 @@ def from_proto(message: rowids_pb2.U64Segment, path: str | None = None) -> Segme
     """
     oneof_case = message.WhichOneof("segment")
     if oneof_case is None:
-        raise CorruptFileError("a segment has no known form", sorted(SEGMENTS), path=path)
+        raise CorruptFileError("unknown type of a row id segment", sorted(SEGMENTS), path=path)
     stored: Any = getattr(message, oneof_case)
     if oneof_case in (Array.oneof_case, SortedArray.oneof_case):
         values = encoded_array.decode(stored, path)
@@ -182,7 +182,7 @@ def from_protos(messages: Sequence[rowids_pb2.U64Segment], path: str | None = No
 
 def to_proto(segment: Segment) -> rowids_pb2.U64Segment:
     """Convert to protobuf."""
-    return rowids_pb2.U64Segment(**{segment.oneof_case: segment.stored()})
+    return rowids_pb2.U64Segment(**{segment.oneof_case: segment.oneof_value()})
 
 
 def build(values: U64Array) -> Segment:

@@ -149,9 +149,7 @@ def check_length(found: int, num_rows: int | None, path: str | None) -> None:
     if num_rows is not None and found != num_rows:
         raise CorruptFileError("wrong length of a sequence", num_rows, found, path=path)
     if found > MAX_ROWS:
-        raise CorruptFileError(
-            "a sequence is too long for row offsets of 32 bits", f"at most {MAX_ROWS}", found, path=path
-        )
+        raise CorruptFileError("a sequence exceeds the limit of 2**32 rows", f"at most {MAX_ROWS}", found, path=path)
 
 
 def _slice(segment: Segment, low: int, high: int, size: int) -> Segment:

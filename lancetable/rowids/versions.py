@@ -100,7 +100,7 @@ class RowVersionSequence:
         ends = np.cumsum([length for length, _ in self.runs], dtype=np.int64)
         runs = np.searchsorted(ends, offsets, side="right")
         if runs.max() == len(self.runs):
-            raise CorruptFileError("offset beyond the row versions", f"below {self.num_rows}", int(offsets.max()))
+            raise CorruptFileError("row offset past the last row version", f"below {self.num_rows}", int(offsets.max()))
         return np.array([version for _, version in self.runs], np.uint64)[runs]
 
     @property

@@ -452,8 +452,8 @@ class Pipeline:
         step.table = self._existing(spark)
         if step.table is None and number > 0 and run.creates_after != number - 1:
             raise InvalidOperationError(
-                f"batch {number} does not follow: there is no table at {self.table}. It was removed or moved during the"
-                f" run: restore it, or start again with a new checkpoint, which reads everything"
+                f"batch {number} is not the next batch: there is no table at {self.table}. It was removed or moved"
+                " during the run: restore it, or start again with a new checkpoint, which reads everything"
             )
         if step.table is not None and not follows(step.table.dataset.table_version, app, number, remedy=_REMEDY):
             step.counts.update(repeated=True)

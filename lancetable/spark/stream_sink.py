@@ -153,10 +153,10 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         if recorded in (None, self._stream):
             return False
         raise InvalidOperationError(
-            f"batch {batch} does not follow: {version.uri} records batch {batch} of {self._app!r} already, from the"
-            f" checkpoint with the id {recorded}, and this one has the id {self._stream}. Use the checkpoint that the"
-            f" table was written with, give the new stream another txnAppId, or pass {_REMEDY} to continue from this"
-            " checkpoint; rows that it reads again are then added again"
+            f"batch {batch} is not the next batch: {version.uri} already records batch {batch} of {self._app!r}, from"
+            f" the checkpoint with the id {recorded}, and this one has the id {self._stream}. Use the checkpoint that"
+            f" the table was written with, give the new stream another txnAppId, or pass {_REMEDY} to continue from"
+            " this checkpoint; rows that it reads again are then added again"
         )
 
     def _base(self, newest: Pin, messages: list[WriterCommitMessage | None]) -> Pin:

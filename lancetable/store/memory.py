@@ -46,7 +46,7 @@ class _Space:
 
 
 _SHARED = _Space()
-_OPENED: weakref.WeakSet[MemoryStore] = weakref.WeakSet()  # stores opened by address, see `begin_anew`
+_OPENED: weakref.WeakSet[MemoryStore] = weakref.WeakSet()  # stores opened by address, see `replace_existing`
 
 
 class MemoryStore(ObjectStore):
@@ -78,7 +78,7 @@ class MemoryStore(ObjectStore):
     def __repr__(self) -> str:
         return "MemoryStore()" if self._space is _SHARED else "MemoryStore.private()"
 
-    def begin_anew(self) -> None:
+    def replace_existing(self) -> None:
         """Remove the objects below the root so that a new table can be created there.
 
         Stores opened earlier for the same address keep the old objects, and can no longer be pickled.

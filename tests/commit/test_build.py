@@ -130,7 +130,7 @@ def test_chosen_fragment_ids_are_kept_or_rejected_if_in_use() -> None:
     assert ([each.id for each in new], message.max_fragment_id) == ([77, 78], 78)
     with pytest.raises(InvalidOperationError, match="in use"):
         number_fragments(message, [table_pb2.DataFragment(id=3)])
-    with pytest.raises(InvalidOperationError, match="used up"):
+    with pytest.raises(InvalidOperationError, match="no fragment ids left"):
         number_fragments(table_pb2.Manifest(max_fragment_id=2**32 - 1), [table_pb2.DataFragment()])
 
 
@@ -337,7 +337,7 @@ def test_data_replacement() -> None:
     with pytest.raises(RetryableCommitConflictError):
         build(before, replacing(5, file("new", 1)))
     both = tx.DataReplacement((tx.DataReplacementGroup(0, file("n", 0)), tx.DataReplacementGroup(1, file("n", 0, 1))))
-    with pytest.raises(InvalidOperationError, match="have different fields"):
+    with pytest.raises(InvalidOperationError, match="have the same fields"):
         build(before, both)
 
 

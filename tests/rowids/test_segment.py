@@ -130,19 +130,19 @@ WITH_HOLES, WITH_BITMAP = rowids_pb2.U64Segment.RangeWithHoles, rowids_pb2.U64Se
 @pytest.mark.parametrize(
     ("message", "text"),
     [
-        (_segment(), "no known form"),
+        (_segment(), "unknown type"),
         (_segment(range=rowids_pb2.U64Segment.Range(start=5, end=4)), "ends before its start"),
         (_segment(range_with_holes=WITH_HOLES(start=5, end=4, holes=_array())), "ends before its start"),
         (_segment(range_with_holes=WITH_HOLES(start=5, end=9, holes=_array(4))), "outside"),
         (_segment(range_with_holes=WITH_HOLES(start=5, end=9, holes=_array(9))), "outside"),
         (_segment(range_with_holes=WITH_HOLES(start=5, end=9, holes=_array(7, 6))), "ascending"),
         (_segment(range_with_holes=WITH_HOLES(start=5, end=9, holes=_array(6, 6))), "ascending"),
-        (_segment(range_with_holes=WITH_HOLES(start=5, end=9)), "known form"),
+        (_segment(range_with_holes=WITH_HOLES(start=5, end=9)), "unknown encoding"),
         (_segment(range_with_bitmap=WITH_BITMAP(start=0, end=9, bitmap=b"\1")), "of 9 values .expected 2"),
         (_segment(range_with_bitmap=WITH_BITMAP(start=0, end=8, bitmap=b"\1\1")), "of 8 values .expected 1"),
         (_segment(range_with_bitmap=WITH_BITMAP(start=0, end=2**63, bitmap=b"\1")), "size of a bitmap"),
         (_segment(sorted_array=_array(3, 2)), "ascending"),
-        (_segment(array=rowids_pb2.EncodedU64Array()), "known form"),
+        (_segment(array=rowids_pb2.EncodedU64Array()), "unknown encoding"),
         (
             _segment(array=rowids_pb2.EncodedU64Array(u16_array={"base": 1, "offsets": b"abc"})),
             "a multiple of 2, found 3",

@@ -277,7 +277,7 @@ def test_an_overwrite_is_refused_by_the_next_consecutive_change(spark: Any, tmp_
     table = table_at(spark, path, (1, 1, "a"))
     frame = spark.createDataFrame([(2, 2, "b")], COLUMNS)
     upsert(table, frame, ["id"], txn=("s", 0), consecutive=True)
-    with pytest.raises(InvalidOperationError, match="batch 2 does not follow"):
+    with pytest.raises(InvalidOperationError, match="batch 2 is not the next batch"):
         upsert(table, frame, ["id"], txn=("s", 2), consecutive=True)
     lancetable.write_dataset(table.dataset.to_table().slice(0, 1), path, mode="overwrite")
     with pytest.raises(InvalidOperationError, match=r"version 3 of .* replaced all rows after batch 0"):

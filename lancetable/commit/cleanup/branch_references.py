@@ -58,8 +58,8 @@ def branches_from(version: TableVersion) -> list[CleanupReferencedBranch]:
 def versions_needed_by(
     version: TableVersion,
     branches: Iterable[CleanupReferencedBranch],
-    numbers: Container[int],
-    gone: Container[int],
+    existing: Container[int],
+    removed: Container[int],
     warnings: list[str],
 ) -> tuple[dict[int, set[str]], bool]:
     """Return the versions that branches need.
@@ -73,9 +73,9 @@ def versions_needed_by(
         The current branch.
     branches
         Branches created from it.
-    numbers
+    existing
         Existing versions to check.
-    gone
+    removed
         Removed versions to check.
     warnings
         Receives a message for each branch that cannot be read.
@@ -84,9 +84,9 @@ def versions_needed_by(
     -------
     dict
         For each needed version, files below the root of `version` that branches use: all of them for versions in
-        `gone`, otherwise only examples.
+        `removed`, otherwise only examples.
     bool
-        False if a branch of a version in `gone` cannot be read, so that its files are unknown.
+        False if a branch of a version in `removed` cannot be read, so that its files are unknown.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def versions_needed_by(
     needs: dict[int, set[str]] = {}
     is_known = True
     relevant = [
-        branch for branch in branches if branch.referenced_version in numbers or branch.referenced_version in gone
+        branch for branch in branches if branch.referenced_version in existing or branch.referenced_version in removed
     ]
     if not relevant:
         return needs, is_known
@@ -105,16 +105,16 @@ def versions_needed_by(
         number = branch.referenced_version
         try:
             named = ancestor.referenced_paths(checkout(version, (branch.name, None)))
-            paths = set(named if number in gone else islice(named, 1))
+            paths = set(named if number in removed else islice(named, 1))
         except StoreError:
             raise
         except LanceError as error:
-            consequence = ", so only manifests are removed and no other files" if number in gone else ""
+            consequence = ", so only manifests are removed and no other files" if number in removed else ""
             warnings.append(
                 f"branch {branch.name}, created from version {number}, cannot be read{consequence}: {error}"
             )
             needs.setdefault(number, set())
-            is_known = is_known and number not in gone
+            is_known = is_known and number not in removed
             continue
         if paths:
             needs.setdefault(number, set()).update(paths)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lancetable.expr.syntax import ast
 
-_NEVER_NULL = (ast.IsNull, ast.IsTruth, ast.IsDistinct)
+_NEVER_NULL = (ast.IsNull, ast.IsTrueOrFalse, ast.IsDistinct)
 _NULL_IF_AN_OPERAND_IS = (
     *(ast.Compare, ast.And, ast.Or, ast.Not, ast.ConstantIfNotNull, ast.InList, ast.Like),
     *(ast.Arithmetic, ast.Negate, ast.Cast, ast.FieldAccess),

@@ -161,7 +161,7 @@ class _Zones:
     def negation(self, expr: ast.Not) -> _Outcomes:
         return self.outcomes(expr.arg).negated()
 
-    def is_truth(self, expr: ast.IsTruth) -> _Outcomes:
+    def is_true_or_false(self, expr: ast.IsTrueOrFalse) -> _Outcomes:
         inner = self.outcomes(expr.arg) if expr.value else self.outcomes(expr.arg).negated()
         return _Outcomes(inner.true, inner.false | inner.null, self.mask(False))
 
@@ -324,7 +324,7 @@ _OUTCOMES: dict[type[Expr], Callable[[_Zones, Any], _Outcomes | None]] = {
     ast.And: _Zones.conjunction,
     ast.Or: _Zones.disjunction,
     ast.Not: _Zones.negation,
-    ast.IsTruth: _Zones.is_truth,
+    ast.IsTrueOrFalse: _Zones.is_true_or_false,
     ast.IsNull: _Zones.is_null,
     ast.ConstantIfNotNull: _Zones.constant_if_not_null,
     ast.Compare: _Zones.compare,

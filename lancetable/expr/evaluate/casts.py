@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 
 from lancetable.expr.arrow_types import (
     UNIT_NANOS,
-    decimal_of_count,
     decimal_type,
     family_of,
     int_digits,
     int_limits,
-    step_of,
+    scaled_decimal,
     storage_type,
+    stored_unit,
     unwrapped_type,
 )
 from lancetable.expr.evaluate.string_parsing import (
@@ -31,8 +31,8 @@ from lancetable.expr.evaluate.string_parsing import (
     parse_decimal,
     parse_float,
     parse_int,
+    parse_stored_timestamp,
     parse_time,
-    parse_timestamp_count,
 )
 
 Values = Any
@@ -201,7 +201,7 @@ def _float_to_decimal(values: pa.Array[Any], target: pa.DataType, null_on_failur
     scaled = pc.round(pc.multiply(wide, 10.0**target.scale), 0, round_mode="half_towards_infinity")
     bad = pc.or_(pc.invert(pc.is_finite(scaled)), pc.greater_equal(pc.abs(scaled), 10.0**target.precision))
     scaled = _reject_or_null(scaled, bad, target, null_on_failure)
-    return _map_values(scaled, target, lambda count: decimal_of_count(int(count), target.scale))
+    return _map_values(scaled, target, lambda number: scaled_decimal(int(number), target.scale))
 
 
 def _int_to_decimal(values: pa.Array[Any], target: pa.DataType, null_on_failure: bool) -> pa.Array[Any]:
@@ -301,7 +301,7 @@ def _change_unit(values: pa.Array[Any], target: pa.DataType, null_on_failure: bo
     if pa.types.is_timestamp(values.type) and values.type.tz is None and target.tz is not None:
         values = pc.assume_timezone(values, target.tz, ambiguous="earliest", nonexistent="latest")
     counts = pc.cast(pc.cast(values, storage_type(values.type)), pa.int64())
-    factor = step_of(values.type) / step_of(target)
+    factor = stored_unit(values.type) / stored_unit(target)
     if factor < 1:
         counts = pc.divide(counts, pa.scalar(int(1 / factor), pa.int64()))
     elif factor > 1:
@@ -389,9 +389,9 @@ def _format_offset(seconds: int, zone: str) -> str:
 def _duration_to_string(values: pa.Array[Any], target: pa.DataType, null_on_failure: bool) -> pa.Array[Any]:
     per_second, digits = 1_000_000_000 // UNIT_NANOS[values.type.unit], _UNIT_DIGITS[values.type.unit]
 
-    def text(count: int) -> str:
-        sign = "-" if count < 0 else ""
-        seconds, rest = divmod(abs(count), per_second)
+    def text(stored: int) -> str:
+        sign = "-" if stored < 0 else ""
+        seconds, rest = divmod(abs(stored), per_second)
         parts = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
         days, hours, minutes = (f"{sign if part else ''}{part}" for part in parts)
         fraction = f".{rest:0{digits}}" if digits else ""
@@ -437,7 +437,7 @@ _CONVERSIONS: dict[tuple[str, str], Conversion] = {
     ("string", "date"): _from_string(
         lambda string, target: parse_date(string), lambda target: r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", pa.date32()
     ),
-    ("string", "timestamp"): _from_string(parse_timestamp_count, _timestamp_form),
+    ("string", "timestamp"): _from_string(parse_stored_timestamp, _timestamp_form),
     ("string", "time"): _from_string(lambda string, target: parse_time(string), parsed_type=pa.time64("ns")),
     **{(family, "int"): _time_to_int for family in ("date", "timestamp", "time", "duration")},
     ("date", "date"): _date_to_date,

@@ -145,7 +145,7 @@ def _constant_if_not_null(expr: ast.ConstantIfNotNull, rows: Rows) -> Values:
     return pc.if_else(valid, pa.scalar(expr.value), pa.scalar(None, pa.bool_()))
 
 
-def _is_truth(expr: ast.IsTruth, rows: Rows) -> Values:
+def _is_true_or_false(expr: ast.IsTrueOrFalse, rows: Rows) -> Values:
     values = _value(expr.arg, rows)
     return pc.fill_null(values if expr.value else pc.invert(values), False)
 
@@ -187,7 +187,7 @@ _NODES: dict[type[Expr], Callable[[Any, Rows], Values]] = {
     ast.Not: lambda expr, rows: pc.invert(_value(expr.arg, rows)),
     ast.ConstantIfNotNull: _constant_if_not_null,
     ast.IsNull: lambda expr, rows: pc.is_null(_value(expr.arg, rows)),
-    ast.IsTruth: _is_truth,
+    ast.IsTrueOrFalse: _is_true_or_false,
     ast.IsDistinct: lambda expr, rows: operators.is_distinct(_value(expr.left, rows), _value(expr.right, rows)),
     ast.InList: _in_list,
     ast.Like: _like,

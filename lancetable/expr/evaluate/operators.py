@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.expr.arrow_types import array_of_numbers, count_of, decimal_of_count, family_of, int_limits, numbers_of
+from lancetable.expr.arrow_types import array_of_numbers, family_of, int_limits, numbers_of, scaled_decimal, stored_int
 from lancetable.expr.evaluate.casts import cast_values
 from lancetable.file.kernels import native_search
 from lancetable.file.kernels.varbin import offsets_of
@@ -268,8 +268,8 @@ def _search_compiled(values: pa.Array, substring: str, ignore_case: bool) -> pa.
     fold = bytes([0x20 * (ignore_case and chr(byte).isalpha()) for byte in encoded])
     # U+212A (Kelvin sign) and U+017F (long s) are case variants of k and s outside ASCII.
     ascii_only = ignore_case and any(char in "ks" for char in needle)
-    found = native_search.containing(offsets, data, encoded, fold, ascii_only)
-    return None if found is None else array_of_numbers(found, values)
+    contains = native_search.containing(offsets, data, encoded, fold, ascii_only)
+    return None if contains is None else array_of_numbers(contains, values)
 
 
 def arithmetic(op: str, left: Values, right: Values, target: pa.DataType) -> Values:
@@ -303,8 +303,8 @@ def _check_division_overflow(left: Values, right: Values, target: pa.DataType) -
     if low == 0 or (is_constant(right) and right.is_valid and right.as_py() != -1):
         return
     overflow = pc.and_(pc.equal(left, pa.scalar(low, target)), pc.equal(right, pa.scalar(-1, target)))
-    found = overflow if is_constant(overflow) else pc.any(overflow)
-    if found.as_py():
+    overflows = overflow if is_constant(overflow) else pc.any(overflow)
+    if overflows.as_py():
         raise EvaluationError(f"overflow: {low} / -1 is out of the range of {target}")
 
 
@@ -331,11 +331,11 @@ def _divide_decimals(left: Values, right: Values, target: pa.DataType) -> Values
     dividend, divisor = aligned(left, right)
     shift = target.scale - dividend.type.scale + divisor.type.scale
 
-    def divide(dividend_count: int, divisor_count: int) -> decimal.Decimal:
-        quotient = abs(dividend_count) * 10**shift // abs(divisor_count)
-        return decimal_of_count(quotient if (dividend_count < 0) == (divisor_count < 0) else -quotient, target.scale)
+    def divide(dividend_int: int, divisor_int: int) -> decimal.Decimal:
+        quotient = abs(dividend_int) * 10**shift // abs(divisor_int)
+        return scaled_decimal(quotient if (dividend_int < 0) == (divisor_int < 0) else -quotient, target.scale)
 
-    return _divide_rows(_counts(dividend), _counts(divisor), target, divide)
+    return _divide_rows(_stored_ints(dividend), _stored_ints(divisor), target, divide)
 
 
 def _divide_rows(
@@ -347,8 +347,8 @@ def _divide_rows(
     return pa.array([None if None in row else divide(*row) for row in rows], target)
 
 
-def _counts(values: pa.Array[Any]) -> list[int | None]:
-    return [count_of(value) if value.is_valid else None for value in values]
+def _stored_ints(values: pa.Array[Any]) -> list[int | None]:
+    return [stored_int(value) if value.is_valid else None for value in values]
 
 
 def _shift(op: str, left: Values, right: Values) -> Values:

@@ -38,8 +38,8 @@ def _concat_with_separator(args: list[Values], target: pa.DataType) -> Values:
     separator, *parts = aligned(*args)
     joined = parts[0]
     for part in parts[1:]:
-        both = pc.binary_join_element_wise(joined, part, separator)
-        joined = pc.if_else(pc.is_null(joined), part, pc.if_else(pc.is_null(part), joined, both))
+        joined_with_part = pc.binary_join_element_wise(joined, part, separator)
+        joined = pc.if_else(pc.is_null(joined), part, pc.if_else(pc.is_null(part), joined, joined_with_part))
     return pc.if_else(pc.is_null(separator), pa.scalar(None, target), pc.fill_null(joined, ""))
 
 

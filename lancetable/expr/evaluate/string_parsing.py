@@ -9,7 +9,7 @@ import re
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.expr.arrow_types import DAY_NANOS, DECIMAL_CONTEXT, int_limits, step_of
+from lancetable.expr.arrow_types import DAY_NANOS, DECIMAL_CONTEXT, int_limits, stored_unit
 
 _EPOCH_ORDINAL = datetime.date(1970, 1, 1).toordinal()
 _DATE = r"(\d{4})-(\d{1,2})-(\d{1,2})"
@@ -97,11 +97,11 @@ def parse_timestamp(string: str, zone: str | None) -> int | None:
     return nanos - minutes * 60 * 1_000_000_000 * (-1 if offset[0] == "-" else 1)
 
 
-def parse_timestamp_count(string: str, target: pa.DataType) -> int | None:
+def parse_stored_timestamp(string: str, target: pa.DataType) -> int | None:
     """Parse a timestamp to the integer that stores it in the type `target`."""
     nanos = parse_timestamp(string, target.tz)
-    count = None if nanos is None else nanos // int(step_of(target))
-    return count if count is not None and -(1 << 63) <= count < (1 << 63) else None
+    stored = None if nanos is None else nanos // int(stored_unit(target))
+    return stored if stored is not None and -(1 << 63) <= stored < (1 << 63) else None
 
 
 def localize_nanos(nanos: int, zone: str) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.expr.arrow_types import array_of_numbers, family_of, numbers_of, step_of
+from lancetable.expr.arrow_types import array_of_numbers, family_of, numbers_of, stored_unit
 from lancetable.expr.evaluate.casts import cast_values, local_values
 from lancetable.expr.evaluate.operators import EvaluationError, Values, is_constant, whole
 from lancetable.expr.evaluate.sql_function import INT64, STRING, Parameter, SqlFunction, by_row
@@ -30,11 +30,11 @@ def _fraction_of_minute(per_second: int) -> Callable[[Values], Values]:
 
 
 def _epoch(values: Values) -> Values:
-    step = step_of(values.type)
-    counts = cast_values(values, pa.int64())
-    if step >= 1_000_000_000:
-        return pc.multiply(pc.cast(counts, pa.float64()), float(step / 1_000_000_000))
-    return pc.divide(pc.cast(counts, pa.float64(), safe=False), float(1_000_000_000 / step))
+    unit = stored_unit(values.type)
+    stored = cast_values(values, pa.int64())
+    if unit >= 1_000_000_000:
+        return pc.multiply(pc.cast(stored, pa.float64()), float(unit / 1_000_000_000))
+    return pc.divide(pc.cast(stored, pa.float64(), safe=False), float(1_000_000_000 / unit))
 
 
 _DATE_KERNELS: dict[str, Callable[[Values], Values]] = {
@@ -102,7 +102,7 @@ def _by_day(kernel: Callable[[Values], Values], values: Values) -> Values:
     bounds = pc.min_max(timestamps)
     if not bounds["min"].is_valid:
         return kernel(values)
-    per_day = 86_400_000_000_000 // step_of(values.type)
+    per_day = 86_400_000_000_000 // stored_unit(values.type)
     first, last = bounds["min"].value // per_day, bounds["max"].value // per_day
     if last - first >= len(timestamps) // 4 or first <= -_MAX_DAY or last >= _MAX_DAY:
         return kernel(values)

@@ -176,7 +176,7 @@ class IsNull(Predicate):
 
 
 @dataclass(frozen=True, slots=True)
-class IsTruth(Predicate):
+class IsTrueOrFalse(Predicate):
     """`arg IS TRUE` or `arg IS FALSE`; false for null."""
 
     arg: Expr

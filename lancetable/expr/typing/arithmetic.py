@@ -53,7 +53,7 @@ def _number_type(left: Expr, right: Expr, narrow: bool) -> pa.DataType:
     """Return the common type of numeric operands. If it is a decimal, `_decimal_arithmetic` computes its precision."""
     for value, other in ((left, right), (right, left)):
         if narrow and isinstance(value, Literal) and not value.typed and is_column(other):
-            narrowed = _literal_type_beside(value, other.data_type)
+            narrowed = _literal_type_for_column(value, other.data_type)
             if narrowed is not None:
                 return narrowed
     common = common_supertype(left.data_type, right.data_type)
@@ -61,7 +61,7 @@ def _number_type(left: Expr, right: Expr, narrow: bool) -> pa.DataType:
     return common
 
 
-def _literal_type_beside(value: Literal, target: pa.DataType) -> pa.DataType | None:
+def _literal_type_for_column(value: Literal, target: pa.DataType) -> pa.DataType | None:
     """Return the type of a literal that is combined with a column of type `target`; None for the common supertype."""
     families = family, target_family = family_of(value.data_type), family_of(target)
     if not value.value.is_valid or (target_family == "float" and family in ("int", "float")):

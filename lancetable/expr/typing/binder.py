@@ -67,8 +67,8 @@ def _parse_cached(text: str, schema: pa.Schema, predicate: bool) -> Expr:
     if not isinstance(text, str):
         raise TypeError(f"expected a SQL expression as a str, got {type(text).__name__}")
     lowered = text.lower()
-    if any(word in lowered for word in functions.CLOCK):
-        with functions.fixed_clock():
+    if any(word in lowered for word in functions.TIME_FUNCTIONS):
+        with functions.fixed_current_time():
             return _parse.__wrapped__(text, schema, predicate)  # not cached: the value depends on the current time
     return _parse(text, schema, predicate)
 
@@ -82,8 +82,8 @@ def _parse(text: str, schema: pa.Schema, predicate: bool) -> Expr:
         expr = _Binder(text, tokens, schema, tree).bind(tree)
     except RecursionError:
         raise InvalidSqlError(
-            f"the call stack has too little space left to parse {excerpt(text, 0)[0]}; simplify the expression, or "
-            f"parse it in a less deeply nested call or in a thread of its own"
+            f"recursion limit reached while parsing {excerpt(text, 0)[0]}; simplify the expression, or parse it in a"
+            " less deeply nested call or in a thread of its own"
         ) from None
     return _as_predicate(expr, text) if predicate and expr.data_type != BOOLEAN else expr
 
@@ -206,7 +206,7 @@ class _Binder:
         if node.expression.key == "null":
             return logic.is_null(self.bind(node.this))
         if node.expression.key == "boolean":
-            return logic.is_truth(self.bind(node.this), bool(node.expression.this))
+            return logic.is_true(self.bind(node.this), bool(node.expression.this))
         raise AnalysisError("IS must be followed by NULL, TRUE, FALSE or DISTINCT FROM")
 
     def visit_case(self, node: Any) -> Expr:

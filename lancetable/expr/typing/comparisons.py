@@ -22,12 +22,12 @@ import pyarrow.compute as pc
 from lancetable.expr.arrow_types import (
     DAY_NANOS,
     NUMBERS,
-    count_limits,
-    count_of,
     family_of,
     int_limits,
-    scalar_of_count,
-    step_of,
+    scalar_of_stored_int,
+    stored_int,
+    stored_int_limits,
+    stored_unit,
 )
 from lancetable.expr.evaluate.operators import FLIPPED
 from lancetable.expr.evaluate.string_parsing import localize_nanos, parse_date, parse_float, parse_time, parse_timestamp
@@ -36,7 +36,7 @@ from lancetable.expr.syntax.ast import BOOLEAN, Compare, Expr, Literal
 from lancetable.expr.typing.coercion import common_supertype, implicit_cast, is_column, unwrap
 from lancetable.expr.typing.constant_folding import NULL_BOOLEAN, fold_constants, is_null_literal
 from lancetable.expr.typing.errors import AnalysisError
-from lancetable.expr.typing.logic import conjunction, disjunction, in_values, is_membership, is_null, is_truth, negation
+from lancetable.expr.typing.logic import conjunction, disjunction, in_values, is_membership, is_null, is_true, negation
 
 _INSTANTS = ("date", "timestamp")
 # An IN list of at least this many integers or strings is built without a comparison node for each item.
@@ -80,14 +80,14 @@ def _compare_constant(op: str, subject: Expr, constant: Literal) -> Expr | None:
     if family in NUMBERS and constant_family == "string":
         return _compare_number_string(op, subject, constant)
     if family in (*_INSTANTS, "time") and constant_family == "string":
-        return _compare_count(op, subject, _parse_nanos(data_type, constant) / step_of(data_type))
+        return _compare_stored_int(op, subject, _parse_nanos(data_type, constant) / stored_unit(data_type))
     if (family in _INSTANTS and constant_family in _INSTANTS) or families in (
         ("time", "time"),
         ("duration", "duration"),
     ):
-        return _compare_count(op, subject, _nanos_of(data_type, value) / step_of(data_type))
+        return _compare_stored_int(op, subject, _nanos_of(data_type, value) / stored_unit(data_type))
     if families == ("time", "int") and not constant.typed:
-        return _compare_count(op, subject, Fraction(value.as_py()))
+        return _compare_stored_int(op, subject, Fraction(value.as_py()))
     if families == ("string", "string"):
         return Compare(op, subject, Literal(value.cast(data_type)))
     if families == ("list", "list") or (
@@ -122,7 +122,7 @@ def _compare_number(op: str, subject: Expr, text: str) -> Expr:
     if not math.isfinite(value):
         return ast.ConstantIfNotNull(subject, op in ((">", ">=", "!=") if value == -math.inf else ("<", "<=", "!=")))
     # A float is passed as its shortest decimal string, so that 1.1 is compared with a decimal as exactly 1.1.
-    return _compare_count(op, subject, Fraction(decimal.Decimal(text)) / step_of(subject.data_type))
+    return _compare_stored_int(op, subject, Fraction(decimal.Decimal(text)) / stored_unit(subject.data_type))
 
 
 def _compare_float(op: str, subject: Expr, value: float) -> Expr:
@@ -135,19 +135,19 @@ def _compare_float(op: str, subject: Expr, value: float) -> Expr:
     return is_nan if op in ("=", ">=") else ast.Not(is_nan)
 
 
-def _compare_count(op: str, subject: Expr, value: Fraction) -> Expr:
+def _compare_stored_int(op: str, subject: Expr, value: Fraction) -> Expr:
     """Compare the stored integer of `subject` with an exact number, possibly a fraction or out of range."""
-    low, high = count_limits(subject.data_type)
-    count = math.floor(value)
-    if count != value:
+    low, high = stored_int_limits(subject.data_type)
+    number = math.floor(value)
+    if number != value:
         if op in ("=", "!="):
             return ast.ConstantIfNotNull(subject, op == "!=")
         op = "<=" if op in ("<", "<=") else ">"
-    if count < low:
+    if number < low:
         return ast.ConstantIfNotNull(subject, op in (">", ">=", "!="))
-    if count > high:
+    if number > high:
         return ast.ConstantIfNotNull(subject, op in ("<", "<=", "!="))
-    return Compare(op, subject, Literal(scalar_of_count(count, subject.data_type)))
+    return Compare(op, subject, Literal(scalar_of_stored_int(number, subject.data_type)))
 
 
 def _zone_of(data_type: pa.DataType) -> str | None:
@@ -159,7 +159,7 @@ def _nanos_of(data_type: pa.DataType, value: pa.Scalar[Any]) -> Fraction:
     zone, value_zone = _zone_of(data_type), _zone_of(value.type)
     if value_zone is not None and zone is None and pa.types.is_timestamp(data_type):
         value = pc.local_timestamp(value)
-    nanos = count_of(value) * step_of(value.type)
+    nanos = stored_int(value) * stored_unit(value.type)
     if zone is not None and value_zone is None and pa.types.is_timestamp(value.type):
         return Fraction(localize_nanos(int(nanos), zone))
     return nanos
@@ -187,7 +187,7 @@ def is_distinct(left: Expr, right: Expr) -> Expr:
     if isinstance(same, Compare):
         return ast.IsDistinct(same.left, same.right)
     # The simplified comparison is null only where the operand is null, so the values are distinct unless it is true.
-    return negation(is_truth(same, True))
+    return negation(is_true(same, True))
 
 
 def between(subject: Expr, low: Expr, high: Expr) -> Expr:

@@ -29,20 +29,20 @@ from lancetable.expr.typing.nested import field_access
 Binder = Callable[[str, Sequence[Expr]], Expr]
 """A function from the name and the arguments of a call to its node; raises AnalysisError if they are invalid."""
 
-CLOCK = ("now", "current_timestamp", "current_date", "today")
+TIME_FUNCTIONS = ("now", "current_timestamp", "current_date", "today")
 """Functions that depend on the current time. Expressions that use them are not cached."""
 
-_clock_value: ContextVar[datetime.datetime | None] = ContextVar("clock_value", default=None)
+_fixed_time: ContextVar[datetime.datetime | None] = ContextVar("fixed_time", default=None)
 
 
 @contextmanager
-def fixed_clock() -> Iterator[None]:
+def fixed_current_time() -> Iterator[None]:
     """Fix the current time in a `with` block, so that all calls in an expression return the same value."""
-    token = _clock_value.set(datetime.datetime.now(datetime.timezone.utc))
+    token = _fixed_time.set(datetime.datetime.now(datetime.timezone.utc))
     try:
         yield
     finally:
-        _clock_value.reset(token)
+        _fixed_time.reset(token)
 
 
 def call(name: str, args: Sequence[Expr]) -> Expr:
@@ -116,8 +116,8 @@ def _string_constant(name: str, arg: Expr) -> str:
 
 
 def _utc_now() -> datetime.datetime:
-    """Return the time that `fixed_clock` fixed, or else the current time, in UTC."""
-    return _clock_value.get() or datetime.datetime.now(datetime.timezone.utc)
+    """Return the time that `fixed_current_time` fixed, or else the current time, in UTC."""
+    return _fixed_time.get() or datetime.datetime.now(datetime.timezone.utc)
 
 
 def _now(name: str, args: Sequence[Expr]) -> Expr:

@@ -10,7 +10,7 @@ from typing import TypeGuard
 
 import pyarrow as pa
 
-from lancetable.expr.arrow_types import count_of, family_of, storage_type
+from lancetable.expr.arrow_types import family_of, storage_type, stored_int
 from lancetable.expr.syntax import ast
 from lancetable.expr.syntax.ast import BOOLEAN, Compare, Expr, Literal
 from lancetable.expr.typing.coercion import coerce, unwrap
@@ -99,7 +99,7 @@ def in_values(subject: Expr, comparisons: Sequence[Compare], has_null: bool = Fa
     data_type = subject.data_type
     if pa.types.is_temporal(data_type):
         # Use the stored integers, because the range of Python's date types is smaller than the range of Arrow's.
-        array = pa.array([count_of(value) for value in values], storage_type(data_type)).cast(data_type)
+        array = pa.array([stored_int(value) for value in values], storage_type(data_type)).cast(data_type)
     else:
         array = pa.array([value.as_py() for value in values], data_type)
     return ast.InList(subject, array, has_null)
@@ -120,9 +120,9 @@ def is_null(arg: Expr) -> Expr:
     return TRUE if family_of(arg.data_type) == "null" else fold_constants(ast.IsNull(arg))
 
 
-def is_truth(arg: Expr, value: bool) -> Expr:
+def is_true(arg: Expr, value: bool) -> Expr:
     """Return `arg IS TRUE` or `arg IS FALSE`."""
-    return fold_constants(ast.IsTruth(as_boolean(arg, f"IS {'TRUE' if value else 'FALSE'}"), value))
+    return fold_constants(ast.IsTrueOrFalse(as_boolean(arg, f"IS {'TRUE' if value else 'FALSE'}"), value))
 
 
 def case(conditions: Sequence[Expr], values: Sequence[Expr], default: Expr | None) -> Expr:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from lancetable.errors import InvalidSqlError
 from lancetable.expr import VIRTUAL_COLUMNS
-from lancetable.expr.arrow_types import family_of, scalar_of_count, unwrapped_type
+from lancetable.expr.arrow_types import family_of, scalar_of_stored_int, unwrapped_type
 from lancetable.expr.evaluate.evaluator import evaluate
 from lancetable.expr.syntax.ast import BOOLEAN, Column, Expr, Literal, OpaqueArrow
 from lancetable.expr.typing import functions, logic
@@ -96,7 +96,7 @@ class _Converter:
         if kind == "decimal":
             value = int.from_bytes(message.decimal.value, "little", signed=True)
             shape = pa.decimal128(message.decimal.precision, message.decimal.scale)
-            return Literal(scalar_of_count(value, shape), typed=True)
+            return Literal(scalar_of_stored_int(value, shape), typed=True)
         if kind == "fixed_binary":
             return Literal(pa.scalar(message.fixed_binary, pa.binary(len(message.fixed_binary))))
         data_type = _LITERAL_TYPES.get(kind)
@@ -104,7 +104,7 @@ class _Converter:
             raise _Unsupported
         value = getattr(message, kind)
         if family_of(data_type) in ("date", "timestamp"):
-            return Literal(scalar_of_count(value, data_type), typed=True)
+            return Literal(scalar_of_stored_int(value, data_type), typed=True)
         return Literal(pa.scalar(value, data_type))
 
     def _singular_or_list(self, message: substrait.Expression.SingularOrList) -> Expr:

@@ -34,9 +34,9 @@ def follows(version: TableVersion, app: str, batch: int, *, remedy: str) -> bool
     if replaced is None:
         return True
     raise InvalidOperationError(
-        f"batch {batch} does not follow: version {replaced} of {version.uri} replaced all rows after batch {batch - 1}"
-        f" of {app!r}, so the rows of earlier batches are gone. Start again with a new checkpoint, or pass {remedy} to"
-        " accept the table as it is; the rows of earlier batches are then not read again"
+        f"batch {batch} is not the next batch: version {replaced} of {version.uri} replaced all rows after batch"
+        f" {batch - 1} of {app!r}. Start again with a new checkpoint, or pass {remedy} to accept the table as it is;"
+        " the rows of earlier batches are then not read again"
     )
 
 

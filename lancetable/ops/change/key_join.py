@@ -27,7 +27,7 @@ Rows = npt.NDArray[np.int64]
 
 _VARIABLE_WIDTH: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 _Part: TypeAlias = "_FixedPart | _HashedPart | _ArrowPart"
-"""One column of the key; `first_rows` holds the representative of each source row."""
+"""One column of the key; `first_rows` holds the first source row with the value of each source row."""
 _FACTORS: Final = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
@@ -116,7 +116,7 @@ def _part_of(column: pa.Array | pa.ChunkedArray) -> _Part:
     if _width(column.type):
         return _FixedPart(column)
     if pa.types.is_nested(column.type) or pa.types.is_null(column.type):
-        raise UnsupportedFeatureError(f"{column.type} cannot be a key to join on", feature=f"{column.type} keys")
+        raise UnsupportedFeatureError(f"join keys of type {column.type} are unsupported", feature=f"{column.type} keys")
     return _HashedPart(column) if _has_bytes(column.type) else _ArrowPart(column)
 
 
@@ -206,7 +206,7 @@ def concat(chunks: Sequence[pa.Array], data_type: pa.DataType) -> pa.Array:
     try:
         return values.dictionary_encode().cast(data_type)
     except pa.ArrowInvalid as error:
-        raise SchemaMismatchError(f"the values of a {data_type} do not fit one dictionary: {error}") from error
+        raise SchemaMismatchError(f"the dictionary of a {data_type} exceeds its index type: {error}") from error
 
 
 def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -45,7 +45,7 @@ from lancetable.ops.read.matching_rows import matching_rows
 from lancetable.ops.read.projection import column_not_found, evaluation_schema
 from lancetable.ops.read.range_sizer import note_allocated
 from lancetable.ops.read.scan_plan import Filter
-from lancetable.ops.tracker import SILENT, Tracker
+from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.destination import WriteOptions
 from lancetable.table.data_files import WriteLimits
 from lancetable.table.deletions import DeletionVector
@@ -64,7 +64,7 @@ def update(
     file_version: FileVersion | None = None,
     conflict_retries: int = 10,
     retry_timeout_s: float = 30.0,
-    tracker: Tracker = SILENT,
+    tracker: Tracker = NO_PROGRESS,
 ) -> tuple[TableVersion, int]:
     """Set columns to SQL expressions in the rows for which `where` is true, or in all rows.
 
@@ -127,7 +127,7 @@ def prepare(
     *,
     fragments: Sequence[int] | None = None,
     file_version: FileVersion | None = None,
-    tracker: Tracker = SILENT,
+    tracker: Tracker = NO_PROGRESS,
 ) -> tuple[Prepared, int]:
     """Write the files of an update without committing it; also return the number of updated rows.
 
@@ -136,8 +136,8 @@ def prepare(
     """
     assignments = _resolve(version.schema, updates)
     tracker.begin()
-    found = live_rows(version, fragments) if where is None else matching_rows(version, where, fragments)
-    rows = [(fragment, DeletionVector.of_ascending(offsets)) for fragment, offsets in found]
+    matches = live_rows(version, fragments) if where is None else matching_rows(version, where, fragments)
+    rows = [(fragment, DeletionVector.of_ascending(offsets)) for fragment, offsets in matches]
     num_rows = sum(len(vector) for _, vector in rows)
     tracker.expect(total_rows=num_rows)
     prepared = prepare_update(
@@ -176,7 +176,7 @@ class _Assignment:
         try:
             return pc.cast(values, self.data_type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InvalidSqlError(f"the value for column {self.field.name!r}: {error}") from error
+            raise InvalidSqlError(f"invalid value for column {self.field.name!r}: {error}") from error
 
 
 def _resolve(schema: Schema, updates: Mapping[str, str]) -> list[_Assignment]:
@@ -210,7 +210,7 @@ def _assignment(field: Field, expression: Expr) -> _Assignment:
             try:
                 expression = checked_cast(expression, target, implicit=True)
             except AnalysisError as error:
-                raise InvalidSqlError(f"the value for column {field.name!r}: {error}") from error
+                raise InvalidSqlError(f"invalid value for column {field.name!r}: {error}") from error
         elif not (pa.types.is_nested(target) or pa.types.is_null(source)):
             raise InvalidSqlError(
                 f"column {field.name!r} has type {target}, but the expression has type {source}: {expression}"

@@ -8,7 +8,7 @@ from datetime import timedelta
 from lancetable.commit.cleanup.plan import DEFAULT_AGE, CleanupCandidateFile, CleanupPolicy, plan_cleanup
 from lancetable.commit.cleanup.run import CleanupStats, run_cleanup
 from lancetable.errors import CleanupError, OutOfRangeError
-from lancetable.ops.tracker import SILENT, Tracker
+from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.table.version import TableVersion
 
 
@@ -23,8 +23,8 @@ def policy_of(
     """Return the policy of a cleanup. Without a condition, it selects versions older than 14 days."""
     if older_than is None and retain_versions is None and versions is None:
         older_than = DEFAULT_AGE
-    chosen = None if versions is None else frozenset(versions)
-    return CleanupPolicy(older_than, retain_versions, chosen, delete_unverified, error_if_tagged)
+    selected = None if versions is None else frozenset(versions)
+    return CleanupPolicy(older_than, retain_versions, selected, delete_unverified, error_if_tagged)
 
 
 def cleanup(
@@ -33,7 +33,7 @@ def cleanup(
     *,
     deletes_per_second: int | None = None,
     concurrency: int | None = None,
-    tracker: Tracker = SILENT,
+    tracker: Tracker = NO_PROGRESS,
 ) -> CleanupStats:
     """Remove old versions and the files that only they reference.
 

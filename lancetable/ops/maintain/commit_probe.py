@@ -95,14 +95,14 @@ def probe(
     handler = choose_handler(store, uri, None, storage_options)
     if isinstance(handler, ExternalHandler):
         result = _race_rows(handler, handler.external.key(store, base), keys, threads)
-        advice = _SAFE if result.is_safe else "its condition is not atomic: two writers won"
+        advice = _SAFE if result.is_safe else "the store accepted two conditional creates of one key"
         return ProbeReport(uri, f"external manifest store ({handler.external!r})", result.is_safe, advice, result)
     if store.capabilities.conditional_create != "native":
         return ProbeReport(uri, "none: objects cannot be created exclusively here", False, _REMEDIES, None)
     result = race_objects(store, base, keys, threads)
     if result.is_safe:
         return ProbeReport(uri, "exclusive create by the store", True, _SAFE, result)
-    return ProbeReport(uri, "none: the server overwrites in spite of the condition", False, _REMEDIES, result)
+    return ProbeReport(uri, "none: the server ignores the create condition", False, _REMEDIES, result)
 
 
 def race_objects(store: ObjectStore, base: str, keys: int, threads: int) -> RaceResult:

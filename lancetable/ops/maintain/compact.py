@@ -41,7 +41,7 @@ from lancetable.format.version import FileVersion
 from lancetable.ops.change.deletion_vectors import discard_deletions
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.tracker import SILENT, Tracker
+from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.rowids import RowIdSequence, RowVersionSequence
 from lancetable.table import deletions
@@ -125,24 +125,24 @@ class Rewritten:
 # --- settings in the config of a table --------------------------------------------------------------------------------
 
 
-def settings_of(version: TableVersion, given: Mapping[str, Any]) -> CompactionSettings:
+def settings_of(version: TableVersion, overrides: Mapping[str, Any]) -> CompactionSettings:
     """Return the settings of a run.
 
-    `given` settings override those of the table's config (`lance.compaction.*`).
+    Values of `overrides` that are not None replace those of the table's config (`lance.compaction.*`).
     Raises InvalidInputError for an invalid value in the config or an invalid compaction mode, and
     UnsupportedFeatureError for the mode force_binary_copy.
     """
-    chosen: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, (expected, parse) in _PARSERS.items():
         text = version.manifest.config.get(CONFIG_PREFIX + name)
         if text is not None:
             try:
-                chosen[name] = parse(text)
+                settings[name] = parse(text)
             except (ValueError, KeyError):
                 key = CONFIG_PREFIX + name
                 raise InvalidInputError(f"Invalid value for {key}: {text!r} (expected {expected})") from None
-    chosen.update((name, value) for name, value in given.items() if value is not None)
-    return CompactionSettings(**chosen)
+    settings.update((name, value) for name, value in overrides.items() if value is not None)
+    return CompactionSettings(**settings)
 
 
 def _count(text: str) -> int:
@@ -255,7 +255,9 @@ def _within_limits(version: TableVersion, tasks: list[Task], settings: Compactio
 # --- execute ----------------------------------------------------------------------------------------------------------
 
 
-def execute(version: TableVersion, task: Task, settings: CompactionSettings, tracker: Tracker = SILENT) -> Rewritten:
+def execute(
+    version: TableVersion, task: Task, settings: CompactionSettings, tracker: Tracker = NO_PROGRESS
+) -> Rewritten:
     """Write the rows of a task to new files; `version` may be any version of the table.
 
     Memory use is limited to the batches in flight. Files are durable on return. Raises InvalidOperationError if the
@@ -266,7 +268,7 @@ def execute(version: TableVersion, task: Task, settings: CompactionSettings, tra
     for fragment in task.fragments:
         if by_id.get(fragment.id) != fragment:
             raise InvalidOperationError(
-                f"{version.uri}: fragment {fragment.id} of the task differs from that of version {task.read_version}"
+                f"{version.uri}: fragment {fragment.id} of the task differs in version {task.read_version}; plan again"
             )
     limits = _limits(settings, num_rows_of(version, [task]))
     options = ScanOptions(
@@ -314,8 +316,8 @@ def _with_lineage(version: TableVersion, old: Sequence[Fragment], new: Sequence[
         created.append(versions[0])
         updated.append(versions[1])
     return [
-        replace(fragment, row_ids=ids.to_bytes(), created_at=made.to_bytes(), last_updated_at=changed.to_bytes())
-        for fragment, ids, made, changed in zip(
+        replace(fragment, row_ids=ids.to_bytes(), created_at=creation.to_bytes(), last_updated_at=update.to_bytes())
+        for fragment, ids, creation, update in zip(
             new,
             RowIdSequence.concat(row_ids).rechunk(sizes),
             RowVersionSequence.concat(created).rechunk(sizes),
@@ -354,7 +356,7 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
         return version
     read_version = results[0].read_version
     if any(result.read_version != read_version for result in results):
-        raise InvalidOperationError("the results to commit belong to plans on different versions")
+        raise InvalidOperationError("cannot commit results of plans for different versions")
     ids = [fragment.id for result in results for fragment in result.old_fragments]
     if len(set(ids)) < len(ids):
         repeated = sorted({fragment_id for fragment_id in ids if ids.count(fragment_id) > 1})
@@ -418,7 +420,7 @@ def _with_later_deletions(planned: TableVersion, newest: TableVersion, group: Re
             if not is_same or len(deleted) + len(positions) != len(later):
                 raise RetryableCommitConflictError(
                     f"Retryable commit conflict: fragment {old.id} of {newest.uri} was compacted as of version"
-                    f" {planned.version}, and has other files or indices, or rows that were deleted then, as of version"
+                    f" {planned.version}, but its files or indices changed, or deleted rows were restored, by version"
                     f" {newest.version}. Run the operation again on the newest version",
                     fragments=(old.id,),
                     version=newest.version,
@@ -447,7 +449,7 @@ def num_rows_of(version: TableVersion, tasks: Iterable[Task]) -> int:
 
 
 def compact(
-    version: TableVersion, settings: CompactionSettings, tracker: Tracker = SILENT
+    version: TableVersion, settings: CompactionSettings, tracker: Tracker = NO_PROGRESS
 ) -> tuple[TableVersion, list[Rewritten]]:
     """Plan, execute and commit; return the new version and the results. Without tasks, no version is created.
 

@@ -20,18 +20,18 @@ def drop(uri: str, storage_options: Mapping[str, str] | None = None, *, ignore_n
     """
     store, base = open_store(uri, storage_options)
     if base.strip("/") == "":
-        raise InvalidInputError(f"{uri} is the root of a whole store: refusing to delete it")
+        raise InvalidInputError(f"cannot drop {uri}: it is the root of the store; pass the URI of a table")
     try:
         open_version(uri, storage_options=storage_options)
     except DatasetNotFoundError:
         if is_occupied(store, base):
-            raise InvalidInputError(f"{uri} contains files but not a Lance table: refusing to delete it") from None
+            raise InvalidInputError(f"cannot drop {uri}: it contains files but not a Lance table") from None
         # Empty directories exist only in a file system.
         is_empty_directory = store.scheme == "file" and os.path.isdir(base)
         if not is_empty_directory and not ignore_not_found:
             raise DatasetNotFoundError(f"Not found: {uri}", path=uri) from None
     except CorruptFileError as error:
-        raise InvalidInputError(f"{uri} contains no readable manifest: refusing to delete it") from error
+        raise InvalidInputError(f"cannot drop {uri}: it contains no readable manifest") from error
     except UnsupportedFeatureError:
         pass  # a table that a newer release has written
     choose_handler(store, uri, None, storage_options).forget(store, base)

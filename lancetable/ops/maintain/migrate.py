@@ -151,8 +151,8 @@ def _migrate_fragment(
     if not fields:
         return None
     schema = Schema(tuple(map(_without_position, fields)), version.schema.metadata)
-    name = name_of(fragment, schema, target)
-    file = written_before(version, fragment, schema, name, target)
+    name = content_file_name(fragment, schema, target)
+    file = find_reusable_file(version, fragment, schema, name, target)
     if file is not None:
         counts["files_reused"] += 1
     else:
@@ -163,7 +163,7 @@ def _migrate_fragment(
     return replace(fragment, files=(file,), physical_rows=physical_rows(version, fragment))
 
 
-def name_of(fragment: Fragment, schema: Schema, target: FileVersion, *more: str) -> str:
+def content_file_name(fragment: Fragment, schema: Schema, target: FileVersion, *more: str) -> str:
     """Return a file name that is a hash of the file's inputs.
 
     Names of data files are opaque and must never be reused for different bytes.
@@ -174,7 +174,7 @@ def name_of(fragment: Fragment, schema: Schema, target: FileVersion, *more: str)
     return "".join(f"{byte:08b}" for byte in digest[:3]) + digest[3:].hex() + ".lance"
 
 
-def written_before(
+def find_reusable_file(
     version: TableVersion, fragment: Fragment, schema: Schema, name: str, target: FileVersion
 ) -> DataFile | None:
     """Return the file of an earlier run if it exists and is complete, else None."""
@@ -184,10 +184,10 @@ def written_before(
         if size_bytes is None:
             return None
         if made_ns is not None and time.time_ns() - made_ns > _MAX_AGE_NS:
-            raise CorruptFileError("so old that a cleanup may remove it at any time", path=path)
+            raise CorruptFileError("the file is older than 3 days and may be removed by cleanup", path=path)
         metadata = open_data_file(version.store, path, size=size_bytes)
         if metadata.version is not target or metadata.num_rows != physical_rows(version, fragment):
-            raise CorruptFileError(f"does not contain the rows of fragment {fragment.id}", path=path)
+            raise CorruptFileError(f"the file does not contain the rows of fragment {fragment.id}", path=path)
     except NotFoundError:
         return None
     except LanceError as error:

@@ -63,4 +63,4 @@ def validate_deletions(version: TableVersion, fragment: Fragment, num_rows: int)
     last = int(vector.offsets()[-1]) if vector else -1
     if last >= num_rows:
         path = version.deletion_file_path(fragment.id, fragment.deletion_file)
-        raise CorruptFileError("a row past the end is deleted", f"below {num_rows}", last, path=path)
+        raise CorruptFileError("row offset past the end of the fragment", f"below {num_rows}", last, path=path)

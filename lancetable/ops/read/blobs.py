@@ -82,10 +82,10 @@ def check_range(offset: int, length: int, size: int) -> None:
 
 
 def _missing_rows(
-    version: TableVersion, selector: Selector, values: Indices, found: int
+    version: TableVersion, selector: Selector, values: Indices, num_live: int
 ) -> InvalidInputError | UnsupportedFeatureError:
     """Return the error for missing rows. As in pylance, its class differs for deleted and unknown rows."""
-    counts = f"{len(values)} {selector} given, {found} of them have a live row"
+    counts = f"{len(values)} {selector} given, {num_live} of them have a live row"
     by_address = selector == "addresses" or not version.manifest.has_stable_row_ids
     known = set(version.manifest.fragments.ids().tolist()) if by_address else set()
     if by_address and all(int(value) >> 32 in known for value in values):
@@ -180,9 +180,9 @@ def locate_in_fragments(
         position = fragments.position(fragment_id)
         assert position is not None
         data_file = blob_data_file(version, fragments[position], field.id)
-        chosen = np.flatnonzero(ids == fragment_id)
-        here = descriptions if len(chosen) == len(ids) else descriptions.take(pa.array(chosen))
-        parts.append((chosen, locate_blobs(version, data_file, here)))
+        rows = np.flatnonzero(ids == fragment_id)
+        here = descriptions if len(rows) == len(ids) else descriptions.take(pa.array(rows))
+        parts.append((rows, locate_blobs(version, data_file, here)))
     return parts[0][1] if len(parts) == 1 else join_locations(parts, len(ids))
 
 
@@ -258,7 +258,7 @@ def checked_requests(requests: Any) -> tuple[list[int], list[int], list[int]]:
         if row < 0 or offset < 0 or length < 0:
             raise OutOfRangeError(f"blob range request {number} has a negative number: {request}")
         if offset + length > _MAX_LENGTH:
-            raise OutOfRangeError(f"blob range request {number}: {offset} + {length} does not fit 64 bits")
+            raise OutOfRangeError(f"blob range request {number}: {offset} + {length} exceeds 64 bits")
         rows.append(row)
         offsets.append(offset)
         lengths.append(length)

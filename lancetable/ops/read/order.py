@@ -46,13 +46,13 @@ def sort_indices(
 
     The result contains the uint64 numbers of all rows, or of at least the first `limit` rows.
     """
-    candidates = None if limit is None else foremost(keys[0], orderings[0], limit)
+    candidates = None if limit is None else select_first(keys[0], orderings[0], limit)
     if candidates is None:
         return _sort([_sortable(key) for key in keys], orderings)
     return candidates.take(_sort([_sortable(key.take(candidates)) for key in keys], orderings))
 
 
-def foremost(key: pa.ChunkedArray | pa.Array, ordering: ColumnOrdering, limit: int) -> pa.Array | None:
+def select_first(key: pa.ChunkedArray | pa.Array, ordering: ColumnOrdering, limit: int) -> pa.Array | None:
     """Return ascending row numbers that include the first `limit` rows; None if the selection would exclude few rows.
 
     The selection contains the rows that do not sort after the `limit`-th row by `key`, the first key of the order.

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError
-from lancetable.ops.read.order import ColumnOrdering, foremost, sort_indices
+from lancetable.ops.read.order import ColumnOrdering, select_first, sort_indices
 from lancetable.ops.read.projection import Columns, concat_tables
 from lancetable.ops.read.range_sizer import note_allocated, release_memory
 from lancetable.ops.read.scan_plan import ScanOptions, ScanPlan, plan_scan
@@ -100,7 +100,7 @@ def _read_keys(run: ScanRun, ordering: ColumnOrdering, stop: int | None, group: 
     keys = run.read(group)
     if keys is None or stop is None:
         return keys
-    rows = foremost(keys.column(ordering.column_name), ordering, stop)
+    rows = select_first(keys.column(ordering.column_name), ordering, stop)
     return keys if rows is None else keys.take(rows)
 
 

@@ -135,7 +135,7 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
     as_bytes = _BLOB_HANDLING[options.blob_handling]
     predicate = None if options.filter is None else resolve_filter(schema, options.filter, blobs_as_bytes=as_bytes)
     positions = _fragment_positions(version, options.fragments)
-    row_ranges = _row_ranges(version, options)
+    row_ranges = _fragment_ranges(version, options)
     if predicate is not None and isinstance(predicate, expr.Literal):
         # A constant predicate requires no read: it is true for all rows or for no row.
         positions = positions if predicate.value.as_py() else ()
@@ -171,7 +171,7 @@ def _project(schema: Schema, options: ScanOptions) -> Projection:
         raise InvalidInputError(f"Invalid blob_handling: {options.blob_handling}. Expected one of: {known}")
     as_bytes = _BLOB_HANDLING[options.blob_handling]
     virtual = (("_rowid", options.with_row_id), ("_rowaddr", options.with_row_address))
-    add = [name for name, wanted in virtual if wanted]
+    add = [name for name, is_selected in virtual if is_selected]
     return project(schema, options.columns, add=add, blobs_as_bytes=as_bytes)
 
 
@@ -180,7 +180,7 @@ def _ordering(key: str | ColumnOrdering) -> ColumnOrdering:
         return ColumnOrdering(key)
     name = getattr(key, "column_name", None)
     if not isinstance(name, str):
-        raise TypeError(f"order_by takes names and ColumnOrdering, not {type(key).__name__}")
+        raise TypeError(f"order_by expects column names or ColumnOrdering, got {type(key).__name__}")
     return ColumnOrdering(name, bool(key.ascending), bool(key.nulls_first))
 
 
@@ -268,7 +268,7 @@ def _fragment_positions(version: TableVersion, ids: Sequence[int] | None) -> tup
     return tuple(positions)
 
 
-def _row_ranges(version: TableVersion, options: ScanOptions) -> dict[int, range] | None:
+def _fragment_ranges(version: TableVersion, options: ScanOptions) -> dict[int, range] | None:
     if not options.row_ranges:
         return None
     if options.limit is not None or options.offset or options.order_by:
@@ -284,7 +284,7 @@ def _row_count(name: str, value: int | None) -> int | None:
     if count < 0:
         raise InvalidInputError(f"{name.capitalize()} must be non-negative")
     if count > _MAX_ROWS:
-        raise OutOfRangeError(f"{name} {count} does not fit 63 bits")
+        raise OutOfRangeError(f"{name} {count} exceeds the range of int64")
     return count
 
 

@@ -57,19 +57,19 @@ def plan_splits(
     list[tuple[Split, ...]]
         The splits of each task.
     """
-    chosen = [
+    selected = [
         (fragment, num_rows)
         for fragment in version.manifest.fragments
         if (fragments is None or fragment.id in fragments) and (num_rows := physical_rows(version, fragment))
     ]
-    if not chosen:
+    if not selected:
         return []
     projection = plan_scan(version, ScanOptions(columns=columns)).projection
-    row_bytes = max(1.0, memory_per_row(version, chosen[0][0], projection.columns))
+    row_bytes = max(1.0, memory_per_row(version, selected[0][0], projection.columns))
     max_rows = max(1, min(task_rows, int(task_bytes / row_bytes)))
     tasks: list[list[Split]] = [[]]
     num_task_rows = 0
-    for fragment, num_rows in chosen:
+    for fragment, num_rows in selected:
         for split in _split_fragment(fragment.id, num_rows, num_rows if whole_fragments else max_rows):
             split_rows = split.stop - split.start
             if tasks[-1] and num_task_rows + split_rows > max_rows:

@@ -123,8 +123,8 @@ def take_row_ids(version: TableVersion, row_ids: Indices, columns: Columns = Non
     for fragment_id in np.unique(ids >> np.uint64(32)).tolist():
         if fragments.position(fragment_id) is None:
             raise OutOfRangeError(
-                f"row ids of fragment {fragment_id}, which version {version.version} does not have; without stable row"
-                " ids, updates and compaction change row ids; scan for them again"
+                f"version {version.version} has no fragment {fragment_id} for the given row ids; without stable row"
+                " ids, updates and compaction change row ids; read the row ids again"
             )
     return take_addresses(version, ids, columns)
 
@@ -335,27 +335,27 @@ def _projection(version: TableVersion, columns: Columns, blobs_as_bytes: bool = 
 
 def integers(values: Indices, name: str, *, unsigned: bool = False) -> npt.NDArray[Any]:
     """Return a 1-d array of int64 (or uint64). Raises TypeError for other types, OutOfRangeError for large values."""
+    target = np.uint64 if unsigned else np.int64
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         if values.null_count:
-            raise TypeError(f"{name} must not hold nulls")
+            raise TypeError(f"{name} must not contain nulls")
         values = values.to_numpy() if isinstance(values, pa.ChunkedArray) else values.to_numpy(zero_copy_only=False)
     try:
         array = np.asarray(values)
     except OverflowError:
-        raise OutOfRangeError(f"{name} do not fit 64 bits") from None
+        raise OutOfRangeError(f"{name} exceed the range of {target.__name__}") from None
     if array.ndim != 1:
         raise TypeError(f"{name} must be one-dimensional")
     kind = array.dtype.kind
-    target = np.uint64 if unsigned else np.int64
     if kind not in "iub":
         if not len(array):
             return np.zeros(0, dtype=target)
         if kind == "O" and all(isinstance(value, (int, np.integer)) for value in array):
-            raise OutOfRangeError(f"{name} do not fit 64 bits")
+            raise OutOfRangeError(f"{name} exceed the range of {target.__name__}")
         raise TypeError(f"{name} must be integers, not {type(values[0]).__name__}")
     if unsigned:
         if kind == "i" and len(array) and int(array.min()) < 0:
             raise OutOfRangeError(f"{name} must not be negative, got {int(array.min())}")
     elif kind == "u" and len(array) and int(array.max()) > np.iinfo(np.int64).max:
-        raise OutOfRangeError(f"{name} do not fit 63 bits")
+        raise OutOfRangeError(f"{name} exceed the range of {target.__name__}")
     return array.astype(target, copy=False)

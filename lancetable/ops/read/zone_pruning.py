@@ -100,7 +100,7 @@ def _legacy_statistics(version: TableVersion, metadata: LegacyMetadata) -> FileS
         f"statistics of {version.store.key(metadata.path)}",
         version.manifest,
         read,
-        lambda found: 1024 if found is None else 1024 + 64 * found.num_zones * len(found.columns),
+        lambda stats: 1024 if stats is None else 1024 + 64 * stats.num_zones * len(stats.columns),
     )
 
 
@@ -128,15 +128,15 @@ def ranges_of(zone_rows: npt.NDArray[np.int64], keep: Mask) -> list[range]:
     return [range(start, stop) for start, stop in zip(starts.tolist(), stops.tolist()) if stop > start]
 
 
-def intersect(one: Sequence[range], other: Sequence[range]) -> list[range]:
+def intersect(left: Sequence[range], right: Sequence[range]) -> list[range]:
     """Return the intersection of two ascending lists of ranges."""
     shared: list[range] = []
     i = j = 0
-    while i < len(one) and j < len(other):
-        start, stop = max(one[i].start, other[j].start), min(one[i].stop, other[j].stop)
+    while i < len(left) and j < len(right):
+        start, stop = max(left[i].start, right[j].start), min(left[i].stop, right[j].stop)
         if start < stop:
             shared.append(range(start, stop))
-        if one[i].stop <= other[j].stop:
+        if left[i].stop <= right[j].stop:
             i += 1
         else:
             j += 1

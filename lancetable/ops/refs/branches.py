@@ -28,7 +28,7 @@ from lancetable.format import transaction as tx
 from lancetable.format.paths import BRANCH_CONTENTS, branch_root, join
 from lancetable.format.refs import BranchContents, check_branch_name
 from lancetable.ops.maintain.drop import is_occupied
-from lancetable.ops.refs.clone import address_of
+from lancetable.ops.refs.clone import root_uri_of
 from lancetable.table import refs
 from lancetable.table.version import Reference, TableVersion, checkout, uri_of_branch
 
@@ -47,7 +47,7 @@ def create_branch(version: TableVersion, name: str, reference: Reference | None 
     if refs.BRANCHES.find(store, main, name) is not None:
         raise taken
     lineage = () if source.branch is None else refs.BRANCHES.read(store, main, source.branch).lineage
-    operation = tx.Clone(True, source.version, address_of(source), ref_name=source.branch, branch_name=name)
+    operation = tx.Clone(True, source.version, root_uri_of(source), ref_name=source.branch, branch_name=name)
     uri = uri_of_branch(version, name)
     try:
         first = commit_clone(source, operation, store, branch_root(main, name), uri, version.handler)

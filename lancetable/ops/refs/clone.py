@@ -32,7 +32,7 @@ def shallow_clone(source: TableVersion, uri: str, *, storage_options: Mapping[st
             f"a shallow clone of {source.uri} must be in the same store, not at {uri}; make a deep clone instead",
             feature="shallow clones in another store",
         )
-    operation = tx.Clone(True, source.version, address_of(source), ref_name=source.branch)
+    operation = tx.Clone(True, source.version, root_uri_of(source), ref_name=source.branch)
     handler = choose_handler(store, uri, storage_options=storage_options)
     return commit_clone(source, operation, store, base, uri, handler)
 
@@ -51,11 +51,11 @@ def deep_clone(source: TableVersion, uri: str, *, storage_options: Mapping[str, 
         for old, new in _files(source, base):
             copied.append(new)
             _copy(source.store, old, store, new)
-        operation = tx.Clone(False, source.version, address_of(source), ref_name=source.branch)
+        operation = tx.Clone(False, source.version, root_uri_of(source), ref_name=source.branch)
         return commit_clone(source, operation, store, base, uri, handler)
 
 
-def address_of(source: TableVersion) -> str:
+def root_uri_of(source: TableVersion) -> str:
     """Return the root of a table or branch in the form that manifests record."""
     return source.store.uri(source.base)
 

@@ -34,8 +34,8 @@ def restore(version: TableVersion) -> TableVersion:
         newest, damaged = latest_readable(version)
         if damaged is not None:
             logger.warning("restoring version %d above a damaged manifest: %s", version.version, error)
-            above = Transaction.create(damaged.version, restored)
-            return commit_transaction(newest, above, beyond=damaged.version)
+            transaction = Transaction.create(damaged.version, restored)
+            return commit_transaction(newest, transaction, damaged_version=damaged.version)
     return commit_transaction(newest, Transaction.create(newest.version, restored))
 
 

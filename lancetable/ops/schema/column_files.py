@@ -19,7 +19,7 @@ from lancetable.errors import InvalidInputError, LanceError, UnsupportedFeatureE
 from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
 from lancetable.format.schema import Field, Schema
-from lancetable.ops.tracker import SILENT, Tracker
+from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.table.base_paths import table_target
 from lancetable.table.data_files import FragmentWriter, WriteLimits, remove_quietly
@@ -39,7 +39,7 @@ _ONE_FILE = WriteLimits(max_rows_per_file=2**62, max_bytes_per_file=2**62)
 
 
 def add_column_files(
-    version: TableVersion, schema: Schema, values: Values, *, tracker: Tracker = SILENT
+    version: TableVersion, schema: Schema, values: Values, *, tracker: Tracker = NO_PROGRESS
 ) -> tuple[Fragment, ...]:
     """Write a data file with the fields of `schema` for every fragment, and return the fragments with their new files.
 
@@ -63,7 +63,7 @@ def add_column_file(
     schema: Schema,
     batches: Iterable[pa.RecordBatch],
     *,
-    tracker: Tracker = SILENT,
+    tracker: Tracker = NO_PROGRESS,
 ) -> Fragment:
     """Write a data file with the fields of `schema` for a fragment, and return the fragment with this file.
 
@@ -81,7 +81,7 @@ def add_column_file(
         batch_rows=batches_of(version, fragment),
         completed=tracker.wrote,
     )
-    values = spread(tracker.counted(batches), live_offsets(version, fragment), num_rows, fragment.id)
+    values = to_physical_rows(tracker.counted(batches), live_offsets(version, fragment), num_rows, fragment.id)
     written = writer.write_all(conform_batches(values, schema))
     if len(written) != 1 or written[0].physical_rows != num_rows:
         remove_quietly(version.store, version.base, written)
@@ -145,7 +145,7 @@ def _without(files: Iterable[DataFile], replaced: set[int]) -> Iterator[DataFile
             yield replace(file, fields=tuple(TOMBSTONE if field in replaced else field for field in file.fields))
 
 
-def spread(
+def to_physical_rows(
     batches: Iterable[pa.RecordBatch], live: np.ndarray | None, num_rows: int, fragment_id: int
 ) -> Iterator[pa.RecordBatch]:
     """Expand batches of live rows to all physical rows. `live` contains the live offsets; None if all rows are live.

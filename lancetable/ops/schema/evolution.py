@@ -192,8 +192,8 @@ def _is_conversion(old: pa.DataType, new: pa.DataType) -> bool:
 def _retyped(field: Field, new_type: pa.DataType, first_id: int) -> Field:
     """Return the field with another type, and new ids for itself and its descendants."""
     arrow = pa.schema([pa.field(field.name.replace(".", "_"), new_type, field.nullable)])
-    made = Schema.from_arrow(arrow, first_id=first_id).fields[0]
-    storage = {name: getattr(made, name) for name in ("id", "logical_type", "children", "encoding", "dictionary")}
+    retyped = Schema.from_arrow(arrow, first_id=first_id).fields[0]
+    storage = {name: getattr(retyped, name) for name in ("id", "logical_type", "children", "encoding", "dictionary")}
     return replace(field, **storage)
 
 
@@ -203,7 +203,7 @@ def _fields_to_write(version: TableVersion, schema: Schema, new_ids: set[int]) -
     Whole columns are written for data files before 2.1, which store structs as columns, and if a converted field is
     inside a list, map or packed struct, whose parts must be in one file.
     """
-    wanted: list[int] = []
+    ids: list[int] = []
     for top in schema.fields:
         inside = [field.id for field in top.walk() if field.id in new_ids]
         if inside and (
@@ -211,8 +211,8 @@ def _fields_to_write(version: TableVersion, schema: Schema, new_ids: set[int]) -
             or any(not _only_structs(top, field_id) for field_id in inside)
         ):
             inside = [top.id]
-        wanted += inside
-    return schema.project_ids(wanted)
+        ids += inside
+    return schema.project_ids(ids)
 
 
 def _only_structs(top: Field, field_id: int) -> bool:

@@ -25,7 +25,7 @@ from lancetable.ops.change.merge.row_changes import MatchedRows
 from lancetable.ops.change.rewritten_rows import live_rows_of, ordered, read_rows_at, rows_per_window
 from lancetable.ops.schema.column_files import add_column_file
 from lancetable.ops.schema.new_columns import NewColumns, add_columns, add_to_fragment
-from lancetable.ops.tracker import SILENT, Tracker
+from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.conform import conform_batches, conform_schema
 from lancetable.table.fragments import ROW_ADDRESS, ROW_ID
 from lancetable.table.live_rows import Offsets
@@ -34,7 +34,7 @@ from lancetable.table.version import TableVersion
 
 
 def merge(
-    version: TableVersion, right: pa.Table, left_on: str, right_on: str, tracker: Tracker = SILENT
+    version: TableVersion, right: pa.Table, left_on: str, right_on: str, tracker: Tracker = NO_PROGRESS
 ) -> TableVersion:
     """Add the columns of `right` except its key, with nulls for rows without a match; return the new version.
 
@@ -98,7 +98,7 @@ def _values(version: TableVersion, right: pa.Table, left_on: str, right_on: str,
     """Return the columns of `right` except its key, after checking their names."""
     names = [name for name in right.column_names if name != right_on]
     if not names:
-        raise InvalidInputError(f"the right side has no column besides its key {right_on!r}")
+        raise InvalidInputError(f"the right table has no columns except the key {right_on!r}")
     for name in names:
         if name in VIRTUAL_COLUMNS:
             raise InvalidInputError(f"Column {name} is a metadata column and cannot be updated")
@@ -121,12 +121,12 @@ class _Lookup:
             raise ColumnNotFoundError(f"Column {left_on} does not exist in the left side", column=left_on)
         if right_on not in right.column_names:
             raise ColumnNotFoundError(f"Column {right_on} does not exist in the right side", column=right_on)
-        expected, given = (
+        expected, actual = (
             pa.uint64() if self._field is None else self._field.data_type,
             right.schema.field(right_on).type,
         )
-        if given != expected:
-            raise SchemaMismatchError(f"Index column type mismatch: expected {expected}, got {given}", column=right_on)
+        if actual != expected:
+            raise SchemaMismatchError(f"Index column type mismatch: expected {expected}, got {actual}", column=right_on)
         self._index = KeyIndex([right.column(right_on)])
 
     def rows_of(self, fragment: Fragment, offsets: Offsets) -> Rows:

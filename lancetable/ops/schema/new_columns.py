@@ -37,12 +37,18 @@ from lancetable.format.paths import data_path
 from lancetable.format.schema import Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
-from lancetable.ops.maintain.migrate import name_of, written_before
+from lancetable.ops.maintain.migrate import content_file_name, find_reusable_file
 from lancetable.ops.read.projection import evaluation_schema
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.schema.column_files import Values, add_column_file, add_column_files, discard_column_files, spread
-from lancetable.ops.tracker import SILENT, Tracker
+from lancetable.ops.schema.column_files import (
+    Values,
+    add_column_file,
+    add_column_files,
+    discard_column_files,
+    to_physical_rows,
+)
+from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.table.live_rows import live_offsets, num_live_rows, physical_rows
 from lancetable.table.version import TableVersion
@@ -73,13 +79,13 @@ class ColumnCheckpoint(Protocol):
 class NewColumns:
     """Columns to add: their schema, and a function that returns their values for the live rows of a fragment.
 
-    `finish` is called after the values of the last fragment, and raises an error if the source has more values. With a
-    `checkpoint`, data files are not removed after an error, so that the next run reuses them.
+    `check_exhausted` is called after the values of the last fragment, and raises an error if the source has more. With
+    a `checkpoint`, data files are not removed after an error, so that the next run reuses them.
     """
 
     schema: pa.Schema
     values: Values
-    finish: Callable[[], None] = lambda: None
+    check_exhausted: Callable[[], None] = lambda: None
     checkpoint: ColumnCheckpoint | None = None
     all_null: bool = False  # the columns are null in every row
 
@@ -236,7 +242,7 @@ def add_nulls(version: TableVersion, new: pa.Schema) -> TableVersion:
     return commit_merge(version, tuple(version.manifest.fragments), schema)
 
 
-def add_columns(version: TableVersion, new: NewColumns, tracker: Tracker = SILENT) -> TableVersion:
+def add_columns(version: TableVersion, new: NewColumns, tracker: Tracker = NO_PROGRESS) -> TableVersion:
     """Add columns in one new version. Raises AlreadyExistsError and the errors of the source of values."""
     if new.all_null and not version.manifest.file_version.is_legacy:
         return add_nulls(version, new.schema)
@@ -248,7 +254,7 @@ def add_columns(version: TableVersion, new: NewColumns, tracker: Tracker = SILEN
     else:
         fragments = _add_resumable(version, added, new.values, new.checkpoint, tracker)
     with discarding_on_failure(lambda: None if new.checkpoint else discard_column_files(version, fragments)):
-        new.finish()
+        new.check_exhausted()
         return commit_merge(version, fragments, schema, preserves_nullability=_all_nullable(added))
 
 
@@ -284,7 +290,7 @@ def add_to_fragment(version: TableVersion, fragment: Fragment, new: NewColumns) 
 
 def _all_values(new: NewColumns, fragment: Fragment) -> Iterator[pa.RecordBatch]:
     yield from new.values(fragment)
-    new.finish()
+    new.check_exhausted()
 
 
 def resumable_fragment(version: TableVersion, fragment: Fragment, new: NewColumns, job: str) -> tuple[Fragment, bool]:
@@ -297,22 +303,22 @@ def resumable_fragment(version: TableVersion, fragment: Fragment, new: NewColumn
     if target.is_legacy or any(part.is_blob or part.is_blob_v2 for part in added.walk()):
         return add_to_fragment(version, fragment, new)[0], False
     deleted = "" if fragment.deletion_file is None else repr(fragment.deletion_file)
-    name = name_of(fragment, added, target, job, deleted)
-    file = written_before(version, fragment, added, name, target)
+    name = content_file_name(fragment, added, target, job, deleted)
+    file = find_reusable_file(version, fragment, added, name, target)
     is_reused = file is not None
     if file is None:
         live, num_rows = live_offsets(version, fragment), physical_rows(version, fragment)
         writer = FileWriter(version.store.open_writer(data_path(version.base, name)), added, target, keep_arrays=True)
         try:
             rows = 0
-            for batch in conform_batches(spread(new.values(fragment), live, num_rows, fragment.id), added):
+            for batch in conform_batches(to_physical_rows(new.values(fragment), live, num_rows, fragment.id), added):
                 writer.write(batch)
                 rows += batch.num_rows
             if rows != num_rows:
                 raise InvalidInputError(f"fragment {fragment.id} needs values for {num_rows} rows, got {rows}")
             # A concurrent attempt of the same task may have finished first, and a version may already reference its
             # file.
-            file = written_before(version, fragment, added, name, target)
+            file = find_reusable_file(version, fragment, added, name, target)
             if file is None:
                 file = writer.close().data_file(name, target)
         finally:

@@ -30,9 +30,9 @@ def _blob_field(field: pa.Field) -> pa.Field:
     return pa.field(field.name, _BYTES_OR_URI, field.nullable, {EXTENSION_NAME_KEY: BLOB_V2_NAME})
 
 
-def schema_with_prepared(schema: Schema, given: pa.Schema) -> Schema:
-    """Return the schema of a table, with prepared blob fields where the batch schema `given` has prepared blobs."""
-    types = {field.name: field.type for field in given}
+def schema_with_prepared(schema: Schema, batch_schema: pa.Schema) -> Schema:
+    """Return the schema of a table, with prepared blob fields where the `batch_schema` has prepared blobs."""
+    types = {field.name: field.type for field in batch_schema}
     fields = tuple([with_prepared(field, types.get(field.name, field.data_type)) for field in schema.fields])
     return schema if all(new is old for new, old in zip(fields, schema.fields)) else Schema(fields, schema.metadata)
 

@@ -40,14 +40,14 @@ def _schema_mismatch(
     incoming: tuple[Field, ...], table: tuple[Field, ...], prefix: str, present: list[int]
 ) -> str | None:
     """Return a description of the mismatch, or None; add the ids of the provided fields to `present`."""
-    given = {field.name: field for field in incoming}
+    provided = {field.name: field for field in incoming}
     known = {field.name for field in table}
-    unexpected = [prefix + name for name in given if name not in known]
-    missing = [prefix + field.name for field in table if field.name not in given and not field.nullable]
+    unexpected = [prefix + name for name in provided if name not in known]
+    missing = [prefix + field.name for field in table if field.name not in provided and not field.nullable]
     if unexpected or missing:
         return f"fields did not match, missing=[{', '.join(missing)}], unexpected=[{', '.join(unexpected)}]"
     for expected in table:
-        field = given.get(expected.name)
+        field = provided.get(expected.name)
         if field is None:
             continue
         path = prefix + expected.name
@@ -81,7 +81,7 @@ def conform_batches(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterat
             schema = schema_with_prepared(table, batch.schema)
             target = schema.to_storage_arrow()
         if batch.schema.names == schema.names and all(
-            given.type.equals(wanted.type) for given, wanted in zip(batch.schema, target, strict=True)
+            field.type.equals(expected.type) for field, expected in zip(batch.schema, target, strict=True)
         ):
             columns = batch.columns
         else:
@@ -90,7 +90,7 @@ def conform_batches(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterat
                 for field in schema.fields
             ]
         for index, field in required:
-            for path, _ in forbidden_nulls(columns[index], field, field.name):
+            for path, _ in null_violations(columns[index], field, field.name):
                 raise SchemaMismatchError(
                     f"The field `{path}` contained null values even though the field is marked non-null in the schema;"
                     f" to allow them, call alter_columns({{'path': {path!r}, 'nullable': True}})"
@@ -109,7 +109,7 @@ def _contains_required(field: Field) -> bool:
     return any(not descendant.nullable for descendant in field.walk())
 
 
-def forbidden_nulls(array: pa.Array, field: Field, path: str) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
+def null_violations(array: pa.Array, field: Field, path: str) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
     """Yield the path of each non-nullable field that contains nulls, and a mask (n,) of the rows with these nulls.
 
     Children of a null parent are ignored.
@@ -122,11 +122,11 @@ def forbidden_nulls(array: pa.Array, field: Field, path: str) -> Iterator[tuple[
     if field.is_struct:
         valid = np.asarray(array.is_valid())
         for index, child in enumerate(field.children):
-            for below, nulls in forbidden_nulls(array.field(index), child, f"{path}.{child.name}"):
+            for child_path, nulls in null_violations(array.field(index), child, f"{path}.{child.name}"):
                 if (nulls & valid).any():
-                    yield below, nulls & valid
+                    yield child_path, nulls & valid
     elif field.is_list:
         parents = np.repeat(np.arange(len(array)), np.asarray(array.value_lengths().fill_null(0)))
         child = field.children[0]
-        for below, nulls in forbidden_nulls(array.flatten(), child, f"{path}.{child.name}"):
-            yield below, np.isin(np.arange(len(array)), parents[nulls])
+        for child_path, nulls in null_violations(array.flatten(), child, f"{path}.{child.name}"):
+            yield child_path, np.isin(np.arange(len(array)), parents[nulls])

@@ -16,7 +16,7 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.manifest import BasePath
 from lancetable.format.schema import Schema
 from lancetable.format.version import STABLE_VERSION, FileVersion
-from lancetable.ops.tracker import SILENT, Tracker
+from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.store.base import ObjectStore
 from lancetable.table.base_paths import WriteTarget, all_targets, resolve_targets, with_ids
@@ -50,7 +50,7 @@ class WriteOptions:
     target_bases: tuple[str, ...] = ()  # names or paths of bases for new files, used in turn; empty: only the table
     target_all_bases: bool = False  # new files are distributed over all bases in turn
     include_primary: bool = True  # with `target_all_bases`: use the table too
-    tracker: Tracker = SILENT  # counts the rows and files written
+    tracker: Tracker = NO_PROGRESS  # counts the rows and files written
 
 
 DEFAULT_OPTIONS: Final = WriteOptions()
@@ -76,8 +76,8 @@ class Destination:
         """
         if options.initial_bases:
             raise InvalidOperationError(
-                f"Cannot register new bases in {mode.capitalize()} mode: a table gets its first ones when it is "
-                "created, register others with add_bases"
+                f"Cannot register new bases in {mode.capitalize()} mode: initial_bases is only valid for a new "
+                "table; use add_bases"
             )
         manifest = version.manifest
         return cls(

@@ -42,7 +42,7 @@ class Difference:
     @property
     def is_fixed(self) -> bool:
         """True if the field is inside a map or a fixed-size list, whose types cannot change."""
-        return any(pa.types.is_map(each.type) or pa.types.is_fixed_size_list(each.type) for each in self.parents)
+        return any(pa.types.is_map(parent.type) or pa.types.is_fixed_size_list(parent.type) for parent in self.parents)
 
     @property
     def column(self) -> pa.Field:

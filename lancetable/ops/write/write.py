@@ -50,7 +50,7 @@ def create(
     commit_lock: Any = None,
     cache: TableCache | None = None,
     config: Mapping[str, str] | None = None,
-    begin_anew: bool = False,
+    replace_existing: bool = False,
 ) -> TableVersion:
     """Create a table of `batches` and return its version 1.
 
@@ -72,8 +72,8 @@ def create(
         Cache for metadata; a new one by default.
     config
         Config of the table.
-    begin_anew
-        Replace an existing table in memory; see `MemoryStore.begin_anew`.
+    replace_existing
+        Replace an existing table in memory; see `MemoryStore.replace_existing`.
 
     Raises
     ------
@@ -90,12 +90,12 @@ def create(
     address = os.fspath(uri)
     handler = choose_handler(store, address, commit_lock, storage_options)
     exists = handler.latest(store, base) is not None
-    if exists and not (begin_anew and isinstance(store, MemoryStore)):
+    if exists and not (replace_existing and isinstance(store, MemoryStore)):
         raise AlreadyExistsError(f"Dataset already exists: {address}", path=address)
     stored = _new_schema(schema, options.file_version or STABLE_VERSION)
     destination = Destination.of_new_table(store, base, address, options)
     if exists and isinstance(store, MemoryStore):
-        store.begin_anew()
+        store.replace_existing()
     fragments = destination.write(stored, batches, options)
     operation = tx.Overwrite(tuple(fragments), stored, initial_bases=tuple(destination.bases.values()))
     with discarding_on_failure(lambda: destination.discard(fragments)):
@@ -249,7 +249,7 @@ def _append_schema(version: TableVersion, schema: pa.Schema, file_version: FileV
             if field.id not in stored.by_id:
                 path = version.schema.path_of(field.id)
                 raise UnsupportedFeatureError(
-                    f"column {path!r} is missing: format 0.1 has no nulls, so rows must have all columns",
+                    f"column {path!r} is missing: format 0.1 requires every column; add it or migrate the table",
                     feature="rows without a column in 0.1",
                     column=path,
                 )

@@ -247,7 +247,7 @@ class SparkMergeBuilder:
             result["num_unchanged_rows"] = counts.unchanged
         if self._clauses.newest_by is not None:
             result["num_older_rows"] = counts.older
-            result["num_rows_without_order"] = counts.without_order
+            result["num_rows_without_order"] = counts.null_order
         if self._null_keys == "drop":
             result["num_null_key_rows"] = counts.null_keys + len(source.null_keys)
         if txn is not None:

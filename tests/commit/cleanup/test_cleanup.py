@@ -79,7 +79,7 @@ def table(tmp_path: Path) -> Overwritten:
 
 def test_cleanup_keeps_files_of_a_restore_in_progress(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
     old = lancetable.dataset(table.uri, 1)
-    table.clean_when(monkeypatch, loop, "kept_version", after=True)
+    table.clean_when(monkeypatch, loop, "source_version", after=True)
     old.restore()
     assert table.ids() == [1, 2]
     with pytest.raises(VersionNotFoundError):
@@ -90,7 +90,7 @@ def test_cleanup_keeps_files_of_a_restore_in_progress(table: Overwritten, monkey
 
 def test_restore_after_removal_of_the_manifest_fails(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
     old = lancetable.dataset(table.uri, 1)
-    table.clean_when(monkeypatch, loop, "kept_version", after=False)
+    table.clean_when(monkeypatch, loop, "source_version", after=False)
     with pytest.raises(VersionNotFoundError, match="no version 1 to restore"):
         old.restore()
     assert (table.ids(), latest(open_version(table.uri)).version) == ([3], 2)
@@ -101,13 +101,13 @@ def test_cleanup_keeps_files_of_a_restore_that_starts_during_manifest_removal(
     table: Overwritten, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cleanup finds the transaction of the restore. If the restore fails, the next cleanup removes the files."""
-    real = loop.kept_version
+    real = loop.source_version
 
     def dies(*arguments: Any) -> Any:
         real(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "kept_version", dies)
+    monkeypatch.setattr(loop, "source_version", dies)
     with pytest.raises(KeyboardInterrupt):
         lancetable.dataset(table.uri, 1).restore()
     monkeypatch.undo()

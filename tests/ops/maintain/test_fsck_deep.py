@@ -168,7 +168,7 @@ def test_file_of_a_newer_version_is_not_damage(tmp_path: Path) -> None:
     splice(file, file.stat().st_size - 6, (3).to_bytes(2, "little"))
 
     report = lancetable.fsck(ds.uri, deep=True)
-    assert "the manifest has version 2.1" in details(report)  # the two contradict each other
+    assert "the manifest records version 2.1" in details(report)  # the two contradict each other
 
     def newer(message: table_pb2.Manifest) -> None:
         message.fragments[0].files[0].file_minor_version = 3
@@ -327,7 +327,7 @@ CONTRADICTIONS = {
     "another transaction file": Contradiction(
         lambda m: setattr(m, "transaction_file", "1-00000000-0000-4000-8000-000000000000.txn"),
         "transaction",
-        "file name",
+        "its file is named",
     ),
     "row versions that do not fit": Contradiction(
         lambda m: setattr(m.fragments[0], "inline_created_at_versions", b"\x0a\x02"), "ids", "creation versions"

@@ -38,9 +38,9 @@ class WriteMode(Enum):
 
 
 class RepeatedKeys(Enum):
-    """Choice among several source rows with the same key. REFUSE raises an error if they match a table row."""
+    """Choice among several source rows with the same key. FAIL raises an error if they match a table row."""
 
-    REFUSE = "fail"
+    FAIL = "fail"
     FIRST = "first"
     LAST = "last"
 
@@ -65,7 +65,7 @@ class Clauses:
     delete_unmatched: bool = False
     delete_condition: str | None = None
     write_mode: WriteMode = WriteMode.AUTO
-    repeated: RepeatedKeys = RepeatedKeys.REFUSE
+    repeated: RepeatedKeys = RepeatedKeys.FAIL
     newest_by: str | None = None
     skip_unchanged: bool = False
     insert_null_keys: bool = True
@@ -101,7 +101,7 @@ class Clauses:
         elif len(present) == len(schema.fields):
             reason = "the source covers every dataset column, so there is nothing to skip"
         elif not values:
-            reason = "the source has no column besides the key"
+            reason = "the source has no columns except the key"
         elif any(part.is_blob or part.is_blob_v2 for field in values for part in field.walk()):
             reason = "the source has a blob column"
         if reason is not None:
@@ -126,7 +126,7 @@ class Clauses:
 class Counts:
     """Numbers of inserted, updated and deleted rows, and of source rows that were skipped.
 
-    `older`: the matched row has a greater value of `Clauses.newest_by`. `without_order`: the source value of that
+    `older`: the matched row has a greater value of `Clauses.newest_by`. `null_order`: the source value of that
     column is null and the table value is not. `unchanged`: the matched row has equal values. `null_keys`: the key
     contains a null and the row was not inserted.
     """
@@ -136,7 +136,7 @@ class Counts:
     deleted: int = 0
     unchanged: int = 0
     older: int = 0
-    without_order: int = 0
+    null_order: int = 0
     null_keys: int = 0
 
     def add(self, other: Counts) -> None:
@@ -164,7 +164,7 @@ def key_fields(schema: Schema, names: tuple[str, ...] | list[str]) -> list[Field
             "A merge insert operation requires join keys: name the columns with `on`, or give the table an unenforced"
             " primary key"
         )
-    found = []
+    fields = []
     for name in names:
         field = schema.field(name) or schema.field_case_insensitive(name)
         if field is None or field.parent_id >= 0:
@@ -172,8 +172,8 @@ def key_fields(schema: Schema, names: tuple[str, ...] | list[str]) -> list[Field
             raise ColumnNotFoundError(
                 f"Merge insert key column {name!r} does not exist in schema: {error}", column=name
             )
-        found.append(field)
-    return found
+        fields.append(field)
+    return fields
 
 
 def check_source(schema: Schema, clauses: Clauses, incoming: pa.Schema) -> Schema:
@@ -186,14 +186,16 @@ def check_source(schema: Schema, clauses: Clauses, incoming: pa.Schema) -> Schem
     missing = [name for name in clauses.on if name not in names]
     if missing:
         raise ColumnNotFoundError(
-            f"the source has no column {missing[0]!r} to match rows by; it has {', '.join(incoming.names)}",
+            f"key column {missing[0]!r} is missing in the source; columns are {', '.join(incoming.names)}",
             column=missing[0],
         )
     known = tuple(field for field in schema.fields if field.name in names)
     stored = conform_schema(Schema.from_arrow(incoming), Schema(known, schema.metadata))
     partial = [field.name for field, whole in zip(stored.fields, known, strict=True) if field != whole]
     if partial:
-        raise SchemaMismatchError(f"Append with different schema: the source has only a part of column {partial[0]!r}")
+        raise SchemaMismatchError(
+            f"Append with different schema: column {partial[0]!r} is incomplete in the source; pass all of its fields"
+        )
     absent = [field.name for field in schema.fields if field.name not in names and not field.nullable]
     if clauses.insert and absent:
         raise SchemaMismatchError(
@@ -208,11 +210,11 @@ class Condition:
     def __init__(self, text: str, schema: Schema, present: set[str]) -> None:
         """Parse the predicate; `present` are the columns of the source. Raises InvalidSqlError, ColumnNotFoundError."""
         types = evaluation_schema(schema, blobs_as_bytes=True)
-        both = [
+        sides = [
             pa.field("source", pa.struct([field for field in types if field.name in present])),
             pa.field("target", pa.struct(list(types))),
         ]
-        self._expression: Expr = parse_predicate(text, pa.schema(both))
+        self._expression: Expr = parse_predicate(text, pa.schema(sides))
         paths = [parse_path(path) for path in columns_of(self._expression)]
         self.source_names = _used_columns(paths, "source", present)
         self.target_names = _used_columns(paths, "target", set(schema.names))

@@ -53,7 +53,7 @@ class SourcePart:
         self.index = KeyIndex(self._keys)
         self.matched: npt.NDArray[np.bool_] = np.zeros(table.num_rows, np.bool_)
         repeats = self.index.has_repeats
-        self.is_ambiguous = repeats and self._repeated is RepeatedKeys.REFUSE
+        self.is_ambiguous = repeats and self._repeated is RepeatedKeys.FAIL
         self._chosen = self.index.last if repeats and self._repeated is RepeatedKeys.LAST else None
 
     def chosen(self, first: Rows) -> Rows:
@@ -83,7 +83,7 @@ class SourcePart:
         with_key = np.flatnonzero(first >= 0)
         unmatched = np.ones(len(first), np.bool_)
         unmatched[with_key] = ~self.matched[first[with_key]]
-        if self._repeated is not RepeatedKeys.REFUSE:
+        if self._repeated is not RepeatedKeys.FAIL:
             unmatched[with_key] &= self.chosen(first[with_key]) == with_key
         return np.flatnonzero(unmatched)
 

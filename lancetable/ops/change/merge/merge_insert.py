@@ -43,7 +43,7 @@ from lancetable.ops.change.rewritten_rows import (
 from lancetable.ops.change.spill import PartitionedRows
 from lancetable.ops.read.matching_rows import matching_rows
 from lancetable.ops.schema.column_files import add_column_file, discard_column_files
-from lancetable.ops.tracker import SILENT, Tracker
+from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.ops.write.destination import WriteOptions
 from lancetable.table.deletion_file_codec import build_roaring
@@ -57,7 +57,7 @@ def load_source(
     batches: Iterable[pa.RecordBatch],
     source: PartitionedRows,
     budget_bytes: int | None,
-    tracker: Tracker = SILENT,
+    tracker: Tracker = NO_PROGRESS,
 ) -> None:
     """Read all batches into `source`, converted to the columns and storage types of `stored`."""
     source.fill(conform_batches(tracker.counted(batches), stored), budget_bytes)
@@ -96,7 +96,7 @@ def prepare(
     ColumnNotFoundError for conditions; SchemaMismatchError for nulls in a required column.
     """
     clauses.check()
-    tracker = SILENT if options is None else options.tracker
+    tracker = NO_PROGRESS if options is None else options.tracker
     tracker.begin("merge_insert")
     with ExitStack() as stack:
         merge = _Merge(KeyMatcher(version, clauses, source, stack))

@@ -59,11 +59,8 @@ def prepare_prejoined(
         If the rows are not in address order.
     """
     clauses.check()
-    if clauses.repeated is not RepeatedKeys.REFUSE:
-        raise InvalidOperationError(
-            "source rows have no order here, so none of several rows with one key can be chosen; "
-            "remove the choice of a repeated source row"
-        )
+    if clauses.repeated is not RepeatedKeys.FAIL:
+        raise InvalidOperationError("pre-joined source rows have no order; remove when_source_repeated")
     merge = _PrejoinedMerge(version, clauses, stored)
     prepared = prepare_update(
         version,

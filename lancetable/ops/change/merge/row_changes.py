@@ -132,9 +132,9 @@ class RowChanges:
         mask = condition.mask(columns, self._read(matches, self.condition_fields), len(matches.offsets))
         if self._clauses.newest_by is not None:
             order = columns[self._clauses.newest_by]
-            without_order = int((~mask & order.is_null().to_numpy(zero_copy_only=False)).sum())
-            counts.without_order += without_order
-            counts.older += int((~mask).sum()) - without_order
+            null_order = int((~mask & order.is_null().to_numpy(zero_copy_only=False)).sum())
+            counts.null_order += null_order
+            counts.older += int((~mask).sum()) - null_order
         return mask
 
     def _changed(self, matches: MatchedRows, source: pa.Table, counts: Counts) -> Mask:

@@ -72,7 +72,7 @@ from lancetable.ops.maintain.fsck.report import (
     findings_of,
 )
 from lancetable.ops.maintain.validate import validate_data_file, validate_deletions
-from lancetable.ops.tracker import SILENT, Tracker
+from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.store.open import open_store
 from lancetable.table import refs
 from lancetable.table.cache import TableCache
@@ -86,7 +86,7 @@ def check(
     *,
     deep: bool = False,
     storage_options: Mapping[str, str] | None = None,
-    tracker: Tracker = SILENT,
+    tracker: Tracker = NO_PROGRESS,
 ) -> Report:
     """Check every version and every file of a table without changing anything.
 
@@ -102,7 +102,7 @@ def fsck(
     deep: bool = False,
     repair: bool = False,
     storage_options: Mapping[str, str] | None = None,
-    tracker: Tracker = SILENT,
+    tracker: Tracker = NO_PROGRESS,
 ) -> Report:
     """Check a whole table; with `repair`, repair it and check it again. Raises the errors of `check`."""
     report = check(uri, deep=deep, storage_options=storage_options, tracker=tracker)
@@ -110,7 +110,7 @@ def fsck(
         return report
 
     def is_intact(version: TableVersion) -> bool:
-        return _Check(uri, storage_options, PageCheck() if deep else None, SILENT).is_intact(version)
+        return _Check(uri, storage_options, PageCheck() if deep else None, NO_PROGRESS).is_intact(version)
 
     repair_table(report, is_intact, storage_options=storage_options)
     again = check(uri, deep=deep, storage_options=storage_options, tracker=tracker)
@@ -277,9 +277,9 @@ class _Check:
         rows = fragment.physical_rows
         for file in fragment.files:
             first = file.fields[:1] if file.is_legacy else ()
-            facts = (file.size_bytes, file.column_indices, file.major, file.minor, first, rows)
+            recorded = (file.size_bytes, file.column_indices, file.major, file.minor, first, rows)
             locate, check = partial(version.data_file_path, file), partial(_check_data_file, version, file, rows)
-            findings += self._check_file("data file", file.path, locate, facts, check)
+            findings += self._check_file("data file", file.path, locate, recorded, check)
         deletions = fragment.deletion_file
         if deletions is not None:
             locate = partial(version.deletion_file_path, fragment.id, deletions)
@@ -304,15 +304,15 @@ class _Check:
         kind: str,
         name: str,
         locate: Callable[[], str],
-        facts: tuple[object, ...],
+        recorded: tuple[object, ...],
         check: Callable[[str], object],
     ) -> list[Finding]:
-        """Check a file once for all versions that record the same `facts`, such as size and row count."""
+        """Check a file once for all versions that record the same values `recorded`, such as size and row count."""
         try:
             path = locate()
         except LanceError as error:
             return [finding_of(kind, name, error)]
-        key = (kind, self.store.key(path), *facts)
+        key = (kind, self.store.key(path), *recorded)
         if key not in self._files:
             self.report.files += 1
             self._files[key] = list(findings_of(kind, path, partial(check, path)))
@@ -385,11 +385,11 @@ def _check_data_file(version: TableVersion, file: DataFile, rows: int | None, pa
     except UnsupportedFeatureError as error:
         with suppress(LanceError):  # if the manifest also records an unsupported version, the file is not damaged
             stated = file.file_version.number
-            yield Finding("data file", path, f"{error}; the manifest has version {stated} for it")
+            yield Finding("data file", path, f"{error}; the manifest records version {stated}")
             return
         raise
     if rows is not None and num_rows != rows:
-        yield Finding("data file", path, f"{num_rows} rows, the manifest has {rows}")
+        yield Finding("data file", path, f"the file has {num_rows} rows, but the manifest records {rows}")
 
 
 def _check_row_versions(version: TableVersion, fragment: Fragment) -> Iterator[Finding]:

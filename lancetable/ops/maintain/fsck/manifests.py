@@ -171,10 +171,10 @@ def _check_transaction(version: TableVersion, data: bytes) -> Iterator[Finding]:
     if inline is not None and stored is not None and file_path is not None and len(parsed) == 2:
         messages = map(transaction_pb2.Transaction.FromString, (inline, stored))
         if inline != stored and next(messages) != next(messages):
-            yield Finding("transaction", file_path, f"it differs from the transaction in {path}")
+            yield Finding("transaction", file_path, f"transaction file differs from the inline transaction in {path}")
     named = None if name is None else parse_transaction_name(name)
     if named is not None and parsed and parsed[0].uuid != named[1]:
-        yield Finding("transaction", path, f"the transaction is {parsed[0].uuid}, its file name is {name}")
+        yield Finding("transaction", path, f"the transaction has uuid {parsed[0].uuid}, but its file is named {name}")
 
 
 # --- schema, numbers, flags -------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ def _check_index(version: TableVersion, message: table_pb2.IndexMetadata) -> Ite
     name = f"index {index.name!r} ({index.uuid})"
     missing = sorted(set(index.fields) - {field.id for field in version.manifest.message.fields})
     if missing:
-        yield Finding("index", path, f"{name} is on field {missing[0]}, which the schema does not have")
+        yield Finding("index", path, f"{name} is on field {missing[0]}, which is not in the schema")
     if index.fragment_bitmap is not None:
         try:
             pyroaring.BitMap.deserialize(index.fragment_bitmap)
@@ -285,7 +285,7 @@ def _check_index_file(version: TableVersion, folder: str, file: IndexFile, name:
     if size_bytes is None:
         yield Finding("index", path, f"{name}: the file is missing")
     elif file.size_bytes and size_bytes != file.size_bytes:
-        yield Finding("index", path, f"{name}: {size_bytes} bytes, the manifest has {file.size_bytes}")
+        yield Finding("index", path, f"{name}: the file has {size_bytes} bytes, the manifest records {file.size_bytes}")
 
 
 _CHECKS: dict[str, Callable[[TableVersion, bytes], Iterator[Finding]]] = {

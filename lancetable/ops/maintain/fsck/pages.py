@@ -37,8 +37,8 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.schema import BLOB_KEY, Field
 from lancetable.ops.maintain.fsck.report import Finding, finding_of, findings_of
 from lancetable.ops.maintain.fsck.zones import ZoneCheck
-from lancetable.ops.tracker import SILENT, Tracker
-from lancetable.ops.write.conform import forbidden_nulls
+from lancetable.ops.tracker import NO_PROGRESS, Tracker
+from lancetable.ops.write.conform import null_violations
 from lancetable.store.base import ByteRange
 from lancetable.table.file_layouts import Part, field_index, file_layouts
 from lancetable.table.fragments import blob_data_file
@@ -65,7 +65,7 @@ class _Column:
 class PageCheck:
     """Deep check of a table. Results are kept, so that each column of a file is read once."""
 
-    def __init__(self, tracker: Tracker = SILENT) -> None:
+    def __init__(self, tracker: Tracker = NO_PROGRESS) -> None:
         self._tracker = tracker
         self._columns: dict[tuple[object, ...], _Column] = {}
         self._statistics: dict[str, tuple[FileStatistics | None, list[Finding]]] = {}
@@ -133,7 +133,7 @@ class PageCheck:
         """Read a column of a file batch by batch; add findings and nulls to `result`."""
         meta = part.metadata
         zones = self._zones(version, part, field, result)
-        batches = _RowRanges(meta, part, field)
+        batches = _BatchRanges(meta, part, field)
         is_nullable = all(child.nullable for child in field.walk())
         nulls = None if is_nullable else np.zeros(meta.num_rows, np.bool_)
         has_blobs = _has_blobs(field)
@@ -151,7 +151,7 @@ class PageCheck:
                     raise CorruptFileError(problem, path=part.path)
                 if nulls is not None:
                     checked = replace(field, children=()) if has_blobs else field
-                    for _, mask in forbidden_nulls(array, checked, field.name):
+                    for _, mask in null_violations(array, checked, field.name):
                         nulls[rows.start : rows.stop] |= mask
                 if has_blobs:
                     _read_blobs(version, fragment, bytes_field, array)
@@ -198,7 +198,7 @@ def _read_rows(version: TableVersion, part: Part, field: Field, rows: range) -> 
     return column
 
 
-class _RowRanges:
+class _BatchRanges:
     """Row ranges of a column with about `BATCH_BYTES` of decoded values, each within one page if pages are known."""
 
     def __init__(self, meta: FileMetadata, part: Part, field: Field) -> None:
