@@ -6,8 +6,6 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, get_args
 
-from lancetable.commit.commit_log import log_commit
-from lancetable.delta import transaction_of
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, LanceError
 from lancetable.spark.options import STORAGE_PREFIX, VECTOR_PREFIX
 
@@ -78,6 +76,8 @@ def write_table(
     """
     if mode not in get_args(Mode):
         raise InvalidInputError(f"mode is errorifexists, ignore, append or overwrite, not {mode!r}")
+    from lancetable.commit.commit_log import log_commit
+    from lancetable.delta import transaction_of
     from lancetable.spark import register
     from lancetable.spark.writer import log_if_repeated
     from lancetable.table.version import open_version
