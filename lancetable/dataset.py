@@ -1142,7 +1142,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If `model_class` is not a model, or `data` contains other objects.
         """
         from lancetable.inputs import table_of_rows
-        from lancetable.models import schema_of_model, snake_case
+        from lancetable.pydantic_models import schema_of_model, snake_case
 
         schema = schema_of_model(model_class)
         for instance in data:

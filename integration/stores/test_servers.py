@@ -22,7 +22,7 @@ from integration.servers import npm, rclone
 from integration.servers.azurite import Azurite
 from integration.servers.moto_locked import Moto, moto
 from lancetable.errors import UnsupportedFeatureError
-from lancetable.handlers import conditional_put
+from lancetable.handlers import conditional_put_probe
 from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.dynamodb import DynamoManifestStore
 from lancetable.handlers.external import ExternalHandler
@@ -137,7 +137,7 @@ class TestDynalite(HandlerSuite):
 def test_server_that_ignores_the_condition_is_refused(
     liar: dict[str, str], client: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conditional_put, "_probed", {})
+    monkeypatch.setattr(conditional_put_probe, "_probed", {})
     uri, options = _address("s3", liar, client)
     table = pa.table({"id": [1, 2, 3]})
     with pytest.raises(UnsupportedFeatureError, match="overwrites"):

@@ -8,9 +8,10 @@ from typing import Any
 
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError
 from lancetable.handlers.base import CommitHandler, Publication
-from lancetable.handlers.conditional_put import ConditionalPutHandler, ProbingHandler
+from lancetable.handlers.conditional_put import ConditionalPutHandler
+from lancetable.handlers.conditional_put_probe import ProbingHandler
 from lancetable.handlers.external import ExternalHandler, ExternalManifestStore
-from lancetable.handlers.locked import CommitLock, LockedHandler
+from lancetable.handlers.external_lock import CommitLock, LockedHandler
 from lancetable.handlers.unsafe import UnsafeHandler
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import external_table, option

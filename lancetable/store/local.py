@@ -40,7 +40,7 @@ from lancetable.store.base import (
     short_read,
 )
 from lancetable.store.durability import SyncQueue, sync_file
-from lancetable.store.maps import MapCache
+from lancetable.store.memory_maps import MapCache
 from lancetable.store.ranges import LOCAL_GAP_BYTES, coalesce_ranges, split_reply
 
 if TYPE_CHECKING:

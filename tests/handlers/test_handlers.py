@@ -26,7 +26,7 @@ from lancetable.handlers import unsafe
 from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.choose import ReadOnlyHandler, choose_handler
 from lancetable.handlers.conditional_put import ConditionalPutHandler
-from lancetable.handlers.locked import LockedHandler
+from lancetable.handlers.external_lock import LockedHandler
 from lancetable.handlers.unsafe import UnsafeHandler
 from lancetable.store.base import Capabilities, ObjectMeta, ObjectStore, PutOutcome
 from lancetable.store.fsspec_store import FsspecStore

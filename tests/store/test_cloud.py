@@ -17,7 +17,7 @@ import pytest
 import lancetable
 from integration.servers.moto_locked import Moto
 from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
-from lancetable.handlers import conditional_put, unsafe
+from lancetable.handlers import conditional_put_probe, unsafe
 from lancetable.ops.maintain.commit_probe import race_objects
 from lancetable.store.base import ByteRange, ObjectStore, PutOutcome
 from lancetable.store.clouds.cloud import CloudStore
@@ -181,7 +181,7 @@ def test_forbidden_commit_raises(s3: Moto, client: str) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_server_that_overwrites_is_detected(liar: Moto, client: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conditional_put, "_probed", {})
+    monkeypatch.setattr(conditional_put_probe, "_probed", {})
     uri, options = _table(liar, client)
     with pytest.raises(UnsupportedFeatureError, match=r"overwrites.*commit_lock.*s3\+ddb.*unsafe_single_writer"):
         lancetable.write_dataset(_rows(0), uri, storage_options=options)
@@ -196,13 +196,13 @@ def test_server_that_overwrites_is_detected(liar: Moto, client: str, monkeypatch
 
 
 def test_server_is_probed_once(s3: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conditional_put, "_probed", {})
+    monkeypatch.setattr(conditional_put_probe, "_probed", {})
     uri = f"s3://lab/{uuid4()}"
     store, base = open_store(uri, s3.options)
     s3.reset()
-    conditional_put.require_conditional_put(store, base)
+    conditional_put_probe.require_conditional_put(store, base)
     assert len(s3.log()) == 4
-    conditional_put.require_conditional_put(store, f"{base}/other")
+    conditional_put_probe.require_conditional_put(store, f"{base}/other")
     assert len(s3.log()) == 4
     assert list(store.list_recursive(base)) == []
     assert race_objects(store, base, keys=3, threads=6).is_safe

@@ -6,7 +6,7 @@ from lancetable.dataset import LanceDataset
 from lancetable.errors import InvalidInputError
 from lancetable.ops.read.diff import only_in
 from lancetable.ops.read.matching_rows import count_plan
-from lancetable.ops.read.null_free import null_free_columns
+from lancetable.ops.read.nullability import null_free_columns
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan, resolve_filter
 from lancetable.ops.read.splits import plan_splits, scan_options_of
 from lancetable.spark.jobs.base import (

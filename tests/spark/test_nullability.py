@@ -19,7 +19,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'la
 
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 
-from lancetable.ops.read.null_free import null_free_columns
+from lancetable.ops.read.nullability import null_free_columns
 from lancetable.ops.read.scan_plan import ScanOptions
 from lancetable.ops.read.splits import Split
 from lancetable.spark import SparkTable
