@@ -30,7 +30,7 @@ _U64 = 2**64
 _CHANGES: dict[str, type] = {"name": str, "nullable": bool, "data_type": pa.DataType}  # keys of an alteration
 
 
-def uri_text(uri: Any) -> str:
+def uri_string(uri: Any) -> str:
     """Return a URI, a path, or a pair of an fsspec file system and a path, as a string. Raises TypeError."""
     if isinstance(uri, tuple):
         return FileSystemUri.of(uri)
@@ -180,7 +180,7 @@ def transaction_properties_of(properties: Mapping[str, str] | None, message: str
     return result
 
 
-def checked_mapping(values: Any) -> dict[str, Any]:
+def check_mapping(values: Any) -> dict[str, Any]:
     """Return a dict with string keys. Raises TypeError for anything else."""
     if not isinstance(values, Mapping):
         raise TypeError(f"values must be a dict, got {type(values).__name__}")
@@ -190,9 +190,9 @@ def checked_mapping(values: Any) -> dict[str, Any]:
     return dict(values)
 
 
-def checked_changes(values: Any) -> dict[str, str | None]:
+def check_changes(values: Any) -> dict[str, str | None]:
     """Return changes to a map of strings, where None deletes a key. Raises TypeError for other values."""
-    changes = checked_mapping(values)
+    changes = check_mapping(values)
     for key, value in changes.items():
         if value is not None and not isinstance(value, str):
             raise TypeError(f"the value of {key!r} must be a string or None, got {type(value).__name__}")
@@ -204,7 +204,7 @@ def parse_alteration(alteration: Any) -> ops.evolution.Alteration:
 
     Raises InvalidInputError for a missing path, unknown keys or a dict without a change, TypeError for wrong values.
     """
-    given = checked_mapping(alteration)
+    given = check_mapping(alteration)
     path = given.pop("path", None)
     if not isinstance(path, str):
         raise InvalidInputError("path is required")

@@ -24,7 +24,7 @@ from lancetable.fragment_metadata import (
 )
 from lancetable.inputs import read_table
 from lancetable.ops.write.add_files import adopt_fragment
-from lancetable.progress import FragmentWriteProgress, NumberedProgress, ProgressLike, of_files
+from lancetable.progress import FragmentWriteProgress, NumberedProgress, ProgressLike, split_progress
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder, scan_arguments
 from lancetable.schema import LanceSchema
 from lancetable.table.row_count_index import num_live_rows, physical_rows
@@ -434,7 +434,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
             If the data has no rows, or more rows than a file can have.
         """
         number = check_count("fragment_id", fragment_id or 0)
-        files, _ = of_files(progress)
+        files, _ = split_progress(progress)
         if files is not None and fragment_id:
             progress = NumberedProgress(files, number)
         written = write_fragments(

@@ -123,7 +123,7 @@ class DataFile:
 
     def to_format(self) -> frozen.DataFile:
         """Return the frozen form. Raises InvalidInputError for an invalid path or list."""
-        file: frozen.DataFile = checked(frozen.DataFile.from_json, self.asdict())
+        file: frozen.DataFile = parse_stored(frozen.DataFile.from_json, self.asdict())
         return file
 
     @classmethod
@@ -185,11 +185,11 @@ class DeletionFile:
     @staticmethod
     def from_json(json: str) -> DeletionFile:  # the argument name is pylance's
         """Parse the output of `json`. Raises InvalidInputError for invalid JSON, TypeError unless it is a string."""
-        return DeletionFile.from_format(checked(frozen.DeletionFile.from_json, parse_object(json)))
+        return DeletionFile.from_format(parse_stored(frozen.DeletionFile.from_json, parse_object(json)))
 
     def to_format(self) -> frozen.DeletionFile:
         """Return the frozen form. Raises InvalidInputError for an invalid type or number."""
-        file: frozen.DeletionFile = checked(frozen.DeletionFile.from_json, self.asdict())
+        file: frozen.DeletionFile = parse_stored(frozen.DeletionFile.from_json, self.asdict())
         return file
 
     @classmethod
@@ -375,7 +375,7 @@ class FragmentMetadata:
             raise InvalidInputError(f"the files of fragment JSON are a list, not {type(value['files']).__name__}")
         if value.get("overlays"):
             scope.raise_unsupported("data overlays", planned=True, name="FragmentMetadata.from_json")
-        files = [DataFile.from_format(checked(frozen.DataFile.from_json, file)) for file in value["files"]]
+        files = [DataFile.from_format(parse_stored(frozen.DataFile.from_json, file)) for file in value["files"]]
         optional: dict[str, Any] = {
             name: None if value.get(name) is None else parse(value[name]) for name, parse in _PARSERS_OF_PARTS.items()
         }
@@ -470,7 +470,7 @@ def parse_object(text: str) -> dict[str, Any]:
     return value
 
 
-def checked(parse: Any, value: Any) -> Any:
+def parse_stored(parse: Any, value: Any) -> Any:
     """Parse an argument of the caller with a parser of `lancetable.format`, which is meant for the content of files.
 
     Raises

@@ -176,7 +176,7 @@ def report_of(progress: ProgressLike) -> Report | None:
     return progress
 
 
-def of_files(progress: FragmentWriteProgress | ProgressLike) -> tuple[FragmentWriteProgress | None, ProgressLike]:
+def split_progress(progress: FragmentWriteProgress | ProgressLike) -> tuple[FragmentWriteProgress | None, ProgressLike]:
     """Return a `progress` argument of a write as (FragmentWriteProgress or None, plain progress argument)."""
     if hasattr(progress, "begin") and hasattr(progress, "complete"):
         return cast("FragmentWriteProgress", progress), None

@@ -425,9 +425,9 @@ class ScannerBuilder:
         if options.batch_size is None and DEFAULT_BATCH_SIZE in os.environ:
             options = replace(options, batch_size=default_batch_size())
         version = self._dataset.table_version if snapshot is None else snapshot
-        view = self._dataset.view_filter
-        if view is not None:
-            options = replace(options, filter=view if options.filter is None else both(version, view, options.filter))
+        if (view := self._dataset.view_filter) is not None:
+            combined = view if options.filter is None else conjunction(version, view, options.filter)
+            options = replace(options, filter=combined)
         return LanceScanner(options, self._dataset, version, self._progress)
 
     def _set(self, name: str, value: Any) -> ScannerBuilder:
@@ -471,7 +471,7 @@ def default_batch_size() -> int:
     return int(text)
 
 
-def both(version: TableVersion, left: Any, right: Any) -> Any:
+def conjunction(version: TableVersion, left: Any, right: Any) -> Any:
     """Return the conjunction of two filters, each as SQL or as an expression."""
     if isinstance(left, pc.Expression) and isinstance(right, pc.Expression):
         return left & right

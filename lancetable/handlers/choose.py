@@ -51,7 +51,7 @@ def choose_handler(
     if external is not None:
         return ExternalHandler(external)
     if store.capabilities.conditional_create == "native":
-        if store.capabilities.unproven and option(storage_options, "probe", True):
+        if store.capabilities.needs_probe and option(storage_options, "probe", True):
             opted_in = option(storage_options, "unsafe_single_writer", False)
             return ProbingHandler(UnsafeHandler()) if opted_in else _PROBING
         return _CONDITIONAL_PUT

@@ -95,12 +95,12 @@ def _problem(column: Column, given: st.DataType, wanted: st.DataType, path: str)
     if given.simpleString() == wanted.simpleString():
         return F.lit(None).cast("string")
     if isinstance(given, st.StructType) and isinstance(wanted, st.StructType):
-        found = [
-            _problem(column.getField(each.name), each.dataType, wanted[each.name].dataType, f"{path}.{each.name}")
-            for each in given.fields
-            if each.name in wanted.names
+        of_fields = [
+            _problem(column.getField(field.name), field.dataType, wanted[field.name].dataType, f"{path}.{field.name}")
+            for field in given.fields
+            if field.name in wanted.names
         ]
-        return F.coalesce(*found, F.lit(None).cast("string"))
+        return F.coalesce(*of_fields, F.lit(None).cast("string"))
     if isinstance(given, st.ArrayType) and isinstance(wanted, st.ArrayType):
         items, element = given.elementType, wanted.elementType
         problems = F.transform(column, lambda item: _problem(item, items, element, f"{path}.item"))

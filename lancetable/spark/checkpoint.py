@@ -66,7 +66,7 @@ def literal_path(path: str) -> str:
     return re.sub(r"([*?\[\]{}\\])", r"\\\1", path)
 
 
-def out_of_step(table: LanceDataset | None, uri: str, app: str, checkpoint: Checkpoint) -> str | None:
+def checkpoint_mismatch(table: LanceDataset | None, uri: str, app: str, checkpoint: Checkpoint) -> str | None:
     """Compare a table with the checkpoint of its stream before the next batch is read.
 
     Returns

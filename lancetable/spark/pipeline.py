@@ -46,7 +46,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the conventional alias
 from lancetable.dataset import dataset, write_dataset
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, InvalidOperationError
 from lancetable.ops.change.batch_history import follows
-from lancetable.spark.checkpoint import accept_table, out_of_step, read_checkpoint
+from lancetable.spark.checkpoint import accept_table, checkpoint_mismatch, read_checkpoint
 from lancetable.spark.failures import named_failures
 from lancetable.spark.file_batches import FileBatch, InferredSchema, open_batch
 from lancetable.spark.merge.null_keys import NullKeys, check_null_keys
@@ -403,7 +403,7 @@ class Pipeline:
         run = _StreamRun(None if checkpoint is None else checkpoint.stream_id)
         if checkpoint is not None:
             table, app = self._existing(spark), self._app(checkpoint.stream_id)
-            problem = out_of_step(None if table is None else table.dataset, self.table, app, checkpoint)
+            problem = checkpoint_mismatch(None if table is None else table.dataset, self.table, app, checkpoint)
             if problem is not None:
                 if not accepts_table:
                     raise InvalidOperationError(problem)

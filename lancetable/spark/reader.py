@@ -18,7 +18,7 @@ from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import Split, plan_splits, scan_options_of
 from lancetable.spark.options import SourceOptions
-from lancetable.spark.pin import Pin, pinned
+from lancetable.spark.pin import Pin, pin_of
 from lancetable.spark.runner import init_worker
 from lancetable.spark.types import convert_batch, wire_schema
 from lancetable.table.version import TableVersion
@@ -103,7 +103,7 @@ class LanceReader(SliceReader, DataSourceReader):
     """The reader of a batch read."""
 
     def __init__(self, options: SourceOptions, schema: StructType, pin: Pin | None) -> None:
-        self._pin = pinned(options) if pin is None else pin
+        self._pin = pin_of(options) if pin is None else pin
         super().__init__(options, schema, self._pin)
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -180,13 +180,13 @@ def spark_name(arrow: pa.DataType) -> str:
     return _spark_type(arrow, "value").simpleString()
 
 
-def widens(found: Difference) -> bool:
+def widens(difference: Difference) -> bool:
     """Return True if the type of the frame is wider than that of the table.
 
     It must also differ from the type in which Spark reads the column.
     """
-    stored, given = found.stored, found.field.type
-    if stored is None or found.is_fixed:
+    stored, given = difference.stored, difference.field.type
+    if stored is None or difference.is_fixed:
         return False
     is_wider = represents(given, stored) or (pa.types.is_integer(stored) and given == pa.float64())
     return bool(is_wider) and given != _wire_type(_spark_type(stored, "value"), "value", "item")

@@ -29,7 +29,7 @@ from lancetable.operation import LanceOperation, Transaction
 from lancetable.ops import commit as commits
 from lancetable.ops.write.write import discard_fragments
 from lancetable.spark.options import SourceOptions
-from lancetable.spark.pin import Pin, pinned
+from lancetable.spark.pin import Pin, pin_of
 from lancetable.spark.runner import init_worker
 from lancetable.spark.schema_evolution import Evolution, check_storable, fit_table
 from lancetable.spark.types import convert_batch, table_schema
@@ -155,7 +155,7 @@ class LanceWriter(FragmentWriter, DataSourceArrowWriter):
         self._transaction_uuid = str(uuid.uuid4())
         self._skip = False
         try:
-            pin = pinned(options)
+            pin = pin_of(options)
         except DatasetNotFoundError:
             if options.create is False:
                 raise
@@ -190,14 +190,14 @@ class LanceWriter(FragmentWriter, DataSourceArrowWriter):
                 raise
             # Another run of the same job has committed the change.
             self._discard(messages, self._transaction_uuid)
-        log_if_repeated(pinned(self._options).open(), txn)
+        log_if_repeated(pin_of(self._options).open(), txn)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove the files of the tasks unless they may be committed."""
         self._discard(messages, self._transaction_uuid)
 
     def _was_committed(self) -> bool:
-        return is_done(pinned(self._options).open().manifest.config, self._options.txn)
+        return is_done(pin_of(self._options).open().manifest.config, self._options.txn)
 
 
 def log_if_repeated(version: TableVersion, txn: tuple[str, int] | None) -> bool:

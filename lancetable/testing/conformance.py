@@ -2,7 +2,7 @@
 
     class TestMyStore(StoreSuite):
         @pytest.fixture
-        def place(self, tmp_path):
+        def store_and_path(self, tmp_path):
             return MyStore(), str(tmp_path)          # the store, and an empty directory in it
 
 A store must pass every test. A store that does not declare exclusive creates in its capabilities must raise an error
@@ -27,7 +27,7 @@ from lancetable.format.paths import DETACHED_BIT, ManifestNamingScheme, hint_pat
 from lancetable.handlers.base import CommitHandler, ManifestLocation
 from lancetable.store.base import ByteRange, Durability, ObjectStore, PutOutcome
 
-Place = tuple[ObjectStore, str]
+StoreAndPath = tuple[ObjectStore, str]
 
 _DATA = bytes(range(256)) * 40
 # Names in the directory of manifests that are not manifests: temporary files, wrong numbers, wrong suffixes.
@@ -43,23 +43,23 @@ _HINTS += [b'{"version":9}', b'{"version":18446744073709551616}']
 
 class _Suite:
     @pytest.fixture
-    def place(self) -> Place:
+    def store_and_path(self) -> StoreAndPath:
         """Return a store and an empty directory in it."""
         raise NotImplementedError
 
     @pytest.fixture
-    def store(self, place: Place) -> ObjectStore:
-        """Return the store of `place`."""
-        return place[0]
+    def store(self, store_and_path: StoreAndPath) -> ObjectStore:
+        """Return the store of `store_and_path`."""
+        return store_and_path[0]
 
     @pytest.fixture
-    def base(self, place: Place) -> str:
-        """Return the directory of `place`."""
-        return place[1]
+    def base(self, store_and_path: StoreAndPath) -> str:
+        """Return the directory of `store_and_path`."""
+        return store_and_path[1]
 
 
 class StoreSuite(_Suite):
-    """Contract of ObjectStore. Subclasses override the fixture `place`."""
+    """Contract of ObjectStore. Subclasses override the fixture `store_and_path`."""
 
     many_names = 1003  # more than one page of any cloud listing
     race_keys = 25
@@ -457,7 +457,7 @@ class _Table:
 
 
 class HandlerSuite(_Suite):
-    """Contract of CommitHandler. Subclasses override the fixtures `place` and `handler`."""
+    """Contract of CommitHandler. Subclasses override the fixtures `store_and_path` and `handler`."""
 
     decides_by_objects = True  # the objects of the store alone determine the newest version
     far_behind = 130
@@ -469,9 +469,9 @@ class HandlerSuite(_Suite):
         raise NotImplementedError
 
     @pytest.fixture(params=[ManifestNamingScheme.V2, ManifestNamingScheme.V1], ids=["V2", "V1"])
-    def table(self, request: pytest.FixtureRequest, handler: CommitHandler, place: Place) -> _Table:
+    def table(self, request: pytest.FixtureRequest, handler: CommitHandler, store_and_path: StoreAndPath) -> _Table:
         """Return a table without versions, with each of the two naming schemes."""
-        return _Table(handler, *place, request.param)
+        return _Table(handler, *store_and_path, request.param)
 
     @pytest.fixture(params=["1", "0"], ids=["hints", "no-hints"])
     def hints(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -584,8 +584,10 @@ class HandlerSuite(_Suite):
         with pytest.raises(CorruptFileError):
             table.history()
 
-    def test_concurrent_writers_commit_each_version_once(self, place: Place, handler: CommitHandler) -> None:
-        table = _Table(handler, *place, ManifestNamingScheme.V2)
+    def test_concurrent_writers_commit_each_version_once(
+        self, store_and_path: StoreAndPath, handler: CommitHandler
+    ) -> None:
+        table = _Table(handler, *store_and_path, ManifestNamingScheme.V2)
         if self.decides_by_objects and table.store.capabilities.conditional_create != "native":
             pytest.skip("this store has no exclusive creates")
         threads, rounds = 4, self.race_rounds

@@ -18,13 +18,13 @@ from lancetable.store import local, memory_maps
 from lancetable.store.base import ByteRange, Durability, PutOutcome
 from lancetable.store.local import LocalStore
 from lancetable.store.memory_maps import MapCache
-from lancetable.testing.conformance import Place, StoreSuite
+from lancetable.testing.conformance import StoreAndPath, StoreSuite
 from lancetable.testing.os_faults import FaultyOs
 
 
 class TestLocalStore(StoreSuite):
     @pytest.fixture(params=["mapped", "pread", "synced"])
-    def place(self, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    def store_and_path(self, request: pytest.FixtureRequest, tmp_path: Path) -> StoreAndPath:
         kind = request.param
         return LocalStore(fsync=kind == "synced", mmap=kind != "pread"), str(tmp_path / "place")
 
@@ -33,13 +33,13 @@ class TestNetworkFileSystem(StoreSuite):
     """Network devices are not mapped: all files are read with pread."""
 
     @pytest.fixture
-    def place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    def store_and_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreAndPath:
         monkeypatch.setattr(memory_maps, "is_network_device", lambda device: True)
         monkeypatch.setattr(local, "_MAPS", MapCache())
         return LocalStore(fsync=False), str(tmp_path / "place")
 
-    def test_files_are_not_mapped(self, place: Place) -> None:
-        store, base = place
+    def test_files_are_not_mapped(self, store_and_path: StoreAndPath) -> None:
+        store, base = store_and_path
         store.put(f"{base}/x", b"1" * 100_000)
         assert store.read(f"{base}/x", 0, 50_000).obj.__class__ is bytes
 
