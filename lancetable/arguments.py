@@ -117,20 +117,20 @@ def parse_reference(version: Any, *, branches: bool = False) -> Reference:
     if branches and isinstance(version, tuple) and len(version) == 2:
         branch, number = version
         if branch is not None and not isinstance(branch, str):
-            raise InvalidInputError(f"a branch name must be a string, not {type(branch).__name__}")
+            raise InvalidInputError(f"a branch name must be a string, got {type(branch).__name__}")
         return branch, None if number is None else version_number(number)
     if not isinstance(version, bool) and hasattr(version, "__index__"):
         return version_number(version)
     if branches:
-        raise InvalidInputError(f"a version is a number, a tag or (branch, version), not {type(version).__name__}")
-    raise InvalidOperationError(f"version must be an integer or a string, not {type(version).__name__}")
+        raise InvalidInputError(f"a version must be a number, a tag or (branch, version), got {type(version).__name__}")
+    raise InvalidOperationError(f"version must be an integer or a string, got {type(version).__name__}")
 
 
 def version_number(version: Any) -> int:
     """Return a version number as an int. Raises TypeError for other types, OutOfRangeError beyond 64 bits."""
     number = check_integer("version", version)
     if not 0 <= number < _U64:
-        raise OutOfRangeError(f"a version number must be from 1 to 2^64 - 1, got {number}")
+        raise OutOfRangeError(f"a version number must be from 0 to 2^64 - 1, got {number}")
     return number
 
 

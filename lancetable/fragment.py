@@ -323,7 +323,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
             )
         new = udf.new_columns(value_func, self, columns, reader_schema)
         if isinstance(new, pa.Schema):
-            raise TypeError("null columns need no data files; add them with LanceDataset.add_columns")
+            raise TypeError("null columns require no data files; add them with LanceDataset.add_columns")
         computed = udf.computed_columns(new, self._version, columns, batch_size)
         written, stored = ops.new_columns.add_to_fragment(self._version, self._fragment, computed)
         return FragmentMetadata.from_format(written), LanceSchema(stored)

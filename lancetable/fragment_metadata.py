@@ -372,7 +372,7 @@ class FragmentMetadata:
         if missing:
             raise InvalidInputError(f"fragment JSON lacks the keys {', '.join(missing)}")
         if not isinstance(value["files"], list):
-            raise InvalidInputError(f"the files of fragment JSON are a list, not {type(value['files']).__name__}")
+            raise InvalidInputError(f"the files of fragment JSON must be a list, got {type(value['files']).__name__}")
         if value.get("overlays"):
             scope.raise_unsupported("data overlays", planned=True, name="FragmentMetadata.from_json")
         files = [DataFile.from_format(parse_stored(frozen.DataFile.from_json, file)) for file in value["files"]]
@@ -392,7 +392,7 @@ class FragmentMetadata:
             If the fragment has data overlays.
         """
         if not _is_u64(self.id) or not (self.physical_rows is None or _is_u64(self.physical_rows)):
-            raise InvalidInputError(f"a fragment cannot have id {self.id!r} and {self.physical_rows!r} rows")
+            raise InvalidInputError(f"invalid fragment id {self.id!r} or number of rows {self.physical_rows!r}")
         if self.overlays:
             scope.raise_unsupported("data overlays", planned=True)
         sequences = (self.row_id_meta, self.created_at_version_meta, self.last_updated_at_version_meta)
@@ -464,7 +464,7 @@ def parse_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise InvalidInputError(f"not JSON: {error}") from error
+        raise InvalidInputError(f"invalid JSON: {error}") from error
     if not isinstance(value, dict):
         raise InvalidInputError(f"expected a JSON object, found {type(value).__name__}")
     return value

@@ -204,4 +204,4 @@ def parse_uuid(text: Any) -> uuid_module.UUID:
     try:
         return uuid_module.UUID(str(text))
     except ValueError as error:
-        raise InvalidInputError(f"not a uuid: {text!r}") from error
+        raise InvalidInputError(f"invalid uuid {text!r}") from error

@@ -385,7 +385,7 @@ def to_update_mode(mode: str) -> tx.UpdateMode:
     """
     name = (mode or "rewrite_rows").upper()
     if name not in tx.UpdateMode.__members__:
-        raise InvalidInputError(f"update_mode must be rewrite_rows or rewrite_columns, not {mode!r}")
+        raise InvalidInputError(f"update_mode must be rewrite_rows or rewrite_columns, got {mode!r}")
     return tx.UpdateMode[name]
 
 

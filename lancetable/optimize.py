@@ -528,11 +528,11 @@ def parse_json(text: str, *keys: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"not the JSON of a compaction: {error}") from error
+        raise InvalidInputError(f"invalid JSON of a compaction: {error}") from error
     if not isinstance(value, dict) or any(key not in value for key in keys):
-        raise InvalidInputError(f"not the JSON of a compaction: it must be an object with {', '.join(keys)}")
+        raise InvalidInputError(f"invalid JSON of a compaction: expected an object with {', '.join(keys)}")
     if not isinstance(value["read_version"], int) or isinstance(value["read_version"], bool):
-        raise InvalidInputError("not the JSON of a compaction: read_version must be an integer")
+        raise InvalidInputError("invalid JSON of a compaction: read_version must be an integer")
     return value
 
 
@@ -545,7 +545,7 @@ def parse_fragments(value: Any) -> tuple[Any, ...]:
         If they are missing or invalid.
     """
     if not isinstance(value, dict) or not isinstance(value.get("fragments"), list):
-        raise InvalidInputError("not the JSON of a compaction: fragments are missing")
+        raise InvalidInputError("invalid JSON of a compaction: fragments are missing")
     return tuple(FragmentMetadata.from_json(json.dumps(fragment)).to_format() for fragment in value["fragments"])
 
 
@@ -558,5 +558,5 @@ def parse_options(value: Any) -> dict[str, Any]:
         If the value is not an object or an option is negative.
     """
     if not isinstance(value, dict):
-        raise InvalidInputError("not the JSON of a compaction: options are missing")
+        raise InvalidInputError("invalid JSON of a compaction: options are missing")
     return check_options({name: option for name, option in value.items() if name in OPTIONS})

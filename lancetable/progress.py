@@ -125,7 +125,7 @@ class ProgressBar:
             from tqdm.auto import tqdm
         except ImportError as error:
             raise UnsupportedFeatureError(
-                "progress=True needs tqdm: run pip install 'lancetable[progress]', or pass a callback function",
+                "progress=True requires tqdm: run pip install 'lancetable[progress]', or pass a callback function",
                 feature="progress bars without tqdm",
             ) from error
         self._make = tqdm

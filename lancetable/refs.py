@@ -195,4 +195,4 @@ def time_of(text: str | None) -> datetime | None:
     try:
         return EPOCH + timedelta(microseconds=parse_time(text) // 1000)
     except (ValueError, OverflowError) as error:
-        raise CorruptFileError(f"a tag has the invalid time {text[:50]!r}") from error
+        raise CorruptFileError(f"invalid creation time {text[:50]!r} of a tag") from error

@@ -365,7 +365,7 @@ class ScannerBuilder:
             If `blob_handling` has another value.
         """
         if blob_handling is not None and blob_handling not in BLOB_HANDLING:
-            raise InvalidInputError(f"blob_handling must be one of {list(BLOB_HANDLING)}, not {blob_handling!r}")
+            raise InvalidInputError(f"blob_handling must be one of {list(BLOB_HANDLING)}, got {blob_handling!r}")
         return self._set("blob_handling", blob_handling)
 
     def use_stats(self, use_stats: bool | None = True) -> ScannerBuilder:
@@ -467,7 +467,7 @@ def default_batch_size() -> int:
     """
     text = os.environ[DEFAULT_BATCH_SIZE]
     if not text.isdecimal() or int(text) == 0:
-        raise InvalidInputError(f"{DEFAULT_BATCH_SIZE} must be a positive number of rows, not {text!r}")
+        raise InvalidInputError(f"{DEFAULT_BATCH_SIZE} must be a positive number of rows, got {text!r}")
     return int(text)
 
 

@@ -210,7 +210,7 @@ def json_to_schema(schema_json: Mapping[str, Any]) -> pa.Schema:
         fields = [json_to_field(field) for field in schema_json["fields"]]
         return pa.schema(fields, metadata=schema_json.get("metadata"))
     except (KeyError, TypeError, AttributeError) as error:
-        raise InvalidInputError(f"not a JSON schema: {error!r}") from error
+        raise InvalidInputError(f"invalid JSON schema: {error!r}") from error
 
 
 def json_to_field(field: Mapping[str, Any]) -> pa.Field:

@@ -268,7 +268,7 @@ class BatchUDFCheckpoint:
         if changed:
             changes = ", ".join(f"{name} was {before.get(name)!r} and is {job.get(name)!r}" for name in changed)
             raise InvalidInputError(
-                f"checkpoint file {self.path} holds results of another job: {changes}; pass another checkpoint_file, or"
+                f"checkpoint file {self.path} contains results of another job: {changes}; pass another checkpoint_file, or"
                 " remove the file to compute everything again"
             )
 

@@ -70,10 +70,8 @@ def _probe_server(store: ObjectStore, base: str) -> bool:
     first, second = b"first " + uuid4().bytes, b"second " + uuid4().bytes
     try:
         if store.put_if_absent(path, first) is not PutOutcome.WON:
-            raise StoreError(
-                f"{store.uri(path)}: could not create the test object of a conditional create; check the permissions",
-                path=path,
-            )
+            problem = "could not create the test object of a conditional create; check the permissions"
+            raise StoreError(f"{store.uri(path)}: {problem}", path=path)
         outcome = store.put_if_absent(path, second)
         if outcome is PutOutcome.UNKNOWN:
             raise StoreError(f"{store.uri(path)}: the outcome of a conditional create is unknown; try again", path=path)

@@ -110,7 +110,7 @@ def _problem(column: Column, given: st.DataType, wanted: st.DataType, path: str)
         of_values = F.transform(F.map_values(column), lambda value: _problem(value, *values, f"{path}.value"))
         problems = F.concat(of_keys, of_values)
     else:
-        message = F.concat(F.lit(f"{path} cannot become {wanted.simpleString()}: "), column.cast("string"))
+        message = F.concat(F.lit(f"cannot cast column {path} to {wanted.simpleString()}: "), column.cast("string"))
         fits = column.isNull() | _is_same(column, column.try_cast(wanted), given, wanted)
         return F.when(fits, None).otherwise(message)
     return F.get(F.filter(problems, lambda problem: problem.isNotNull()), F.lit(0))

@@ -94,14 +94,14 @@ def checkpoint_mismatch(table: LanceDataset | None, uri: str, app: str, checkpoi
             cause = "The checkpoint was replaced by an older state of it."
             effect = f"the files of {_batches(completed + 1, last)} are then merged again"
         return (
-            f"table and checkpoint are out of step: {checkpoint.path} has completed {done}, and {state}."
+            f"table and checkpoint do not match: {checkpoint.path} has completed {done}, and {state}."
             f" {cause}{remedy}{effect}"
         )
     version = None if table is None else replaced_since(table.table_version, app)
     if version is None:
         return None
     return (
-        f"table and checkpoint are out of step: version {version} of {uri} replaced all rows after batch {last} of"
+        f"table and checkpoint do not match: version {version} of {uri} replaced all rows after batch {last} of"
         f" {app!r}, and {checkpoint.path} has completed batch {completed}.{remedy}the rows of"
         f" {_batches(0, last)} are then not read again"
     )

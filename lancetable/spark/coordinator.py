@@ -83,7 +83,7 @@ def coordinator_for(mode: DeployMode, runner: Runner) -> Coordinator:
         If the mode is unknown.
     """
     if mode not in get_args(DeployMode):
-        raise InvalidInputError(f"run_on is 'client' or 'cluster', not {mode!r}")
+        raise InvalidInputError(f"run_on must be 'client' or 'cluster', got {mode!r}")
     return Coordinator(None if mode == "client" else runner)
 
 

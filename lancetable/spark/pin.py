@@ -48,7 +48,7 @@ class Pin:
         version = open_version(self.uri, ref, storage_options=dict(self.storage_options) or None)
         if self.commit_id and commit_id_of(version) != self.commit_id:
             raise VersionNotFoundError(
-                f"version {self.version} of {self.uri} is not the one of the plan, because the table was removed"
+                f"version {self.version} of {self.uri} is not the planned version, because the table was removed"
                 " and created again; start the job again",
                 version=self.version,
             )
@@ -75,8 +75,8 @@ def pin_of(options: SourceOptions) -> Pin:
     if options.branch is not None:
         if options.tag is not None:
             raise InvalidInputError(
-                f"tag {options.tag!r} with branch {options.branch!r}: a tag names a version of its own branch; pass"
-                " one of them"
+                f"tag {options.tag!r} and branch {options.branch!r} exclude each other, because a tag belongs to one"
+                " branch; pass one of them"
             )
         version = open_version(uri, (options.branch, options.version), storage_options=storage_options)
         if options.timestamp_as_of is None:

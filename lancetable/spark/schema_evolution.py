@@ -46,7 +46,7 @@ class Evolution:
 
     def __post_init__(self) -> None:
         if self.policy not in get_args(SchemaPolicy):
-            raise InvalidInputError(f"schema is 'fixed', 'add' or 'evolve', not {self.policy!r}")
+            raise InvalidInputError(f"schema must be 'fixed', 'add' or 'evolve', got {self.policy!r}")
 
 
 def plan_changes(table: pa.Schema, frame: pa.Schema, evolution: Evolution, uri: str) -> list[Difference]:

@@ -63,7 +63,7 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
         if not hasattr(datasource, "DataSourceStreamArrowWriter"):
             raise UnsupportedFeatureError(
-                "streams are written with PySpark 4.1 or newer; with 4.0 use foreachBatch and write_table",
+                "streaming writes require PySpark 4.1 or newer; with 4.0, use foreachBatch and write_table",
                 feature="streaming writes with PySpark 4.0",
             )
         options.for_stream_write()
@@ -225,8 +225,8 @@ def app_of(options: SourceOptions) -> str:
         return options.txn_app
     if options.checkpoint is None:
         raise InvalidInputError(
-            "a stream needs a name by which its batches are recognized: give option('checkpointLocation', ...) on this"
-            " query, or option('txnAppId', ...) where the session sets the checkpoint"
+            "a streaming write requires a name that identifies its batches: pass option('checkpointLocation', ...), or"
+            " option('txnAppId', ...) if the session sets the checkpoint"
         )
     return stream_of(options.checkpoint) or f"checkpoint:{_path_of(options.checkpoint).rstrip('/')}"
 

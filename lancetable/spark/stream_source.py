@@ -57,7 +57,7 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         options.for_stream_read()
         if options.max_versions_per_trigger is not None and not _HAS_LIMITS:
             raise UnsupportedFeatureError(
-                "maxVersionsPerTrigger needs PySpark 4.2 or newer; without it a batch is everything that is new",
+                "maxVersionsPerTrigger requires PySpark 4.2 or newer; without it, a batch contains all new versions",
                 feature="limits of streams before PySpark 4.2",
             )
         super().__init__(options, schema, pin_of(options))
@@ -234,8 +234,8 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
             actual = commit_id_of(_version(newest, number))
         except VersionNotFoundError:
             logger.warning(
-                "%s: version %d, up to which this stream has read, was cleaned up, so whether the table is still the"
-                " same one is not known; keep versions longer than the stream may pause",
+                "%s: version %d, up to which this stream has read, was cleaned up, so it cannot be verified that the"
+                " table is the same; keep versions longer than the stream may pause",
                 uri,
                 number,
             )

@@ -204,7 +204,7 @@ class SparkTable:
         >>> table.to_df(["id", "price"], "price > 10", version=3)  # doctest: +SKIP
         """
         if sum(selector is not None for selector in (version, tag, as_of)) > 1:
-            raise InvalidInputError("version, tag and as_of name a version each; give one of them")
+            raise InvalidInputError("pass at most one of version, tag and as_of")
         time = as_of.isoformat() if isinstance(as_of, datetime) else as_of
         return self._frame(
             replace(self.options, version=version, tag=tag, timestamp_as_of=time, batch_rows=batch_size),
@@ -654,7 +654,7 @@ class SparkTable:
         known = CompactionOptions.__annotations__
         for name in options:
             if name not in known:
-                raise InvalidInputError(f"compact has no option {name!r}; there are {', '.join(known)}")
+                raise InvalidInputError(f"unknown option {name!r} of compact; valid options: {', '.join(known)}")
         return CompactionMetrics(**self._change(CompactJob(self.options, None, options)))
 
     optimize = compact  # the name in Delta

@@ -123,11 +123,11 @@ def table_schema(schema: st.StructType, vector_dimensions: dict[str, int] | None
         if dimension is not None:
             if not pa.types.is_list(field.type):
                 raise InvalidInputError(
-                    f"column {field.name!r} is {schema[number].dataType.simpleString()}, not an array"
+                    f"vector column {field.name!r} must be an array, got {schema[number].dataType.simpleString()}"
                 )
             fields[number] = field.with_type(pa.list_(field.type.value_field, dimension))
     if vectors:
-        raise InvalidInputError(f"no column {', '.join(map(repr, vectors))} to store as a vector")
+        raise InvalidInputError(f"no vector column {', '.join(vectors)}; available columns: {', '.join(schema.names)}")
     return pa.schema(fields)
 
 
@@ -154,7 +154,7 @@ def convert_batch(batch: pa.RecordBatch, schema: pa.Schema, widen_call: str | No
                 pa.nulls(batch.num_rows, field.type) if index < 0 else _converted(batch.column(index), field.type)
             )
         except pa.ArrowException as error:
-            message = f"column {field.name!r} cannot become {field.type}: {error}"
+            message = f"cannot cast column {field.name!r} to {field.type}: {error}"
             if widen_call is not None:
                 message += f"; {value_cure(field, batch.schema.field(index), widen_call)}"
             raise SchemaMismatchError(message, column=field.name) from error

@@ -77,7 +77,7 @@ def write_table(
     >>> write_table(spark.range(10), "s3://bucket/t.lance", "append", txn=("daily", 7))  # doctest: +SKIP
     """
     if mode not in get_args(Mode):
-        raise InvalidInputError(f"mode is errorifexists, ignore, append or overwrite, not {mode!r}")
+        raise InvalidInputError(f"mode must be errorifexists, ignore, append or overwrite, got {mode!r}")
     from lancetable.spark import register
     from lancetable.spark.writer import log_if_repeated
     from lancetable.table.version import open_version

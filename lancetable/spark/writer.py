@@ -62,7 +62,7 @@ class FragmentWriter:
         call = 'pass option("mergeSchema", "true"), to write_table merge_schema=True'
         self._evolution = Evolution("evolve" if options.merge_schema else "fixed", call, call, arrow_casts=True)
         if overwrite and options.merge_schema:
-            raise InvalidInputError("mergeSchema is for appends, and an overwrite replaces the schema: leave it out")
+            raise InvalidInputError("mergeSchema applies only to appends; an overwrite always replaces the schema")
         self._file_version = version_to_write(options.data_storage_version, None)
         check_storable(self._schema, self._file_version, _NEWER)
 
@@ -161,7 +161,8 @@ class LanceWriter(FragmentWriter, DataSourceArrowWriter):
                 raise
             return
         if options.create:
-            raise AlreadyExistsError(f"create='true', and there is a table at {options.uri}", path=options.uri)
+            message = f"table already exists at {options.uri}; create='true' requires a new table"
+            raise AlreadyExistsError(message, path=options.uri)
         self._skip = self._was_committed()
         if not self._skip:
             self._write_to(pin)
@@ -214,7 +215,7 @@ def log_if_repeated(version: TableVersion, txn: tuple[str, int] | None) -> bool:
         logger.info("%s: change %d of %r was committed before", version.uri, number, app)
     else:
         logger.warning(
-            "%s: change %d of %r is not made, because its change %s was committed before. Numbers must rise: unless"
+            "%s: change %d of %r is skipped, because its change %s was committed before. Numbers must increase: unless"
             " this repeats an old change, pass a higher number or another name",
             version.uri,
             number,

@@ -584,9 +584,8 @@ class HandlerSuite(_Suite):
         with pytest.raises(CorruptFileError):
             table.history()
 
-    def test_concurrent_writers_commit_each_version_once(
-        self, store_and_path: StoreAndPath, handler: CommitHandler
-    ) -> None:
+    def test_each_version_is_committed_once(self, store_and_path: StoreAndPath, handler: CommitHandler) -> None:
+        """Concurrent writers commit each version once."""
         table = _Table(handler, *store_and_path, ManifestNamingScheme.V2)
         if self.decides_by_objects and table.store.capabilities.conditional_create != "native":
             pytest.skip("this store has no exclusive creates")

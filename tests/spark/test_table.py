@@ -185,10 +185,10 @@ def sized(spark: Any, sizes: list[int]) -> Any:
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("1.7D", "1", "k cannot become bigint: 1.7"),  # would match 1
-        ("1.5BD", "1", "k cannot become bigint: 1.5"),
-        ("'x'", "1", "k cannot become bigint: x"),
-        ("1", "300", "v cannot become tinyint: 300"),
+        ("1.7D", "1", "cannot cast column k to bigint: 1.7"),  # would match 1
+        ("1.5BD", "1", "cannot cast column k to bigint: 1.5"),
+        ("'x'", "1", "cannot cast column k to bigint: x"),
+        ("1", "300", "cannot cast column v to tinyint: 300"),
         ("'1'", "2.0D", None),
         ("null", "null", None),
     ],

@@ -64,7 +64,7 @@ def plan_frame(
     version = dataset.table_version
     if needs_row_ids and not version.manifest.has_stable_row_ids:
         raise InvalidInputError(
-            f"version {version.version} of {version.uri} has no stable row ids, by which changed rows are found: pass"
+            f"version {version.version} of {version.uri} has no stable row ids, which identify changed rows: pass"
             " key, the columns that identify a row, or create tables with enable_stable_row_ids=True"
         )
     schema = plan_scan(version, ScanOptions(columns=columns)).output_schema
