@@ -268,8 +268,8 @@ class BatchUDFCheckpoint:
         if changed:
             changes = ", ".join(f"{name} was {before.get(name)!r} and is {job.get(name)!r}" for name in changed)
             raise InvalidInputError(
-                f"checkpoint file {self.path} contains results of another job: {changes}; pass another checkpoint_file, or"
-                " remove the file to compute everything again"
+                f"checkpoint file {self.path} contains results of another job: {changes}; pass another checkpoint_file,"
+                " or remove the file to compute everything again"
             )
 
     # --- the interface ops.schema.new_columns.ColumnCheckpoint
