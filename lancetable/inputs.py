@@ -142,18 +142,18 @@ def _check_not_truncated(field: pa.Field, values: Sequence[Any]) -> None:
         return
 
 
-def _is_truncating(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _is_truncating(given: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether a conversion truncates values: a float to an integer, or a time unit to a coarser one."""
-    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
+    if pa.types.is_struct(given) and pa.types.is_struct(wanted):
         types = {field.name: field.type for field in wanted}
-        return any(field.name in types and _is_truncating(field.type, types[field.name]) for field in found)
-    if pa.types.is_nested(found) and pa.types.is_nested(wanted):
-        return found.num_fields == 1 == wanted.num_fields and _is_truncating(found.field(0).type, wanted.field(0).type)
+        return any(field.name in types and _is_truncating(field.type, types[field.name]) for field in given)
+    if pa.types.is_nested(given) and pa.types.is_nested(wanted):
+        return given.num_fields == 1 == wanted.num_fields and _is_truncating(given.field(0).type, wanted.field(0).type)
     if pa.types.is_integer(wanted):
-        return bool(pa.types.is_floating(found))
-    if type(found) is not type(wanted) or not hasattr(found, "unit"):
+        return bool(pa.types.is_floating(given))
+    if type(given) is not type(wanted) or not hasattr(given, "unit"):
         return False
-    return _UNITS.index(found.unit) > _UNITS.index(wanted.unit)
+    return _UNITS.index(given.unit) > _UNITS.index(wanted.unit)
 
 
 def _check_metadata(schema: pa.Schema) -> None:

@@ -1,4 +1,4 @@
-"""Test of whether a server honours the condition of a conditional PUT, and the commit handler that runs it.
+"""Probe of conditional PUTs on servers at unknown endpoints, and the commit handler that runs it.
 
 Some servers accept the condition and overwrite the object without an error, so that acknowledged commits are lost.
 Before the first commit to an unknown server, the condition is therefore tested on a separate object,

@@ -83,8 +83,8 @@ def checkpoint_mismatch(table: LanceDataset | None, uri: str, app: str, checkpoi
     )
     if last not in (completed, checkpoint.planned):
         done = "no batch" if completed < 0 else f"batch {completed}"
-        found = "no batch" if recorded is None else f"batch {recorded}"
-        state = f"there is no table at {uri}" if table is None else f"{uri} records {found} of {app!r}"
+        last_batch = "no batch" if recorded is None else f"batch {recorded}"
+        state = f"there is no table at {uri}" if table is None else f"{uri} records {last_batch} of {app!r}"
         if last < completed:
             cause = (
                 "The table was removed, moved, replaced or restored to an older version since, or the pipeline renamed."

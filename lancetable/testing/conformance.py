@@ -86,10 +86,10 @@ class StoreSuite(_Suite):
     def test_read_returns_exactly_the_range(self, store: ObjectStore, path: str, start: int, end: int) -> None:
         assert store.read(path, start, end) == _DATA[start:end]
 
-    @pytest.mark.parametrize("at", [0, 5, len(_DATA), len(_DATA) + 5])
-    def test_empty_range_is_not_requested(self, store: ObjectStore, base: str, at: int) -> None:
-        assert store.read(f"{base}/absent", at, at) == b""
-        assert store.read_many(f"{base}/absent", [ByteRange(at, at)]) == [b""]
+    @pytest.mark.parametrize("offset", [0, 5, len(_DATA), len(_DATA) + 5])
+    def test_empty_range_is_not_requested(self, store: ObjectStore, base: str, offset: int) -> None:
+        assert store.read(f"{base}/absent", offset, offset) == b""
+        assert store.read_many(f"{base}/absent", [ByteRange(offset, offset)]) == [b""]
 
     @pytest.mark.parametrize(
         ("start", "end", "found"),
@@ -516,9 +516,9 @@ class HandlerSuite(_Suite):
     @pytest.mark.parametrize("version", [1, 2, 99, 2**63 - 1])
     def test_locate_finds_exactly_the_committed_version(self, table: _Table, version: int) -> None:
         table.commit(version)
-        found = table.locate(version)
-        assert (found.version, found.naming, found.path) == (version, table.naming, table.path(version))
-        assert table.handler.locate(table.store, table.base, version, table.naming) == found
+        location = table.locate(version)
+        assert (location.version, location.naming, location.path) == (version, table.naming, table.path(version))
+        assert table.handler.locate(table.store, table.base, version, table.naming) == location
         for absent in (version - 1, version + 1, 0, -1, 2**64, 2**64 + version):
             assert table.handler.locate(table.store, table.base, absent) is None
 
@@ -528,9 +528,9 @@ class HandlerSuite(_Suite):
         assert table.commit(detached, b"d") is PutOutcome.WON
         assert table.latest().version == 1
         assert table.history() == [1]
-        found = table.locate(detached)
-        assert found.version == detached
-        assert table.store.read_all(found.path) == b"d"
+        location = table.locate(detached)
+        assert location.version == detached
+        assert table.store.read_all(location.path) == b"d"
 
     @pytest.mark.usefixtures("hints")
     def test_unrelated_names_are_ignored(self, table: _Table) -> None:
