@@ -30,7 +30,7 @@ _U64 = 2**64
 _CHANGES: dict[str, type] = {"name": str, "nullable": bool, "data_type": pa.DataType}  # keys of an alteration
 
 
-def uri_text(uri: Any) -> str:
+def uri_string(uri: Any) -> str:
     """Return a URI, a path, or a pair of an fsspec file system and a path, as a string. Raises TypeError."""
     if isinstance(uri, tuple):
         return FileSystemUri.of(uri)
@@ -117,20 +117,20 @@ def parse_reference(version: Any, *, branches: bool = False) -> Reference:
     if branches and isinstance(version, tuple) and len(version) == 2:
         branch, number = version
         if branch is not None and not isinstance(branch, str):
-            raise InvalidInputError(f"a branch name must be a string, not {type(branch).__name__}")
+            raise InvalidInputError(f"a branch name must be a string, got {type(branch).__name__}")
         return branch, None if number is None else version_number(number)
     if not isinstance(version, bool) and hasattr(version, "__index__"):
         return version_number(version)
     if branches:
-        raise InvalidInputError(f"a version is a number, a tag or (branch, version), not {type(version).__name__}")
-    raise InvalidOperationError(f"version must be an integer or a string, not {type(version).__name__}")
+        raise InvalidInputError(f"a version must be a number, a tag or (branch, version), got {type(version).__name__}")
+    raise InvalidOperationError(f"version must be an integer or a string, got {type(version).__name__}")
 
 
 def version_number(version: Any) -> int:
     """Return a version number as an int. Raises TypeError for other types, OutOfRangeError beyond 64 bits."""
     number = check_integer("version", version)
     if not 0 <= number < _U64:
-        raise OutOfRangeError(f"a version number must be from 1 to 2^64 - 1, got {number}")
+        raise OutOfRangeError(f"a version number must be from 0 to 2^64 - 1, got {number}")
     return number
 
 
@@ -180,7 +180,7 @@ def transaction_properties_of(properties: Mapping[str, str] | None, message: str
     return result
 
 
-def checked_mapping(values: Any) -> dict[str, Any]:
+def check_mapping(values: Any) -> dict[str, Any]:
     """Return a dict with string keys. Raises TypeError for anything else."""
     if not isinstance(values, Mapping):
         raise TypeError(f"values must be a dict, got {type(values).__name__}")
@@ -190,9 +190,9 @@ def checked_mapping(values: Any) -> dict[str, Any]:
     return dict(values)
 
 
-def checked_changes(values: Any) -> dict[str, str | None]:
+def check_changes(values: Any) -> dict[str, str | None]:
     """Return changes to a map of strings, where None deletes a key. Raises TypeError for other values."""
-    changes = checked_mapping(values)
+    changes = check_mapping(values)
     for key, value in changes.items():
         if value is not None and not isinstance(value, str):
             raise TypeError(f"the value of {key!r} must be a string or None, got {type(value).__name__}")
@@ -204,7 +204,7 @@ def parse_alteration(alteration: Any) -> ops.evolution.Alteration:
 
     Raises InvalidInputError for a missing path, unknown keys or a dict without a change, TypeError for wrong values.
     """
-    given = checked_mapping(alteration)
+    given = check_mapping(alteration)
     path = given.pop("path", None)
     if not isinstance(path, str):
         raise InvalidInputError("path is required")

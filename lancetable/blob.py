@@ -78,7 +78,7 @@ class BlobFile(io.BufferedIOBase):
 
     def __init__(self, inner: BlobHandle, buffer_size: int = DEFAULT_BLOB_BUFFER_SIZE) -> None:
         self.inner = inner
-        self._buffer_size = checked_buffer_size(buffer_size)
+        self._buffer_size = check_buffer_size(buffer_size)
         self._position = 0
         self._kept = memoryview(b"")
         self._kept_start = 0
@@ -197,7 +197,7 @@ class BlobFile(io.BufferedIOBase):
         return memoryview(b"".join((head, rest))) if head else rest
 
 
-def checked_buffer_size(buffer_size: int) -> int:
+def check_buffer_size(buffer_size: int) -> int:
     """Return a valid buffer size.
 
     Raises

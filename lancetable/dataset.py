@@ -24,18 +24,18 @@ from lancetable.arguments import (
     COMMIT_MESSAGE_KEY,
     DEFAULT_BLOB_BUFFER_SIZE,
     DEFAULT_MAX_BYTES_PER_FILE,
+    check_changes,
     check_count,
     check_filter,
+    check_mapping,
     check_mode,
     check_positive,
     check_timeout,
-    checked_changes,
-    checked_mapping,
     parse_alteration,
     parse_asof,
     parse_reference,
     transaction_properties_of,
-    uri_text,
+    uri_string,
     version_number,
     version_to_write,
 )
@@ -44,7 +44,7 @@ from lancetable.lazy import lazy_names
 from lancetable.progress import tracked
 from lancetable.refs import Branches, Tags
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder, scan_arguments
-from lancetable.schema import LanceSchema, as_text
+from lancetable.schema import LanceSchema, string_metadata
 from lancetable.session import Session
 from lancetable.store import io_stats
 from lancetable.store.open import with_untrusted
@@ -293,7 +293,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         else:
             cache = None
         opened = open_version(
-            uri_text(uri),
+            uri_string(uri),
             None if version is None else parse_reference(version),
             asof=asof,
             storage_options=with_untrusted(storage_options, untrusted),
@@ -432,7 +432,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     @property
     def schema_metadata(self) -> dict[str, str]:
         """The metadata of the schema."""
-        return as_text(self._table.manifest.schema_metadata)
+        return string_metadata(self._table.manifest.schema_metadata)
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -924,8 +924,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         ...     file.seek(-5, 2), file.read()
         (7, b'video')
         """
-        lancetable.blob.checked_buffer_size(buffer_size)
-        selector, rows = selected(ids, addresses, indices)
+        lancetable.blob.check_buffer_size(buffer_size)
+        selector, rows = parse_row_selection(ids, addresses, indices)
         blobs = ops.blobs.find_blobs(self._table, blob_column, selector, rows)
         return [
             None if handle is None else lancetable.BlobFile(handle, buffer_size)
@@ -954,7 +954,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         if io_buffer_size is not None:
             check_positive("io_buffer_size", io_buffer_size)
-        selector, rows = selected(ids, addresses, indices)
+        selector, rows = parse_row_selection(ids, addresses, indices)
         return ops.blobs.read_blobs(self._table, ops.blobs.find_blobs(self._table, blob_column, selector, rows))
 
     def read_blob_ranges(
@@ -1142,7 +1142,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If `model_class` is not a model, or `data` contains other objects.
         """
         from lancetable.inputs import table_of_rows
-        from lancetable.models import schema_of_model, snake_case
+        from lancetable.pydantic_models import schema_of_model, snake_case
 
         schema = schema_of_model(model_class)
         for instance in data:
@@ -1710,7 +1710,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     ) -> LanceDataset:
         source = checkout(self._table, parse_reference(reference, branches=True))
         options = self.initial_storage_options if storage_options is None else dict(storage_options)
-        copy(source, uri_text(target_path), storage_options=options)
+        copy(source, uri_string(target_path), storage_options=options)
         return dataset(target_path, storage_options=options, **kwargs)
 
     # ------------------------------------------------------------------------------------------ schema and settings
@@ -1832,7 +1832,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     def update_config(self, values: dict[str, str | None], *, replace: bool = False) -> dict[str, str]:
         """Change the config of the table and return it. None deletes a key; `replace` clears the config first."""
-        self._table = ops.settings.update_config(self._table, checked_changes(values), replace=replace)
+        self._table = ops.settings.update_config(self._table, check_changes(values), replace=replace)
         return self.config()
 
     def delete_config_keys(self, keys: list[str]) -> None:
@@ -1841,17 +1841,17 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     def update_metadata(self, values: dict[str, str | None], *, replace: bool = False) -> dict[str, str]:
         """Change the metadata of the table and return it. None deletes a key; `replace` clears the metadata first."""
-        self._table = ops.settings.update_table_metadata(self._table, checked_changes(values), replace=replace)
+        self._table = ops.settings.update_table_metadata(self._table, check_changes(values), replace=replace)
         return self.metadata
 
     def update_schema_metadata(self, values: dict[str, str | None], *, replace: bool = False) -> dict[str, str]:
         """Change the metadata of the schema and return it. None deletes a key; `replace` clears the metadata first."""
-        self._table = ops.settings.update_schema_metadata(self._table, checked_changes(values), replace=replace)
+        self._table = ops.settings.update_schema_metadata(self._table, check_changes(values), replace=replace)
         return self.schema_metadata
 
     def update_field_metadata(self, field_updates: dict[str, dict[str, str | None]], *, replace: bool = False) -> None:
         """Change the metadata of fields, given by path ("a.b"). Raises ColumnNotFoundError for an unknown path."""
-        changes = {path: checked_changes(values) for path, values in checked_mapping(field_updates).items()}
+        changes = {path: check_changes(values) for path, values in check_mapping(field_updates).items()}
         self._table = ops.settings.update_field_metadata(self._table, changes, replace=replace)
 
     def replace_schema_metadata(self, new_metadata: dict[str, str]) -> None:
@@ -2114,7 +2114,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         InvalidInputError
             If the path contains files but no readable manifest. Nothing is deleted.
         """
-        ops.drop.drop(uri_text(base_uri), storage_options, ignore_not_found=bool(ignore_not_found))
+        ops.drop.drop(uri_string(base_uri), storage_options, ignore_not_found=bool(ignore_not_found))
 
     # ------------------------------------------------------------------------------------------------- inspection
 
@@ -2333,13 +2333,13 @@ def write_dataset(
             target = uri.uri
             creation["storage_options"] = storage_options or uri.initial_storage_options
         else:
-            target = uri_text(uri)
+            target = uri_string(uri)
             creation["replace_existing"] = True
         table = writes.write_table(target, source, options, mode, schema_mode, config, **creation)
     return LanceDataset.from_version(table)
 
 
-def selected(ids: Any, addresses: Any, indices: Any) -> tuple[ops.blobs.Selector, Any]:
+def parse_row_selection(ids: Any, addresses: Any, indices: Any) -> tuple[ops.blobs.Selector, Any]:
     """Return the given selection of rows.
 
     Raises

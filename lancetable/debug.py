@@ -17,7 +17,7 @@ from lancetable.file import kernels
 from lancetable.format.fragment import DataFile, DeletionFile, DeletionKind, Fragment
 from lancetable.format.manifest import FragmentList
 from lancetable.format.schema import Field, Schema
-from lancetable.schema import as_text
+from lancetable.schema import string_metadata
 
 if TYPE_CHECKING:
     from lancetable.dataset import LanceDataset
@@ -181,10 +181,10 @@ def render(value: Any, depth: int = 0) -> str:
     if isinstance(value, Word):
         return str(value)
     if isinstance(value, Tuple):
-        return enclosed(value.name, "()", [render(value.value, depth + 1)], depth)
+        return bracketed(value.name, "()", [render(value.value, depth + 1)], depth)
     if isinstance(value, Block):
         parts = [f"{name}: {render(part, depth + 1)}" for name, part in value.parts.items()]
-        return enclosed(f"{value.name} ", "{}", parts, depth)
+        return bracketed(f"{value.name} ", "{}", parts, depth)
     if type(value) in NAMED:
         return render(NAMED[type(value)](value), depth)
     if is_dataclass(value) and not isinstance(value, type):
@@ -199,9 +199,9 @@ def render(value: Any, depth: int = 0) -> str:
         return str(value).lower()
     if isinstance(value, Mapping):
         entries = [f"{render(key)}: {render(inner, depth + 1)}" for key, inner in value.items()]
-        return enclosed("", "{}", entries, depth)
+        return bracketed("", "{}", entries, depth)
     if isinstance(value, (Sequence, FragmentList)):
-        return enclosed("", "[]", [render(item, depth + 1) for item in value], depth)
+        return bracketed("", "[]", [render(item, depth + 1) for item in value], depth)
     return str(value)
 
 
@@ -215,7 +215,7 @@ def parts_of(value: Any) -> dict[str, Any]:
     return {NAMES.get(name, name): part for name, part in parts.items()} if type(value) in PARTS else parts
 
 
-def enclosed(head: str, brackets: str, items: Sequence[str], depth: int) -> str:
+def bracketed(head: str, brackets: str, items: Sequence[str], depth: int) -> str:
     """Return `head(item, ...)` with one line per item."""
     if not items:
         return head + brackets
@@ -236,7 +236,7 @@ def field_block(field: Field) -> Block:
             "id": field.id,
             "parent_id": field.parent_id,
             "logical_type": Tuple("LogicalType", field.logical_type),
-            "metadata": as_text(field.metadata),
+            "metadata": string_metadata(field.metadata),
             "encoding": maybe(None if encoding is None else Word(encoding)),
             "nullable": field.nullable,
             "children": field.children,
@@ -248,7 +248,7 @@ def field_block(field: Field) -> Block:
 
 
 NAMED: Mapping[type, Callable[[Any], Block | Word]] = {
-    Schema: lambda schema: Block("Schema", {"fields": schema.fields, "metadata": as_text(schema.metadata)}),
+    Schema: lambda schema: Block("Schema", {"fields": schema.fields, "metadata": string_metadata(schema.metadata)}),
     Field: field_block,
     DataFile: lambda file: Block(
         "DataFile", {**parts_of(file), "file_size_bytes": Tuple("CachedFileSize", file.size_bytes or 0)}

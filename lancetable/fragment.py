@@ -24,7 +24,7 @@ from lancetable.fragment_metadata import (
 )
 from lancetable.inputs import read_table
 from lancetable.ops.write.add_files import adopt_fragment
-from lancetable.progress import FragmentWriteProgress, NumberedProgress, ProgressLike, of_files
+from lancetable.progress import FragmentWriteProgress, NumberedProgress, ProgressLike, split_progress
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder, scan_arguments
 from lancetable.schema import LanceSchema
 from lancetable.table.live_rows import num_live_rows, physical_rows
@@ -323,7 +323,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
             )
         new = udf.new_columns(value_func, self, columns, reader_schema)
         if isinstance(new, pa.Schema):
-            raise TypeError("null columns need no data files; add them with LanceDataset.add_columns")
+            raise TypeError("null columns require no data files; add them with LanceDataset.add_columns")
         computed = udf.computed_columns(new, self._version, columns, batch_size)
         written, stored = ops.new_columns.add_to_fragment(self._version, self._fragment, computed)
         return FragmentMetadata.from_format(written), LanceSchema(stored)
@@ -434,7 +434,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
             If the data has no rows, or more rows than a file can have.
         """
         number = check_count("fragment_id", fragment_id or 0)
-        files, _ = of_files(progress)
+        files, _ = split_progress(progress)
         if files is not None and fragment_id:
             progress = NumberedProgress(files, number)
         written = write_fragments(

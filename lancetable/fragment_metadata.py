@@ -123,7 +123,7 @@ class DataFile:
 
     def to_format(self) -> frozen.DataFile:
         """Return the frozen form. Raises InvalidInputError for an invalid path or list."""
-        file: frozen.DataFile = checked(frozen.DataFile.from_json, self.asdict())
+        file: frozen.DataFile = parse_stored(frozen.DataFile.from_json, self.asdict())
         return file
 
     @classmethod
@@ -179,11 +179,11 @@ class DeletionFile:
     @staticmethod
     def from_json(json: str) -> DeletionFile:  # the argument name is pylance's
         """Parse the output of `json`. Raises InvalidInputError for invalid JSON, TypeError unless it is a string."""
-        return DeletionFile.from_format(checked(frozen.DeletionFile.from_json, parse_object(json)))
+        return DeletionFile.from_format(parse_stored(frozen.DeletionFile.from_json, parse_object(json)))
 
     def to_format(self) -> frozen.DeletionFile:
         """Return the frozen form. Raises InvalidInputError for an invalid type or number."""
-        file: frozen.DeletionFile = checked(frozen.DeletionFile.from_json, self.asdict())
+        file: frozen.DeletionFile = parse_stored(frozen.DeletionFile.from_json, self.asdict())
         return file
 
     @classmethod
@@ -366,10 +366,10 @@ class FragmentMetadata:
         if missing:
             raise InvalidInputError(f"fragment JSON lacks the keys {', '.join(missing)}")
         if not isinstance(value["files"], list):
-            raise InvalidInputError(f"the files of fragment JSON are a list, not {type(value['files']).__name__}")
+            raise InvalidInputError(f"the files of fragment JSON must be a list, got {type(value['files']).__name__}")
         if value.get("overlays"):
             scope.raise_unsupported("data overlays", planned=True, name="FragmentMetadata.from_json")
-        files = [DataFile.from_format(checked(frozen.DataFile.from_json, file)) for file in value["files"]]
+        files = [DataFile.from_format(parse_stored(frozen.DataFile.from_json, file)) for file in value["files"]]
         optional: dict[str, Any] = {
             name: None if value.get(name) is None else parse(value[name]) for name, parse in _PARSERS_OF_PARTS.items()
         }
@@ -386,7 +386,7 @@ class FragmentMetadata:
             If the fragment has data overlays.
         """
         if not _is_u64(self.id) or not (self.physical_rows is None or _is_u64(self.physical_rows)):
-            raise InvalidInputError(f"a fragment cannot have id {self.id!r} and {self.physical_rows!r} rows")
+            raise InvalidInputError(f"invalid fragment id {self.id!r} or number of rows {self.physical_rows!r}")
         if self.overlays:
             scope.raise_unsupported("data overlays", planned=True)
         sequences = (self.row_id_meta, self.created_at_version_meta, self.last_updated_at_version_meta)
@@ -458,13 +458,13 @@ def parse_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise InvalidInputError(f"not JSON: {error}") from error
+        raise InvalidInputError(f"invalid JSON: {error}") from error
     if not isinstance(value, dict):
         raise InvalidInputError(f"expected a JSON object, found {type(value).__name__}")
     return value
 
 
-def checked(parse: Any, value: Any) -> Any:
+def parse_stored(parse: Any, value: Any) -> Any:
     """Parse an argument of the caller with a parser of `lancetable.format`, which is meant for the content of files.
 
     Raises

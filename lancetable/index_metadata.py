@@ -159,8 +159,8 @@ def describe_indices(version: TableVersion) -> list[IndexDescription]:
         if not schema.by_id.keys() >= {*fields}:
             raise CorruptFileError(f"index {name!r} is on fields {fields}, which do not exist", path=path)
         index_type, details = describe_settings(type_url, settings, name)
-        covered = {number for segment in segments for number in segment.fragment_ids}
-        rows = sum(num_live_rows(version, each) for each in version.manifest.fragments if each.id in covered)
+        ids = {number for segment in segments for number in segment.fragment_ids}
+        rows = sum(num_live_rows(version, fragment) for fragment in version.manifest.fragments if fragment.id in ids)
         total = sum(segment.size_bytes or 0 for segment in segments) or None
         paths = list(map(schema.path_of, fields))
         described.append(IndexDescription(name, type_url, index_type, rows, fields, paths, segments, details, total))
@@ -180,17 +180,17 @@ def describe_settings(type_url: str, settings: bytes, name: str) -> tuple[str, d
         return kind, {}
     try:
         message = _SETTINGS[kind].FromString(settings)
-        found = MessageToDict(message, **_COMPLETE)
+        values = MessageToDict(message, **_COMPLETE)
         if kind == "Inverted":
-            found |= {"language": json.loads(message.language), **MessageToDict(message.code_config, **_COMPLETE)}
-            return kind, {**_INVERTED_DEFAULTS, **{name: found[name] for name in found if name != "code_config"}}
+            values |= {"language": json.loads(message.language), **MessageToDict(message.code_config, **_COMPLETE)}
+            return kind, {**_INVERTED_DEFAULTS, **{name: values[name] for name in values if name != "code_config"}}
     except (DecodeError, ValueError) as error:
         raise CorruptFileError(f"index {name!r}: malformed settings") from error
-    found["target_partition_size"] = int(found["target_partition_size"])
-    for quantizer in found.keys() & {"pq", "sq", "rq"}:
-        found["compression"] = {"type": quantizer, **found.pop(quantizer)}
-    graph, storage = "HNSW_" if "hnsw" in found else "", found.get("compression", {"type": "flat"})["type"].upper()
-    return f"IVF_{graph}{storage}", {setting: value for setting, value in found.items() if value}
+    values["target_partition_size"] = int(values["target_partition_size"])
+    for quantizer in values.keys() & {"pq", "sq", "rq"}:
+        values["compression"] = {"type": quantizer, **values.pop(quantizer)}
+    graph, storage = "HNSW_" if "hnsw" in values else "", values.get("compression", {"type": "flat"})["type"].upper()
+    return f"IVF_{graph}{storage}", {setting: value for setting, value in values.items() if value}
 
 
 def parse_uuid(text: Any) -> uuid_module.UUID:
@@ -204,4 +204,4 @@ def parse_uuid(text: Any) -> uuid_module.UUID:
     try:
         return uuid_module.UUID(str(text))
     except ValueError as error:
-        raise InvalidInputError(f"not a uuid: {text!r}") from error
+        raise InvalidInputError(f"invalid uuid {text!r}") from error

@@ -76,7 +76,7 @@ def _find_source(data: Any, schema: pa.Schema | None) -> Input:
         return _from_table(table_of_rows([row.model_dump() for row in data], schema), schema)
     if isinstance(data, Iterable):
         if schema is None:
-            raise InvalidInputError("an iterable of record batches needs the argument schema")
+            raise InvalidInputError("an iterable of record batches requires the argument schema")
         return Input(schema, cast_batches(iter(data), schema))
     raise TypeError(f"cannot write a {type(data).__module__}.{type(data).__qualname__}: it is not tabular")
 
@@ -114,7 +114,7 @@ def check_no_more(names: Iterable[Any], schema: pa.Schema) -> None:
     extra = [name for name in names if name not in schema.names]
     if extra:
         raise SchemaMismatchError(
-            f"the data does not fit the given schema: unexpected columns {extra}; add them to the schema or remove them"
+            f"data does not fit the schema: unexpected columns {extra}; add them to the schema or remove them"
             " from the data"
         )
 
@@ -137,23 +137,23 @@ def _check_not_truncated(field: pa.Field, values: Sequence[Any]) -> None:
     try:
         inferred.cast(field.type)
     except pa.ArrowInvalid as error:
-        raise SchemaMismatchError(f"column {field.name!r} does not fit the given schema: {error}") from error
+        raise SchemaMismatchError(f"column {field.name!r} does not fit the schema: {error}") from error
     except pa.ArrowNotImplementedError:
         return
 
 
-def _is_truncating(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _is_truncating(given: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether a conversion truncates values: a float to an integer, or a time unit to a coarser one."""
-    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
+    if pa.types.is_struct(given) and pa.types.is_struct(wanted):
         types = {field.name: field.type for field in wanted}
-        return any(field.name in types and _is_truncating(field.type, types[field.name]) for field in found)
-    if pa.types.is_nested(found) and pa.types.is_nested(wanted):
-        return found.num_fields == 1 == wanted.num_fields and _is_truncating(found.field(0).type, wanted.field(0).type)
+        return any(field.name in types and _is_truncating(field.type, types[field.name]) for field in given)
+    if pa.types.is_nested(given) and pa.types.is_nested(wanted):
+        return given.num_fields == 1 == wanted.num_fields and _is_truncating(given.field(0).type, wanted.field(0).type)
     if pa.types.is_integer(wanted):
-        return bool(pa.types.is_floating(found))
-    if type(found) is not type(wanted) or not hasattr(found, "unit"):
+        return bool(pa.types.is_floating(given))
+    if type(given) is not type(wanted) or not hasattr(given, "unit"):
         return False
-    return _UNITS.index(found.unit) > _UNITS.index(wanted.unit)
+    return _UNITS.index(given.unit) > _UNITS.index(wanted.unit)
 
 
 def _check_metadata(schema: pa.Schema) -> None:
@@ -206,7 +206,7 @@ def _table_of_pandas(frame: Any, schema: pa.Schema | None) -> pa.Table:
         check_no_more(frame.columns, schema)
         missing = [name for name in schema.names if name not in frame.columns and name not in frame.index.names]
         if missing:
-            raise SchemaMismatchError(f"the data does not fit the given schema: missing={missing}")
+            raise SchemaMismatchError(f"data does not fit the schema: missing columns {missing}")
     return pa.Table.from_pandas(frame, schema=schema)
 
 
@@ -231,8 +231,8 @@ def _cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
     names = table.schema.names
     if sorted(names) != sorted(schema.names):
         missing = [name for name in schema.names if name not in names]
-        extra = [name for name in names if name not in schema.names]
-        raise SchemaMismatchError(f"the data does not fit the given schema: missing={missing}, unexpected={extra}")
+        more = [name for name in names if name not in schema.names]
+        raise SchemaMismatchError(f"data does not fit the schema: missing columns {missing}, unexpected columns {more}")
     try:
         selected = table.select(schema.names)
         converted = selected.cast(schema)
@@ -240,4 +240,4 @@ def _cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
             check_finite(before, after)
         return converted
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError, KeyError) as error:
-        raise SchemaMismatchError(f"the data cannot be cast to the given schema: {error}") from error
+        raise SchemaMismatchError(f"data cannot be cast to the schema: {error}") from error

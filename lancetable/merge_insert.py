@@ -117,7 +117,7 @@ class MergeInsertBuilder:
         """
         values = [choice.value for choice in RepeatedKeys]
         if keep not in values:
-            raise InvalidInputError(f"keep must be one of {', '.join(values)}, not {keep!r}")
+            raise InvalidInputError(f"keep must be one of {', '.join(values)}, got {keep!r}")
         return self._with(repeated=RepeatedKeys(keep))
 
     def write_mode(self, mode: Literal["auto", "rewrite_rows", "rewrite_columns"]) -> MergeInsertBuilder:

@@ -349,8 +349,8 @@ def fragment_list(name: str, fragments: Any) -> list[FragmentMetadata]:
     TypeError
         If `fragments` or an element has another type.
     """
-    found = fragments if isinstance(fragments, Iterable) and not isinstance(fragments, (str, bytes)) else [fragments]
-    checked = list(found)
+    is_iterable = isinstance(fragments, Iterable) and not isinstance(fragments, (str, bytes))
+    checked = list(fragments) if is_iterable else [fragments]
     for fragment in checked:
         if not isinstance(fragment, FragmentMetadata):
             raise TypeError(f"{name} must be list[FragmentMetadata], got {type(fragment)}")
@@ -385,7 +385,7 @@ def to_update_mode(mode: str) -> tx.UpdateMode:
     """
     name = (mode or "rewrite_rows").upper()
     if name not in tx.UpdateMode.__members__:
-        raise InvalidInputError(f"update_mode must be rewrite_rows or rewrite_columns, not {mode!r}")
+        raise InvalidInputError(f"update_mode must be rewrite_rows or rewrite_columns, got {mode!r}")
     return tx.UpdateMode[name]
 
 

@@ -119,9 +119,9 @@ class CompactionTask(JsonValue):
     @staticmethod
     def from_json(text: str) -> CompactionTask:
         """Parse the output of `json`. Raises InvalidInputError."""
-        value = parsed(text, "task", "read_version", "options")
-        task = Task(parsed_fragments(value["task"]), value["read_version"])
-        return CompactionTask(task, parsed_options(value["options"]))
+        value = parse_json(text, "task", "read_version", "options")
+        task = Task(parse_fragments(value["task"]), value["read_version"])
+        return CompactionTask(task, parse_options(value["options"]))
 
     def __repr__(self) -> str:
         return f"CompactionTask(read_version={self.read_version}, fragments={self.fragments})"
@@ -168,8 +168,8 @@ class RewriteResult(JsonValue):
     @staticmethod
     def from_json(text: str) -> RewriteResult:
         """Parse the output of `json`. Raises InvalidInputError."""
-        value = parsed(text, "new_fragments", "original_fragments", "read_version")
-        old, new = (parsed_fragments({"fragments": value[key]}) for key in ("original_fragments", "new_fragments"))
+        value = parse_json(text, "new_fragments", "original_fragments", "read_version")
+        old, new = (parse_fragments({"fragments": value[key]}) for key in ("original_fragments", "new_fragments"))
         return RewriteResult(Rewritten(old, new, value["read_version"]))
 
     def __repr__(self) -> str:
@@ -207,10 +207,10 @@ class CompactionPlan(JsonValue):
     @staticmethod
     def from_json(text: str) -> CompactionPlan:
         """Parse the output of `json`. Raises InvalidInputError."""
-        value = parsed(text, "tasks", "read_version", "options")
+        value = parse_json(text, "tasks", "read_version", "options")
         read_version = value["read_version"]
-        tasks = [Task(parsed_fragments(task), read_version) for task in value["tasks"]]
-        return CompactionPlan(tasks, read_version, parsed_options(value["options"]))
+        tasks = [Task(parse_fragments(task), read_version) for task in value["tasks"]]
+        return CompactionPlan(tasks, read_version, parse_options(value["options"]))
 
     def __iter__(self) -> Iterator[CompactionTask]:
         return iter(self.tasks)
@@ -243,7 +243,7 @@ class Compaction:
         InvalidInputError, TypeError
             If an option is invalid.
         """
-        given = checked_options(options or {})
+        given = check_options(options or {})
         version = dataset.table_version
         return CompactionPlan(compact.plan(version, settings_for(dataset, given)), version.version, given)
 
@@ -262,7 +262,7 @@ class Compaction:
         InvalidOperationError
             If two results have the same fragments.
         """
-        checked_options(options or {})
+        check_options(options or {})
         results = [rewrite._rewritten for rewrite in rewrites]
         dataset._table = compact.commit(dataset.table_version, results)
         return metrics_of(results)
@@ -279,7 +279,7 @@ class Compaction:
         `progress` is a progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance. Raises
         the errors of `plan` and `commit`.
         """
-        settings = settings_for(dataset, checked_options(options or {}))
+        settings = settings_for(dataset, check_options(options or {}))
         with tracked(progress, "compact") as tracker:
             dataset._table, results = compact.compact(dataset.table_version, settings, tracker)
         return metrics_of(results)
@@ -477,7 +477,7 @@ def config_of(options: AutoCleanupConfig) -> dict[str, str]:
     return {"lance.auto_cleanup.interval": str(interval), "lance.auto_cleanup.older_than": f"{seconds}s"}
 
 
-def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given options.
 
     Raises
@@ -517,7 +517,7 @@ def metrics_of(results: Iterable[Rewritten]) -> CompactionMetrics:
     return CompactionMetrics(*map(sum, zip(*(result.counts for result in results), strict=True)))
 
 
-def parsed(text: str, *keys: str) -> dict[str, Any]:
+def parse_json(text: str, *keys: str) -> dict[str, Any]:
     """Parse a JSON object with these keys.
 
     Raises
@@ -528,15 +528,15 @@ def parsed(text: str, *keys: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"not the JSON of a compaction: {error}") from error
+        raise InvalidInputError(f"invalid JSON of a compaction: {error}") from error
     if not isinstance(value, dict) or any(key not in value for key in keys):
-        raise InvalidInputError(f"not the JSON of a compaction: it must be an object with {', '.join(keys)}")
+        raise InvalidInputError(f"invalid JSON of a compaction: expected an object with {', '.join(keys)}")
     if not isinstance(value["read_version"], int) or isinstance(value["read_version"], bool):
-        raise InvalidInputError("not the JSON of a compaction: read_version must be an integer")
+        raise InvalidInputError("invalid JSON of a compaction: read_version must be an integer")
     return value
 
 
-def parsed_fragments(value: Any) -> tuple[Any, ...]:
+def parse_fragments(value: Any) -> tuple[Any, ...]:
     """Return the fragments in a JSON value.
 
     Raises
@@ -545,11 +545,11 @@ def parsed_fragments(value: Any) -> tuple[Any, ...]:
         If they are missing or invalid.
     """
     if not isinstance(value, dict) or not isinstance(value.get("fragments"), list):
-        raise InvalidInputError("not the JSON of a compaction: fragments are missing")
+        raise InvalidInputError("invalid JSON of a compaction: fragments are missing")
     return tuple(FragmentMetadata.from_json(json.dumps(fragment)).to_format() for fragment in value["fragments"])
 
 
-def parsed_options(value: Any) -> dict[str, Any]:
+def parse_options(value: Any) -> dict[str, Any]:
     """Return the known options in a JSON value, which another writer may have produced.
 
     Raises
@@ -558,5 +558,5 @@ def parsed_options(value: Any) -> dict[str, Any]:
         If the value is not an object or an option is negative.
     """
     if not isinstance(value, dict):
-        raise InvalidInputError("not the JSON of a compaction: options are missing")
-    return checked_options({name: option for name, option in value.items() if name in OPTIONS})
+        raise InvalidInputError("invalid JSON of a compaction: options are missing")
+    return check_options({name: option for name, option in value.items() if name in OPTIONS})

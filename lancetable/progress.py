@@ -125,7 +125,7 @@ class ProgressBar:
             from tqdm.auto import tqdm
         except ImportError as error:
             raise UnsupportedFeatureError(
-                "progress=True needs tqdm: run pip install 'lancetable[progress]', or pass a callback function",
+                "progress=True requires tqdm: run pip install 'lancetable[progress]', or pass a callback function",
                 feature="progress bars without tqdm",
             ) from error
         self._make = tqdm
@@ -176,7 +176,7 @@ def report_of(progress: ProgressLike) -> Report | None:
     return progress
 
 
-def of_files(progress: FragmentWriteProgress | ProgressLike) -> tuple[FragmentWriteProgress | None, ProgressLike]:
+def split_progress(progress: FragmentWriteProgress | ProgressLike) -> tuple[FragmentWriteProgress | None, ProgressLike]:
     """Return a `progress` argument of a write as (FragmentWriteProgress or None, plain progress argument)."""
     if hasattr(progress, "begin") and hasattr(progress, "complete"):
         return cast("FragmentWriteProgress", progress), None

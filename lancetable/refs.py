@@ -47,7 +47,7 @@ class Tags:
 
         Raises InvalidInputError for another order.
         """
-        return ordered(self.list(), lambda tag: tag["version"], order)
+        return sort_refs(self.list(), lambda tag: tag["version"], order)
 
     def create(self, tag: str, reference: Reference | None = None) -> None:
         """Create a tag for a version, by default the version of this dataset.
@@ -122,7 +122,7 @@ class Branches:
 
         Raises InvalidInputError for another order.
         """
-        return ordered(self.list(), lambda branch: branch["parent_version"], order)
+        return sort_refs(self.list(), lambda branch: branch["parent_version"], order)
 
     def replace_metadata(self, branch: str, metadata: dict[str, str]) -> None:
         """Replace the metadata of a branch. Raises RefNotFoundError if it does not exist."""
@@ -144,7 +144,7 @@ class Branches:
         return f"Branches({', '.join(sorted(self.list()))})"
 
 
-def ordered(refs: dict[str, T], version: Callable[[T], int], order: str | None) -> list[tuple[str, T]]:
+def sort_refs(refs: dict[str, T], version: Callable[[T], int], order: str | None) -> list[tuple[str, T]]:
     """Return tags or branches sorted by version, then by name.
 
     Raises
@@ -195,4 +195,4 @@ def time_of(text: str | None) -> datetime | None:
     try:
         return EPOCH + timedelta(microseconds=parse_time(text) // 1000)
     except (ValueError, OverflowError) as error:
-        raise CorruptFileError(f"a tag has the invalid time {text[:50]!r}") from error
+        raise CorruptFileError(f"invalid creation time {text[:50]!r} of a tag") from error

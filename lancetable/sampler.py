@@ -165,7 +165,7 @@ class _Sharded:
     """Base of samplers for `world_size` processes that share a table; `seed` and epoch determine a random order."""
 
     def __init__(self, rank: int, world_size: int, randomize: bool = False, seed: int = 0) -> None:
-        self._rank, self._world_size = checked_rank(rank, world_size)
+        self._rank, self._world_size = check_rank(rank, world_size)
         self._randomize, self._seed, self._epoch = randomize, seed, 0
 
     @classmethod
@@ -244,7 +244,7 @@ class ShardedBatchSampler(_Sharded, Sampler):
                     columns=columns, filter=filter, batch_readahead=batch_readahead, with_row_id=with_row_id
                 )
             )
-            batches = rebatched(rows, rows_per_batch)
+            batches = rebatch(rows, rows_per_batch)
             yield from self._shuffled(batches) if self._randomize else batches
             return
         total = dataset.count_rows()
@@ -323,7 +323,7 @@ class ShardedFixedBatchSampler(ShardedBatchSampler):
         return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
-def checked_rank(rank: int, world_size: int) -> tuple[int, int]:
+def check_rank(rank: int, world_size: int) -> tuple[int, int]:
     """Return a valid rank and world size.
 
     Raises
@@ -346,7 +346,7 @@ def torch_rank() -> tuple[int, int]:
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
-def rebatched(batches: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.RecordBatch]:
+def rebatch(batches: Iterable[pa.RecordBatch], num_rows: int) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in batches of `num_rows`, except for the last one."""
     waiting: list[pa.RecordBatch] = []
     count = 0

@@ -365,7 +365,7 @@ class ScannerBuilder:
             If `blob_handling` has another value.
         """
         if blob_handling is not None and blob_handling not in BLOB_HANDLING:
-            raise InvalidInputError(f"blob_handling must be one of {list(BLOB_HANDLING)}, not {blob_handling!r}")
+            raise InvalidInputError(f"blob_handling must be one of {list(BLOB_HANDLING)}, got {blob_handling!r}")
         return self._set("blob_handling", blob_handling)
 
     def use_stats(self, use_stats: bool | None = True) -> ScannerBuilder:
@@ -425,9 +425,9 @@ class ScannerBuilder:
         if options.batch_size is None and DEFAULT_BATCH_SIZE in os.environ:
             options = replace(options, batch_size=default_batch_size())
         version = self._dataset.table_version if snapshot is None else snapshot
-        view = self._dataset.view_filter
-        if view is not None:
-            options = replace(options, filter=view if options.filter is None else both(version, view, options.filter))
+        if (view := self._dataset.view_filter) is not None:
+            combined = view if options.filter is None else conjunction(version, view, options.filter)
+            options = replace(options, filter=combined)
         return LanceScanner(options, self._dataset, version, self._progress)
 
     def _set(self, name: str, value: Any) -> ScannerBuilder:
@@ -467,11 +467,11 @@ def default_batch_size() -> int:
     """
     text = os.environ[DEFAULT_BATCH_SIZE]
     if not text.isdecimal() or int(text) == 0:
-        raise InvalidInputError(f"{DEFAULT_BATCH_SIZE} must be a positive number of rows, not {text!r}")
+        raise InvalidInputError(f"{DEFAULT_BATCH_SIZE} must be a positive number of rows, got {text!r}")
     return int(text)
 
 
-def both(version: TableVersion, left: Any, right: Any) -> Any:
+def conjunction(version: TableVersion, left: Any, right: Any) -> Any:
     """Return the conjunction of two filters, each as SQL or as an expression."""
     if isinstance(left, pc.Expression) and isinstance(right, pc.Expression):
         return left & right

@@ -39,7 +39,7 @@ class LanceField:
     @property
     def metadata(self) -> dict[str, str]:
         """Metadata as strings."""
-        return as_text(self._field.metadata)
+        return string_metadata(self._field.metadata)
 
     def to_arrow(self) -> pa.Field:
         """Return the field as an Arrow field."""
@@ -123,15 +123,15 @@ class LanceSchema:
         return self._schema
 
     def __repr__(self) -> str:
-        return f"Schema {{ fields: {self.fields()}, metadata: {as_text(self._schema.metadata)} }}"
+        return f"Schema {{ fields: {self.fields()}, metadata: {string_metadata(self._schema.metadata)} }}"
 
 
-def as_text(metadata: Mapping[Any, Any] | None) -> dict[str, str]:
+def string_metadata(metadata: Mapping[Any, Any] | None) -> dict[str, str]:
     """Return metadata of the format or of Arrow as strings; bytes that are not UTF-8 are replaced."""
-    return {text_of(key): text_of(value) for key, value in (metadata or {}).items()}
+    return {string_of(key): string_of(value) for key, value in (metadata or {}).items()}
 
 
-def text_of(value: str | bytes) -> str:
+def string_of(value: str | bytes) -> str:
     """Return a string unchanged, bytes decoded as UTF-8."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
@@ -154,17 +154,17 @@ def schema_to_json(schema: pa.Schema) -> dict[str, Any]:
     """
     result: dict[str, Any] = {"fields": [field_to_json(field) for field in schema]}
     if schema.metadata:
-        result["metadata"] = as_text(schema.metadata)
+        result["metadata"] = string_metadata(schema.metadata)
     return result
 
 
 def field_to_json(field: pa.Field) -> dict[str, Any]:
     """Describe one field; an extension type is represented by its storage type and two metadata entries."""
-    metadata = as_text(field.metadata)
+    metadata = string_metadata(field.metadata)
     data_type = field.type
     if isinstance(data_type, pa.BaseExtensionType):
         (stored,) = Schema.from_arrow(pa.schema([field]), check=False).fields
-        metadata = {logical_types.EXTENSION_METADATA_KEY: "", **as_text(stored.metadata)}
+        metadata = {logical_types.EXTENSION_METADATA_KEY: "", **string_metadata(stored.metadata)}
         data_type = data_type.storage_type
     result: dict[str, Any] = {"name": field.name, "type": type_to_json(data_type), "nullable": field.nullable}
     if metadata:
@@ -210,7 +210,7 @@ def json_to_schema(schema_json: Mapping[str, Any]) -> pa.Schema:
         fields = [json_to_field(field) for field in schema_json["fields"]]
         return pa.schema(fields, metadata=schema_json.get("metadata"))
     except (KeyError, TypeError, AttributeError) as error:
-        raise InvalidInputError(f"not a JSON schema: {error!r}") from error
+        raise InvalidInputError(f"invalid JSON schema: {error!r}") from error
 
 
 def json_to_field(field: Mapping[str, Any]) -> pa.Field:

@@ -87,7 +87,7 @@ def missing_module(name: str) -> ImportError:
 
 
 def _message(feature: str, name: str, *, planned: bool = False) -> str:
-    verdict = "planned, but not built yet" if planned else "outside its scope"
+    verdict = "planned, not implemented yet" if planned else "out of scope"
     feature, semicolon, remedy = feature.partition(";")
     subject = f"{name}: " if name else ""
     return f"{subject}lancetable does not support {feature} ({verdict}){semicolon}{remedy}"

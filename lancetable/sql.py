@@ -63,7 +63,7 @@ class SqlQueryBuilder:
             If the number is below 1.
         """
         if batch_size < 1:
-            raise InvalidInputError(f"batch_size must be at least 1, not {batch_size}")
+            raise InvalidInputError(f"batch_size must be at least 1, got {batch_size}")
         return replace(self, rows=batch_size)
 
     def batch_size_bytes(self, batch_size_bytes: int) -> SqlQueryBuilder:
@@ -134,7 +134,7 @@ class SqlQuery:
             import duckdb
         except ImportError as error:
             raise UnsupportedFeatureError(
-                "SQL queries need DuckDB: run pip install 'lancetable[sql]'", feature="SQL queries without DuckDB"
+                "SQL queries require DuckDB: run pip install 'lancetable[sql]'", feature="SQL queries without DuckDB"
             ) from error
         query = self._builder
         source: Any = query.dataset

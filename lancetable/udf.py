@@ -115,7 +115,7 @@ def new_columns(
         return transforms
     if isinstance(transforms, BatchUDF):
         if transforms.output_schema is None:
-            transforms.output_schema = _tried(transforms.func, source, read_columns).schema
+            transforms.output_schema = _call_once(transforms.func, source, read_columns).schema
         return transforms
     if isinstance(transforms, dict) and all(isinstance(sql, str) for sql in transforms.values()):
         for name in transforms:
@@ -125,7 +125,7 @@ def new_columns(
     wanted = "transforms must be a BatchUDF, dict, map function, or ReaderLike value"
     if callable(transforms):
         try:
-            return BatchUDF(transforms, _tried(transforms, source, read_columns).schema)
+            return BatchUDF(transforms, _call_once(transforms, source, read_columns).schema)
         except Exception as error:
             raise TypeError(
                 f"{wanted}. Received {type(transforms)}, which is callable, but raised an error when called with a "
@@ -159,7 +159,7 @@ def computed_columns(
     )
 
 
-def _tried(func: Callable[[pa.RecordBatch], Any], source: Any, columns: Sequence[str] | None) -> pa.RecordBatch:
+def _call_once(func: Callable[[pa.RecordBatch], Any], source: Any, columns: Sequence[str] | None) -> pa.RecordBatch:
     """Call the function on the first row, or on an empty batch if there are no rows."""
     table = source.to_table(columns=None if columns is None else list(columns), limit=1)
     batches = table.combine_chunks().to_batches()
@@ -266,8 +266,8 @@ class BatchUDFCheckpoint:
         if changed:
             changes = ", ".join(f"{name} was {before.get(name)!r} and is {job.get(name)!r}" for name in changed)
             raise InvalidInputError(
-                f"checkpoint file {self.path} holds results of another job: {changes}; pass another checkpoint_file, or"
-                " remove the file to compute everything again"
+                f"checkpoint file {self.path} contains results of another job: {changes}; pass another checkpoint_file,"
+                " or remove the file to compute everything again"
             )
 
     # --- the interface ops.schema.new_columns.ColumnCheckpoint

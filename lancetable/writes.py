@@ -25,7 +25,7 @@ from lancetable.arguments import (
     check_mode,
     check_names,
     check_positive,
-    uri_text,
+    uri_string,
     version_to_write,
 )
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, InvalidOperationError
@@ -37,7 +37,7 @@ from lancetable.operation import Transaction, to_bases
 from lancetable.ops.commit import with_storage_options
 from lancetable.ops.write import write
 from lancetable.ops.write.destination import Destination, WriteOptions
-from lancetable.progress import FragmentWriteProgress, ProgressLike, of_files, tracked
+from lancetable.progress import FragmentWriteProgress, ProgressLike, split_progress, tracked
 from lancetable.table.cache import TableCache
 from lancetable.table.data_files import WriteLimits
 from lancetable.table.version import TableVersion, open_version
@@ -199,7 +199,7 @@ def write_options(arguments: Mapping[str, Any], *, keep_arrays: bool) -> WriteOp
         for field, name in _SIZE_ARGUMENTS.items()
         if arguments.get(name) is not None
     }
-    progress, _ = of_files(arguments["progress"])
+    progress, _ = split_progress(arguments["progress"])
     return WriteOptions(
         limits=WriteLimits(**sizes, keep_arrays=keep_arrays),
         file_version=version_to_write(arguments["data_storage_version"], arguments["use_legacy_format"]),
@@ -236,7 +236,7 @@ def tracked_write(
     options: WriteOptions, progress: FragmentWriteProgress | ProgressLike, source: Input
 ) -> Iterator[WriteOptions]:
     """Yield the options of a write with a tracker, which reports to the `progress` argument of the write."""
-    _, progress_of_rows = of_files(progress)
+    _, progress_of_rows = split_progress(progress)
     with tracked(progress_of_rows, "write") as tracker:
         tracker.begin(total_rows=source.num_rows)
         yield replace(options, tracker=tracker)
@@ -252,7 +252,7 @@ def open_target(
     version = getattr(uri, "table_version", uri)
     if isinstance(version, TableVersion):
         return with_storage_options(version, storage_options, commit_lock)
-    address = uri_text(uri)
+    address = uri_string(uri)
     try:
         return open_version(address, storage_options=storage_options, commit_lock=commit_lock, cache=cache)
     except DatasetNotFoundError:

@@ -22,7 +22,7 @@ from integration.servers import npm, rclone
 from integration.servers.azurite import Azurite
 from integration.servers.moto_locked import Moto, moto
 from lancetable.errors import UnsupportedFeatureError
-from lancetable.handlers import conditional_put
+from lancetable.handlers import conditional_put_probe
 from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.dynamodb import DynamoManifestStore
 from lancetable.handlers.external import ExternalHandler
@@ -32,7 +32,7 @@ from lancetable.store.clouds.fsspec_client import make_file_system
 from lancetable.store.clouds.options import CloudOptions
 from lancetable.store.memory import MemoryStore
 from lancetable.store.open import open_store
-from lancetable.testing.conformance import HandlerSuite, Place, StoreSuite
+from lancetable.testing.conformance import HandlerSuite, StoreAndPath, StoreSuite
 
 CLIENTS = ["obstore", "fsspec"]
 
@@ -104,7 +104,7 @@ class TestAzurite(StoreSuite):
     race_keys = 10
 
     @pytest.fixture
-    def place(self, azurite: Azurite, client: str) -> Place:
+    def store_and_path(self, azurite: Azurite, client: str) -> StoreAndPath:
         return open_store(*_address("az", azurite.options, client))
 
 
@@ -114,7 +114,7 @@ class TestCeph(StoreSuite):
     race_keys = 10
 
     @pytest.fixture
-    def place(self, ceph: dict[str, str], client: str) -> Place:
+    def store_and_path(self, ceph: dict[str, str], client: str) -> StoreAndPath:
         return open_store(*_address("s3", ceph, client))
 
 
@@ -123,7 +123,7 @@ class TestDynalite(HandlerSuite):
     far_behind = 20
 
     @pytest.fixture
-    def place(self) -> Place:
+    def store_and_path(self) -> StoreAndPath:
         store = MemoryStore.private()
         store.capabilities = Capabilities(conditional_create="none", ordered_list=True, durable=True, local=False)
         return store, f"t{uuid4().hex}"
@@ -137,7 +137,7 @@ class TestDynalite(HandlerSuite):
 def test_server_that_ignores_the_condition_is_refused(
     liar: dict[str, str], client: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conditional_put, "_probed", {})
+    monkeypatch.setattr(conditional_put_probe, "_probed", {})
     uri, options = _address("s3", liar, client)
     table = pa.table({"id": [1, 2, 3]})
     with pytest.raises(UnsupportedFeatureError, match="overwrites"):

@@ -49,7 +49,7 @@ class BFloat16:
             If there are not two bytes.
         """
         if len(bytes) != 2:
-            raise InvalidInputError(f"a bfloat16 number has 2 bytes, got {len(bytes)}")
+            raise InvalidInputError(f"a bfloat16 number requires 2 bytes, got {len(bytes)}")
         number = cls.__new__(cls)
         (number._value,) = struct.unpack("<f", b"\0\0" + bytes)
         return number
@@ -120,7 +120,7 @@ class BFloat16Array(pa.ExtensionArray):  # type: ignore[misc]  # pyarrow comes w
             If ml_dtypes is not installed.
         """
         if self.null_count:
-            raise InvalidInputError(f"NumPy has no null bfloat16 numbers, and the array has {self.null_count}")
+            raise InvalidInputError(f"cannot convert {self.null_count} nulls to NumPy; fill or drop them")
         return self.storage.view(pa.uint16()).to_numpy().view(_numpy_type())  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
@@ -162,7 +162,7 @@ def bfloat16_array(values: Iterable[Any]) -> BFloat16Array:
     try:
         numbers = pa.array(values, pa.float64(), from_pandas=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise TypeError(f"bfloat16_array takes numbers and None: {error}") from error
+        raise TypeError(f"bfloat16_array expects numbers and None: {error}") from error
     return BFloat16Type().wrap(_to_storage(numbers))  # type: ignore[no-any-return]
 
 

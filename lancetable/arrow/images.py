@@ -244,7 +244,7 @@ class FixedShapeImageTensorType(Extension):
         self.arrow_type, self.shape = arrow_type, shape
         super().__init__(pa.list_(arrow_type, math.prod(shape)))
         if not shape or min(shape) < 0:
-            raise InvalidInputError(f"the shape of an image needs dimensions that are not negative, got {shape}")
+            raise InvalidInputError(f"image dimensions must be non-negative, got {shape}")
 
     def __arrow_ext_serialize__(self) -> bytes:
         return json.dumps({"shape": list(self.shape)}).encode()
@@ -253,7 +253,7 @@ class FixedShapeImageTensorType(Extension):
     def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> FixedShapeImageTensorType:
         result = cls(storage_type.value_type, json.loads(serialized)["shape"])
         if result.storage_type != storage_type:
-            raise InvalidInputError(f"images of the shape {result.shape} are not stored as {storage_type}")
+            raise InvalidInputError(f"images of shape {result.shape} cannot be stored as {storage_type}")
         return result
 
 

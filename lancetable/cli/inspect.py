@@ -20,7 +20,7 @@ from lancetable.file.reader import open_data_file
 from lancetable.format.fragment import Fragment
 from lancetable.format.paths import DATA_DIR, join
 from lancetable.format.schema import Schema
-from lancetable.schema import as_text
+from lancetable.schema import string_metadata
 from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
 from lancetable.table import transactions
@@ -79,7 +79,7 @@ def describe_schema(schema: Schema) -> list[dict[str, Any]]:
             "path": schema.path_of(field.id),
             "type": field.logical_type,
             "nullable": field.nullable,
-            "metadata": as_text(field.metadata),
+            "metadata": string_metadata(field.metadata),
         }
         for field in schema.walk()
         if field.id >= 0
@@ -145,7 +145,7 @@ def describe_file(uri: str, storage_options: Mapping[str, str] | None = None) ->
         "num_rows": metadata.num_rows,
         "num_columns": metadata.num_columns,
         "schema": describe_schema(metadata.schema),
-        "schema_metadata": as_text(metadata.schema_metadata),
+        "schema_metadata": string_metadata(metadata.schema_metadata),
         "global_buffers": [span(start, end) for start, end in metadata.global_buffers],
         "columns": [
             {"path": paths.get(index), **describe_column(metadata, index)} for index in range(metadata.num_columns)

@@ -154,9 +154,9 @@ class CommitHandler(ABC):
             If the store fails.
         """
         if store.capabilities.local and _hints_enabled():
-            found = _latest_by_hint(store, base)
-            if found is not None:
-                return found
+            location = _latest_by_hint(store, base)
+            if location is not None:
+                return location
         if store.capabilities.ordered_list:
             return _latest_by_first_page(store, base)
         return _latest_by_full_listing(store, base)
@@ -203,8 +203,8 @@ class CommitHandler(ABC):
             Naming scheme of another version of the table, which is tried first.
         """
         if store.capabilities.local:
-            found = self.locate(store, base, version)
-            return [] if found is None else [found]
+            location = self.locate(store, base, version)
+            return [] if location is None else [location]
         if not 1 <= version <= MAX_VERSION:
             return []
         namings = _NAMINGS[:1] if is_detached(version) else sorted(_NAMINGS, key=lambda scheme: scheme is not naming)
@@ -222,21 +222,21 @@ class CommitHandler(ABC):
         """
         if after > 0 and store.capabilities.ordered_list:
             return self._fill_gaps(store, base, _list_after(store, base, after, None), after)
-        found = _parse_names(base, store.list_names(join(base, VERSIONS_DIR)), after)
-        return found if store.capabilities.ordered_list else self._fill_gaps(store, base, found, after)
+        locations = _parse_names(base, store.list_names(join(base, VERSIONS_DIR)), after)
+        return locations if store.capabilities.ordered_list else self._fill_gaps(store, base, locations, after)
 
     def newer(self, store: ObjectStore, base: str, than: ManifestLocation) -> list[ManifestLocation]:
         """Return the versions after `than`, like `history`. Needs few requests if there are none."""
         if store.capabilities.local and _hints_enabled() and not is_detached(than.version):
             hint = _read_hint(store, base)
             if hint is not None:
-                found = _probe_successors(store, base, than.version, than.naming)
-                last = found[-1].version if found else than.version
-                if len(found) < _MAX_PROBES and hint <= last and _is_newest(store, base, last, than.naming):
-                    return found
+                locations = _probe_successors(store, base, than.version, than.naming)
+                last = locations[-1].version if locations else than.version
+                if len(locations) < _MAX_PROBES and hint <= last and _is_newest(store, base, last, than.naming):
+                    return locations
         if store.capabilities.ordered_list:
-            found = _list_after(store, base, than.version, than.naming)
-            return self._fill_gaps(store, base, found, than.version)
+            locations = _list_after(store, base, than.version, than.naming)
+            return self._fill_gaps(store, base, locations, than.version)
         return self.history(store, base, than.version)
 
     def forget(self, store: ObjectStore, base: str) -> None:
@@ -244,7 +244,7 @@ class CommitHandler(ABC):
         return
 
     def _fill_gaps(
-        self, store: ObjectStore, base: str, found: list[ManifestLocation], after: int
+        self, store: ObjectStore, base: str, locations: list[ManifestLocation], after: int
     ) -> list[ManifestLocation]:
         """Look up versions that a listing lacks.
 
@@ -252,18 +252,18 @@ class CommitHandler(ABC):
         one before it. Only the newest versions can be affected, so the search ends at the first version that does not
         exist.
         """
-        if not found or found[-1].version - after == len(found):
-            return found
-        for position in range(len(found) - 1, -1, -1):
-            below = found[position - 1].version if position else after
+        if not locations or locations[-1].version - after == len(locations):
+            return locations
+        for position in range(len(locations) - 1, -1, -1):
+            below = locations[position - 1].version if position else after
             missing: list[ManifestLocation] = []
-            for version in range(found[position].version - 1, below, -1):
-                location = self._look_up(store, base, version, found[position].naming)
+            for version in range(locations[position].version - 1, below, -1):
+                location = self._look_up(store, base, version, locations[position].naming)
                 if location is None:
-                    return [*found[:position], *reversed(missing), *found[position:]]
+                    return [*locations[:position], *reversed(missing), *locations[position:]]
                 missing.append(location)
-            found[position:position] = reversed(missing)
-        return found
+            locations[position:position] = reversed(missing)
+        return locations
 
     def _look_up(
         self, store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme
@@ -332,13 +332,13 @@ def _probe_successors(
     store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme
 ) -> list[ManifestLocation]:
     """Return at most `_MAX_PROBES` successors of a version, up to the first gap."""
-    found: list[ManifestLocation] = []
+    locations: list[ManifestLocation] = []
     for successor in range(version + 1, version + 1 + _MAX_PROBES):
         location = _look_up(store, base, successor, naming)
         if location is None:
             break
-        found.append(location)
-    return found
+        locations.append(location)
+    return locations
 
 
 def _is_newest(store: ObjectStore, base: str, last: int, naming: ManifestNamingScheme) -> bool:
@@ -358,8 +358,8 @@ def _is_newest(store: ObjectStore, base: str, last: int, naming: ManifestNamingS
 def _first_found(
     store: ObjectStore, base: str, version: int, namings: Iterable[ManifestNamingScheme]
 ) -> ManifestLocation | None:
-    found = (_look_up(store, base, version, naming) for naming in namings)
-    return next((location for location in found if location is not None), None)
+    locations = (_look_up(store, base, version, naming) for naming in namings)
+    return next((location for location in locations if location is not None), None)
 
 
 def _look_up(store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme) -> ManifestLocation | None:
@@ -371,21 +371,21 @@ def _look_up(store: ObjectStore, base: str, version: int, naming: ManifestNaming
 def _latest_by_first_page(store: ObjectStore, base: str) -> ManifestLocation | None:
     """Return the newest version from the first page of an ordered listing. In V2, it is the first manifest."""
     for page, is_last in _digit_pages(store, base):
-        found = _parse_names(base, page, 0)
-        if found and found[-1].naming is ManifestNamingScheme.V2:
-            return found[-1]
-        if found:  # V1 names are ordered as strings, not as numbers
-            return found[-1] if is_last else _latest_by_full_listing(store, base)
+        locations = _parse_names(base, page, 0)
+        if locations and locations[-1].naming is ManifestNamingScheme.V2:
+            return locations[-1]
+        if locations:  # V1 names are ordered as strings, not as numbers
+            return locations[-1] if is_last else _latest_by_full_listing(store, base)
     return None
 
 
 def _latest_by_full_listing(store: ObjectStore, base: str) -> ManifestLocation | None:
     """Return the newest version of a complete listing."""
     directory = join(base, VERSIONS_DIR)
-    found = _numbered(directory, store.list_names(directory))
-    if not found:
+    manifests = _parse_manifests(directory, store.list_names(directory))
+    if not manifests:
         return None
-    version, meta, naming = found[-1]
+    version, meta, naming = manifests[-1]
     return ManifestLocation(version, f"{directory}/{meta.name}", meta.size_bytes, naming)
 
 
@@ -397,10 +397,10 @@ def _list_after(
     if naming is not ManifestNamingScheme.V1:
         for page, is_last in _digit_pages(store, base, _SHORT_PAGE):
             names += page
-            found = _parse_names(base, names, 0)
-            if is_last or (found and found[0].naming is ManifestNamingScheme.V2 and found[0].version <= after):
+            first = next(iter(_parse_names(base, names, 0)), None)
+            if is_last or (first and first.naming is ManifestNamingScheme.V2 and first.version <= after):
                 return _parse_names(base, names, after)
-            if found and found[0].naming is ManifestNamingScheme.V1:
+            if first and first.naming is ManifestNamingScheme.V1:
                 break
     return _parse_names(base, store.list_names(join(base, VERSIONS_DIR)), after)
 
@@ -420,15 +420,15 @@ def _digit_pages(store: ObjectStore, base: str, first: int = _FIRST_PAGE) -> Ite
 def _parse_names(base: str, names: list[ObjectMeta], after: int) -> list[ManifestLocation]:
     """Return the versions after `after` among file names, in ascending order."""
     directory = join(base, VERSIONS_DIR)
-    found = _numbered(directory, names)
+    manifests = _parse_manifests(directory, names)
     return [
         ManifestLocation(version, f"{directory}/{meta.name}", meta.size_bytes, naming)
-        for version, meta, naming in found
+        for version, meta, naming in manifests
         if version > after
     ]
 
 
-def _numbered(directory: str, names: list[ObjectMeta]) -> list[tuple[int, ObjectMeta, ManifestNamingScheme]]:
+def _parse_manifests(directory: str, names: list[ObjectMeta]) -> list[tuple[int, ObjectMeta, ManifestNamingScheme]]:
     """Return version, object and scheme of the manifests among file names, ascending, without detached ones.
 
     Raises

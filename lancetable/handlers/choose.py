@@ -8,9 +8,10 @@ from typing import Any
 
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError
 from lancetable.handlers.base import CommitHandler, Publication
-from lancetable.handlers.conditional_put import ConditionalPutHandler, ProbingHandler
+from lancetable.handlers.conditional_put import ConditionalPutHandler
+from lancetable.handlers.conditional_put_probe import ProbingHandler
 from lancetable.handlers.external import ExternalHandler, ExternalManifestStore
-from lancetable.handlers.locked import CommitLock, LockedHandler
+from lancetable.handlers.external_lock import CommitLock, LockedHandler
 from lancetable.handlers.unsafe import UnsafeHandler
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import external_table, option
@@ -50,7 +51,7 @@ def choose_handler(
     if external is not None:
         return ExternalHandler(external)
     if store.capabilities.conditional_create == "native":
-        if store.capabilities.unproven and option(storage_options, "probe", True):
+        if store.capabilities.needs_probe and option(storage_options, "probe", True):
             opted_in = option(storage_options, "unsafe_single_writer", False)
             return ProbingHandler(UnsafeHandler()) if opted_in else _PROBING
         return _CONDITIONAL_PUT

@@ -38,7 +38,7 @@ _REPLACE = "attribute_exists(base_uri) AND attribute_exists(version)"
 _checked: set[tuple[str, str]] = set()
 
 
-class _DoubtfulError(Exception):
+class _AmbiguousReplyError(Exception):
     """A write that may have been applied. Internal to this module."""
 
 
@@ -145,16 +145,17 @@ class DynamoManifestStore:
             self._send("put_item", writes=True, Item=item, ConditionExpression=condition)
         except _TakenError:
             return PutOutcome.LOST
-        except _DoubtfulError:
+        except _AmbiguousReplyError:
             return PutOutcome.UNKNOWN
         return PutOutcome.WON
 
     # ---- requests ---------------------------------------------------------------------------------------------
 
     def _send(self, operation: str, *, writes: bool = False, **arguments: Any) -> Any:
-        """Send one request. Throttled requests and reads with a doubtful reply are retried.
+        """Send one request. Throttled requests and reads with an ambiguous reply are retried.
 
-        Raises StoreError, _TakenError if the condition failed, and _DoubtfulError for a write without a clear reply.
+        Raises StoreError, _TakenError if the condition failed, and _AmbiguousReplyError for a write with an unclear
+        reply.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -180,7 +181,7 @@ class DynamoManifestStore:
                 if type(error).__name__ in ("NoCredentialsError", "ParamValidationError", "NoRegionError"):
                     raise self._failure(error, arguments) from None
             if writes:
-                raise _DoubtfulError
+                raise _AmbiguousReplyError
         assert cause is not None
         raise self._failure(cause, arguments) from None
 

@@ -115,13 +115,13 @@ class ExternalHandler(CommitHandler):
             # Rows outlive a cleanup, so a row alone is not sufficient.
             exists = naming in (None, location.naming) and store.find(location.path) is not None
             return location if exists else None
-        found = super().locate(store, base, version, naming)
-        if found is not None:
+        stored = super().locate(store, base, version, naming)
+        if stored is not None:
             try:
-                self.external.put_new(table, ManifestRow(version, found.path, found.size_bytes))
+                self.external.put_new(table, ManifestRow(version, stored.path, stored.size_bytes))
             except LanceError as error:
                 logger.debug("%s: the row of version %d could not be inserted: %s", base, version, error)
-        return found
+        return stored
 
     def candidates(
         self, store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme | None = None
@@ -131,8 +131,8 @@ class ExternalHandler(CommitHandler):
             row = self._row(store, base, version)
             if row is not None:
                 return [self._resolve(store, base, row)]
-        found = self.locate(store, base, version)
-        return [] if found is None else [found]
+        location = self.locate(store, base, version)
+        return [] if location is None else [location]
 
     def history(self, store: ObjectStore, base: str, after: int = 0) -> list[ManifestLocation]:
         """See CommitHandler. After the newest version is completed, all versions are in the object store."""
@@ -162,7 +162,7 @@ class ExternalHandler(CommitHandler):
         """Return the row of a version without completing it."""
         return self.external.get(self.external.key(store, base), version)
 
-    def release(self, store: ObjectStore, base: str, row: ManifestRow) -> None:
+    def delete_row(self, store: ObjectStore, base: str, row: ManifestRow) -> None:
         """Remove a row unless it has changed, so that its version can be committed again."""
         self.external.delete(self.external.key(store, base), row)
 
@@ -177,12 +177,12 @@ class ExternalHandler(CommitHandler):
         self, store: ObjectStore, base: str, version: int, naming: ManifestNamingScheme
     ) -> ManifestLocation | None:
         """Look up a version. Completes a decided version that another library has committed on top of."""
-        found = super()._look_up(store, base, version, naming)
-        if found is None:
+        location = super()._look_up(store, base, version, naming)
+        if location is None:
             row = self._row(store, base, version)
             if row is not None and row.path != self._final_path(base, row)[0]:
                 return self._resolve(store, base, row)
-        return found
+        return location
 
     def _row(self, store: ObjectStore, base: str, version: int) -> ManifestRow | None:
         """Return the row of a version, or None.
@@ -257,19 +257,19 @@ class ExternalHandler(CommitHandler):
 
     def _insert_row(self, table: str, staged: ManifestRow) -> tuple[PutOutcome, ManifestRow | None]:
         """Execute step 2 with retries. Returns the outcome, and the row of the winner if it was read."""
-        doubtful = False
+        ambiguous = False
         for attempt in range(_ATTEMPTS):
             if attempt:
                 self._sleep(0.05 * 4**attempt)
             try:
                 outcome = self.external.put_new(table, staged)
             except LanceError:
-                if doubtful:
+                if ambiguous:
                     return PutOutcome.UNKNOWN, None
                 raise
             if outcome is PutOutcome.WON:
                 return outcome, None
-            doubtful = doubtful or outcome is PutOutcome.UNKNOWN
+            ambiguous = ambiguous or outcome is PutOutcome.UNKNOWN
             try:
                 row = self.external.get(table, staged.version)
             except LanceError:
@@ -278,7 +278,7 @@ class ExternalHandler(CommitHandler):
                 if row.path == staged.path:
                     return PutOutcome.WON, None  # only the reply was lost
                 # A completed row does not identify its writer.
-                completed = doubtful and staged.path.startswith(f"{row.path}-")
+                completed = ambiguous and staged.path.startswith(f"{row.path}-")
                 return (PutOutcome.UNKNOWN, None) if completed else (PutOutcome.LOST, row)
         return PutOutcome.UNKNOWN, None
 

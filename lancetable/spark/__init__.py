@@ -9,7 +9,7 @@ try:
     import pyspark.sql.datasource  # noqa: F401  # fails early, with a remedy, and not inside a worker
 except ImportError as error:
     raise ImportError(
-        "lancetable.spark needs PySpark 4.0 or newer: pip install 'lancetable[spark-local]' for a local session, "
+        "lancetable.spark requires PySpark 4.0 or newer: pip install 'lancetable[spark-local]' for a local session, "
         "or 'lancetable[spark]' where the platform brings its own PySpark"
     ) from error
 

@@ -108,7 +108,7 @@ def _load_pipeline(reference: str) -> Pipeline:
     """
     module, _, name = reference.rpartition(":")
     if not module or not name:
-        raise SystemExit(f"a pipeline is named by file.py:name or package.module:name, not {reference!r}")
+        raise SystemExit(f"expected a pipeline as file.py:name or package.module:name, got {reference!r}")
     is_file = module.endswith(".py")
     try:
         names: dict[str, Any] = runpy.run_path(module) if is_file else vars(importlib.import_module(module))
@@ -120,7 +120,7 @@ def _load_pipeline(reference: str) -> Pipeline:
         raise InvalidInputError(f"{place}: {cause_of(error)}") from error
     pipeline = names.get(name)
     if not isinstance(pipeline, Pipeline):
-        raise SystemExit(f"{module} has no pipeline {name!r}")
+        raise SystemExit(f"no pipeline {name!r} in {module}")
     return pipeline
 
 

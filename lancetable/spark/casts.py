@@ -95,12 +95,12 @@ def _problem(column: Column, given: st.DataType, wanted: st.DataType, path: str)
     if given.simpleString() == wanted.simpleString():
         return F.lit(None).cast("string")
     if isinstance(given, st.StructType) and isinstance(wanted, st.StructType):
-        found = [
-            _problem(column.getField(each.name), each.dataType, wanted[each.name].dataType, f"{path}.{each.name}")
-            for each in given.fields
-            if each.name in wanted.names
+        of_fields = [
+            _problem(column.getField(field.name), field.dataType, wanted[field.name].dataType, f"{path}.{field.name}")
+            for field in given.fields
+            if field.name in wanted.names
         ]
-        return F.coalesce(*found, F.lit(None).cast("string"))
+        return F.coalesce(*of_fields, F.lit(None).cast("string"))
     if isinstance(given, st.ArrayType) and isinstance(wanted, st.ArrayType):
         items, element = given.elementType, wanted.elementType
         problems = F.transform(column, lambda item: _problem(item, items, element, f"{path}.item"))
@@ -110,7 +110,7 @@ def _problem(column: Column, given: st.DataType, wanted: st.DataType, path: str)
         of_values = F.transform(F.map_values(column), lambda value: _problem(value, *values, f"{path}.value"))
         problems = F.concat(of_keys, of_values)
     else:
-        message = F.concat(F.lit(f"{path} cannot become {wanted.simpleString()}: "), column.cast("string"))
+        message = F.concat(F.lit(f"cannot cast column {path} to {wanted.simpleString()}: "), column.cast("string"))
         fits = column.isNull() | _is_same(column, column.try_cast(wanted), given, wanted)
         return F.when(fits, None).otherwise(message)
     return F.get(F.filter(problems, lambda problem: problem.isNotNull()), F.lit(0))

@@ -50,8 +50,8 @@ def changed_rows(older: DataFrame, newer: DataFrame, keys: Sequence[str]) -> Dat
         )
     )
     version = F.lit(None) if keys else F.when(~is_single, F.max(value).over(pair)).when(is_new, _column(created_at))
-    found = rows.select(*columns, kind.alias(_KIND), version.cast("bigint").alias(_VERSION))
-    return found.where(_column(_KIND).isNotNull())
+    changes = rows.select(*columns, kind.alias(_KIND), version.cast("bigint").alias(_VERSION))
+    return changes.where(_column(_KIND).isNotNull())
 
 
 def _column(name: str) -> Column:

@@ -66,7 +66,7 @@ def literal_path(path: str) -> str:
     return re.sub(r"([*?\[\]{}\\])", r"\\\1", path)
 
 
-def out_of_step(table: LanceDataset | None, uri: str, app: str, checkpoint: Checkpoint) -> str | None:
+def checkpoint_mismatch(table: LanceDataset | None, uri: str, app: str, checkpoint: Checkpoint) -> str | None:
     """Compare a table with the checkpoint of its stream before the next batch is read.
 
     Returns
@@ -83,8 +83,8 @@ def out_of_step(table: LanceDataset | None, uri: str, app: str, checkpoint: Chec
     )
     if last not in (completed, checkpoint.planned):
         done = "no batch" if completed < 0 else f"batch {completed}"
-        found = "no batch" if recorded is None else f"batch {recorded}"
-        state = f"there is no table at {uri}" if table is None else f"{uri} records {found} of {app!r}"
+        last_batch = "no batch" if recorded is None else f"batch {recorded}"
+        state = f"there is no table at {uri}" if table is None else f"{uri} records {last_batch} of {app!r}"
         if last < completed:
             cause = (
                 "The table was removed, moved, replaced or restored to an older version since, or the pipeline renamed."
@@ -94,14 +94,14 @@ def out_of_step(table: LanceDataset | None, uri: str, app: str, checkpoint: Chec
             cause = "The checkpoint was replaced by an older state of it."
             effect = f"the files of {_batches(completed + 1, last)} are then merged again"
         return (
-            f"table and checkpoint are out of step: {checkpoint.path} has completed {done}, and {state}."
+            f"table and checkpoint do not match: {checkpoint.path} has completed {done}, and {state}."
             f" {cause}{remedy}{effect}"
         )
     version = None if table is None else replaced_since(table.table_version, app)
     if version is None:
         return None
     return (
-        f"table and checkpoint are out of step: version {version} of {uri} replaced all rows after batch {last} of"
+        f"table and checkpoint do not match: version {version} of {uri} replaced all rows after batch {last} of"
         f" {app!r}, and {checkpoint.path} has completed batch {completed}.{remedy}the rows of"
         f" {_batches(0, last)} are then not read again"
     )

@@ -59,17 +59,17 @@ class _Records(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[str, int, str]] = []
+        self.entries: list[tuple[str, int, str]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.found.append((record.name, record.levelno, record.getMessage()))
+        self.entries.append((record.name, record.levelno, record.getMessage()))
 
 
 def _run_request(request: Request, _task: Json) -> Json:
     records = _Records()
     LOGGER.addHandler(records)
     try:
-        return {"result": request(), "log": records.found}
+        return {"result": request(), "log": records.entries}
     finally:
         LOGGER.removeHandler(records)
 
@@ -83,7 +83,7 @@ def coordinator_for(mode: DeployMode, runner: Runner) -> Coordinator:
         If the mode is unknown.
     """
     if mode not in get_args(DeployMode):
-        raise InvalidInputError(f"run_on is 'client' or 'cluster', not {mode!r}")
+        raise InvalidInputError(f"run_on must be 'client' or 'cluster', got {mode!r}")
     return Coordinator(None if mode == "client" else runner)
 
 

@@ -57,12 +57,12 @@ class LanceDataSource(DataSource):
         InvalidInputError
             If an option is unknown or invalid.
         """
-        from lancetable.spark.pin import pinned
+        from lancetable.spark.pin import pin_of
         from lancetable.spark.reader import projected_schema
         from lancetable.spark.types import spark_schema
 
         options = SourceOptions.parse(self.options)
-        self._pin = pinned(options)
+        self._pin = pin_of(options)
         return spark_schema(projected_schema(self._pin, options.columns))
 
     def reader(self, schema: StructType) -> LanceReader:

@@ -31,7 +31,7 @@ from lancetable.spark.checkpoint import literal_path
 from lancetable.spark.pipeline_sources import FILE, Files
 from lancetable.spark.sql import quote_name
 
-_CORRUPT, _TEXTS = "_lancetable_corrupt_record", "_lancetable_texts"
+_CORRUPT, _STRINGS = "_lancetable_corrupt_record", "_lancetable_strings"
 _WITH_CORRUPT_RECORDS = ("csv", "json", "xml")
 _SHOWN_CHARACTERS, _SHOWN_FILES = 200, 3
 
@@ -74,7 +74,7 @@ class _Group:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _FileRecords:
     """Records of files that are read with one schema, and the names of the columns of the result, `wanted`.
 
     `path` is one of the files. `corrupt` is the name of the column with unparsable records, None if they are not
@@ -121,17 +121,17 @@ def open_batch(
     paths = sorted(sizes)
     groups = _by_partition_folders(paths, source.path)
     reader = _Reader(source, spark, inferred, rejects)
-    with ExitStack() as persisted:
+    with ExitStack() as stack:
         try:
             parts = [part for group in groups for part in reader.parts(group, compares_headers=source.has_header)]
-            batch = _counted(source, parts, persisted, paths, rejects) if parts else reader.empty()
+            batch = _parse(source, parts, stack, paths, rejects) if parts else reader.empty()
         except LanceError:
             raise
         except Exception:  # Spark's error class for a header mismatch depends on the release and on Connect
             if not source.has_header:
                 raise
             parts = [part for group in groups for part in reader.parts_by_header(group)]
-            batch = _counted(source, parts, persisted, paths, rejects) if parts else reader.empty()
+            batch = _parse(source, parts, stack, paths, rejects) if parts else reader.empty()
         yield replace(batch, files_read=len(paths), bytes_read=sum(sizes.values()))
 
 
@@ -154,13 +154,13 @@ def _by_partition_folders(paths: Sequence[str], folder: str) -> list[_Group]:
     return [_Group(base, keys, files) for (base, keys), files in groups.items()]
 
 
-def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Sequence[str], rejects: bool) -> FileBatch:
+def _parse(source: Files, parts: list[_FileRecords], stack: ExitStack, paths: list[str], rejects: bool) -> FileBatch:
     """Parse the files of all parts, count and reject unparsable records, and return the rows."""
     total, values, frames, rejected = 0, Counter[str](), [], []
     for part in parts:
         records = part.records
         if part.is_parsed:
-            persisted.callback(records.persist().unpersist)
+            stack.callback(records.persist().unpersist)
         if part.corrupt is not None:
             text = F.col(quote_name(part.corrupt))
             broken = records.where(text.isNotNull())
@@ -181,14 +181,14 @@ def _counted(source: Files, parts: list[_Part], persisted: ExitStack, paths: Seq
         elif part.is_parsed:
             records.count()
         frames.append(records.select(*[F.col(quote_name(name)) for name in part.wanted]))
-    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+    rows = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
     by_header = source.has_header or len(paths) == 1
     origins = {name: part.path for part in reversed(parts) for name in part.wanted} if by_header else {}
     is_persisted = all(part.is_parsed for part in parts)
     return FileBatch(rows, total, dict(values), is_persisted, rejected=rejected, paths=paths, origins=origins)
 
 
-def _check_unparsed(source: Files, total: int, values: Counter[str], texts: DataFrame, paths: Sequence[str]) -> None:
+def _check_unparsed(source: Files, total: int, values: Counter[str], records: DataFrame, paths: Sequence[str]) -> None:
     """Check that the number of unparsable records is within the limit of the source.
 
     Raises
@@ -198,7 +198,7 @@ def _check_unparsed(source: Files, total: int, values: Counter[str], texts: Data
     """
     if source.max_unparsed is None or total <= source.max_unparsed:
         return
-    example = str(texts.limit(1).collect()[0][0])[:_SHOWN_CHARACTERS]
+    example = str(records.limit(1).collect()[0][0])[:_SHOWN_CHARACTERS]
     shown = ", ".join(f"{name}: {count}" for name, count in values.items()) or "no single column"
     more = f" and {len(paths) - _SHOWN_FILES} more" if len(paths) > _SHOWN_FILES else ""
     raise InvalidOperationError(
@@ -208,7 +208,7 @@ def _check_unparsed(source: Files, total: int, values: Counter[str], texts: Data
     )
 
 
-def _unparsed_values(source: Files, broken: DataFrame, part: _Part) -> tuple[DataFrame, dict[str, Column]]:
+def _unparsed_values(source: Files, broken: DataFrame, part: _FileRecords) -> tuple[DataFrame, dict[str, Column]]:
     """Return the broken records, and by column an expression that describes an unparsable value.
 
     A value is unparsable if it is null although the record has a string for it; for any other value, the expression is
@@ -225,10 +225,10 @@ def _unparsed_values(source: Files, broken: DataFrame, part: _Part) -> tuple[Dat
         return broken, {}
     problems = {}
     for name in [name for name in part.wanted if name in types]:
-        value = F.col(_TEXTS).getField(name)
+        value = F.col(_STRINGS).getField(name)
         message = F.concat(F.lit(f"{name} is not {types[name]}: "), value)
         problems[name] = F.when(F.col(quote_name(name)).isNull(), message)
-    return broken.withColumn(_TEXTS, parsed), problems
+    return broken.withColumn(_STRINGS, parsed), problems
 
 
 class _Reader:
@@ -244,7 +244,7 @@ class _Reader:
         """Return the batch of files without records."""
         return FileBatch(None if self._given is None else self._spark.createDataFrame([], self._given))
 
-    def parts_by_header(self, group: _Group) -> list[_Part]:
+    def parts_by_header(self, group: _Group) -> list[_FileRecords]:
         """Return the records of files, in one part for each header."""
         by_header = defaultdict[tuple[str, ...], list[str]](list)
         for path in group.paths:
@@ -252,7 +252,7 @@ class _Reader:
         groups = [replace(group, paths=paths) for paths in by_header.values()]
         return [part for group in groups for part in self.parts(group, compares_headers=False)]
 
-    def parts(self, group: _Group, *, compares_headers: bool) -> list[_Part]:
+    def parts(self, group: _Group, *, compares_headers: bool) -> list[_FileRecords]:
         """Return the records of files, read by the header of the first file.
 
         With `compares_headers`, Spark raises an error if the header of another file differs.
@@ -279,7 +279,7 @@ class _Reader:
             records = records.withColumn(FILE, F.url_decode(F.replace(url, F.lit("+"), F.lit("%2B"))))
             wanted.append(FILE)
         is_parsed = corrupt is not None or source.has_header
-        return [_Part(group.paths[0], records, wanted, corrupt, is_parsed)]
+        return [_FileRecords(group.paths[0], records, wanted, corrupt, is_parsed)]
 
     def _reader(self, group: _Group, corrupt: str | None) -> Any:
         """Return a Spark reader for files that turns partition folders into columns."""
@@ -336,9 +336,9 @@ class _Reader:
         header = self._header(group)
         if not header:
             return StructType([]), []
-        fields = {self._folded(column.name): column for column in schema.fields}
-        columns = [fields.get(self._folded(name)) or StructField(name, StringType()) for name in header]
-        others = [column for name, column in fields.items() if name not in set(map(self._folded, header))]
+        fields = {self._fold_case(column.name): column for column in schema.fields}
+        columns = [fields.get(self._fold_case(name)) or StructField(name, StringType()) for name in header]
+        others = [column for name, column in fields.items() if name not in set(map(self._fold_case, header))]
         corrupt = self._corrupt_column(schema)
         for column in others:
             if column.name != corrupt and column.name not in group.keys:
@@ -346,7 +346,7 @@ class _Reader:
                     f"column {column.name!r} of the schema is not in the header of {group.paths[0]}"
                     f" ({', '.join(header)}): correct the header, or leave the column out of the schema"
                 )
-        return StructType([*columns, *others]), [name for name in header if self._folded(name) not in fields]
+        return StructType([*columns, *others]), [name for name in header if self._fold_case(name) not in fields]
 
-    def _folded(self, name: str) -> str:
+    def _fold_case(self, name: str) -> str:
         return name if self._is_case_sensitive else name.lower()

@@ -21,7 +21,7 @@ LATEST = "latest"
 
 def _flag(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
-        raise InvalidInputError(f"the option {name} takes true or false, not {value!r}")
+        raise InvalidInputError(f"the option {name} must be true or false, got {value!r}")
     return value.lower() == "true"
 
 
@@ -34,7 +34,7 @@ def _at_least(minimum: int) -> Callable[[str, str], int]:
         except ValueError:
             number = minimum - 1
         if number < minimum:
-            raise InvalidInputError(f"the option {name} takes a whole number of at least {minimum}, not {value!r}")
+            raise InvalidInputError(f"the option {name} must be an integer of at least {minimum}, got {value!r}")
         return number
 
     return parse
@@ -111,9 +111,9 @@ class SourceOptions:
         for given_name, value in given.items():
             known_name = _OTHER_NAMES.get(given_name.lower(), given_name.lower())
             if options.setdefault(known_name, value) != value:
-                raise InvalidInputError(f"the options {known_name} and {given_name} differ; give one of them")
+                raise InvalidInputError(f"the options {known_name} and {given_name} differ; pass one of them")
         if "paths" in options:
-            raise InvalidInputError("lance reads one table at a time: give load() one path, and union the frames")
+            raise InvalidInputError("lance reads one table at a time; pass one path to load(), and union the frames")
         if not options.get("path") or _CATALOG_OPTION in options:
             problem = "a table of the catalog" if _CATALOG_OPTION in options else "no path"
             raise InvalidInputError(
@@ -130,16 +130,16 @@ class SourceOptions:
             elif (option := OPTIONS.get(name)) is None:
                 known = ", ".join(option.metadata["name"] for option in OPTIONS.values())
                 raise InvalidInputError(
-                    f"unknown option {name!r} of the lance data source; there are {known}, {STORAGE_PREFIX}<key> and"
+                    f"unknown option {name!r} of the lance data source; valid options: {known}, {STORAGE_PREFIX}<key>,"
                     f" {VECTOR_PREFIX}<column>"
                 )
             elif value or name == "columns":
                 parsed[option.name] = option.metadata["parse"](option.metadata["name"], value)
         for group in _EXCLUSIVE:
             if len(names := [_NAMES[field_name] for field_name in group if field_name in parsed]) > 1:
-                raise InvalidInputError(f"the options {' and '.join(names)} exclude each other; give one of them")
+                raise InvalidInputError(f"the options {' and '.join(names)} exclude each other; pass one of them")
         if "txn_version" in parsed and "txn_app" not in parsed:
-            raise InvalidInputError("txnVersion numbers the changes of an application: name it with txnAppId")
+            raise InvalidInputError("txnVersion requires txnAppId, the name of the application")
         return cls(**parsed)
 
     def for_batch_read(self) -> SourceOptions:
@@ -150,10 +150,9 @@ class SourceOptions:
         InvalidInputError
             If an option is only for streaming reads.
         """
-        return self._without(
-            ("starting_version", "starting_timestamp", "max_versions_per_trigger", "skip_change_commits"),
-            "is for readStream, and a batch read would ignore it; select rows with version, timestampAsOf or filter",
-        )
+        named = ("starting_version", "starting_timestamp", "max_versions_per_trigger", "skip_change_commits")
+        remedy = "select rows of a batch read with version, timestampAsOf or filter"
+        return self._without(named, f"applies only to readStream; {remedy}")
 
     def for_stream_read(self) -> SourceOptions:
         """Return the options after checking that they suit a streaming read.
@@ -163,10 +162,9 @@ class SourceOptions:
         InvalidInputError
             If an option selects a version.
         """
-        return self._without(
-            ("version", "tag", "timestamp_as_of"),
-            "is for batch reads, and a stream follows the newest version; pass startingVersion or startingTimestamp",
-        )
+        named = ("version", "tag", "timestamp_as_of")
+        remedy = "a stream follows the newest version; pass startingVersion or startingTimestamp"
+        return self._without(named, f"applies only to batch reads; {remedy}")
 
     def for_batch_write(self) -> SourceOptions:
         """Return the options after checking that they suit a batch write.
@@ -178,10 +176,10 @@ class SourceOptions:
         """
         if self.txn_app is not None and self.txn is None:
             raise InvalidInputError(
-                f"txnAppId {self.txn_app!r} without txnVersion: without a number a repeated write adds its rows again;"
+                f"txnAppId {self.txn_app!r} requires txnVersion: without a number a repeated write adds its rows again;"
                 " pass both or neither"
             )
-        self._without(("continue_from_checkpoint",), "is for writeStream; a batch write has no checkpoint")
+        self._without(("continue_from_checkpoint",), "applies only to writeStream; a batch write has no checkpoint")
         return self._for_write()
 
     def for_stream_write(self) -> SourceOptions:
@@ -192,15 +190,13 @@ class SourceOptions:
         InvalidInputError
             If an option is only for reads or batches.
         """
-        self._without(
-            ("txn_version",), "is for batch writes, since Spark numbers batches of a stream; pass only txnAppId"
-        )
+        self._without(("txn_version",), "applies only to batch writes; omit it, because Spark numbers the batches")
         return self._for_write()
 
     def _for_write(self) -> SourceOptions:
         named = ("version", "tag", "timestamp_as_of", "columns", "filter")
-        self._without(named, "is for reading; a write goes to the newest version")
-        return self._without(("branch",), "is for reading; give the path of the branch to write to it")
+        self._without(named, "applies only to reads; a write always uses the newest version")
+        return self._without(("branch",), "applies only to reads; to write to a branch, pass its path")
 
     def _without(self, fields: Iterable[str], reason: str) -> SourceOptions:
         """Return the options if none of these fields is given.

@@ -17,14 +17,14 @@ _OPEN_VERSIONS = 8
 class Pin:
     """Identity of one version of a table, independent of later commits and of moved tags.
 
-    `mark` distinguishes it from a version of the same number in a table that was created again at the same address.
+    `commit_id` distinguishes it from a version of the same number in a table that was created again at its address.
     """
 
     uri: str
     branch: str | None
     version: int
     storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    mark: str = ""
+    commit_id: str = ""
 
     @classmethod
     def of(cls, version: TableVersion) -> Pin:
@@ -33,7 +33,7 @@ class Pin:
         # A branch of an untrusted table is opened through the table, to which its files are confined.
         roots = version.store.capabilities.roots
         uri = uri_of_branch(version, None) if roots and version.base not in roots else version.uri
-        return cls(uri, version.branch, version.version, options, mark_of(version))
+        return cls(uri, version.branch, version.version, options, commit_id_of(version))
 
     @lru_cache(_OPEN_VERSIONS)  # noqa: B019  # equal pins share an entry, and a pin holds nothing but its values
     def open(self) -> TableVersion:
@@ -46,21 +46,21 @@ class Pin:
         """
         ref = self.version if self.branch is None else (self.branch, self.version)
         version = open_version(self.uri, ref, storage_options=dict(self.storage_options) or None)
-        if self.mark and mark_of(version) != self.mark:
+        if self.commit_id and commit_id_of(version) != self.commit_id:
             raise VersionNotFoundError(
-                f"version {self.version} of {self.uri} is not the one of the plan, because the table was removed"
+                f"version {self.version} of {self.uri} is not the planned version, because the table was removed"
                 " and created again; start the job again",
                 version=self.version,
             )
         return version
 
 
-def mark_of(version: TableVersion) -> str:
+def commit_id_of(version: TableVersion) -> str:
     """Return the identity of a commit: the name of its transaction file, or else its time."""
     return version.manifest.transaction_file or str(version.manifest.timestamp_ns)
 
 
-def pinned(options: SourceOptions) -> Pin:
+def pin_of(options: SourceOptions) -> Pin:
     """Return the pin of the version that the options select, by default the newest one.
 
     Raises
@@ -75,8 +75,8 @@ def pinned(options: SourceOptions) -> Pin:
     if options.branch is not None:
         if options.tag is not None:
             raise InvalidInputError(
-                f"tag {options.tag!r} with branch {options.branch!r}: a tag names a version of its own branch; pass"
-                " one of them"
+                f"tag {options.tag!r} and branch {options.branch!r} exclude each other, because a tag belongs to one"
+                " branch; pass one of them"
             )
         version = open_version(uri, (options.branch, options.version), storage_options=storage_options)
         if options.timestamp_as_of is None:

@@ -46,7 +46,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the conventional alias
 from lancetable.dataset import dataset, write_dataset
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, InvalidOperationError
 from lancetable.ops.change.batch_history import follows
-from lancetable.spark.checkpoint import accept_table, out_of_step, read_checkpoint
+from lancetable.spark.checkpoint import accept_table, checkpoint_mismatch, read_checkpoint
 from lancetable.spark.failures import named_failures
 from lancetable.spark.file_batches import FileBatch, InferredSchema, open_batch
 from lancetable.spark.merge.null_keys import NullKeys, check_null_keys
@@ -303,18 +303,18 @@ class Pipeline:
         if not isinstance(self.source, Query) and self.checkpoint is None:
             raise InvalidInputError(
                 f"pipeline {self.name!r} reads files or a stream: pass checkpoint, a directory in which Spark records"
-                " what was read"
+                " its progress"
             )
         for address in (self.checkpoint, self.table, self.metrics, self.rejects):
             if isinstance(self.source, Files) and address is not None and _is_below(address, self.source.path):
                 raise InvalidInputError(
-                    f"{address} is below {self.source.path}, whose files are read as data: choose a place outside of it"
+                    f"{address} is below {self.source.path}, whose files are read as data: choose a location outside"
                 )
         check_null_keys(self.null_keys)
         if self.max_reject_share is not None and (self.rejects is None or not 0 <= self.max_reject_share <= 1):
             raise InvalidInputError(
-                f"max_reject_share={self.max_reject_share} is a share from 0 to 1 of the rows that go to the table"
-                " `rejects`: pass both"
+                f"max_reject_share must be from 0 to 1 and requires rejects, the table of rejected rows; got"
+                f" max_reject_share={self.max_reject_share}, rejects={self.rejects!r}"
             )
         Evolution(self.schema)  # raises for an unknown policy
 
@@ -403,7 +403,7 @@ class Pipeline:
         run = _StreamRun(None if checkpoint is None else checkpoint.stream_id)
         if checkpoint is not None:
             table, app = self._existing(spark), self._app(checkpoint.stream_id)
-            problem = out_of_step(None if table is None else table.dataset, self.table, app, checkpoint)
+            problem = checkpoint_mismatch(None if table is None else table.dataset, self.table, app, checkpoint)
             if problem is not None:
                 if not accepts_table:
                     raise InvalidOperationError(problem)

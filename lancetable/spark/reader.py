@@ -18,7 +18,7 @@ from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import Split, plan_splits, scan_options_of
 from lancetable.spark.options import SourceOptions
-from lancetable.spark.pin import Pin, pinned
+from lancetable.spark.pin import Pin, pin_of
 from lancetable.spark.runner import init_worker
 from lancetable.spark.types import convert_batch, wire_schema
 from lancetable.table.version import TableVersion
@@ -65,7 +65,7 @@ def _check_no_nulls(batch: pa.RecordBatch, uri: str) -> None:
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if not field.nullable and column.null_count:
             raise SchemaMismatchError(
-                f"column {field.name!r} of {uri} has nulls, and the schema of the read declares it NOT NULL: declare it"
+                f"column {field.name!r} of {uri} has nulls, but the schema of the read declares it NOT NULL: declare it"
                 " nullable. If the table declares it NOT NULL, its files are damaged; if neither does, the files were"
                 " replaced after the read was planned"
             )
@@ -84,7 +84,7 @@ class SliceReader:
         known = projected_schema(pin, options.columns).names
         for name in schema.fieldNames():
             if name not in known:
-                raise ColumnNotFoundError(f"no column {name!r} in {options.uri}; there are {', '.join(known)}")
+                raise ColumnNotFoundError(f"no column {name!r} in {options.uri}; available columns: {', '.join(known)}")
         self._options, self._schema = options, schema
         self._columns = [name for name in (options.columns or known) if name in schema.fieldNames()]
 
@@ -103,7 +103,7 @@ class LanceReader(SliceReader, DataSourceReader):
     """The reader of a batch read."""
 
     def __init__(self, options: SourceOptions, schema: StructType, pin: Pin | None) -> None:
-        self._pin = pinned(options) if pin is None else pin
+        self._pin = pin_of(options) if pin is None else pin
         super().__init__(options, schema, self._pin)
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -101,17 +101,17 @@ class Rejects:
                 count += checked.agg(F.count(_REASON)).collect()[0][0]
                 rejected.append(_rejected(checked, names))
                 good = checked.where(F.col(_REASON).isNull())
-            found, count = reduce(DataFrame.union, rejected), count + batch.rows_unparsed
-            self._check_share(found, count, total + batch.rows_unparsed)
-            self._write(found, count)
+            rejects, count = reduce(DataFrame.union, rejected), count + batch.rows_unparsed
+            self._check_share(rejects, count, total + batch.rows_unparsed)
+            self._write(rejects, count)
             yield good.select([quote_name(name) for name in schema.names]), count
 
-    def _check_share(self, found: DataFrame, count: int, total: int) -> None:
+    def _check_share(self, rejects: DataFrame, count: int, total: int) -> None:
         if self.max_share is None or count <= self.max_share * total:
             return
         shown = [
             f"{str(row['row'])[:_SHOWN_CHARACTERS]!r} of {row['file'] or 'the source'} ({row['reason']})"
-            for row in found.limit(_SHOWN_ROWS).collect()
+            for row in rejects.limit(_SHOWN_ROWS).collect()
         ]
         raise InvalidOperationError(
             f"{count} of {total} rows are rejected, more than max_reject_share={self.max_share}, for example"
@@ -119,28 +119,28 @@ class Rejects:
             " schema or clean, or raise max_reject_share"
         )
 
-    def _write(self, found: DataFrame, count: int) -> None:
+    def _write(self, rejects: DataFrame, count: int) -> None:
         """Write the rejects of the batch. They replace those of an attempt whose merge did not succeed."""
         app, number = self.txn or (None, None)
         columns = {"pipeline": self.pipeline, "stream": app, "batch": number, "time": datetime.now(timezone.utc)}
         types = {"pipeline": "string", "stream": "string", "batch": "bigint", "time": "timestamp"}
         values = [F.lit(value).cast(types[name]).alias(name) for name, value in columns.items()]
-        found, txn = found.select(*values, "file", "row", "reason"), self.txn
+        rejects, txn = rejects.select(*values, "file", "row", "reason"), self.txn
         try:
-            table = SparkTable.for_path(found.sparkSession, self.uri, storage_options=self.storage_options)
+            table = SparkTable.for_path(rejects.sparkSession, self.uri, storage_options=self.storage_options)
         except DatasetNotFoundError:
             pass  # it will be created
         else:
             if self.txn is None:
-                found = found.join(table.to_df(["pipeline", "row"]), ["pipeline", "row"], "left_anti")
-                found = found.select(*columns, "file", "row", "reason")
-                count = count and found.count()
+                rejects = rejects.join(table.to_df(["pipeline", "row"]), ["pipeline", "row"], "left_anti")
+                rejects = rejects.select(*columns, "file", "row", "reason")
+                count = count and rejects.count()
             elif is_done(table.dataset.config(), self.txn):
                 quoted = str(app).replace("'", "''")
                 table.delete(f"stream = '{quoted}' AND batch = {number}")
                 txn = None
         if count:
-            write_table(found, self.uri, "append", storage_options=self.storage_options, txn=txn)
+            write_table(rejects, self.uri, "append", storage_options=self.storage_options, txn=txn)
 
 
 def _rejected(checked: DataFrame, names: Sequence[str]) -> DataFrame:

@@ -79,9 +79,9 @@ class ThreadRunner:
 
     def run(self, work: Work, tasks: Sequence[Json]) -> list[Json]:
         """Run tasks, see `Runner.run`."""
-        texts = [json.dumps(task) for task in tasks]
+        encoded = [json.dumps(task) for task in tasks]
         with ThreadPoolExecutor(self._num_threads) as pool:
-            return [json.loads(text) for text in pool.map(lambda text: run_task(work, text), texts)]
+            return [json.loads(result) for result in pool.map(lambda task: run_task(work, task), encoded)]
 
 
 class SparkRunner:
@@ -100,17 +100,17 @@ class SparkRunner:
         """Run tasks, see `Runner.run`."""
         if not tasks:
             return []
-        texts = [json.dumps(task) for task in tasks]
+        encoded = [json.dumps(task) for task in tasks]
 
         def run_some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             init_worker()
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield pa.record_batch({"task": [number], "result": [run_task(work, texts[number])]})
+                    yield pa.record_batch({"task": [number], "result": [run_task(work, encoded[number])]})
 
-        frame = self._spark.range(0, len(texts), 1, len(texts)).mapInArrow(run_some, "task bigint, result string")
+        frame = self._spark.range(0, len(encoded), 1, len(encoded)).mapInArrow(run_some, "task bigint, result string")
         results = {row["task"]: row["result"] for row in frame.collect()}
-        return [json.loads(results[number]) for number in range(len(texts))]
+        return [json.loads(results[number]) for number in range(len(encoded))]
 
     def directory_of_tasks(self) -> str | None:
         """Return a local directory that tasks can access at the same path, and that Spark removes at the end.

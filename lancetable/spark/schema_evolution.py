@@ -46,7 +46,7 @@ class Evolution:
 
     def __post_init__(self) -> None:
         if self.policy not in get_args(SchemaPolicy):
-            raise InvalidInputError(f"schema is 'fixed', 'add' or 'evolve', not {self.policy!r}")
+            raise InvalidInputError(f"schema must be 'fixed', 'add' or 'evolve', got {self.policy!r}")
 
 
 def plan_changes(table: pa.Schema, frame: pa.Schema, evolution: Evolution, uri: str) -> list[Difference]:
@@ -69,21 +69,21 @@ def plan_changes(table: pa.Schema, frame: pa.Schema, evolution: Evolution, uri: 
         If a column or field is neither in the table nor added, or if a type cannot be cast safely.
     """
     changes = []
-    for found in differences(table, frame):
-        path, given, stored = found.path, found.field.type, found.stored
-        name = (*found.parents, found.field)[0].name
+    for difference in differences(table, frame):
+        path, given, stored = difference.path, difference.field.type, difference.stored
+        name = (*difference.parents, difference.field)[0].name
         similar = next((known for known in table.names if known.lower() == path.lower()), None)
         if stored is None and similar is not None:
             problem = f"{uri} has the column {similar!r}, not {name!r}"
             cure = f'rename it: .withColumnRenamed("{name}", "{similar}")'
-        elif stored is None and (evolution.policy == "fixed" or found.is_fixed):
-            kind, origin = "field" if found.parents else "column", evolution.origins.get(name, "the frame")
+        elif stored is None and (evolution.policy == "fixed" or difference.is_fixed):
+            kind, origin = "field" if difference.parents else "column", evolution.origins.get(name, "the frame")
             problem = f"{kind} {path!r} of {origin} is not in the table {uri}"
             cure = f"it has {', '.join(table.names)}; to add it as {spark_name(given)}, {evolution.add_call}"
-            if found.is_fixed:
+            if difference.is_fixed:
                 cure = f'a map gets no new fields; leave the column out: .drop("{name}")'
-        elif stored is None or (evolution.policy == "evolve" and widens(found)):
-            changes.append(found)
+        elif stored is None or (evolution.policy == "evolve" and widens(difference)):
+            changes.append(difference)
             continue
         elif evolution.arrow_casts and (reason := cast_problem(given, stored)) is not None:
             problem = f"column {path!r} is {given} in the frame and {stored} in {uri}, and {reason}"

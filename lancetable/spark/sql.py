@@ -20,4 +20,4 @@ def check_sql_text(**arguments: object) -> None:
     """
     for name, value in arguments.items():
         if value is not None and not isinstance(value, str):
-            raise InvalidInputError(f'{name} is {value!r}, a {type(value).__name__}: pass SQL text, as in "price > 10"')
+            raise InvalidInputError(f'{name} must be SQL text ("price > 10"), got {type(value).__name__} {value!r}')

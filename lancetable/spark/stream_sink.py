@@ -40,7 +40,7 @@ from lancetable.errors import (
 from lancetable.ops.change.batch_history import follows, last_properties
 from lancetable.ops.schema.settings import update_config
 from lancetable.spark.options import SourceOptions
-from lancetable.spark.pin import Pin, pinned
+from lancetable.spark.pin import Pin, pin_of
 from lancetable.spark.writer import FragmentWriter, WrittenFragments, paths_of
 from lancetable.table.version import TableVersion, checkout
 
@@ -63,7 +63,7 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
         if not hasattr(datasource, "DataSourceStreamArrowWriter"):
             raise UnsupportedFeatureError(
-                "streams are written with PySpark 4.1 or newer; with 4.0 use foreachBatch and write_table",
+                "streaming writes require PySpark 4.1 or newer; with 4.0, use foreachBatch and write_table",
                 feature="streaming writes with PySpark 4.0",
             )
         options.for_stream_write()
@@ -102,7 +102,7 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         except AlreadyExistsError:
             # Another writer of the same stream committed first: this batch, or one that it does not follow.
             self.abort(messages, batchId)
-            if self._is_next(pinned(self._options).open(), batchId):
+            if self._is_next(pin_of(self._options).open(), batchId):
                 raise
         else:
             self.abort(messages, batchId)
@@ -128,7 +128,7 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         InvalidOperationError
             If checkpoint and table are out of sync.
         """
-        newest = pinned(self._options)
+        newest = pin_of(self._options)
         version = newest.open()
         try:
             return newest if self._is_next(version, batch) else None
@@ -177,7 +177,7 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
             # Not `written.open()`, which may return a cached version of a table that was removed.
             ref = written.version if version.branch is None else (version.branch, written.version)
             base = Pin.of(checkout(version, ref))
-            if base.mark != written.mark:
+            if base.commit_id != written.commit_id:
                 raise VersionNotFoundError(
                     f"version {written.version} of {version.uri} is not the one that the batch was written for, because"
                     " the table was removed and created again; start the query again",
@@ -197,7 +197,7 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         """
         options = self._options
         try:
-            return pinned(options)
+            return pin_of(options)
         except DatasetNotFoundError:
             if options.create is False:
                 raise
@@ -210,7 +210,7 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
             )
         except AlreadyExistsError:
             logger.debug("%s: another writer created the table", options.uri)
-        return pinned(options)
+        return pin_of(options)
 
 
 def app_of(options: SourceOptions) -> str:
@@ -225,8 +225,8 @@ def app_of(options: SourceOptions) -> str:
         return options.txn_app
     if options.checkpoint is None:
         raise InvalidInputError(
-            "a stream needs a name by which its batches are recognized: give option('checkpointLocation', ...) on this"
-            " query, or option('txnAppId', ...) where the session sets the checkpoint"
+            "a streaming write requires a name that identifies its batches: pass option('checkpointLocation', ...), or"
+            " option('txnAppId', ...) if the session sets the checkpoint"
         )
     return stream_of(options.checkpoint) or f"checkpoint:{_path_of(options.checkpoint).rstrip('/')}"
 

@@ -34,7 +34,7 @@ from lancetable.errors import (
 )
 from lancetable.ops.read.appended import appended_by
 from lancetable.spark.options import LATEST, SourceOptions
-from lancetable.spark.pin import Pin, mark_of, pinned
+from lancetable.spark.pin import Pin, commit_id_of, pin_of
 from lancetable.spark.reader import SliceReader
 from lancetable.table.version import TableVersion, checkout, latest, uri_of_branch
 
@@ -57,10 +57,10 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         options.for_stream_read()
         if options.max_versions_per_trigger is not None and not _HAS_LIMITS:
             raise UnsupportedFeatureError(
-                "maxVersionsPerTrigger needs PySpark 4.2 or newer; without it a batch is everything that is new",
+                "maxVersionsPerTrigger requires PySpark 4.2 or newer; without it, a batch contains all new versions",
                 feature="limits of streams before PySpark 4.2",
             )
-        super().__init__(options, schema, pinned(options))
+        super().__init__(options, schema, pin_of(options))
         self._stop_at: Offset | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
@@ -201,7 +201,7 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         return [InputPartition((Pin.of(version), task)) for task in self._plan(version, fragment_ids)]
 
     def _newest(self) -> TableVersion:
-        return latest(pinned(self._options).open())
+        return latest(pin_of(self._options).open())
 
     def _at(self, newest: TableVersion, number: int, remedy: str = "") -> TableVersion:
         try:
@@ -231,11 +231,11 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         if number == 0 or expected is None:
             return
         try:
-            actual = mark_of(_version(newest, number))
+            actual = commit_id_of(_version(newest, number))
         except VersionNotFoundError:
             logger.warning(
-                "%s: version %d, up to which this stream has read, was cleaned up, so whether the table is still the"
-                " same one is not known; keep versions longer than the stream may pause",
+                "%s: version %d, up to which this stream has read, was cleaned up, so it cannot be verified that the"
+                " table is the same; keep versions longer than the stream may pause",
                 uri,
                 number,
             )
@@ -300,7 +300,7 @@ _OTHER_TABLE = (
 
 
 def _offset_of(version: TableVersion) -> Offset:
-    return {"version": version.version, "transaction": mark_of(version)}
+    return {"version": version.version, "transaction": commit_id_of(version)}
 
 
 def _version(newest: TableVersion, number: int) -> TableVersion:

@@ -31,14 +31,14 @@ from lancetable.optimize import CompactionMetrics, CompactionOptions, MigrationM
 from lancetable.spark.changed_rows import changed_rows
 from lancetable.spark.coordinator import RETRY_SECONDS, DeployMode, coordinator_for, run_job
 from lancetable.spark.jobs.add_columns import AddColumnsJob
-from lancetable.spark.jobs.base import TableJob, planned_pin, schema_from_string, schema_to_string, slices_of_task
+from lancetable.spark.jobs.base import TableJob, pin_of_plan, schema_from_string, schema_to_string, slices_of_task
 from lancetable.spark.jobs.compact import CompactJob
 from lancetable.spark.jobs.delete import DeleteJob
 from lancetable.spark.jobs.read import count_rows, plan_count, plan_frame
 from lancetable.spark.jobs.update import UpdateJob
 from lancetable.spark.merge import NullKeys, SparkMergeBuilder
 from lancetable.spark.options import DEFAULT_BATCH_ROWS, DEFAULT_TASK_BYTES, SourceOptions
-from lancetable.spark.pin import Pin, pinned
+from lancetable.spark.pin import Pin, pin_of
 from lancetable.spark.reader import scan_options, scan_slices
 from lancetable.spark.refs import SparkBranches, SparkTags
 from lancetable.spark.runner import Json, Runner, SparkRunner, init_worker, raise_failures
@@ -148,7 +148,7 @@ class SparkTable:
         DatasetNotFoundError, RefNotFoundError
             If the table or the branch does not exist.
         """
-        return pinned(self.options)
+        return pin_of(self.options)
 
     @property
     def dataset(self) -> LanceDataset:
@@ -204,7 +204,7 @@ class SparkTable:
         >>> table.to_df(["id", "price"], "price > 10", version=3)  # doctest: +SKIP
         """
         if sum(selector is not None for selector in (version, tag, as_of)) > 1:
-            raise InvalidInputError("version, tag and as_of name a version each; give one of them")
+            raise InvalidInputError("pass at most one of version, tag and as_of")
         time = as_of.isoformat() if isinstance(as_of, datetime) else as_of
         return self._frame(
             replace(self.options, version=version, tag=tag, timestamp_as_of=time, batch_rows=batch_size),
@@ -218,7 +218,7 @@ class SparkTable:
         self, options: SourceOptions, filter: str | None = None, task_bytes: int = DEFAULT_TASK_BYTES, **how: Any
     ) -> DataFrame:
         plan = self._call(plan_frame, options, filter=filter, task_bytes=task_bytes, cores=self.cores(), **how)
-        pin, schema = planned_pin(self.options, plan), schema_from_string(plan["schema"])
+        pin, schema = pin_of_plan(self.options, plan), schema_from_string(plan["schema"])
         scan = scan_options(schema.names, filter, options.batch_rows)
         return self.scan(plan["tasks"], partial(scan_slices, pin, scan), spark_schema(schema), plan["without_nulls"])
 
@@ -382,7 +382,7 @@ class SparkTable:
         plan = self._call(plan_count, filter=filter)
         if "rows" in plan:
             return int(plan["rows"])
-        work = partial(count_rows, planned_pin(self.options, plan), filter)
+        work = partial(count_rows, pin_of_plan(self.options, plan), filter)
         return sum(result["rows"] for result in raise_failures(self.runner.run(work, plan["tasks"])))
 
     count = count_rows  # the name in Spark frames
@@ -654,7 +654,7 @@ class SparkTable:
         known = CompactionOptions.__annotations__
         for name in options:
             if name not in known:
-                raise InvalidInputError(f"compact has no option {name!r}; there are {', '.join(known)}")
+                raise InvalidInputError(f"unknown option {name!r} of compact; valid options: {', '.join(known)}")
         return CompactionMetrics(**self._change(CompactJob(self.options, None, options)))
 
     optimize = compact  # the name in Delta
@@ -831,7 +831,7 @@ class SparkTable:
 
     def _call(self, function: Callable[..., Any], options: SourceOptions | None = None, **arguments: Any) -> Any:
         """Call a function in the process of the coordinator, with the version that the options select."""
-        return self.coordinator.submit(partial(_answer, options or self.options, function, arguments))["value"]
+        return self.coordinator.submit(partial(_call_on_dataset, options or self.options, function, arguments))["value"]
 
 
 _MAX_NUMBERS = 1 << 25  # 256 MB: too large for a broadcast, and counted within 0.1 s
@@ -841,8 +841,8 @@ _MAX_NUMBERS = 1 << 25  # 256 MB: too large for a broadcast, and counted within 
 # values.
 
 
-def _answer(options: SourceOptions, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Json:
-    value = function(LanceDataset.from_version(pinned(options).open()), **arguments)
+def _call_on_dataset(options: SourceOptions, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Json:
+    value = function(LanceDataset.from_version(pin_of(options).open()), **arguments)
     return {"value": asdict(value) if is_dataclass(value) and not isinstance(value, type) else value}
 
 

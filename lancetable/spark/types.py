@@ -123,11 +123,11 @@ def table_schema(schema: st.StructType, vector_dimensions: dict[str, int] | None
         if dimension is not None:
             if not pa.types.is_list(field.type):
                 raise InvalidInputError(
-                    f"column {field.name!r} is {schema[number].dataType.simpleString()}, not an array"
+                    f"vector column {field.name!r} must be an array, got {schema[number].dataType.simpleString()}"
                 )
             fields[number] = field.with_type(pa.list_(field.type.value_field, dimension))
     if vectors:
-        raise InvalidInputError(f"no column {', '.join(map(repr, vectors))} to store as a vector")
+        raise InvalidInputError(f"no vector column {', '.join(vectors)}; available columns: {', '.join(schema.names)}")
     return pa.schema(fields)
 
 
@@ -154,7 +154,7 @@ def convert_batch(batch: pa.RecordBatch, schema: pa.Schema, widen_call: str | No
                 pa.nulls(batch.num_rows, field.type) if index < 0 else _converted(batch.column(index), field.type)
             )
         except pa.ArrowException as error:
-            message = f"column {field.name!r} cannot become {field.type}: {error}"
+            message = f"cannot cast column {field.name!r} to {field.type}: {error}"
             if widen_call is not None:
                 message += f"; {value_cure(field, batch.schema.field(index), widen_call)}"
             raise SchemaMismatchError(message, column=field.name) from error
@@ -180,13 +180,13 @@ def spark_name(arrow: pa.DataType) -> str:
     return _spark_type(arrow, "value").simpleString()
 
 
-def widens(found: Difference) -> bool:
+def widens(difference: Difference) -> bool:
     """Return True if the type of the frame is wider than that of the table.
 
     It must also differ from the type in which Spark reads the column.
     """
-    stored, given = found.stored, found.field.type
-    if stored is None or found.is_fixed:
+    stored, given = difference.stored, difference.field.type
+    if stored is None or difference.is_fixed:
         return False
     is_wider = represents(given, stored) or (pa.types.is_integer(stored) and given == pa.float64())
     return bool(is_wider) and given != _wire_type(_spark_type(stored, "value"), "value", "item")

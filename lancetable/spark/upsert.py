@@ -168,8 +168,8 @@ def _unique(frame: DataFrame, keys: list[str], has_null_key: Column) -> DataFram
     for row in frame.where(~has_null_key).groupBy(*columns).count().where("count > 1").limit(1).collect():
         twice = ", ".join(f"{name} = {row[number]}" for number, name in enumerate(keys))
         raise InvalidOperationError(
-            f"{row['count']} source rows have the key {twice}: pass newest_by, the column by which the newest of them"
-            " is found"
+            f"{row['count']} source rows have the key {twice}: remove duplicates, or pass newest_by, the column that"
+            " determines the newest row"
         )
     return frame
 

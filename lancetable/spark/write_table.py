@@ -75,7 +75,7 @@ def write_table(
     >>> write_table(spark.range(10), "s3://bucket/t.lance", "append", txn=("daily", 7))  # doctest: +SKIP
     """
     if mode not in get_args(Mode):
-        raise InvalidInputError(f"mode is errorifexists, ignore, append or overwrite, not {mode!r}")
+        raise InvalidInputError(f"mode must be errorifexists, ignore, append or overwrite, got {mode!r}")
     from lancetable.commit.commit_log import log_commit
     from lancetable.delta import transaction_of
     from lancetable.spark import register

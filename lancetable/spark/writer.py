@@ -29,7 +29,7 @@ from lancetable.operation import LanceOperation, Transaction
 from lancetable.ops import commit as commits
 from lancetable.ops.write.write import discard_fragments
 from lancetable.spark.options import SourceOptions
-from lancetable.spark.pin import Pin, pinned
+from lancetable.spark.pin import Pin, pin_of
 from lancetable.spark.runner import init_worker
 from lancetable.spark.schema_evolution import Evolution, check_storable, fit_table
 from lancetable.spark.types import convert_batch, table_schema
@@ -62,7 +62,7 @@ class FragmentWriter:
         call = 'pass option("mergeSchema", "true"), to write_table merge_schema=True'
         self._evolution = Evolution("evolve" if options.merge_schema else "fixed", call, call, arrow_casts=True)
         if overwrite and options.merge_schema:
-            raise InvalidInputError("mergeSchema is for appends, and an overwrite replaces the schema: leave it out")
+            raise InvalidInputError("mergeSchema applies only to appends; an overwrite always replaces the schema")
         self._file_version = version_to_write(options.data_storage_version, None)
         check_storable(self._schema, self._file_version, _NEWER)
 
@@ -155,13 +155,14 @@ class LanceWriter(FragmentWriter, DataSourceArrowWriter):
         self._transaction_uuid = str(uuid.uuid4())
         self._skip = False
         try:
-            pin = pinned(options)
+            pin = pin_of(options)
         except DatasetNotFoundError:
             if options.create is False:
                 raise
             return
         if options.create:
-            raise AlreadyExistsError(f"create='true', and there is a table at {options.uri}", path=options.uri)
+            message = f"table already exists at {options.uri}; create='true' requires a new table"
+            raise AlreadyExistsError(message, path=options.uri)
         self._skip = self._was_committed()
         if not self._skip:
             self._write_to(pin)
@@ -190,14 +191,14 @@ class LanceWriter(FragmentWriter, DataSourceArrowWriter):
                 raise
             # Another run of the same job has committed the change.
             self._discard(messages, self._transaction_uuid)
-        log_if_repeated(pinned(self._options).open(), txn)
+        log_if_repeated(pin_of(self._options).open(), txn)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove the files of the tasks unless they may be committed."""
         self._discard(messages, self._transaction_uuid)
 
     def _was_committed(self) -> bool:
-        return is_done(pinned(self._options).open().manifest.config, self._options.txn)
+        return is_done(pin_of(self._options).open().manifest.config, self._options.txn)
 
 
 def log_if_repeated(version: TableVersion, txn: tuple[str, int] | None) -> bool:
@@ -214,7 +215,7 @@ def log_if_repeated(version: TableVersion, txn: tuple[str, int] | None) -> bool:
         logger.info("%s: change %d of %r was committed before", version.uri, number, app)
     else:
         logger.warning(
-            "%s: change %d of %r is not made, because its change %s was committed before. Numbers must rise: unless"
+            "%s: change %d of %r is skipped, because its change %s was committed before. Numbers must increase: unless"
             " this repeats an old change, pass a higher number or another name",
             version.uri,
             number,

@@ -64,7 +64,7 @@ class Capabilities:
     ordered_list: bool  # list_names with start_after and limit costs one request, not a whole listing
     durable: bool  # an acknowledged write survives a power loss
     local: bool  # a look-up costs microseconds, not a round trip
-    unproven: bool = False  # the client sends the condition, but the server must be probed for it before a commit
+    needs_probe: bool = False  # the client sends the condition, but the server must be probed for it before a commit
     parallel: bool = False  # requests of several threads overlap, so callers should send small ones in parallel
     roots: tuple[str, ...] = ()  # if set, the table is untrusted: other paths are refused and limits are strict
 

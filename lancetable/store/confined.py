@@ -35,10 +35,10 @@ def confine(store: ObjectStore, root: str) -> ObjectStore:
     return cast("ObjectStore", ConfinedStore(inner, names))
 
 
-def check_inside(roots: Sequence[str], path: str, place: str) -> str:
+def check_inside(roots: Sequence[str], path: str, source: str) -> str:
     """Return the part of a path below one of `roots`; without roots, the path.
 
-    Raises UntrustedPathError if it is below none of them. `place` describes the origin of the path in the error.
+    Raises UntrustedPathError if it is below none of them. `source` names the origin of the path in the error.
     """
     for root in roots:
         prefix = root if root.endswith("/") or not root else f"{root}/"
@@ -46,8 +46,8 @@ def check_inside(roots: Sequence[str], path: str, place: str) -> str:
         if (path == root or path.startswith(prefix)) and ".." not in inner.replace("\\", "/").split("/"):
             return inner
     if roots:
-        text = f"{place}: {path[:200]!a} is outside of {roots[0]!r}, which was opened with untrusted=True; {REMEDY}"
-        raise UntrustedPathError(text, path=path, place=place)
+        text = f"{source}: {path[:200]!a} is outside of {roots[0]!r}, which was opened with untrusted=True; {REMEDY}"
+        raise UntrustedPathError(text, path=path, place=source)
     return path
 
 
@@ -73,10 +73,10 @@ class ConfinedStore(ForwardingStore):
 
     def read_all(self, path: str, size: int | None = None) -> memoryview:
         """Return the whole object. Raises LimitError if it is too large. See ObjectStore."""
-        found = self._request("size", path) if size is None else size
-        if found > MAX_OBJECT_BYTES:
+        num_bytes = self._request("size", path) if size is None else size
+        if num_bytes > MAX_OBJECT_BYTES:
             problem = f"too many bytes: above the limit object_bytes; {REMEDY}"
-            raise LimitError(problem, f"at most {MAX_OBJECT_BYTES}", found, path=path, limit="object_bytes")
+            raise LimitError(problem, f"at most {MAX_OBJECT_BYTES}", num_bytes, path=path, limit="object_bytes")
         return cast("memoryview", self._request("read_all", path, size))
 
     def sync(self, prefix: str = "") -> None:
@@ -96,12 +96,12 @@ class ConfinedStore(ForwardingStore):
     def _checked(self, path: str) -> str:
         """Return the path. Raises UntrustedPathError if it is outside of the roots or passes a symbolic link."""
         inner = check_inside(self._roots, path, "a request")
-        at = path[: len(path) - len(inner)].rstrip("/")
+        ancestor = path[: len(path) - len(inner)].rstrip("/")
         for name in inner.split("/") if self.scheme == "file" else ():
-            at = f"{at}/{name}"
-            if os.path.islink(at):
-                text = f"{at}: a table opened with untrusted=True must not contain symbolic links; {REMEDY}"
-                raise UntrustedPathError(text, path=path, place=at)
+            ancestor = f"{ancestor}/{name}"
+            if os.path.islink(ancestor):
+                text = f"{ancestor}: a table opened with untrusted=True must not contain symbolic links; {REMEDY}"
+                raise UntrustedPathError(text, path=path, place=ancestor)
         return path
 
     def _check_entries(self, directory: str, *, recursive: bool) -> None:

@@ -5,8 +5,8 @@ same rules for all clients:
 
     CREATED    2xx                                       WON
     TAKEN      the object exists (409, 412)              read the object
-    DOUBTFUL   timeout, broken connection, 5xx           read the object
-    error      4xx: nothing was stored                   raised by the client, but UNKNOWN after a DOUBTFUL reply
+    AMBIGUOUS  timeout, broken connection, 5xx           read the object
+    error      4xx: nothing was stored                   raised by the client, but UNKNOWN after an AMBIGUOUS reply
 
     object read back
       our bytes       WON      a reply was lost, and a repeat of the request (by the client or a proxy) found our object
@@ -45,7 +45,7 @@ class Reply(Enum):
 
     CREATED = "created"
     TAKEN = "taken"
-    DOUBTFUL = "doubtful"
+    AMBIGUOUS = "ambiguous"
 
 
 def create_exclusively(
@@ -79,22 +79,22 @@ def create_exclusively(
     Raises
     ------
     LanceError
-        If `send` raises it before any reply was doubtful.
+        If `send` raises it before any reply was ambiguous.
     """
-    doubtful = False
+    ambiguous = False
     for attempt in range(_ATTEMPTS):
         if attempt:
             sleep(_delay_seconds(attempt))
         try:
             reply = send()
         except LanceError:
-            if doubtful:
+            if ambiguous:
                 return PutOutcome.UNKNOWN
             raise
         if reply is Reply.CREATED:
             return PutOutcome.WON
-        doubtful = doubtful or reply is Reply.DOUBTFUL
-        if not data and not doubtful:
+        ambiguous = ambiguous or reply is Reply.AMBIGUOUS
+        if not data and not ambiguous:
             return PutOutcome.LOST  # empty objects of different writers are equal, so reading back proves nothing
         readable, existing = _read_with_retries(read_back, sleep)
         if not readable:

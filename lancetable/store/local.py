@@ -40,7 +40,7 @@ from lancetable.store.base import (
     short_read,
 )
 from lancetable.store.durability import SyncQueue, sync_file
-from lancetable.store.maps import MapCache
+from lancetable.store.memory_maps import MapCache
 from lancetable.store.ranges import LOCAL_GAP_BYTES, coalesce_ranges, split_reply
 
 if TYPE_CHECKING:
@@ -489,13 +489,13 @@ def _read_at(descriptor: int, path: str, start: int, end: int) -> memoryview:
     if len(data) == end - start:
         return memoryview(data)
     parts = [data]
-    found = len(data)
-    while data and found < end - start:
-        data = _pread(descriptor, end - start - found, start + found)
+    num_read = len(data)
+    while data and num_read < end - start:
+        data = _pread(descriptor, end - start - num_read, start + num_read)
         parts.append(data)
-        found += len(data)
-    if found != end - start:
-        raise short_read(path, start, end, found)
+        num_read += len(data)
+    if num_read != end - start:
+        raise short_read(path, start, end, num_read)
     return memoryview(b"".join(parts))
 
 

@@ -110,37 +110,37 @@ def _open(uri: Any, storage_options: Mapping[str, str] | None) -> tuple[ObjectSt
         return uri.location
     if isinstance(uri, tuple):
         return _open_file_system(_check_pair(uri))
-    uri_text = os.fspath(uri)
-    if not isinstance(uri_text, str):
-        raise TypeError(f"expected a string or a path as the address, got {type(uri_text).__name__}")
-    if not uri_text:
+    uri_string = os.fspath(uri)
+    if not isinstance(uri_string, str):
+        raise TypeError(f"expected a string or a path as the address, got {type(uri_string).__name__}")
+    if not uri_string:
         raise InvalidInputError("empty table address; pass a path or a URL")
-    if "\0" in uri_text:
-        raise InvalidInputError(f"invalid address, contains a NUL character: {uri_text!r}")
-    match = _SCHEME.match(uri_text) if ":" in uri_text else None
-    if _CHAINED.match(uri_text):
+    if "\0" in uri_string:
+        raise InvalidInputError(f"invalid address, contains a NUL character: {uri_string!r}")
+    match = _SCHEME.match(uri_string) if ":" in uri_string else None
+    if _CHAINED.match(uri_string):
         raise InvalidInputError("chained addresses (a::b) are not supported; pass a pair of a file system and a path")
     if match is None:
-        return _open_local(uri_text, storage_options)
+        return _open_local(uri_string, storage_options)
     scheme = match[1].lower()
     if scheme == "file":
-        return _open_local(_file_path(uri_text), storage_options)
-    _check_url(uri_text, scheme)
+        return _open_local(_file_path(uri_string), storage_options)
+    _check_url(uri_string, scheme)
     if scheme == "memory":
         from lancetable.store.memory import MemoryStore
 
         _check_unknown(storage_options, "tables in memory")
-        path = uri_text.partition("://")[2].strip("/")
+        path = uri_string.partition("://")[2].strip("/")
         return MemoryStore(path), path
     if scheme.endswith(EXTERNAL_SUFFIX):
-        scheme, uri_text = scheme[: -len(EXTERNAL_SUFFIX)], without_external(uri_text)
+        scheme, uri_string = scheme[: -len(EXTERNAL_SUFFIX)], without_external(uri_string)
     if scheme in CLOUD_OF_SCHEME:
         from lancetable.store.clouds.cloud import open_cloud
 
-        return open_cloud(uri_text, scheme, storage_options)
+        return open_cloud(uri_string, scheme, storage_options)
     from lancetable.store.fsspec_store import open_fsspec
 
-    return open_fsspec(uri_text, scheme, storage_options)
+    return open_fsspec(uri_string, scheme, storage_options)
 
 
 def without_external(uri: str) -> str:
@@ -205,25 +205,25 @@ def _absolute(path: str) -> str:
     return path.replace("\\", "/") if sys.platform == "win32" else path
 
 
-def _file_path(uri_text: str) -> str:
-    parts = urlsplit(uri_text)
+def _file_path(uri_string: str) -> str:
+    parts = urlsplit(uri_string)
     if parts.netloc not in ("", "localhost"):
-        raise InvalidInputError(f"file URL with a host: {uri_text!r}; write file:///path")
+        raise InvalidInputError(f"file URL with a host: {uri_string!r}; write file:///path")
     if parts.query or parts.fragment:
-        raise InvalidInputError(f"file URL with a query or fragment: {uri_text!r}; write %3F for ? and %23 for #")
+        raise InvalidInputError(f"file URL with a query or fragment: {uri_string!r}; write %3F for ? and %23 for #")
     path = unquote(parts.path)
     if "\0" in path:
-        raise InvalidInputError(f"invalid address, contains a NUL character: {uri_text!r}")
+        raise InvalidInputError(f"invalid address, contains a NUL character: {uri_string!r}")
     if sys.platform == "win32" and re.match(r"/[A-Za-z]:", path):
         path = path[1:]
     return path
 
 
-def _check_url(uri_text: str, scheme: str) -> None:
+def _check_url(uri_string: str, scheme: str) -> None:
     """Raise InvalidInputError for parts that would be taken for a bucket or key, or that would leak into messages."""
-    if "://" not in uri_text:
+    if "://" not in uri_string:
         raise InvalidInputError(f"invalid address: expected two slashes after {scheme}:")
-    authority, _, rest = uri_text.partition("://")[2].partition("/")
+    authority, _, rest = uri_string.partition("://")[2].partition("/")
     if "@" in authority and scheme not in ("abfs", "abfss", "github", "hf"):
         # The message omits the address, because the part before @ may be a password.
         raise InvalidInputError(
@@ -232,12 +232,12 @@ def _check_url(uri_text: str, scheme: str) -> None:
     if scheme.endswith(EXTERNAL_SUFFIX):
         if scheme != "s3" + EXTERNAL_SUFFIX:
             raise InvalidInputError(f"unsupported scheme {scheme}://: only s3+ddb:// can commit through DynamoDB")
-        external_table(uri_text)
-        rest, uri_text = rest.partition("?")[0], without_external(uri_text)
-    if "?" in uri_text or "#" in uri_text:
+        external_table(uri_string)
+        rest, uri_string = rest.partition("?")[0], without_external(uri_string)
+    if "?" in uri_string or "#" in uri_string:
         raise InvalidInputError(f"{scheme} address with a query or fragment; pass options in storage_options")
     if any(segment in (".", "..") for segment in (authority, *rest.split("/"))):
-        raise InvalidInputError(f"address with a '.' or '..' segment: {uri_text!r}; write the resolved path")
+        raise InvalidInputError(f"address with a '.' or '..' segment: {uri_string!r}; write the resolved path")
 
 
 def _check_pair(pair: tuple[Any, ...]) -> tuple[Any, str]:

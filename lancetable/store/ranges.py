@@ -43,7 +43,7 @@ def coalesce_ranges(
             runs.append((start, end))
             start, end = next_start, next_end
     runs.append((start, end))
-    return [ByteRange(at, min(at + split, stop)) for begin, stop in runs for at in range(begin, stop, split)]
+    return [ByteRange(low, min(low + split, stop)) for begin, stop in runs for low in range(begin, stop, split)]
 
 
 def split_reply(
@@ -81,8 +81,8 @@ def split_reply(
         parts: list[memoryview] = []
         last = first
         while last < len(requests) and requests[last][0] < end:
-            at = requests[last][0]
-            parts.append(replies[last][max(start - at, 0) : end - at])
+            request_offset = requests[last][0]
+            parts.append(replies[last][max(start - request_offset, 0) : end - request_offset])
             last += 1
         result[index] = memoryview(b"".join(parts))
     return result

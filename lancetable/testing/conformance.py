@@ -2,7 +2,7 @@
 
     class TestMyStore(StoreSuite):
         @pytest.fixture
-        def place(self, tmp_path):
+        def store_and_path(self, tmp_path):
             return MyStore(), str(tmp_path)          # the store, and an empty directory in it
 
 A store must pass every test. A store that does not declare exclusive creates in its capabilities must raise an error
@@ -27,7 +27,7 @@ from lancetable.format.paths import DETACHED_BIT, ManifestNamingScheme, hint_pat
 from lancetable.handlers.base import CommitHandler, ManifestLocation
 from lancetable.store.base import ByteRange, Durability, ObjectStore, PutOutcome
 
-Place = tuple[ObjectStore, str]
+StoreAndPath = tuple[ObjectStore, str]
 
 _DATA = bytes(range(256)) * 40
 # Names in the directory of manifests that are not manifests: temporary files, wrong numbers, wrong suffixes.
@@ -43,23 +43,23 @@ _HINTS += [b'{"version":9}', b'{"version":18446744073709551616}']
 
 class _Suite:
     @pytest.fixture
-    def place(self) -> Place:
+    def store_and_path(self) -> StoreAndPath:
         """Return a store and an empty directory in it."""
         raise NotImplementedError
 
     @pytest.fixture
-    def store(self, place: Place) -> ObjectStore:
-        """Return the store of `place`."""
-        return place[0]
+    def store(self, store_and_path: StoreAndPath) -> ObjectStore:
+        """Return the store of `store_and_path`."""
+        return store_and_path[0]
 
     @pytest.fixture
-    def base(self, place: Place) -> str:
-        """Return the directory of `place`."""
-        return place[1]
+    def base(self, store_and_path: StoreAndPath) -> str:
+        """Return the directory of `store_and_path`."""
+        return store_and_path[1]
 
 
 class StoreSuite(_Suite):
-    """Contract of ObjectStore. Subclasses override the fixture `place`."""
+    """Contract of ObjectStore. Subclasses override the fixture `store_and_path`."""
 
     many_names = 1003  # more than one page of any cloud listing
     race_keys = 25
@@ -86,10 +86,10 @@ class StoreSuite(_Suite):
     def test_read_returns_exactly_the_range(self, store: ObjectStore, path: str, start: int, end: int) -> None:
         assert store.read(path, start, end) == _DATA[start:end]
 
-    @pytest.mark.parametrize("at", [0, 5, len(_DATA), len(_DATA) + 5])
-    def test_empty_range_is_not_requested(self, store: ObjectStore, base: str, at: int) -> None:
-        assert store.read(f"{base}/absent", at, at) == b""
-        assert store.read_many(f"{base}/absent", [ByteRange(at, at)]) == [b""]
+    @pytest.mark.parametrize("offset", [0, 5, len(_DATA), len(_DATA) + 5])
+    def test_empty_range_is_not_requested(self, store: ObjectStore, base: str, offset: int) -> None:
+        assert store.read(f"{base}/absent", offset, offset) == b""
+        assert store.read_many(f"{base}/absent", [ByteRange(offset, offset)]) == [b""]
 
     @pytest.mark.parametrize(
         ("start", "end", "found"),
@@ -457,7 +457,7 @@ class _Table:
 
 
 class HandlerSuite(_Suite):
-    """Contract of CommitHandler. Subclasses override the fixtures `place` and `handler`."""
+    """Contract of CommitHandler. Subclasses override the fixtures `store_and_path` and `handler`."""
 
     decides_by_objects = True  # the objects of the store alone determine the newest version
     far_behind = 130
@@ -469,9 +469,9 @@ class HandlerSuite(_Suite):
         raise NotImplementedError
 
     @pytest.fixture(params=[ManifestNamingScheme.V2, ManifestNamingScheme.V1], ids=["V2", "V1"])
-    def table(self, request: pytest.FixtureRequest, handler: CommitHandler, place: Place) -> _Table:
+    def table(self, request: pytest.FixtureRequest, handler: CommitHandler, store_and_path: StoreAndPath) -> _Table:
         """Return a table without versions, with each of the two naming schemes."""
-        return _Table(handler, *place, request.param)
+        return _Table(handler, *store_and_path, request.param)
 
     @pytest.fixture(params=["1", "0"], ids=["hints", "no-hints"])
     def hints(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -516,9 +516,9 @@ class HandlerSuite(_Suite):
     @pytest.mark.parametrize("version", [1, 2, 99, 2**63 - 1])
     def test_locate_finds_exactly_the_committed_version(self, table: _Table, version: int) -> None:
         table.commit(version)
-        found = table.locate(version)
-        assert (found.version, found.naming, found.path) == (version, table.naming, table.path(version))
-        assert table.handler.locate(table.store, table.base, version, table.naming) == found
+        location = table.locate(version)
+        assert (location.version, location.naming, location.path) == (version, table.naming, table.path(version))
+        assert table.handler.locate(table.store, table.base, version, table.naming) == location
         for absent in (version - 1, version + 1, 0, -1, 2**64, 2**64 + version):
             assert table.handler.locate(table.store, table.base, absent) is None
 
@@ -528,9 +528,9 @@ class HandlerSuite(_Suite):
         assert table.commit(detached, b"d") is PutOutcome.WON
         assert table.latest().version == 1
         assert table.history() == [1]
-        found = table.locate(detached)
-        assert found.version == detached
-        assert table.store.read_all(found.path) == b"d"
+        location = table.locate(detached)
+        assert location.version == detached
+        assert table.store.read_all(location.path) == b"d"
 
     @pytest.mark.usefixtures("hints")
     def test_unrelated_names_are_ignored(self, table: _Table) -> None:
@@ -584,8 +584,9 @@ class HandlerSuite(_Suite):
         with pytest.raises(CorruptFileError):
             table.history()
 
-    def test_concurrent_writers_commit_each_version_once(self, place: Place, handler: CommitHandler) -> None:
-        table = _Table(handler, *place, ManifestNamingScheme.V2)
+    def test_each_version_is_committed_once(self, store_and_path: StoreAndPath, handler: CommitHandler) -> None:
+        """Concurrent writers commit each version once."""
+        table = _Table(handler, *store_and_path, ManifestNamingScheme.V2)
         if self.decides_by_objects and table.store.capabilities.conditional_create != "native":
             pytest.skip("this store has no exclusive creates")
         threads, rounds = 4, self.race_rounds

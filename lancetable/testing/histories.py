@@ -97,7 +97,7 @@ class State:
 
 
 @dataclass
-class Line:
+class BranchModel:
     """Versions of one branch.
 
     The state of a version is None if it is an intermediate commit of a change with several commits.

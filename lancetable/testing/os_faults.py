@@ -18,9 +18,9 @@ from typing import Any
 from unittest import mock
 
 from lancetable.file import thread_pool
-from lancetable.store import durability, local, maps
+from lancetable.store import durability, local, memory_maps
 from lancetable.store.durability import SyncQueue
-from lancetable.store.maps import MapCache
+from lancetable.store.memory_maps import MapCache
 from lancetable.testing.executor import InlineExecutor
 
 _READING = ("stat", "lstat", "fstat", "pread", "scandir")
@@ -117,7 +117,7 @@ def failing(fail_at: int, fault: str = "EIO", *, forever: bool = False) -> Itera
     _maps.clear()
     _queue._pool = InlineExecutor()  # type: ignore[assignment]  # replaces the pool
     with contextlib.ExitStack() as stack:
-        for module in (local, durability, maps):
+        for module in (local, durability, memory_maps):
             stack.enter_context(mock.patch.object(module, "os", faulty))
         stack.enter_context(mock.patch.object(local, "_QUEUE", _queue))
         stack.enter_context(mock.patch.object(local, "_MAPS", _maps))

@@ -157,7 +157,7 @@ class FaultyStore(WrappingStore):
         path_part
             Count only calls on paths that contain this string.
         """
-        self._plans.append(_Fault(method, call, how, error or StoreError("planted fault"), forever, path_part))
+        self._plans.append(_Fault(method, call, how, error or StoreError("injected fault"), forever, path_part))
 
     def heal(self) -> None:
         """Remove all faults."""

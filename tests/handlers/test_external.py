@@ -22,7 +22,7 @@ from lancetable.handlers.row_stores import MemoryManifestStore, SqliteManifestSt
 from lancetable.store.base import Capabilities, ObjectStore, PutOutcome
 from lancetable.store.memory import MemoryStore
 from lancetable.store.open import open_store
-from lancetable.testing.conformance import HandlerSuite, Place
+from lancetable.testing.conformance import HandlerSuite, StoreAndPath
 from lancetable.testing.stores import FaultyStore
 
 V2 = ManifestNamingScheme.V2
@@ -38,7 +38,7 @@ class TestMemoryRows(HandlerSuite):
     decides_by_objects = False
 
     @pytest.fixture(params=[True, False], ids=["exclusive", "plain"])
-    def place(self, request: pytest.FixtureRequest) -> Place:
+    def store_and_path(self, request: pytest.FixtureRequest) -> StoreAndPath:
         store = MemoryStore.private()
         return (store if request.param else _dishonest(store)), "t"
 
@@ -52,7 +52,7 @@ class TestSqliteRows(HandlerSuite):
     far_behind = 20
 
     @pytest.fixture
-    def place(self) -> Place:
+    def store_and_path(self) -> StoreAndPath:
         return _dishonest(MemoryStore.private()), "t"
 
     @pytest.fixture
@@ -67,7 +67,7 @@ class TestDynamoRows(HandlerSuite):
     race_rounds = 3
 
     @pytest.fixture
-    def place(self) -> Place:
+    def store_and_path(self) -> StoreAndPath:
         return _dishonest(MemoryStore.private()), f"t{uuid4().hex}"
 
     @pytest.fixture

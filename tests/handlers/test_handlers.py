@@ -26,14 +26,14 @@ from lancetable.handlers import unsafe
 from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.choose import ReadOnlyHandler, choose_handler
 from lancetable.handlers.conditional_put import ConditionalPutHandler
-from lancetable.handlers.locked import LockedHandler
+from lancetable.handlers.external_lock import LockedHandler
 from lancetable.handlers.unsafe import UnsafeHandler
 from lancetable.store.base import Capabilities, ObjectMeta, ObjectStore, PutOutcome
 from lancetable.store.fsspec_store import FsspecStore
 from lancetable.store.local import LocalStore
 from lancetable.store.memory import MemoryStore
 from lancetable.store.open import open_store
-from lancetable.testing.conformance import HandlerSuite, Place
+from lancetable.testing.conformance import HandlerSuite, StoreAndPath
 from lancetable.testing.stores import CountingStore, FaultyStore
 
 V1, V2 = ManifestNamingScheme.V1, ManifestNamingScheme.V2
@@ -70,7 +70,7 @@ def test_listing_with_gap_is_filled_by_look_ups(tmp_path: Path, monkeypatch: pyt
 
 class TestConditionalPutLocal(HandlerSuite):
     @pytest.fixture(params=[True, False], ids=["fsync", "no-fsync"])
-    def place(self, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    def store_and_path(self, request: pytest.FixtureRequest, tmp_path: Path) -> StoreAndPath:
         return LocalStore(fsync=request.param), str(tmp_path / "t")
 
     @pytest.fixture
@@ -80,7 +80,7 @@ class TestConditionalPutLocal(HandlerSuite):
 
 class TestConditionalPutMemory(HandlerSuite):
     @pytest.fixture
-    def place(self) -> Place:
+    def store_and_path(self) -> StoreAndPath:
         return MemoryStore.private(), "t"
 
     @pytest.fixture
@@ -90,7 +90,7 @@ class TestConditionalPutMemory(HandlerSuite):
 
 class TestConditionalPutRemote(HandlerSuite):
     @pytest.fixture
-    def place(self) -> Place:
+    def store_and_path(self) -> StoreAndPath:
         return _remote(MemoryStore.private()), "bucket/t"
 
     @pytest.fixture
@@ -100,7 +100,7 @@ class TestConditionalPutRemote(HandlerSuite):
 
 class TestLocked(HandlerSuite):
     @pytest.fixture(params=["local", "fsspec"])
-    def place(self, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    def store_and_path(self, request: pytest.FixtureRequest, tmp_path: Path) -> StoreAndPath:
         store: ObjectStore = LocalStore(fsync=False) if request.param == "local" else FsspecStore("file", {})
         return store, str(tmp_path / "t")
 
@@ -119,7 +119,7 @@ class TestLocked(HandlerSuite):
 @pytest.mark.filterwarnings("ignore:.*second writer")
 class TestUnsafe(HandlerSuite):
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
+    def store_and_path(self, tmp_path: Path) -> StoreAndPath:
         return FsspecStore("file", {}), str(tmp_path / "t")
 
     @pytest.fixture

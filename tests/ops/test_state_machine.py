@@ -25,7 +25,7 @@ from lancetable.ops.write.write import WriteOptions
 from lancetable.table.data_files import WriteLimits
 from lancetable.table.manifests import history
 from lancetable.table.version import TableVersion, checkout, latest, open_version
-from lancetable.testing.histories import Line, State, Values
+from lancetable.testing.histories import BranchModel, State, Values
 
 COLUMNS = {"id": pa.int64(), "s": pa.string(), "v": pa.int32(), "l": pa.list_(pa.float32())}
 SCHEMAS = (("id", "s"), ("id", "v", "s"), ("v", "id", "l"))
@@ -58,7 +58,7 @@ class TableMachine(RuleBasedStateMachine):
         super().__init__()
         self.directory = tempfile.mkdtemp(prefix="lancetable-machine-")
         self.uri = str(Path(self.directory) / "t.lance")
-        self.model = Line()
+        self.model = BranchModel()
         self.uids = itertools.count()
         self.tags: dict[str, int] = {}
         # The newest version that replaced all contents. Operations that were prepared before it conflict with it.

@@ -31,7 +31,7 @@ import lancetable
 from lancetable.errors import CommitStateUnknownError, LanceError, RefNotFoundError
 from lancetable.ops.maintain.fsck.check import check
 from lancetable.store.memory import MemoryStore
-from lancetable.testing.histories import Line, Row, State, Values
+from lancetable.testing.histories import BranchModel, Row, State, Values
 from lancetable.testing.stores import FaultyStore
 
 SCALE = int(os.environ.get("LANCETABLE_TEST_SCALE", "1"))
@@ -84,7 +84,7 @@ class ApiMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.uri = f"memory://whole-api/{os.getpid()}-{next(_tables)}"
-        self.lines: dict[str | None, Line] = {}
+        self.branches: dict[str | None, BranchModel] = {}
         self.tags: dict[str, tuple[str | None, int]] = {}
         self.at: str | None = None
         self.uids = itertools.count()
@@ -115,14 +115,14 @@ class ApiMachine(RuleBasedStateMachine):
             enable_v2_manifest_paths=v2,
             max_rows_per_file=3,
         )
-        self.lines[None] = Line()
-        self.lines[None].versions[1] = state.inserted(values, 1, self.uids)
+        self.branches[None] = BranchModel()
+        self.branches[None].versions[1] = state.inserted(values, 1, self.uids)
         opened = lancetable.dataset(self.uri).table_version
         self.store = FaultyStore(MemoryStore())
         self.ds = lancetable.LanceDataset.from_version(replace(opened, store=self.store))
 
     def teardown(self) -> None:
-        if not self.lines:
+        if not self.branches:
             return
         self.store.heal()
         try:
@@ -143,12 +143,12 @@ class ApiMachine(RuleBasedStateMachine):
     # ----------------------------------------------------------------------------------------------------- helpers
 
     @property
-    def line(self) -> Line:
-        return self.lines[self.at]
+    def model(self) -> BranchModel:
+        return self.branches[self.at]
 
     @property
     def state(self) -> State:
-        return self.line.current
+        return self.model.current
 
     def dataset(self, branch: str | None, version: int | None = None) -> lancetable.LanceDataset:
         return self.ds.checkout_version((branch, version))
@@ -162,13 +162,13 @@ class ApiMachine(RuleBasedStateMachine):
         this table.
         """
         own, held = self.dataset(self.at).uri, set()
-        for name, line in self.lines.items():
-            stem = line
+        for name, model in self.branches.items():
+            stem = model
             while stem.parent is not None and stem.parent[0] != self.at:
-                stem = self.lines[stem.parent[0]]
+                stem = self.branches[stem.parent[0]]
             if stem.parent is None or name == self.at:
                 continue
-            for version in line.versions:
+            for version in model.versions:
                 manifest = self.dataset(name, version).table_version.manifest
                 files = [file for fragment in manifest.fragments for file in (*fragment.files, fragment.deletion_file)]
                 bases = {file.base_id for file in files if file is not None and file.base_id is not None}
@@ -222,8 +222,8 @@ class ApiMachine(RuleBasedStateMachine):
         result: Any = None,
     ) -> None:
         """Run an action that creates at most `commits` versions; the last one must equal `after(its number)`."""
-        dataset, line = self.newest(), self.line
-        before = line.latest
+        dataset, model = self.newest(), self.model
+        before = model.latest
         fault = self.plant()
         error: LanceError | None = None
         try:
@@ -236,7 +236,7 @@ class ApiMachine(RuleBasedStateMachine):
         now = self.newest().version
         assert before <= now <= before + commits
         if error is None:
-            assert now > before or after(now) == line.current, "no new version"
+            assert now > before or after(now) == model.current, "no new version"
             self.note(before, now, after(now))
             return
         if not fault:
@@ -250,9 +250,9 @@ class ApiMachine(RuleBasedStateMachine):
             self.note(before, now, after(now))
         else:
             assert commits > 1
-            self.note(before, now, line.current if self.shows(line.current) else None)
-            if line.versions[now] is None:
-                line.versions[now] = self.adopted(after(now))
+            self.note(before, now, model.current if self.shows(model.current) else None)
+            if model.versions[now] is None:
+                model.versions[now] = self.adopted(after(now))
 
     def adopted(self, goal: State) -> State:
         """Return the state after a change that stopped after its schema commit: the existing rows with more columns."""
@@ -265,15 +265,15 @@ class ApiMachine(RuleBasedStateMachine):
         return state
 
     def state_before(self) -> State:
-        known = [version for version in self.line.known() if version < self.line.latest]
-        state = self.line.versions[known[-1]]
+        known = [version for version in self.model.known() if version < self.model.latest]
+        state = self.model.versions[known[-1]]
         assert state is not None
         return state
 
     def note(self, before: int, now: int, state: State | None) -> None:
         for passed in range(before + 1, now):
-            self.line.versions[passed] = None
-        self.line.versions[now] = state
+            self.model.versions[passed] = None
+        self.model.versions[now] = state
 
     def shows(self, state: State) -> bool:
         """Return whether the newest version has a given state."""
@@ -563,11 +563,11 @@ class ApiMachine(RuleBasedStateMachine):
 
     @rule(keep=st.integers(1, 6), chosen=st.booleans())
     def clean_up(self, keep: int, chosen: bool) -> None:
-        line = self.line
+        model = self.model
         dataset = self.newest()
         protected = self.held()
         tagged = {version for branch, version in self.tags.values() if branch == self.at}
-        numbers = sorted(line.versions)
+        numbers = sorted(model.versions)
         gone = set(numbers[:-keep]) if not chosen else set(numbers[1:-1:2])
         gone -= protected | tagged | {dataset.version}
         arguments: Any = {"versions": numbers[1:-1:2]} if chosen else {"retain_versions": keep}
@@ -590,12 +590,12 @@ class ApiMachine(RuleBasedStateMachine):
             self.faults_hit = True
         if fault:
             self.faults_hit = True  # files whose deletion failed stay
-        line.versions = {version: state for version, state in line.versions.items() if version in left}
+        model.versions = {version: state for version, state in model.versions.items() if version in left}
 
     @rule(data=st.data())
     def restore(self, data: st.DataObject) -> None:
         version = data.draw(st.sampled_from(self.line.known()), label="version")
-        state = self.line.versions[version]
+        state = self.model.versions[version]
         assert state is not None
         self.change(lambda ds: ds.checkout_version((self.at, version)).restore(), lambda v: state)
 
@@ -648,13 +648,13 @@ class ApiMachine(RuleBasedStateMachine):
         if self.refer(lambda: dataset.tags.delete(name), lambda: name not in self.newest().tags.list()):
             del self.tags[name]
 
-    @precondition(lambda self: len(self.lines) < 4)
+    @precondition(lambda self: len(self.branches) < 4)
     @rule(name=st.sampled_from(["dev", "a/b", "x.y"]), data=st.data())
     def branch(self, name: str, data: st.DataObject) -> None:
-        if name in self.lines:
+        if name in self.branches:
             return
         version = data.draw(st.sampled_from(self.line.known()), label="version")
-        dataset, parent = self.newest(), self.line
+        dataset, parent = self.newest(), self.model
         made = self.refer(
             lambda: dataset.create_branch(name, (self.at, version)), lambda: name in self.newest().branches.list()
         )
@@ -662,7 +662,7 @@ class ApiMachine(RuleBasedStateMachine):
             self.clear(name)
         else:
             state = parent.versions[version]
-            self.lines[name] = Line(
+            self.branches[name] = BranchModel(
                 (self.at, version), {version: state}, {version: parent.greatest_id.get(version, -1)}
             )
 
@@ -671,21 +671,21 @@ class ApiMachine(RuleBasedStateMachine):
         with suppress(RefNotFoundError):
             self.newest().branches.delete(name)
 
-    @precondition(lambda self: len(self.lines) > 1)
+    @precondition(lambda self: len(self.branches) > 1)
     @rule(data=st.data())
     def switch(self, data: st.DataObject) -> None:
-        self.at = data.draw(st.sampled_from(sorted(self.lines, key=str)), label="branch")
+        self.at = data.draw(st.sampled_from(sorted(self.branches, key=str)), label="branch")
         self.newest()
 
-    @precondition(lambda self: len(self.lines) > 1)
+    @precondition(lambda self: len(self.branches) > 1)
     @rule(data=st.data())
     def delete_branch(self, data: st.DataObject) -> None:
         names = [
             name
-            for name in self.lines
+            for name in self.branches
             if name is not None
             and name != self.at
-            and all(line.parent is None or line.parent[0] != name for line in self.lines.values())
+            and all(model.parent is None or model.parent[0] != name for model in self.branches.values())
             and all(branch != name for branch, _ in self.tags.values())
         ]
         if not names:
@@ -693,13 +693,13 @@ class ApiMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(names)), label="branch")
         dataset = self.newest()
         if self.refer(lambda: dataset.branches.delete(name), lambda: name not in self.newest().branches.list()):
-            del self.lines[name]
+            del self.branches[name]
             self.clear(name)
 
     @rule(deep=st.booleans(), data=st.data())
     def clone(self, deep: bool, data: st.DataObject) -> None:
         version = data.draw(st.sampled_from(self.line.known()), label="version")
-        state = self.line.versions[version]
+        state = self.model.versions[version]
         assert state is not None
         dataset = self.newest()
         target = f"{self.uri}-clone{next(_tables)}"
@@ -739,21 +739,21 @@ class ApiMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_newest_version_is_right(self) -> None:
-        if not self.lines:
+        if not self.branches:
             return
-        dataset, line = self.newest(), self.line
-        assert dataset.version == line.latest
-        assert [each["version"] for each in dataset.versions()] == sorted(line.versions)
-        state = line.current
-        before = max(line.greatest_id.values(), default=-1)
+        dataset, model = self.newest(), self.model
+        assert dataset.version == model.latest
+        assert [each["version"] for each in dataset.versions()] == sorted(model.versions)
+        state = model.current
+        before = max(model.greatest_id.values(), default=-1)
         known = set(self.row_ids)
         self.compare(dataset, state)
         if self.stable:
             new = [self.row_ids[row.uid] for row in state.rows if row.uid not in known]
             assert all(row_id > before for row_id in new), "an id was given twice"
-            line.greatest_id[line.latest] = max([before, *new])
+            model.greatest_id[model.latest] = max([before, *new])
         assert {k: (v["branch"], v["version"]) for k, v in dataset.tags.list().items()} == self.tags
-        assert set(dataset.branches.list()) == {name for name in self.lines if name is not None}
+        assert set(dataset.branches.list()) == {name for name in self.branches if name is not None}
 
     @rule(seed=SEEDS, data=st.data())
     def parts_can_be_read(self, seed: int, data: st.DataObject) -> None:
@@ -770,9 +770,9 @@ class ApiMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def old_versions_do_not_change(self, data: st.DataObject) -> None:
-        branch = data.draw(st.sampled_from(sorted(self.lines, key=str)), label="branch")
-        version = data.draw(st.sampled_from(sorted(self.lines[branch].versions)), label="version")
-        state = self.lines[branch].versions[version]
+        branch = data.draw(st.sampled_from(sorted(self.branches, key=str)), label="branch")
+        version = data.draw(st.sampled_from(sorted(self.branches[branch].versions)), label="version")
+        state = self.branches[branch].versions[version]
         dataset = self.dataset(branch, version)
         if state is None:
             dataset.to_table()
@@ -781,9 +781,9 @@ class ApiMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def differences_are_told(self, data: st.DataObject) -> None:
-        known = self.line.known()
+        known = self.model.known()
         first, last = sorted(data.draw(st.tuples(st.sampled_from(known), st.sampled_from(known)), label="versions"))
-        old, new = self.line.versions[first], self.line.versions[last]
+        old, new = self.model.versions[first], self.model.versions[last]
         assert old is not None and new is not None
         if old.fields != new.fields:
             return

@@ -420,11 +420,11 @@ def test_a_file_system_object_is_confined(tmp_path: Path) -> None:
 def test_spark_workers_open_the_pinned_version_confined(table: lancetable.LanceDataset) -> None:
     pytest.importorskip("pyspark")
     from lancetable.spark.options import SourceOptions
-    from lancetable.spark.pin import Pin, pinned
+    from lancetable.spark.pin import Pin, pin_of
 
     options = SourceOptions.parse({"path": table.uri, "storage.untrusted": "true"})
     branch = SourceOptions.parse({"path": table.uri, "storage.untrusted": "true", "branch": "twig"})
-    for pin, count in ((pinned(options), 19), (pinned(branch), 29)):
+    for pin, count in ((pin_of(options), 19), (pin_of(branch), 29)):
         copied: Pin = pickle.loads(pickle.dumps(pin))
         version = copied.open()
         assert version.store.capabilities.roots[0] == table.uri

@@ -181,7 +181,7 @@ def test_a_file_without_records_makes_an_empty_batch(spark: Any, tmp_path: Path,
 
 
 def test_unknown_null_key_modes_are_refused(tmp_path: Path, landing: Path) -> None:
-    with pytest.raises(InvalidInputError, match="null_keys is 'refuse', 'drop' or 'keep', not 'ignore'"):
+    with pytest.raises(InvalidInputError, match="null_keys must be 'refuse', 'drop' or 'keep', got 'ignore'"):
         flow(tmp_path, Files(str(landing)), null_keys="ignore")
 
 

@@ -40,13 +40,13 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'la
 
 from lancetable.spark import SparkTable
 from lancetable.spark.coordinator import run_job
-from lancetable.spark.jobs.base import planned_pin, schema_from_string
+from lancetable.spark.jobs.base import pin_of_plan, schema_from_string
 from lancetable.spark.jobs.compact import CompactJob
 from lancetable.spark.jobs.delete import DeleteJob
 from lancetable.spark.jobs.read import count_rows
 from lancetable.spark.jobs.update import UpdateJob
 from lancetable.spark.merge.broadcast_merge import BroadcastMerge, keys_compare_as_in_spark
-from lancetable.spark.merge.broadcast_source import open_part, write_part
+from lancetable.spark.merge.broadcast_source import open_chunk, write_chunk
 from lancetable.spark.merge.job import MergeJob
 from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json, Runner, ThreadRunner, Work
@@ -321,7 +321,7 @@ def test_joined_rows_become_updates_inserts_and_deletions(tmp_path: Path, stable
 def packed(source: pa.Table, cut: int) -> tuple[bytes, ...]:
     """Return the parts of a source that two tasks return."""
     halves = [source.slice(0, cut).to_batches(max_chunksize=7), source.slice(cut).to_batches()]
-    return tuple(part["part"][0].as_py() for half in halves for part in write_part(iter(half), None, 1 << 20))
+    return tuple(part["chunk"][0].as_py() for half in halves for part in write_chunk(iter(half), None, 1 << 20))
 
 
 def merge_in_parts(
@@ -343,7 +343,7 @@ def merge_in_parts(
     given = tuple(str(mapped / f"{number}.arrow") for number in range(len(streams))) if mapped else streams
 
     def write(plan: Json) -> list[Json]:
-        pin, incoming = planned_pin(t.options, plan), schema_from_string(plan["incoming"])
+        pin, incoming = pin_of_plan(t.options, plan), schema_from_string(plan["incoming"])
         assert len(plan["parts"]) == parts
         merge = BroadcastMerge(pin, clauses, incoming, given)
         return merge.run(runner or Through(), plan["parts"], pyroaring.BitMap())
@@ -422,32 +422,32 @@ def test_refused_broadcast_merge_leaves_no_file(tmp_path: Path, monkeypatch: pyt
 def test_a_task_writes_its_rows_to_a_file_up_to_its_limit(tmp_path: Path) -> None:
     table = rows(1000)
     each = table.nbytes // 1000 + 48
-    assert list(write_part(iter(table.schema.empty_table().to_batches()), str(tmp_path), 0)) == []
-    (found,) = write_part(iter(table.to_batches(max_chunksize=100)), str(tmp_path), 1000 * each)
-    path = found["part"][0].as_py().decode()
-    assert open_part(path).read_all() == table and found["bytes"].to_pylist() == [1000 * each]
+    assert list(write_chunk(iter(table.schema.empty_table().to_batches()), str(tmp_path), 0)) == []
+    (found,) = write_chunk(iter(table.to_batches(max_chunksize=100)), str(tmp_path), 1000 * each)
+    path = found["chunk"][0].as_py().decode()
+    assert open_chunk(path).read_all() == table and found["bytes"].to_pylist() == [1000 * each]
     (only,) = tmp_path.iterdir()
     assert str(only) == path
     for chunk in (100, 1000):  # too much in the last batch, or in the first
-        (found,) = write_part(iter(table.to_batches(max_chunksize=chunk)), str(tmp_path), 1000 * each - 1)
-        assert found["part"].null_count == 1
+        (found,) = write_chunk(iter(table.to_batches(max_chunksize=chunk)), str(tmp_path), 1000 * each - 1)
+        assert found["chunk"].null_count == 1
 
     def broken() -> Iterator[pa.RecordBatch]:
         yield from table.to_batches()
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        list(write_part(broken(), str(tmp_path), 1000 * each))
+        list(write_chunk(broken(), str(tmp_path), 1000 * each))
 
 
 def test_a_stream_over_the_limit_of_its_task_is_null() -> None:
     batches = rows(1000).to_batches(max_chunksize=100)
-    assert list(write_part(iter(()), None, 0)) == []
-    (found,) = write_part(iter(batches), None, 16_000)
-    assert open_part(pa.py_buffer(found["part"][0].as_py())).read_all() == rows(1000)
-    assert next(write_part(iter(batches), None, 15_999))["part"].null_count == 1
-    (found,) = write_part(iter(rows(1000).to_batches()), None, 5000)
-    assert found["part"].null_count == 1, "too much in the first batch"
+    assert list(write_chunk(iter(()), None, 0)) == []
+    (found,) = write_chunk(iter(batches), None, 16_000)
+    assert open_chunk(pa.py_buffer(found["chunk"][0].as_py())).read_all() == rows(1000)
+    assert next(write_chunk(iter(batches), None, 15_999))["chunk"].null_count == 1
+    (found,) = write_chunk(iter(rows(1000).to_batches()), None, 5000)
+    assert found["chunk"].null_count == 1, "too much in the first batch"
 
 
 def test_only_keys_that_compare_as_in_spark_are_merged_by_tasks() -> None:

@@ -43,8 +43,8 @@ def test_options_are_parsed() -> None:
         ({"path": "x", "txnVersion": "3"}, "txnAppId"),
         ({"path": "x", "create": "maybe"}, "true or false"),
         ({"path": "x", "startingVersion": "first"}, "startingVersion"),
-        ({"path": "x", "startingVersion": "1", "startingTimestamp": "2026-01-01"}, "give one of them"),
-        ({"path": "x", "continueFromCheckpoint": "yes"}, "continueFromCheckpoint takes true or false"),
+        ({"path": "x", "startingVersion": "1", "startingTimestamp": "2026-01-01"}, "pass one of them"),
+        ({"path": "x", "continueFromCheckpoint": "yes"}, "continueFromCheckpoint must be true or false"),
     ],
 )
 def test_error_names_the_invalid_option(given: dict[str, str], names: str) -> None:
@@ -55,15 +55,15 @@ def test_error_names_the_invalid_option(given: dict[str, str], names: str) -> No
 @pytest.mark.parametrize(
     ("use", "given", "names"),
     [
-        ("batch_read", {"startingVersion": "3"}, "startingVersion is for readStream"),
-        ("batch_read", {"startingTimestamp": "2026-01-01"}, "startingTimestamp is for readStream"),
-        ("batch_read", {"maxVersionsPerTrigger": "3"}, "maxVersionsPerTrigger is for readStream"),
-        ("batch_read", {"skipChangeCommits": "true"}, "skipChangeCommits is for readStream"),
-        ("batch_write", {"txnAppId": "app"}, "'app' without txnVersion"),
-        ("batch_write", {"continueFromCheckpoint": "true"}, "is for writeStream"),
-        ("batch_write", {"filter": "id > 3"}, "filter is for reading"),
-        ("stream_write", {"txnAppId": "app", "txnVersion": "3"}, "txnVersion is for batch writes"),
-        ("stream_write", {"version": "3"}, "version is for reading"),
+        ("batch_read", {"startingVersion": "3"}, "startingVersion applies only to readStream"),
+        ("batch_read", {"startingTimestamp": "2026-01-01"}, "startingTimestamp applies only to readStream"),
+        ("batch_read", {"maxVersionsPerTrigger": "3"}, "maxVersionsPerTrigger applies only to readStream"),
+        ("batch_read", {"skipChangeCommits": "true"}, "skipChangeCommits applies only to readStream"),
+        ("batch_write", {"txnAppId": "app"}, "'app' requires txnVersion"),
+        ("batch_write", {"continueFromCheckpoint": "true"}, "applies only to writeStream"),
+        ("batch_write", {"filter": "id > 3"}, "filter applies only to reads"),
+        ("stream_write", {"txnAppId": "app", "txnVersion": "3"}, "txnVersion applies only to batch writes"),
+        ("stream_write", {"version": "3"}, "version applies only to reads"),
     ],
 )
 def test_an_option_that_would_be_ignored_is_refused(use: str, given: dict[str, str], names: str) -> None:

@@ -389,7 +389,7 @@ class Comparison:
 
     # --------------------------------------------------------------------------------------------- changes between runs
 
-    def is_out_of_step(self) -> bool:
+    def is_mismatch(self) -> bool:
         batches, completed = read_batches(self.checkpoint)
         if not batches and completed < 0:
             return False
@@ -445,7 +445,7 @@ class Comparison:
             return pa.string()
         return pa.int64() if name == "n" else TYPES[name][1]
 
-    def expect_out_of_step(self) -> None:
+    def expect_mismatch(self) -> None:
         """Run while table and checkpoint do not match; the run must be refused before it reads data."""
         batches, completed = read_batches(self.checkpoint)
         before = lancetable.dataset(self.uri).version if self.table is not None else None
@@ -463,7 +463,7 @@ class Comparison:
         assert not seen and read_batches(self.checkpoint) == (batches, completed)
         assert Path(self.uri).exists() == (self.table is not None)
         assert before is None or lancetable.dataset(self.uri).version == before
-        self.log.append("out of step")
+        self.log.append("mismatch")
 
     def resolve(self) -> Refused | None:
         """Accept the table as it is, or read everything again with a new checkpoint."""
@@ -544,8 +544,8 @@ def run_scenario(comparison: Comparison) -> Iterator[str]:
             comparison.disturb()
         comparison.land(scenario.files(rng.choice([0, 1, 1, 2, 3]) if number else rng.choice([1, 2, 3])))
         refused = None
-        if comparison.is_out_of_step():
-            comparison.expect_out_of_step()
+        if comparison.is_mismatch():
+            comparison.expect_mismatch()
             refused = comparison.resolve()
         else:
             refused = comparison.run()

@@ -72,7 +72,7 @@ def test_errors_of_clean_and_of_spark_are_the_cause(spark: Any, tmp_path: Path, 
     assert str(error) == f"orders failed in batch 0: ZeroDivisionError: division by zero{file}"
     lancetable.write_dataset(pa.table({"id": pa.array([], pa.int8())}), tmp_path / "t.lance", mode="overwrite")
     error = failure(spark, flow(tmp_path, clean=lambda frame: frame.selectExpr("300 AS id")))
-    cause = '[USER_RAISED_EXCEPTION] id cannot become tinyint: 300; to widen the column, pass schema="evolve"'
+    cause = '[USER_RAISED_EXCEPTION] cannot cast column id to tinyint: 300; to widen the column, pass schema="evolve"'
     assert str(error) == f"orders failed in batch 0: {cause}{file}"
 
 
@@ -81,7 +81,7 @@ def test_errors_outside_of_batches_name_the_step_or_the_run(spark: Any, tmp_path
         return session.createDataFrame([(1, 2)], "id int, n int")
 
     query = Pipeline("orders", str(tmp_path / "t.lance"), Query(read, "n"), "id", compact={"nope": 1})
-    assert str(failure(spark, query)).startswith("orders failed in compact: compact has no option 'nope'")
+    assert str(failure(spark, query)).startswith("orders failed in compact: unknown option 'nope' of compact")
     error = failure(spark, Pipeline("s", str(tmp_path / "s.lance"), Files("x://y"), "id", str(tmp_path / "c")))
     assert str(error) == 's failed: org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "x"'
 
@@ -163,5 +163,5 @@ def test_columns_of_spark_are_refused_where_sql_text_is_expected(spark: Any, tmp
         (lambda: merge.when_matched_update_all(condition), "condition"),
         (lambda: merge.when_not_matched_by_source_delete(condition), "delete_condition"),
     ):
-        with pytest.raises(InvalidInputError, match=rf"{name} is Column<.*, a Column: pass SQL text"):
+        with pytest.raises(InvalidInputError, match=rf"{name} must be SQL text .*got Column Column<"):
             call()

@@ -265,7 +265,7 @@ def test_a_stream_keeps_the_schema_with_which_it_began(tmp_path: Path) -> None:
     found, offset = steps(reader, offset)
     assert found == [1]
     dataset.insert(pa.table({"id": [1 << 40]}))
-    with pytest.raises(SchemaMismatchError, match=r"'id' cannot become int32.* not in range"):
+    with pytest.raises(SchemaMismatchError, match=r"cannot cast column 'id' to int32.* not in range"):
         steps(reader, offset)
     dataset.drop_columns(["id"])
     dataset.insert(pa.table({"more": pa.array([1], pa.int32())}))
@@ -277,7 +277,7 @@ def test_a_stream_keeps_the_schema_with_which_it_began(tmp_path: Path) -> None:
 
 def sink(path: Path, **more: str) -> LanceStreamWriter:
     if not hasattr(pytest.importorskip("pyspark.sql.datasource"), "DataSourceStreamArrowWriter"):
-        pytest.skip("streams are written with PySpark 4.1 or newer")
+        pytest.skip("streaming writes require PySpark 4.1 or newer")
     return LanceStreamWriter(options(path, **more), SCHEMA, overwrite=False)
 
 

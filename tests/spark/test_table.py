@@ -105,9 +105,9 @@ def source_goes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def rows_in(source: Any) -> pa.Table:
-    from lancetable.spark.merge.broadcast_source import open_part
+    from lancetable.spark.merge.broadcast_source import open_chunk
 
-    return pa.concat_tables([open_part(part).read_all() for part in source.parts])
+    return pa.concat_tables([open_chunk(part).read_all() for part in source.chunks])
 
 
 @pytest.mark.parametrize("columns", ["id", "id, cast(id AS string) AS s"])
@@ -153,7 +153,7 @@ def test_files_within_the_limit_of_all_tasks_are_broadcast(
         source = broadcast_source(sized(spark, sizes).selectExpr(*columns.split(", ")), str(tmp_path))
         assert (source is not None) == small, sizes
         if source is not None:
-            assert len(source.parts) == 7 and rows_in(source)["n"].to_pylist() == [*range(1, 31)] * 7
+            assert len(source.chunks) == 7 and rows_in(source)["n"].to_pylist() == [*range(1, 31)] * 7
             source.close()
         assert not list(tmp_path.iterdir())
 
@@ -185,10 +185,10 @@ def sized(spark: Any, sizes: list[int]) -> Any:
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("1.7D", "1", "k cannot become bigint: 1.7"),  # would match 1
-        ("1.5BD", "1", "k cannot become bigint: 1.5"),
-        ("'x'", "1", "k cannot become bigint: x"),
-        ("1", "300", "v cannot become tinyint: 300"),
+        ("1.7D", "1", "cannot cast column k to bigint: 1.7"),  # would match 1
+        ("1.5BD", "1", "cannot cast column k to bigint: 1.5"),
+        ("'x'", "1", "cannot cast column k to bigint: x"),
+        ("1", "300", "cannot cast column v to tinyint: 300"),
         ("'1'", "2.0D", None),
         ("null", "null", None),
     ],
@@ -222,8 +222,8 @@ def test_source_is_passed_in_files_to_tasks_of_this_machine(spark: Any) -> None:
     assert directory is not None and Path(directory).is_dir()
     source = broadcast_source(spark.range(1000), directory)
     assert source is not None
-    paths = [part for part in source.parts if isinstance(part, str)]
-    assert len(paths) == len(source.parts) and all(Path(directory) in Path(path).parents for path in paths)
+    paths = [part for part in source.chunks if isinstance(part, str)]
+    assert len(paths) == len(source.chunks) and all(Path(directory) in Path(path).parents for path in paths)
     streams = broadcast_source(spark.range(1000), None)
     assert streams is not None and rows_in(source) == rows_in(streams)
     source.close()

@@ -194,8 +194,8 @@ def test_a_repeated_change_reports_that_nothing_was_done(
     for number in (7, 3):
         result = upsert(table, frame, ["id"], txn=("job", number))
         assert result["repeated"] and result["num_inserted_rows"] == result["num_superseded_rows"] == 0
-    assert "change 3 of 'job' is not made, because its change 7 was committed before" in caplog.text
-    assert "change 7 of 'job' is not made" not in caplog.text
+    assert "change 3 of 'job' is skipped, because its change 7 was committed before" in caplog.text
+    assert "change 7 of 'job' is skipped" not in caplog.text
 
 
 def test_missing_key_and_order_columns_are_named(spark: Any, tmp_path: Path) -> None:
@@ -221,15 +221,15 @@ NUMBERS = "id bigint, n int, f float, d date, s struct<a:int,b:string>, l array<
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("n", "1.7D", "n cannot become int: 1.7"),
-        ("n", "3000000000", "n cannot become int: 3000000000"),
-        ("f", "16777217", "f cannot become float: 16777217"),
-        ("f", "1e300D", "f cannot become float: 1.0E300"),
-        ("d", "timestamp'2026-01-01 10:00:00'", "d cannot become date: 2026-01-01 10:00:00"),
-        ("s", "named_struct('b', 'x', 'a', 3000000000)", "s.a cannot become int: 3000000000"),
+        ("n", "1.7D", "cannot cast column n to int: 1.7"),
+        ("n", "3000000000", "cannot cast column n to int: 3000000000"),
+        ("f", "16777217", "cannot cast column f to float: 16777217"),
+        ("f", "1e300D", "cannot cast column f to float: 1.0E300"),
+        ("d", "timestamp'2026-01-01 10:00:00'", "cannot cast column d to date: 2026-01-01 10:00:00"),
+        ("s", "named_struct('b', 'x', 'a', 3000000000)", "cannot cast column s.a to int: 3000000000"),
         ("s", "named_struct('a', 1, 'c', 2)", "field 's.c' of the frame is not in the table .*as int.*schema=\"add\""),
-        ("l", "array('x', '4')", "l.item cannot become int: x"),
-        ("m", "1.75", r"m cannot become decimal\(5,1\): 1.75"),
+        ("l", "array('x', '4')", "cannot cast column l.item to int: x"),
+        ("m", "1.75", r"cannot cast column m to decimal\(5,1\): 1.75"),
         ("n", "2.0D", None),
         ("f", "0.1D", None),
         ("d", "timestamp'2026-01-01 00:00:00'", None),

@@ -27,7 +27,7 @@ st = pytest.importorskip("pyspark.sql.types", reason="PySpark is not installed")
 from lancetable.ops import commit as commits  # noqa: E402
 from lancetable.spark.data_source import LanceDataSource  # noqa: E402  # after importorskip
 from lancetable.spark.options import SourceOptions  # noqa: E402
-from lancetable.spark.pin import pinned  # noqa: E402
+from lancetable.spark.pin import pin_of  # noqa: E402
 from lancetable.spark.reader import LanceReader  # noqa: E402
 from lancetable.spark.types import spark_schema, wire_schema  # noqa: E402
 from lancetable.spark.writer import LanceWriter  # noqa: E402
@@ -139,13 +139,13 @@ def test_change_with_a_lower_number_is_skipped_with_a_warning(tmp_path: Path, ca
     run(7)
     assert not [each for each in caplog.records if each.levelname == "WARNING"]
     run(3)
-    assert "change 3 of 'app' is not made, because its change 7 was committed before" in caplog.text
+    assert "change 3 of 'app' is skipped, because its change 7 was committed before" in caplog.text
     assert lancetable.dataset(path).to_table()["id"].to_pylist() == [0, 7]
     assert len(data_files(path)) == 2
 
 
 def test_an_application_without_a_number_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="txnAppId 'app' without txnVersion"):
+    with pytest.raises(InvalidInputError, match="txnAppId 'app' requires txnVersion"):
         LanceWriter(options(tmp_path / "t.lance", txnAppId="app"), SCHEMA, overwrite=False)
 
 
@@ -157,10 +157,10 @@ def test_timestamp_on_a_branch_selects_a_version_of_the_branch(tmp_path: Path) -
     moment = datetime.now().isoformat()
     branch.insert(pa.table({"id": [2]}))
     main.insert(pa.table({"id": [3]}))
-    pin = pinned(options(path, branch="side", timestampAsOf=moment))
+    pin = pin_of(options(path, branch="side", timestampAsOf=moment))
     assert pin.open().uri.endswith("side") and pin.version == branch.version - 1
-    with pytest.raises(InvalidInputError, match="a tag names a version of its own branch"):
-        pinned(options(path, branch="side", tag="here"))
+    with pytest.raises(InvalidInputError, match="exclude each other, because a tag belongs to one branch"):
+        pin_of(options(path, branch="side", tag="here"))
 
 
 def append(path: Path, frame: pa.Table) -> None:

@@ -17,7 +17,7 @@ import pytest
 import lancetable
 from integration.servers.moto_locked import Moto
 from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
-from lancetable.handlers import conditional_put, unsafe
+from lancetable.handlers import conditional_put_probe, unsafe
 from lancetable.ops.maintain.commit_probe import race_objects
 from lancetable.store.base import ByteRange, ObjectStore, PutOutcome
 from lancetable.store.clouds.cloud import CloudStore
@@ -57,13 +57,13 @@ def _table(s3: Moto, client: str | None, bucket: str = "lab") -> tuple[Any, dict
         ([Reply.TAKEN], [b"ours"], PutOutcome.WON, 1),
         ([Reply.TAKEN, Reply.CREATED], [None], PutOutcome.WON, 2),  # 409: the competing request failed
         ([Reply.TAKEN, Reply.TAKEN], [None, b"theirs"], PutOutcome.LOST, 2),
-        ([Reply.DOUBTFUL], [b"ours"], PutOutcome.WON, 1),
-        ([Reply.DOUBTFUL], [b"theirs"], PutOutcome.LOST, 1),
-        ([Reply.DOUBTFUL, Reply.CREATED], [None], PutOutcome.WON, 2),
-        ([Reply.DOUBTFUL], [StoreError("x"), b"ours"], PutOutcome.WON, 1),
-        ([Reply.DOUBTFUL], [StoreError("x")] * 3, PutOutcome.UNKNOWN, 1),
-        ([Reply.DOUBTFUL, StoreError("403")], [None], PutOutcome.UNKNOWN, 2),
-        ([Reply.DOUBTFUL] * 6, [None] * 6, PutOutcome.UNKNOWN, 6),
+        ([Reply.AMBIGUOUS], [b"ours"], PutOutcome.WON, 1),
+        ([Reply.AMBIGUOUS], [b"theirs"], PutOutcome.LOST, 1),
+        ([Reply.AMBIGUOUS, Reply.CREATED], [None], PutOutcome.WON, 2),
+        ([Reply.AMBIGUOUS], [StoreError("x"), b"ours"], PutOutcome.WON, 1),
+        ([Reply.AMBIGUOUS], [StoreError("x")] * 3, PutOutcome.UNKNOWN, 1),
+        ([Reply.AMBIGUOUS, StoreError("403")], [None], PutOutcome.UNKNOWN, 2),
+        ([Reply.AMBIGUOUS] * 6, [None] * 6, PutOutcome.UNKNOWN, 6),
     ],
 )
 def test_outcome_of_a_conditional_create(
@@ -117,11 +117,11 @@ def _client_error(code: str, status: int) -> Any:
     [
         (_client_error("PreconditionFailed", 412), Reply.TAKEN),
         (_client_error("ConditionalRequestConflict", 409), Reply.TAKEN),
-        (_client_error("SlowDown", 503), Reply.DOUBTFUL),
-        (_client_error("InternalError", 500), Reply.DOUBTFUL),
+        (_client_error("SlowDown", 503), Reply.AMBIGUOUS),
+        (_client_error("InternalError", 500), Reply.AMBIGUOUS),
         (_client_error("AccessDenied", 403), None),
         (_client_error("NoSuchBucket", 404), None),
-        (TimeoutError(), Reply.DOUBTFUL),
+        (TimeoutError(), Reply.AMBIGUOUS),
         (FileExistsError(), Reply.TAKEN),
         (PermissionError(), None),
     ],
@@ -181,7 +181,7 @@ def test_forbidden_commit_raises(s3: Moto, client: str) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_server_that_overwrites_is_detected(liar: Moto, client: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conditional_put, "_probed", {})
+    monkeypatch.setattr(conditional_put_probe, "_probed", {})
     uri, options = _table(liar, client)
     with pytest.raises(UnsupportedFeatureError, match=r"overwrites.*commit_lock.*s3\+ddb.*unsafe_single_writer"):
         lancetable.write_dataset(_rows(0), uri, storage_options=options)
@@ -196,13 +196,13 @@ def test_server_that_overwrites_is_detected(liar: Moto, client: str, monkeypatch
 
 
 def test_server_is_probed_once(s3: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conditional_put, "_probed", {})
+    monkeypatch.setattr(conditional_put_probe, "_probed", {})
     uri = f"s3://lab/{uuid4()}"
     store, base = open_store(uri, s3.options)
     s3.reset()
-    conditional_put.require_conditional_put(store, base)
+    conditional_put_probe.require_conditional_put(store, base)
     assert len(s3.log()) == 4
-    conditional_put.require_conditional_put(store, f"{base}/other")
+    conditional_put_probe.require_conditional_put(store, f"{base}/other")
     assert len(s3.log()) == 4
     assert list(store.list_recursive(base)) == []
     assert race_objects(store, base, keys=3, threads=6).is_safe
@@ -210,7 +210,7 @@ def test_server_is_probed_once(s3: Moto, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("uri", "options", "unproven"),
+    ("uri", "options", "needs_probe"),
     [
         ("s3://b/t", {}, False),
         ("s3://b/t", {"aws_endpoint": "https://s3.eu-west-1.amazonaws.com"}, False),
@@ -224,12 +224,12 @@ def test_server_is_probed_once(s3: Moto, monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_only_known_endpoints_need_no_probe(
-    uri: str, options: dict[str, str], unproven: bool, monkeypatch: pytest.MonkeyPatch
+    uri: str, options: dict[str, str], needs_probe: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in list(os.environ):
         if name.startswith(("AWS_", "AZURE_", "GOOGLE_")):
             monkeypatch.delenv(name)
-    assert open_store(uri, options)[0].capabilities.unproven is unproven
+    assert open_store(uri, options)[0].capabilities.needs_probe is needs_probe
 
 
 # ---- options
@@ -352,7 +352,7 @@ def test_failed_request_for_credentials_is_reported_as_missing_credentials(
     scheme = address.partition(":")[0]
     options = {"skip_signature": "true", "account_name": "a"} if scheme == "az" else {"skip_signature": "true"}
     options = CloudOptions.parse({"s3": "s3", "gs": "gcs", "az": "azure"}[scheme], options)
-    store = ObstoreStore("b", options, capabilities_of("b", unproven=False), f"{scheme}://b")
+    store = ObstoreStore("b", options, capabilities_of("b", needs_probe=False), f"{scheme}://b")
     message = str(store._failure(OSError(f"Error performing PUT {host} in 1s, status code: 403"), "t"))
     assert "no credentials" in message and variable in message and host not in message
 
@@ -464,7 +464,7 @@ def test_s3_file_system_object_creates_exclusively(s3: Moto) -> None:
     file_system = s3fs.S3FileSystem(key="lab", secret="labsecret", endpoint_url=s3.endpoint)
     key = str(uuid4())
     store, base = open_store((file_system, f"lab/{key}"))
-    assert (base, store.uri(base), store.capabilities.unproven) == (key, f"s3://lab/{key}", True)
+    assert (base, store.uri(base), store.capabilities.needs_probe) == (key, f"s3://lab/{key}", True)
     file_system.ls("lab")  # the object may cache this listing
     assert store.put_if_absent(f"{base}/{VERSIONS}", b"1") is PutOutcome.WON
     assert store.put_if_absent(f"{base}/{VERSIONS}", b"2") is PutOutcome.LOST

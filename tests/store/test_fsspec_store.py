@@ -19,14 +19,14 @@ from lancetable.store.base import ByteRange
 from lancetable.store.fsspec_store import FsspecStore
 from lancetable.store.local import LocalStore
 from lancetable.store.open import open_store
-from lancetable.testing.conformance import Place, StoreSuite
+from lancetable.testing.conformance import StoreAndPath, StoreSuite
 
 
 class TestFsspecMemory(StoreSuite):
     """A memory file system of fsspec that the caller passes."""
 
     @pytest.fixture
-    def place(self) -> Place:
+    def store_and_path(self) -> StoreAndPath:
         return open_store((fsspec.filesystem("memory"), f"/{uuid4()}"))
 
 
@@ -34,7 +34,7 @@ class TestFsspecLocal(StoreSuite):
     """A file system with directories, created from a protocol: temporary files and moves."""
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
+    def store_and_path(self, tmp_path: Path) -> StoreAndPath:
         return FsspecStore("file", {}), f"{tmp_path}/place"
 
 
@@ -42,7 +42,7 @@ class TestFsspecDirectory(StoreSuite):
     """A file system that wraps another one."""
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
+    def store_and_path(self, tmp_path: Path) -> StoreAndPath:
         inner = fsspec.filesystem("dir", path=str(tmp_path), fs=fsspec.filesystem("file"))
         return open_store((inner, "place"))
 

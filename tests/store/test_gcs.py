@@ -12,7 +12,7 @@ from lancetable.store.base import PutOutcome
 from lancetable.store.clouds.fsspec_client import make_file_system
 from lancetable.store.clouds.options import CloudOptions
 from lancetable.store.open import open_store
-from lancetable.testing.conformance import Place, StoreSuite
+from lancetable.testing.conformance import StoreAndPath, StoreSuite
 
 pytest.importorskip("obstore")
 # aiohttp warns about every upload of gcsfs above one megabyte.
@@ -25,7 +25,7 @@ def server() -> Iterator[Gcs]:
         yield running
 
 
-def _place(server: Gcs, client: str) -> Place:
+def _place(server: Gcs, client: str) -> StoreAndPath:
     if client == "obstore":
         return open_store(f"gs://lab/{uuid4()}", server.options)
     pytest.importorskip("gcsfs")
@@ -39,7 +39,7 @@ class _GcsSuite(StoreSuite):
     thread_jobs = 8
 
     @pytest.fixture
-    def place(self, server: Gcs) -> Place:
+    def store_and_path(self, server: Gcs) -> StoreAndPath:
         return _place(server, self.client)
 
 

@@ -14,17 +14,17 @@ import pyarrow as pa
 import pytest
 
 from lancetable.errors import InvalidInputError, LanceError, NotFoundError, StoreError, UnsupportedFeatureError
-from lancetable.store import local, maps
+from lancetable.store import local, memory_maps
 from lancetable.store.base import ByteRange, Durability, PutOutcome
 from lancetable.store.local import LocalStore
-from lancetable.store.maps import MapCache
-from lancetable.testing.conformance import Place, StoreSuite
+from lancetable.store.memory_maps import MapCache
+from lancetable.testing.conformance import StoreAndPath, StoreSuite
 from lancetable.testing.os_faults import FaultyOs
 
 
 class TestLocalStore(StoreSuite):
     @pytest.fixture(params=["mapped", "pread", "synced"])
-    def place(self, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    def store_and_path(self, request: pytest.FixtureRequest, tmp_path: Path) -> StoreAndPath:
         kind = request.param
         return LocalStore(fsync=kind == "synced", mmap=kind != "pread"), str(tmp_path / "place")
 
@@ -33,13 +33,13 @@ class TestNetworkFileSystem(StoreSuite):
     """Network devices are not mapped: all files are read with pread."""
 
     @pytest.fixture
-    def place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-        monkeypatch.setattr(maps, "is_network_device", lambda device: True)
+    def store_and_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreAndPath:
+        monkeypatch.setattr(memory_maps, "is_network_device", lambda device: True)
         monkeypatch.setattr(local, "_MAPS", MapCache())
         return LocalStore(fsync=False), str(tmp_path / "place")
 
-    def test_files_are_not_mapped(self, place: Place) -> None:
-        store, base = place
+    def test_files_are_not_mapped(self, store_and_path: StoreAndPath) -> None:
+        store, base = store_and_path
         store.put(f"{base}/x", b"1" * 100_000)
         assert store.read(f"{base}/x", 0, 50_000).obj.__class__ is bytes
 
@@ -51,8 +51,8 @@ def test_repeated_reads_share_one_map(tmp_path: Path, monkeypatch: pytest.Monkey
     store, path = LocalStore(fsync=False), f"{tmp_path}/x"
     store.put(path, b"0123456789")
     made = []
-    original = maps.map_file
-    monkeypatch.setattr(maps, "map_file", lambda *args: made.append(args) or original(*args))
+    original = memory_maps.map_file
+    monkeypatch.setattr(memory_maps, "map_file", lambda *args: made.append(args) or original(*args))
     for _ in range(5):
         assert store.read(path, 2, 4) == b"23"
         assert store.read_many(path, [ByteRange(0, 1)]) == [b"0"]
@@ -124,7 +124,7 @@ def test_files_are_read_if_mapping_fails(tmp_path: Path, monkeypatch: pytest.Mon
     def refuse(descriptor: int, size: int) -> memoryview:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(maps, "map_file", refuse)
+    monkeypatch.setattr(memory_maps, "map_file", refuse)
     store, path = LocalStore(fsync=False), f"{tmp_path}/x"
     store.put(path, b"0123456789" * 10_000)
     assert store.read(path, 5, 8) == b"567"
@@ -482,7 +482,7 @@ def test_read_raises_a_typed_error_if_any_call_fails(
             faulty = FaultyOs(number, 5)
             descriptors = len(os.listdir("/proc/self/fd"))
             with monkeypatch.context() as patched:
-                for module in (local, maps):
+                for module in (local, memory_maps):
                     patched.setattr(module, "os", faulty)
                 patched.setattr(local, "_MAPS", MapCache())
                 try:

@@ -11,18 +11,18 @@ import pytest
 
 from lancetable.store.memory import MemoryStore
 from lancetable.store.open import open_store
-from lancetable.testing.conformance import Place, StoreSuite
+from lancetable.testing.conformance import StoreAndPath, StoreSuite
 
 
 class TestPrivateMemory(StoreSuite):
     @pytest.fixture
-    def place(self) -> Place:
+    def store_and_path(self) -> StoreAndPath:
         return MemoryStore.private(), "some/where"
 
 
 class TestSharedMemory(StoreSuite):
     @pytest.fixture
-    def place(self) -> Place:
+    def store_and_path(self) -> StoreAndPath:
         return open_store(f"memory://{uuid4()}")
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from integration.servers.moto_locked import Moto
 from lancetable.store.open import open_store
-from lancetable.testing.conformance import Place, StoreSuite
+from lancetable.testing.conformance import StoreAndPath, StoreSuite
 
 pytest.importorskip("obstore")
 
 
-def _place(s3: Moto, client: str) -> Place:
+def _place(s3: Moto, client: str) -> StoreAndPath:
     if client == "obstore":
         return open_store(f"s3://lab/{uuid4()}", s3.options)
     s3fs = pytest.importorskip("s3fs")
@@ -28,7 +28,7 @@ class _S3Suite(StoreSuite):
     thread_jobs = 8
 
     @pytest.fixture
-    def place(self, s3: Moto) -> Place:
+    def store_and_path(self, s3: Moto) -> StoreAndPath:
         return _place(s3, self.client)
 
 

@@ -10,13 +10,13 @@ from lancetable.errors import StoreError
 from lancetable.store.base import ByteRange, PutOutcome
 from lancetable.store.local import LocalStore
 from lancetable.store.memory import MemoryStore
-from lancetable.testing.conformance import Place, StoreSuite
+from lancetable.testing.conformance import StoreAndPath, StoreSuite
 from lancetable.testing.stores import CountingStore, FaultyStore
 
 
 class TestCounting(StoreSuite):
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
+    def store_and_path(self, tmp_path: Path) -> StoreAndPath:
         return CountingStore(LocalStore(fsync=False)), str(tmp_path / "place")
 
     def test_pickled_store_reads_the_same_objects(self) -> None:
@@ -25,7 +25,7 @@ class TestCounting(StoreSuite):
 
 class TestFaultlessFaulty(StoreSuite):
     @pytest.fixture
-    def place(self) -> Place:
+    def store_and_path(self) -> StoreAndPath:
         return FaultyStore(MemoryStore.private()), "place"
 
     def test_pickled_store_reads_the_same_objects(self) -> None:

@@ -79,21 +79,21 @@ def run_once(name: str, fault: FaultAt, external: bool) -> Run:
         if not job.run.attempts:  # do not restart after a crash
             job.attempt(lambda: act(job.uri), name)
 
-    def judge(run: Run) -> None:
+    def check_run(run: Run) -> None:
         (attempt,) = run.attempts
         if name == "create":
-            judge_creation(attempt.outcome)
+            check_creation(attempt.outcome)
             return
         ids = sorted(run.rows("id"))
         wanted = {"acknowledged": [after], "failed": [START], "conflict": [START]}.get(attempt.outcome, [START, after])
         assert ids in wanted, f"{attempt.outcome}: {ids}"
         assert not isinstance(attempt.error, Exception) or isinstance(attempt.error, LanceError)
 
-    (run,) = simulate({"only": work}, [1], setup=setup, judge=judge, faults=fault, external=external)
+    (run,) = simulate({"only": work}, [1], setup=setup, check_run=check_run, faults=fault, external=external)
     return run
 
 
-def judge_creation(outcome: str) -> None:
+def check_creation(outcome: str) -> None:
     """Check that the new table exists completely or not at all."""
     try:
         rows = lancetable.dataset("memory://simulated/t.lance2").to_table()

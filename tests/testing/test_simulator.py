@@ -19,7 +19,7 @@ import lancetable
 from lancetable.commit import loop
 from lancetable.commit.cleanup import plan as cleanup_plan
 from lancetable.testing.simulator import Faults, Job, Run, SimulationError, simulate
-from lancetable.testing.simulator.jobs import is_stable, judge_serially, make_table, read_table, standard_jobs
+from lancetable.testing.simulator.jobs import check_serially, is_stable, make_table, read_table, standard_jobs
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -38,7 +38,9 @@ def quiet() -> Iterator[None]:
 
 def run_standard(seed: int, **options: Any) -> Run:
     jobs = partial(standard_jobs, also=options.pop("also", ""))
-    (run,) = simulate(jobs, [seed], setup=make_table(is_stable(seed)), judge=judge_serially, read=read_table, **options)
+    (run,) = simulate(
+        jobs, [seed], setup=make_table(is_stable(seed)), check_run=check_serially, read=read_table, **options
+    )
     return run
 
 
@@ -142,7 +144,7 @@ def tag_and_clean(job: Job) -> None:
         job.attempt(act, "tag and clean up", commits=0)
 
 
-def judge_appends(run: Run) -> None:
+def check_appends(run: Run) -> None:
     days = run.rows("day")
     assert len(days) == len(set(days)), "duplicate rows"
     assert set(run.notes["done"]) <= set(days), "an acknowledged append is missing from the newest version"
@@ -150,7 +152,7 @@ def judge_appends(run: Run) -> None:
 
 def append_beside_cleanups(seed: int, faults: Faults, clean: Callable[[Job], None] = clean_all) -> None:
     jobs = {"a": append_late, "b": append_late, "c": append_late, "cleaner": clean}
-    simulate(jobs, [seed], setup=start, judge=judge_appends, read=read_days, faults=faults)
+    simulate(jobs, [seed], setup=start, check_run=check_appends, read=read_days, faults=faults)
 
 
 @pytest.mark.parametrize("clean", [clean_all, tag_and_clean])
@@ -197,7 +199,7 @@ def load(job: Job) -> None:
 def has_day(job: Job, day: int) -> bool:
     observation = None
     while observation is None:
-        observation = job.look(lambda dataset: dataset.to_table()["day"].to_pylist())
+        observation = job.read_newest(lambda dataset: dataset.to_table()["day"].to_pylist())
     return day in observation[1]
 
 
@@ -212,9 +214,9 @@ def read_days(dataset: Any) -> Any:
 
 def test_job_that_loads_twice_is_found() -> None:
     faults = Faults(crash_after=0.02)
-    simulate({"loader": load}, range(30), setup=start, judge=each_day_once, read=read_days, faults=faults)
+    simulate({"loader": load}, range(30), setup=start, check_run=each_day_once, read=read_days, faults=faults)
     with pytest.raises(SimulationError, match=r"seed \d+: 1 violations") as caught:
-        simulate({"a": load, "b": load}, range(30), setup=start, judge=each_day_once, read=read_days, faults=faults)
+        simulate({"a": load, "b": load}, range(30), setup=start, check_run=each_day_once, read=read_days, faults=faults)
     assert "loaded twice" in str(caught.value)
 
 

@@ -27,7 +27,7 @@ from lancetable.format.schema import Field
 from lancetable.format.transaction import Transaction
 from lancetable.ops.change.deletion_vectors import discard_deletions, write_deletions
 from lancetable.ops.change.key_join import whole
-from lancetable.ops.read.range_sizer import note_allocated, with_memory_release
+from lancetable.ops.read.memory_release import note_allocated, with_memory_release
 from lancetable.ops.schema.column_files import discard_column_files
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.rowids import RowIdSequence

@@ -42,8 +42,8 @@ from lancetable.ops.change.rewritten_rows import (
     windows_of,
 )
 from lancetable.ops.read.matching_rows import matching_rows
+from lancetable.ops.read.memory_release import note_allocated
 from lancetable.ops.read.projection import column_not_found, evaluation_schema
-from lancetable.ops.read.range_sizer import note_allocated
 from lancetable.ops.read.scan_plan import Filter
 from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.destination import WriteOptions

@@ -27,8 +27,9 @@ from lancetable import expr
 from lancetable.file import thread_pool
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
+from lancetable.ops.read.memory_release import with_memory_release
 from lancetable.ops.read.projection import ColumnLike, assemble, concat_columns
-from lancetable.ops.read.range_sizer import RangeSizer, with_memory_release
+from lancetable.ops.read.range_sizer import RangeSizer
 from lancetable.ops.read.scan_plan import ScanPlan
 from lancetable.ops.read.take import virtual_values
 from lancetable.ops.read.zone_pruning import intersect, prunable_columns, prune_fragment

@@ -55,7 +55,7 @@ class AddColumnsJob(TableJob):
         LanceError
             If the version lacks the fragment.
         """
-        version, new, values = self.base(plan), schema_from_string(plan["new"]), self.values
+        version, new, values = self.open_planned_version(plan), schema_from_string(plan["new"]), self.values
         fragment = version.manifest.fragments.by_id(task["fragment"])
         if fragment is None:
             raise LanceError(f"version {version.version} has no fragment {task['fragment']}")
@@ -75,5 +75,6 @@ class AddColumnsJob(TableJob):
     def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
         """Commit the columns, and return the number of fragments that an earlier run had completed."""
         fragments = [fragment_from_string(result["fragment"]) for result in results]
-        version = new_columns.commit_fragments(self.base(plan), fragments, schema_from_string(plan["new"]), uuid)
+        base, new = self.open_planned_version(plan), schema_from_string(plan["new"])
+        version = new_columns.commit_fragments(base, fragments, new, uuid)
         return {"reused": sum(result["reused"] for result in results), "version": version.version}

@@ -23,7 +23,7 @@ from lancetable.ops.change.rewritten_rows import Prepared, discard_prepared
 from lancetable.ops.read.splits import Split, even_task_rows, plan_splits
 from lancetable.spark import options as limits
 from lancetable.spark.options import SourceOptions
-from lancetable.spark.pin import Pin, mark_of, pinned
+from lancetable.spark.pin import Pin, commit_id_of, pin_of
 from lancetable.spark.runner import Json, Work
 from lancetable.spark.writer import log_if_repeated
 from lancetable.table.version import TableVersion
@@ -45,7 +45,7 @@ class TableJob:
 
     def plan(self) -> Json:
         """Return {"pin", "tasks"} for the newest version, or {"result"} if nothing is left to do."""
-        version = pinned(self.options).open()
+        version = pin_of(self.options).open()
         version.check_writable()
         if self.is_repeat(version):
             return {"result": self.repeated}
@@ -83,9 +83,9 @@ class TableJob:
         """Return True if a version contains the change, or a later change of the application."""
         return log_if_repeated(version, self.txn)
 
-    def base(self, plan: Json) -> TableVersion:
+    def open_planned_version(self, plan: Json) -> TableVersion:
         """Open the version that a plan was made for."""
-        return planned_pin(self.options, plan).open()
+        return pin_of_plan(self.options, plan).open()
 
 
 @dataclass(frozen=True)
@@ -115,21 +115,21 @@ class RowsJob(TableJob):
         AlreadyExistsError
             If another commit inserted the same keys.
         """
-        base, update = self.base(plan), update_from_results(results)
+        base, update = self.open_planned_version(plan), update_from_results(results)
         properties = {} if self.txn is None else properties_of(*self.txn)
         transaction = tx.Transaction(base.version, uuid, self.operation(update), "", properties)
         try:
             with discarding_on_failure(lambda: None if keep_files else discard_update(base, update)):
                 version = commit_transaction(base, transaction, inserts_keys=self.inserts_keys(base, plan))
         except AlreadyExistsError:
-            if not is_done(pinned(self.options).open().manifest.config, self.txn):
+            if not is_done(pin_of(self.options).open().manifest.config, self.txn):
                 raise
             return self.repeated
         return {**self.result(results), "version": version.version}
 
     def discard(self, plan: Json, results: list[Json]) -> Json:
         """Remove the deletion files and the data files of these results."""
-        discard_update(self.base(plan), update_from_results(results))
+        discard_update(self.open_planned_version(plan), update_from_results(results))
         return {}
 
 
@@ -163,15 +163,15 @@ def discard_update(base: TableVersion, operation: tx.Update) -> None:
     discard_prepared(base, Prepared(tx.Transaction.create(base.version, operation), {}))
 
 
-def planned_pin(options: SourceOptions, plan: Json) -> Pin:
+def pin_of_plan(options: SourceOptions, plan: Json) -> Pin:
     """Return the pin of a plan. The plan itself has no storage options, because they may contain secrets."""
-    uri, branch, version, mark = plan["pin"]
-    return Pin(uri, branch, version, tuple(sorted(options.storage_options.items())), mark)
+    uri, branch, version, commit_id = plan["pin"]
+    return Pin(uri, branch, version, tuple(sorted(options.storage_options.items())), commit_id)
 
 
 def pin_to_json(version: TableVersion) -> list[Any]:
-    """Return a version as JSON, for `planned_pin`."""
-    return [version.uri, version.branch, version.version, mark_of(version)]
+    """Return a version as JSON, for `pin_of_plan`."""
+    return [version.uri, version.branch, version.version, commit_id_of(version)]
 
 
 def schema_from_string(encoded: str) -> pa.Schema:

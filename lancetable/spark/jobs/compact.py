@@ -28,19 +28,19 @@ class CompactJob(TableJob):
 
     def execute(self, plan: Json, task: Json) -> Json:
         """Rewrite the fragments of one task."""
-        dataset = LanceDataset.from_version(self.base(plan))
+        dataset = LanceDataset.from_version(self.open_planned_version(plan))
         return {"result": CompactionTask.from_json(task["task"]).execute(dataset).json()}
 
     def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
         """Commit the rewritten fragments, and return the metrics."""
-        dataset = LanceDataset.from_version(self.base(plan))
+        dataset = LanceDataset.from_version(self.open_planned_version(plan))
         metrics = Compaction.commit(dataset, _rewritten(results), dict(self.settings))
         return {**asdict(metrics), "version": dataset.version}
 
     def discard(self, plan: Json, results: list[Json]) -> Json:
         """Remove the data files of rewritten fragments."""
         written = tuple(fragment.to_format() for result in _rewritten(results) for fragment in result.new_fragments)
-        discard_update(self.base(plan), tx.Update(new_fragments=written))
+        discard_update(self.open_planned_version(plan), tx.Update(new_fragments=written))
         return {}
 
 

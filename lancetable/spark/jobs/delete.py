@@ -22,7 +22,7 @@ class DeleteJob(RowsJob):
 
     def execute(self, plan: Json, task: Json) -> Json:
         """Write the deletion files of some fragments."""
-        version = self.base(plan)
+        version = self.open_planned_version(plan)
         deletions, rows = delete.prepare(version, self.predicate, fragment_ids(task))
         version.store.sync(version.base)
         update = tx.Update(removed_fragment_ids=deletions.removed, updated_fragments=deletions.updated)

@@ -6,7 +6,7 @@ from lancetable.dataset import LanceDataset
 from lancetable.errors import InvalidInputError
 from lancetable.ops.read.diff import only_in
 from lancetable.ops.read.matching_rows import count_plan
-from lancetable.ops.read.null_free import null_free_columns
+from lancetable.ops.read.nullability import null_free_columns
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan, resolve_filter
 from lancetable.ops.read.splits import plan_splits, scan_options_of
 from lancetable.spark.jobs.base import (
@@ -64,7 +64,7 @@ def plan_frame(
     version = dataset.table_version
     if needs_row_ids and not version.manifest.has_stable_row_ids:
         raise InvalidInputError(
-            f"version {version.version} of {version.uri} has no stable row ids, by which changed rows are found: pass"
+            f"version {version.version} of {version.uri} has no stable row ids, which identify changed rows: pass"
             " key, the columns that identify a row, or create tables with enable_stable_row_ids=True"
         )
     schema = plan_scan(version, ScanOptions(columns=columns)).output_schema

@@ -20,7 +20,7 @@ class UpdateJob(RowsJob):
 
     def execute(self, plan: Json, task: Json) -> Json:
         """Write the changed rows of some fragments."""
-        version = self.base(plan)
+        version = self.open_planned_version(plan)
         prepared, rows = update.prepare(version, self.assignments, self.where, fragments=fragment_ids(task))
         version.store.sync(version.base)
         return {**update_to_json(prepared.operation), "rows": rows}

@@ -23,7 +23,7 @@ from lancetable.ops.change.merge.merge_insert import load_source, prepare_part
 from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
 from lancetable.ops.change.spill import PartitionedRows
 from lancetable.spark.jobs.base import fragment_ids
-from lancetable.spark.merge.broadcast_source import Part, open_part
+from lancetable.spark.merge.broadcast_source import SourceChunk, open_chunk
 from lancetable.spark.merge.job import merge_prejoined, merge_to_json
 from lancetable.spark.pin import Pin
 from lancetable.spark.runner import Json, Runner, succeeded
@@ -44,9 +44,9 @@ def keys_compare_as_in_spark(keys: Iterable[pa.DataType]) -> bool:
     return not any(is_other(key) for key in plain for is_other in others)
 
 
-def null_key_rows(source: tuple[Part, ...], on: Sequence[str]) -> pyroaring.BitMap:
+def null_key_rows(source: tuple[SourceChunk, ...], on: Sequence[str]) -> pyroaring.BitMap:
     """Return the positions of the source rows that have a null in their key."""
-    batches = (batch for part in source for batch in open_part(part))
+    batches = (batch for chunk in source for batch in open_chunk(chunk))
     has_null = [null_keys([batch.column(name) for name in on]) for batch in batches]
     return pyroaring.BitMap(np.flatnonzero(np.concatenate(has_null))) if has_null else pyroaring.BitMap()
 
@@ -58,7 +58,7 @@ class BroadcastMerge:
     pin: Pin
     clauses: Clauses
     incoming: pa.Schema
-    source: tuple[Part, ...]
+    source: tuple[SourceChunk, ...]
 
     def run(self, runner: Runner, parts: Sequence[Json], dropped: pyroaring.BitMap) -> list[Json]:
         """Merge into the fragments of `parts`, then insert source rows. Return the results of all tasks.
@@ -69,7 +69,7 @@ class BroadcastMerge:
         results = runner.run(self.merge_fragments, parts)
         if not self.clauses.insert or len(succeeded(results)) < len(results):
             return results
-        left = pyroaring.BitMap(range(sum(open_part(part).read_all().num_rows for part in self.source)))
+        left = pyroaring.BitMap(range(sum(open_chunk(chunk).read_all().num_rows for chunk in self.source)))
         for result in results:
             left &= pyroaring.BitMap.deserialize(base64.b64decode(result["unmatched"]))
         rows = np.asarray((left - dropped).to_array(), dtype=np.int64)
@@ -98,8 +98,8 @@ class BroadcastMerge:
         return merge_prejoined(self.pin, self.clauses, self.incoming, inserted.to_batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        for part in self.source:
-            for batch in open_part(part):
+        for chunk in self.source:
+            for batch in open_chunk(chunk):
                 yield convert_batch(batch, self.incoming)
 
 

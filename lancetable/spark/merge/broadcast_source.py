@@ -36,14 +36,14 @@ _MAX_FILE_BYTES = 256 << 20
 _MAX_BYTES_OF_TASKS = 1 << 30
 _INDEX_BYTES_OF_ROW = 48
 
-Part: TypeAlias = "pa.Buffer | str"  # an Arrow stream, or the path of a file that contains one
+SourceChunk: TypeAlias = "pa.Buffer | str"  # an Arrow stream, or the path of a file that contains one
 
 
 @dataclass(frozen=True)
 class BroadcastSource:
     """The rows of a source. `close` removes their files, which share one directory."""
 
-    parts: tuple[Part, ...]
+    chunks: tuple[SourceChunk, ...]
     directory: str | None = None
 
     def close(self) -> None:
@@ -52,9 +52,9 @@ class BroadcastSource:
             shutil.rmtree(self.directory, ignore_errors=True)  # Spark finally removes files that a task still maps
 
 
-def open_part(part: Part) -> pa.RecordBatchStreamReader:
-    """Return a reader of the batches of a part."""
-    return pa.ipc.open_stream(pa.memory_map(part) if isinstance(part, str) else part)
+def open_chunk(chunk: SourceChunk) -> pa.RecordBatchStreamReader:
+    """Return a reader of the batches of a chunk."""
+    return pa.ipc.open_stream(pa.memory_map(chunk) if isinstance(chunk, str) else chunk)
 
 
 def broadcast_source(frame: DataFrame, directory: str | None, cores: int | None = None) -> BroadcastSource | None:
@@ -78,12 +78,12 @@ def broadcast_source(frame: DataFrame, directory: str | None, cores: int | None 
     source = None
     try:
         rows = _rows_to_limit(frame, limit, 0 if own is None else _INDEX_BYTES_OF_ROW)
-        write = partial(write_part, directory=own, limit=limit)
-        written = rows.mapInArrow(write, "part binary, bytes bigint").toArrow()
-        parts = written["part"]
-        if not parts.null_count and pc.sum(written["bytes"], min_count=0).as_py() <= limit:
-            streams = (part.as_buffer() for part in parts)
-            source = BroadcastSource(tuple(streams if own is None else map(os.fsdecode, parts.to_pylist())), own)
+        write = partial(write_chunk, directory=own, limit=limit)
+        written = rows.mapInArrow(write, "chunk binary, bytes bigint").toArrow()
+        chunks = written["chunk"]
+        if not chunks.null_count and pc.sum(written["bytes"], min_count=0).as_py() <= limit:
+            streams = (chunk.as_buffer() for chunk in chunks)
+            source = BroadcastSource(tuple(streams if own is None else map(os.fsdecode, chunks.to_pylist())), own)
     finally:
         if source is None and own is not None:
             shutil.rmtree(own, ignore_errors=True)
@@ -104,10 +104,10 @@ def _rows_to_limit(frame: DataFrame, limit: int, row_bytes: int) -> DataFrame:
     return frame.where(f"{number_in_task} <= {8 * limit // bits} div (spark_partition_id() + 1)")
 
 
-def write_part(batches: Iterator[pa.RecordBatch], directory: str | None, limit: int) -> Iterator[pa.RecordBatch]:
+def write_chunk(batches: Iterator[pa.RecordBatch], directory: str | None, limit: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task as an Arrow stream, or as the path of a file in `directory`, and their bytes.
 
-    Yields null instead of a part that exceeds the task's share of the limit. Yields nothing if there are no rows.
+    Yields null instead of a chunk that exceeds the task's share of the limit. Yields nothing if there are no rows.
     """
     init_worker()
     context = TaskContext.get()
@@ -124,5 +124,5 @@ def write_part(batches: Iterator[pa.RecordBatch], directory: str | None, limit: 
         if writer is not None:
             writer.close()
     if size > limit or writer is not None:  # without a writer if the first batch exceeds the limit
-        part = None if size > limit else stream.getvalue().to_pybytes() if path is None else os.fsencode(path)
-        yield pa.record_batch({"part": pa.array([part], pa.binary()), "bytes": [size]})
+        chunk = None if size > limit else stream.getvalue().to_pybytes() if path is None else os.fsencode(path)
+        yield pa.record_batch({"chunk": pa.array([chunk], pa.binary()), "bytes": [size]})

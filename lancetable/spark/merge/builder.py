@@ -22,7 +22,7 @@ from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched
 from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
 from lancetable.spark.casts import cast_source
 from lancetable.spark.coordinator import run_job
-from lancetable.spark.jobs.base import planned_pin, schema_from_string
+from lancetable.spark.jobs.base import pin_of_plan, schema_from_string
 from lancetable.spark.merge.broadcast_merge import BroadcastMerge, keys_compare_as_in_spark, null_key_rows
 from lancetable.spark.merge.broadcast_source import BroadcastSource, broadcast_source
 from lancetable.spark.merge.job import DELETE, KEY, MergeJob, counts_from_results
@@ -62,7 +62,7 @@ class MergeResult(_Changes, total=False):
 
 
 @dataclass
-class _SourceOfCall:
+class _SourceState:
     """The source of one call of `execute`, which all of its attempts share.
 
     `is_measured` is True once the size is known. `null_keys` are the positions of the rows of a small source that have
@@ -232,7 +232,7 @@ class SparkMergeBuilder:
         self._clauses.check()
         given = table_schema(self._source.schema)
         job = MergeJob(self._table.options, txn, self._clauses, given, self._evolution, self._cores, consecutive)
-        source = _SourceOfCall()
+        source = _SourceState()
         try:
             run = partial(self._write, source)
             done = run_job(job, self._table.coordinator, run, conflict_retries=conflict_retries)
@@ -262,22 +262,22 @@ class SparkMergeBuilder:
     def _cast(self, incoming: pa.Schema) -> DataFrame:
         return cast_source(self._source, incoming, self._evolution.widen_call)
 
-    def _write(self, source: _SourceOfCall, plan: Json) -> list[Json]:
+    def _write(self, source: _SourceState, plan: Json) -> list[Json]:
         clauses, incoming = replace(self._clauses, on=tuple(plan["on"])), schema_from_string(plan["incoming"])
-        pin = planned_pin(self._table.options, plan)
+        pin = pin_of_plan(self._table.options, plan)
         if not source.is_measured and keys_compare_as_in_spark([incoming.field(name).type for name in clauses.on]):
             directory = self._runner.directory_of_tasks() if isinstance(self._runner, SparkRunner) else None
             source.broadcast = broadcast_source(self._cast(incoming), directory, self._cores)
             source.is_measured = True
             if source.broadcast is not None and not clauses.insert_null_keys:
-                source.null_keys = null_key_rows(source.broadcast.parts, clauses.on)
+                source.null_keys = null_key_rows(source.broadcast.chunks, clauses.on)
         refuses_null_keys = self._null_keys == "refuse"
         if source.broadcast is not None:
             if source.null_keys and refuses_null_keys:
                 return [
                     permanent_failure(InvalidOperationError(null_keys_problem(str(len(source.null_keys)), clauses.on)))
                 ]
-            merge = BroadcastMerge(pin, clauses, incoming, source.broadcast.parts)
+            merge = BroadcastMerge(pin, clauses, incoming, source.broadcast.chunks)
             return merge.run(self._runner, plan["parts"], source.null_keys)
         rows = self._joined(plan, pin, clauses, incoming)
         written = rows.mapInArrow(JoinedMerge(pin, clauses, incoming).write, "result string").collect()

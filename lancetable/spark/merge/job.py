@@ -69,9 +69,9 @@ class MergeJob(RowsJob):
             If a column of the source has a name that the merge reserves.
         """
         on = tuple(field.name for field in key_fields(version.schema, self.clauses.on))
-        for name in (ADDRESS, IN_SOURCE):
-            if name in self.source.names:
-                raise UnsupportedFeatureError(f"a merge by Spark has a column {name!r} of its own", feature="merge")
+        for name in sorted({ADDRESS, IN_SOURCE}.intersection(self.source.names)):
+            problem = f"the source must not contain column {name!r}, which the merge reserves; rename it"
+            raise UnsupportedFeatureError(problem, feature="merge")
         version, incoming, _ = fit_table(version, self.source, self.evolution, inserts=self.clauses.insert)
         check_source(version.schema, replace(self.clauses, on=on), incoming)
         condition = self.clauses.update_condition

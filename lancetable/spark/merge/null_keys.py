@@ -19,7 +19,7 @@ def check_null_keys(mode: str) -> None:
         If the mode is unknown.
     """
     if mode not in get_args(NullKeys):
-        raise InvalidInputError(f"null_keys is 'refuse', 'drop' or 'keep', not {mode!r}")
+        raise InvalidInputError(f"null_keys must be 'refuse', 'drop' or 'keep', got {mode!r}")
 
 
 def null_keys_problem(rows: str, keys: Sequence[str]) -> str:

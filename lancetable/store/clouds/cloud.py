@@ -53,7 +53,7 @@ class CloudStore(ForwardingStore):
         self._backend = PerProcess(self._create_backend)
         complete = options.with_environment()
         self._server = complete.endpoint or ""
-        capabilities = capabilities_of(bucket, unproven=not complete.endpoint_is_known)
+        capabilities = capabilities_of(bucket, needs_probe=not complete.endpoint_is_known)
         is_ordered = capabilities.ordered_list and not complete.is_on("s3_express")
         self.capabilities = replace(capabilities, ordered_list=is_ordered)
 

@@ -165,11 +165,11 @@ class CloudFsspecStore(FsspecStore):
 def wrap_cloud(file_system: Any, protocol: str, path: str) -> tuple[CloudFsspecStore, str]:
     """Return the store of a file system object of s3fs, gcsfs or adlfs, and the key of a path in it.
 
-    The server is unknown here, so the store is marked unproven: exclusive creates are probed before they are used.
+    The server is unknown here, so the store is marked `needs_probe`: exclusive creates are probed before they are used.
     """
     bucket, _, key = path.strip("/").partition("/")
     scheme = {"s3a": "s3", "gcs": "gs", "abfs": "az"}.get(protocol, protocol)
-    capabilities = capabilities_of(bucket, unproven=True)
+    capabilities = capabilities_of(bucket, needs_probe=True)
     return CloudFsspecStore(file_system, scheme, bucket, capabilities, {}), key
 
 
@@ -260,7 +260,7 @@ def reply_to(error: BaseException) -> Reply | None:
         return Reply.TAKEN  # 409: a competing request is in flight; the caller reads the object back
     if status in REFUSALS or isinstance(error, (PermissionError, FileNotFoundError)):
         return None
-    return Reply.DOUBTFUL
+    return Reply.AMBIGUOUS
 
 
 def _status_of(error: BaseException) -> int | None:

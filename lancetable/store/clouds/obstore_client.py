@@ -240,7 +240,7 @@ class ObstoreStore(RemoteStore):
                     return Reply.TAKEN
                 if status in REFUSALS or (status is None and isinstance(error, (*refused, *invalid))):
                     raise self._failure(error, path) from None
-                return Reply.DOUBTFUL
+                return Reply.AMBIGUOUS
             return Reply.CREATED
 
         return create_exclusively(send, lambda: self._read_back(path), content, on_existing=on_existing)

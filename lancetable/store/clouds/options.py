@@ -247,10 +247,10 @@ class CloudOptions:
         return float(match[1]) * _UNIT_SECONDS.get(match[2] or "s", 1.0)
 
 
-def capabilities_of(bucket: str, *, unproven: bool) -> Capabilities:
+def capabilities_of(bucket: str, *, needs_probe: bool) -> Capabilities:
     """Return the capabilities of a store in the cloud. S3 directory buckets return unordered listings."""
     is_ordered = not bucket.endswith("--x-s3")
-    return Capabilities("native", is_ordered, durable=True, local=False, parallel=True, unproven=unproven)
+    return Capabilities("native", is_ordered, durable=True, local=False, parallel=True, needs_probe=needs_probe)
 
 
 @cache
@@ -269,7 +269,7 @@ def check_option(name: str, place: str, cloud: Cloud | None = None) -> None:
     only logged, once, because several libraries may share one set of options. Values are never shown.
     """
     lowered = name.lower()
-    known = frozenset().union(*(names_of(each) for each in _NAMES))
+    known = frozenset().union(*(names_of(service) for service in _NAMES))
     is_known = lowered in known or lowered.endswith(("_allow_http", "_kwargs")) or lowered.startswith("base_")
     matches = get_close_matches(lowered, names_of(cloud) if cloud else known, n=1, cutoff=0.8)
     if matches and not is_known:

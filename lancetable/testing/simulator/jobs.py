@@ -271,9 +271,9 @@ class Writer:
 
         job.attempt(act, f"tag {name}", commits=0)
 
-    def look(self, job: Job) -> None:
+    def read_newest(self, job: Job) -> None:
         """Read the newest version."""
-        job.look()
+        job.read_newest()
 
 
 def values_by_fragment(version: TableVersion, number: int) -> dict[int, str]:
@@ -347,9 +347,9 @@ def cleaner(job: Job) -> None:
 # --- jobs of a run ---------------------------------------------------------------------------------------------------
 
 PLAIN = ["append", "append", "delete", "delete", "delete_fragment", "update", "config", "add_column", "compact"]
-PLAIN += ["optimize", "look", "rewrite_column", "index", "tag"]
+PLAIN += ["optimize", "read_newest", "rewrite_column", "index", "tag"]
 RARE = ["overwrite", "restore"]
-STABLE = ["append", "append", "delete", "update", "look", "overwrite", "optimize", "rewrite_column", "restore"]
+STABLE = ["append", "append", "delete", "update", "read_newest", "overwrite", "optimize", "rewrite_column", "restore"]
 
 
 def is_stable(seed: int) -> bool:
@@ -380,14 +380,14 @@ def standard_jobs(run: Run, also: str = "") -> dict[str, Work]:
 def reader(job: Job) -> None:
     """Read the newest version from time to time."""
     for _ in range(3):
-        job.look()
+        job.read_newest()
         job.sleep(job.rng.random())
 
 
-def judge_serially(run: Run) -> None:
+def check_serially(run: Run) -> None:
     """Check that every remaining version has the contents that result from the effects of all attempts up to it."""
     newest = latest(open_version(run.uri))
-    judge_tags(run)
+    check_tags(run)
     tables = {run.first: TableContents(FIRST)}
     row_ids: dict[int, int] = {}
     stable = run.dataset().has_stable_row_ids
@@ -408,11 +408,11 @@ def judge_serially(run: Run) -> None:
         assert {row[0]: row[1] for row in rows} == expected.rows, f"{what}: {ids}, expected {sorted(expected.rows)}"
         assert columns == sorted(expected.columns), f"{what}: wrong columns"
         if stable:
-            judge_row_ids(row_ids, ids, [row[2] for row in rows], what)
-        judge_indices(run, checkout(newest, number), what)
+            check_row_ids(row_ids, ids, [row[2] for row in rows], what)
+        check_indices(run, checkout(newest, number), what)
 
 
-def judge_tags(run: Run) -> None:
+def check_tags(run: Run) -> None:
     """Check that every acknowledged tag refers to its version, which can be opened."""
     for attempt in run.attempts:
         if attempt.name.startswith("tag ") and attempt.outcome == "acknowledged":
@@ -420,7 +420,7 @@ def judge_tags(run: Run) -> None:
             assert run.dataset().checkout_version(name).version == run.notes[name], f"{name} refers to another version"
 
 
-def judge_indices(run: Run, version: TableVersion, what: str) -> None:
+def check_indices(run: Run, version: TableVersion, what: str) -> None:
     """Check that an index covers only fragments whose values have not changed since it was created."""
     section = version.file.index_section(version.store)
     for index in table_pb2.IndexSection.FromString(section or b"").indices:
@@ -430,7 +430,7 @@ def judge_indices(run: Run, version: TableVersion, what: str) -> None:
             assert unchanged, f"{what}: index {index.name} covers fragment {number}, whose values have changed"
 
 
-def judge_row_ids(known: dict[int, int], ids: list[int], row_ids: list[int], what: str) -> None:
+def check_row_ids(known: dict[int, int], ids: list[int], row_ids: list[int], what: str) -> None:
     """Check that a row keeps its row id in all versions, and that row ids are unique."""
     assert len(set(row_ids)) == len(row_ids), f"{what}: two rows have the same row id"
     for id_, row_id in zip(ids, row_ids, strict=True):

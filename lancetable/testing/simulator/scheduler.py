@@ -29,8 +29,8 @@ class Task:
         self.faults = 0  # number of injected faults so far
         self.wake_ns = 0
         self.finished = False
-        self.baton = threading.Lock()
-        self.baton.acquire()
+        self.turn = threading.Lock()
+        self.turn.acquire()
 
     def __repr__(self) -> str:
         return f"Task({self.name!r})"
@@ -73,7 +73,7 @@ class Scheduler:
         successor = self._draw()
         if successor is None:
             return
-        successor.baton.release()
+        successor.turn.release()
         seen = -1
         while not self._done.acquire(timeout=_STUCK_SECONDS):
             if seen == self._switches:
@@ -100,8 +100,8 @@ class Scheduler:
             return
         successor = self._draw()
         if successor is not task and successor is not None:
-            successor.baton.release()
-            task.baton.acquire()
+            successor.turn.release()
+            task.turn.acquire()
 
     def sleep(self, seconds: float) -> None:
         """Suspend this task until the given virtual time has passed."""
@@ -123,7 +123,7 @@ class Scheduler:
         return first
 
     def _thread(self, task: Task) -> None:
-        task.baton.acquire()
+        task.turn.acquire()
         self._here.task = task
         try:
             task.work(task)
@@ -134,4 +134,4 @@ class Scheduler:
         if successor is None:
             self._done.release()
         else:
-            successor.baton.release()
+            successor.turn.release()

@@ -4,10 +4,10 @@
         for day in range(3):
             job.attempt(lambda day=day: lance.write_dataset(rows(day), job.uri, mode="append"), f"day {day}")
 
-    def judge(run):                                      # checks of the caller, in addition to the standard checks
+    def check_run(run):                                      # checks of the caller, in addition to the standard checks
         assert run.rows("day").count(0) <= 1
 
-    simulate({"a": load, "b": load}, range(200), setup=make_table, judge=judge)
+    simulate({"a": load, "b": load}, range(200), setup=make_table, check_run=check_run)
 
 Standard checks after every run:
 
@@ -94,7 +94,7 @@ class Job:
         name
             Name for messages.
         effect
-            Effect of the change on the table's contents, for use by the caller's `judge`.
+            Effect of the change on the table's contents, for use by the caller's `check_run`.
         commits
             Number of versions that one success publishes, or None for any number.
         on_published
@@ -135,7 +135,7 @@ class Job:
             self.run.report(f"{self.name}: {attempt.name} failed without a fault: {attempt.error!r}")
         return None
 
-    def look(self, read: Callable[[LanceDataset], Any] | None = None) -> tuple[int, Any] | None:
+    def read_newest(self, read: Callable[[LanceDataset], Any] | None = None) -> tuple[int, Any] | None:
         """Read the newest version and return its number and contents, or None if the read failed.
 
         After the run, the contents are compared with those of that version.
@@ -177,7 +177,7 @@ class Run:
         self.attempts: list[Attempt] = []
         self.observed: list[tuple[str, int, Any]] = []
         self.violations: list[str] = []
-        self.notes: dict[Any, Any] = {}  # data that jobs pass to the judge
+        self.notes: dict[Any, Any] = {}  # data that jobs pass to `check_run`
         self.first = 0  # newest version of the setup
         self.cleaned = False  # True if old versions may have been removed
         self._jobs: dict[Task, Job] = {}
@@ -190,8 +190,8 @@ class Run:
 
     def newest_acknowledged(self) -> int:
         """Return the newest version that was acknowledged to a caller, 0 if there is none."""
-        versions = [max(each.versions) for each in self.attempts if each.outcome == "acknowledged" and each.versions]
-        return max(versions, default=0)
+        acknowledged = (attempt for attempt in self.attempts if attempt.outcome == "acknowledged")
+        return max((version for attempt in acknowledged for version in attempt.versions), default=0)
 
     def dataset(self, version: int | None = None) -> LanceDataset:
         """Open the table for checks."""
@@ -242,16 +242,16 @@ class Run:
             world.scheduler.now_ns += _SETUP_AGE_NS
             self.first = latest(open_version(self.uri)).version
         world.store.ordered = world.rng.random() < 0.5
-        world.store.shows_rival = world.rng.random() < 0.5
+        world.store.reports_existing = world.rng.random() < 0.5
         for name, work in jobs.items():
             skew = world.rng.choice([0, 0, -_DAY_NS, _DAY_NS])
-            task = world.scheduler.add(name, partial(self._live, work=work), skew)
+            task = world.scheduler.add(name, partial(self._run_process, work=work), skew)
             self._jobs[task] = Job(self, task, random.Random(world.rng.getrandbits(64)))
         world.quiet = False
         world.scheduler.run()
         world.quiet = True
 
-    def _live(self, task: Task, work: Work) -> None:
+    def _run_process(self, task: Task, work: Work) -> None:
         """Run one process, and restart it after each crash.
 
         Raises
@@ -277,7 +277,7 @@ class Run:
 # --- checks ----------------------------------------------------------------------------------------------------------
 
 
-def judge_history(run: Run) -> None:
+def check_history(run: Run) -> None:
     """Check the invariants of every table, independent of the jobs."""
     newest = latest(open_version(run.uri))
     kept = [location.version for location in newest.handler.history(newest.store, newest.base)]
@@ -287,12 +287,12 @@ def judge_history(run: Run) -> None:
     if not run.cleaned and kept != list(range(1, newest.version + 1)):
         run.report(f"versions are missing; found {kept}")
     for attempt in run.attempts:
-        judge_attempt(run, attempt)
+        check_attempt(run, attempt)
     files: dict[int, str] = {}
     highest, previous = -1, 0
     for number in kept:
         version = checkout(newest, number)
-        judge_files(run, version)
+        check_files(run, version)
         message = version.manifest.message
         for fragment in message.fragments:
             if fragment.id > highest and previous == number - 1 and fragment.id in files:
@@ -305,10 +305,10 @@ def judge_history(run: Run) -> None:
             run.report(f"version {number}: the counter of fragment ids decreased from {highest} to {counter}")
         highest, previous = counter, number
         if not run.cleaned:
-            judge_order(run, newest, version)
+            check_order(run, newest, version)
 
 
-def judge_attempt(run: Run, attempt: Attempt) -> None:
+def check_attempt(run: Run, attempt: Attempt) -> None:
     """Check that the number of published versions of an attempt agrees with its outcome."""
     times, label = len(attempt.versions), f"{attempt.job}: {attempt.name} ({attempt.outcome})"
     if attempt.commits is None or (attempt.commits == 0 and not times):
@@ -337,7 +337,7 @@ def transaction_of(version: TableVersion) -> tx.Transaction | None:
         return None
 
 
-def judge_files(run: Run, version: TableVersion) -> None:
+def check_files(run: Run, version: TableVersion) -> None:
     """Check that every file of a version exists."""
     for fragment in version.manifest.fragments:
         paths = [version.data_file_path(file) for file in fragment.files]
@@ -348,7 +348,7 @@ def judge_files(run: Run, version: TableVersion) -> None:
                 run.report(f"version {version.version} refers to {path}, which does not exist")
 
 
-def judge_order(run: Run, newest: TableVersion, version: TableVersion) -> None:
+def check_order(run: Run, newest: TableVersion, version: TableVersion) -> None:
     """Check that a version does not conflict with any version between its read version and itself."""
     transaction = transaction_of(version)
     if transaction is None or version.version <= run.first:
@@ -361,7 +361,7 @@ def judge_order(run: Run, newest: TableVersion, version: TableVersion) -> None:
             run.report(f"version {version.version} conflicts with version {number}: {verdict.reason}")
 
 
-def judge_observed(run: Run) -> None:
+def check_observed(run: Run) -> None:
     """Check that every recorded read saw the contents of its version."""
     for reader, version, content in run.observed:
         if run.content(version) not in (None, content):
@@ -373,7 +373,7 @@ def simulate(
     seeds: Iterable[int],
     *,
     setup: Callable[[str], Any] | None = None,
-    judge: Callable[[Run], Any] | None = None,
+    check_run: Callable[[Run], Any] | None = None,
     read: Callable[[LanceDataset], Any] | None = None,
     faults: Faults | FaultAt | None = None,
     external: bool | None = None,
@@ -391,7 +391,7 @@ def simulate(
         One run for each seed.
     setup
         Creates the table at the given address, before any fault is injected.
-    judge
+    check_run
         Checks the finished run. Raises AssertionError for a violation.
     read
         Reads a dataset for comparisons of observations; all rows by default.
@@ -419,11 +419,11 @@ def simulate(
             run.world.on_removal = partial(_removed, run)
             run.execute(jobs_of_run, setup, external)
             try:
-                judge_history(run)
+                check_history(run)
                 if not run.violations:
-                    judge_observed(run)
-                    if judge is not None:
-                        judge(run)
+                    check_observed(run)
+                    if check_run is not None:
+                        check_run(run)
             except AssertionError as error:
                 run.report(str(error))
             except LanceError as error:
@@ -459,7 +459,7 @@ def _removed(run: Run, path: str, task: Task | None) -> None:
 
 
 def _failure_message(run: Run) -> str:
-    attempts = "\n".join(f"  {each.job}: {each.name}: {each.outcome} {each.versions}" for each in run.attempts)
+    attempts = "\n".join(f"  {tried.job}: {tried.name}: {tried.outcome} {tried.versions}" for tried in run.attempts)
     violations = "\n".join(f"  {violation}" for violation in run.violations)
     return (
         f"seed {run.seed}: {len(run.violations)} violations; simulate(jobs, [{run.seed}]) repeats the run\n"

@@ -200,7 +200,7 @@ class SimulatedStore(WrappingStore):
         super().__init__(MemoryStore.private())
         self.world = world
         self.ordered = self.exclusive = True
-        self.shows_rival = False  # a create that loses reads the existing object, as on servers
+        self.reports_existing = False  # a create that loses reads the existing object, as on servers
         self._listings: dict[str, list[list[ObjectMeta]]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -236,11 +236,11 @@ class SimulatedStore(WrappingStore):
         return result
 
     def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
-        """See ObjectStore. If `shows_rival` is set, a create that loses reads the existing object."""
+        """See ObjectStore. If `reports_existing` is set, a create that loses reads the existing object."""
 
         def create() -> PutOutcome:
             outcome: PutOutcome = self.inner.put_if_absent(path, data)
-            if outcome is PutOutcome.LOST and self.shows_rival and on_existing is not None:
+            if outcome is PutOutcome.LOST and self.reports_existing and on_existing is not None:
                 on_existing(bytes(self.inner.read_all(path)))
             return outcome
 

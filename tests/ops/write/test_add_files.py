@@ -14,7 +14,7 @@ import pytest
 import lancetable
 from lancetable.file import LanceFileWriter
 from lancetable.fragment import DataFile
-from lancetable.models import schema_of_model, snake_case
+from lancetable.pydantic_models import schema_of_model, snake_case
 
 SCHEMA = pa.schema(
     [

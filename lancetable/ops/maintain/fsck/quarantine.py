@@ -103,7 +103,7 @@ def quarantine(store: ObjectStore, base: str, handler: CommitHandler, location: 
         # A concurrent writer may have added a row that references the removed object.
         row = external.row(store, base, location.version)
         if row is not None and row.path == location.path and store.find(location.path) is None:
-            external.release(store, base, row)
+            external.delete_row(store, base, row)
     store.sync(base)
     return copy
 
@@ -145,7 +145,7 @@ def _release(
             return
         if staged:
             _copy(store, base, row.path.rpartition("/")[2], staged)
-    handler.release(store, base, row)
+    handler.delete_row(store, base, row)
     if row.path != location.path:
         store.delete([row.path])
 

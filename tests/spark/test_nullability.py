@@ -19,13 +19,13 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'la
 
 from pyspark.sql import functions as F  # noqa: N812  # as every Spark user writes it
 
-from lancetable.ops.read.null_free import null_free_columns
+from lancetable.ops.read.nullability import null_free_columns
 from lancetable.ops.read.scan_plan import ScanOptions
 from lancetable.ops.read.splits import Split
 from lancetable.spark import SparkTable
 from lancetable.spark.jobs.read import plan_frame
 from lancetable.spark.options import SourceOptions
-from lancetable.spark.pin import pinned
+from lancetable.spark.pin import pin_of
 from lancetable.spark.reader import scan_slices
 from lancetable.spark.types import spark_schema, wire_schema
 
@@ -247,7 +247,7 @@ def test_results_of_a_frame_are_nullable(spark: Any, frames: tuple[Any, Any], tm
 def test_null_in_a_null_free_column_raises(tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     lancetable.write_dataset(pa.table({"a": [1, None, 3]}), path)
-    pin = pinned(SourceOptions(uri=str(path)))
+    pin = pin_of(SourceOptions(uri=str(path)))
     strict = wire_schema(spark_schema(pa.schema([pa.field("a", pa.int64(), nullable=False)])))
     with pytest.raises(SchemaMismatchError, match=r"'a' of .*t\.lance has nulls"):
         list(scan_slices(pin, ScanOptions(columns=["a"]), [Split(0, 0, 3)], strict))

@@ -161,7 +161,7 @@ def test_a_table_that_is_removed_between_batches_is_not_created_again(flow: Flow
     files = Files(str(flow.landing), "json", "id bigint, v string", files_per_batch=1)
     pipeline = Pipeline("p", str(flow.table), files, "id", str(flow.checkpoint), compact=None, keep_days=None)
     for accepts in (False, True):
-        with pytest.raises(Exception, match=r"there is no table at|out of step"):
+        with pytest.raises(Exception, match=r"there is no table at|do not match"):
             pipeline.run(flow.spark, lambda step: removed(flow), continue_from_checkpoint=accepts)
         assert not flow.table.exists()
         flow.land(5)
@@ -179,7 +179,7 @@ def test_accepting_a_matching_table_changes_nothing(flow: Flow) -> None:
 def test_accepted_table_is_logged(flow: Flow, caplog: pytest.LogCaptureFixture) -> None:
     restored(flow)
     flow.run(continue_from_checkpoint=True)
-    assert "continue_from_checkpoint accepts: table and checkpoint are out of step" in caplog.text
+    assert "continue_from_checkpoint accepts: table and checkpoint do not match" in caplog.text
 
 
 def test_maintenance_and_changes_by_others_are_no_reason_to_refuse(flow: Flow) -> None:

@@ -32,7 +32,7 @@ class LockedHandler(CommitHandler):
         outcome: PutOutcome | None = None
         try:
             with self.lock(version):
-                if store.capabilities.conditional_create == "native" and not store.capabilities.unproven:
+                if store.capabilities.conditional_create == "native" and not store.capabilities.needs_probe:
                     outcome = store.put_if_absent(path, publication.data, on_existing=publication.on_existing)
                 elif store.find(path) is not None:
                     outcome = PutOutcome.LOST
