@@ -423,11 +423,12 @@ class LocalWriter(ObjectWriter):
     def _aborting(self) -> Iterator[None]:
         """Remove the temporary file after an error in the block, and raise the typed error."""
         try:
-            with _failures(self._path, writing=True):
-                yield
-        except LanceError:
+            yield
+        except (OSError, ValueError) as error:
             self.abort()
-            raise
+            if isinstance(error, LanceError):
+                raise
+            raise _failure(error, self._path, writing=True) from error
 
     def _sync_and_close(self) -> None:
         """Sync the bytes if required and close the file. Some file systems report a failed write only on close."""
