@@ -28,11 +28,10 @@ import math
 import os
 import random
 import sys
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from lancetable.commit.commit_series import CommitSeries
 
@@ -88,18 +87,10 @@ class Contention:
         self.window, self.seen_at = _FIRST_WINDOW_WITHOUT_LOSS, now
 
 
-_contentions: OrderedDict[str, Contention] = OrderedDict()
-_contentions_lock = threading.Lock()
-
-
+@lru_cache(maxsize=_REMEMBERED_TABLES)
 def contention_of(table: str) -> Contention:
     """Return the contention state of a table. Only the 256 most recently used tables are remembered."""
-    with _contentions_lock:
-        contention = _contentions.setdefault(table, Contention())
-        _contentions.move_to_end(table)
-        if len(_contentions) > _REMEMBERED_TABLES:
-            _contentions.popitem(last=False)
-        return contention
+    return Contention()
 
 
 class RetryLock:

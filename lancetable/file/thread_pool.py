@@ -11,44 +11,49 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from typing import TypeVar
 
 from lancetable.errors import InvalidInputError
+from lancetable.store.per_process import PerProcess
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _THREADS_VARIABLE = "LANCETABLE_THREADS"
-
-_lock = threading.Lock()
-_executor: ThreadPoolExecutor | None = None
-_size: int | None = None
 _here = threading.local()
 
 
-def executor() -> ThreadPoolExecutor:
-    """Return the pool; create it if necessary."""
-    global _executor
-    with _lock:
-        if _executor is None:
-            _executor = ThreadPoolExecutor(size(), thread_name_prefix="lancetable", initializer=_mark_worker)
-        return _executor
-
-
+@cache
 def size() -> int:
     """Return the number of threads: LANCETABLE_THREADS if set, otherwise the number of cores this process may use.
 
     Raises InvalidInputError if the variable is not a positive number.
     """
-    global _size
-    if _size is None:
-        _size = _configured_size()
-    return _size
+    value = os.environ.get(_THREADS_VARIABLE)
+    if not value:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not value.isdecimal() or int(value) < 1:
+        raise InvalidInputError(f"environment variable {_THREADS_VARIABLE} must be a positive integer, got {value!r}")
+    return int(value)
+
+
+def mark_worker() -> None:
+    """Mark the calling thread as a thread of the pool, in this process and not in a child forked by the thread."""
+    _here.worker_of = os.getpid()
 
 
 def in_worker() -> bool:
     """Return True if the calling thread belongs to the pool."""
-    return getattr(_here, "worker", False)
+    return getattr(_here, "worker_of", None) == os.getpid()
+
+
+_pool = PerProcess(lambda: ThreadPoolExecutor(size(), "lancetable", initializer=mark_worker))
+
+
+def executor() -> ThreadPoolExecutor:
+    """Return the pool; create it if necessary."""
+    return _pool.get()
 
 
 def can_share() -> bool:
@@ -75,28 +80,3 @@ def in_order(function: Callable[[T], R], items: Iterable[T], ahead: Callable[[],
     finally:
         for future in pending:
             future.cancel()
-
-
-def _configured_size() -> int:
-    value = os.environ.get(_THREADS_VARIABLE)
-    if not value:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not value.isdecimal() or int(value) < 1:
-        raise InvalidInputError(f"environment variable {_THREADS_VARIABLE} must be a positive integer, got {value!r}")
-    return int(value)
-
-
-def _mark_worker() -> None:
-    _here.worker = True
-
-
-def _reset_after_fork() -> None:
-    global _lock, _executor, _size, _here
-    _lock = threading.Lock()
-    _executor = None
-    _size = None
-    _here = threading.local()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -32,10 +32,10 @@ from lancetable.format.fragment import DataFile
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
 from lancetable.proto import file2_pb2, file_pb2
-from lancetable.store.base import ByteRange, ObjectWriter
+from lancetable.store.base import ByteRange, ClosedOrAborted, ObjectWriter
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Buffer
 
 _MAX_ALIGNMENT: Final = 1 << 20
 _PARALLEL_ROWS: Final = 32 * 1024
@@ -64,7 +64,7 @@ class WrittenFile:
         return DataFile(name, self.fields, self.column_indices, *version.manifest_pair, self.size_bytes, base_id)
 
 
-class DataFileWriter:
+class DataFileWriter(ClosedOrAborted):
     """Base of the writers of data files. As a context manager it closes the file, or discards it after an exception."""
 
     def __init__(self, writer: ObjectWriter, schema: Schema, *, keep_arrays: bool) -> None:
@@ -89,15 +89,6 @@ class DataFileWriter:
     def abort(self) -> None:
         """Discard the file."""
         self._out.abort()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
 
     def _finish(self) -> WrittenFile:
         raise NotImplementedError

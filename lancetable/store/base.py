@@ -6,7 +6,7 @@ as a whole.
 
     missing object                  NotFoundError(path=...)
     range past the end, short read  CorruptFileError(path=..., offset=..., expected=..., found=...)
-    any other failure               StoreError(path=...), chained to its cause
+    any other failure               StoreError(path=...) with the redacted text of its cause
 """
 
 from __future__ import annotations
@@ -69,7 +69,28 @@ class Capabilities:
     roots: tuple[str, ...] = ()  # if set, the table is untrusted: other paths are refused and limits are strict
 
 
-class ObjectWriter(Protocol):
+class ClosedOrAborted(Protocol):
+    """Context manager that calls `close` at the end of a `with` block, or `abort` after an exception."""
+
+    __slots__ = ()
+
+    def close(self) -> object:
+        """Finish the work."""
+
+    def abort(self) -> None:
+        """Discard the work."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+class ObjectWriter(ClosedOrAborted, Protocol):
     """Writer of a streamed object.
 
     `close` publishes the whole object; an exception in a `with` block aborts the write.
@@ -88,15 +109,6 @@ class ObjectWriter(Protocol):
 
     def abort(self) -> None:
         """Remove the written bytes. Does nothing after `close` or `abort`."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
 
 
 class ObjectStore(Protocol):

@@ -121,5 +121,5 @@ def failing(fail_at: int, fault: str = "EIO", *, forever: bool = False) -> Itera
             stack.enter_context(mock.patch.object(module, "os", faulty))
         stack.enter_context(mock.patch.object(local, "_QUEUE", _queue))
         stack.enter_context(mock.patch.object(local, "_MAPS", _maps))
-        stack.enter_context(mock.patch.object(thread_pool._here, "worker", True, create=True))
+        stack.enter_context(mock.patch.object(thread_pool._here, "worker_of", os.getpid(), create=True))
         yield faulty

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -628,7 +627,7 @@ def remote(monkeypatch: pytest.MonkeyPatch) -> Callable[[TableVersion], tuple[Ta
     now = [1000.0]
     monkeypatch.setattr(loop.clock, "seconds", lambda: now[0])
     monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(contention, "_contentions", OrderedDict())
+    contention.contention_of.cache_clear()
     monkeypatch.setattr(loop, "Backoff", partial(contention.Backoff, clock=lambda: now[0]))
 
     def make(version: TableVersion, seconds_ago: float = 0.0) -> tuple[TableVersion, _Remote]:

@@ -261,8 +261,8 @@ class ObstoreStore(RemoteStore):
         from obstore import list as list_stream
         from obstore import list_with_delimiter
 
-        metas: list[ObjectMeta] = []
         with self._failures(prefix), contextlib.suppress(FileNotFoundError):
+            metas: list[ObjectMeta] = []
             if limit is None or not self.capabilities.ordered_list:
                 metas = [_meta(entry, prefix) for entry in list_with_delimiter(self._client, _key(prefix))["objects"]]
                 return first_names(metas, start_after, limit)
@@ -279,7 +279,8 @@ class ObstoreStore(RemoteStore):
                 if len(metas) >= limit:
                     self._has_long_directory = len(chunk) >= _LONG_DIRECTORY
                     break
-        return metas[:limit]
+            return metas[:limit]
+        return []
 
     @lazy_property
     def _short_page(self) -> S3ShortPage | None:

@@ -30,12 +30,13 @@ from typing import Any, TypeVar
 from lancetable.commit.conflicts import Context, Severity, check
 from lancetable.dataset import LanceDataset, dataset
 from lancetable.errors import CommitConflictError, CommitStateUnknownError, CorruptFileError, LanceError, NotFoundError
+from lancetable.file.thread_pool import mark_worker
 from lancetable.format import transaction as tx
 from lancetable.format.paths import parse_manifest_name
 from lancetable.table import transactions
 from lancetable.table.version import TableVersion, checkout, latest, open_version
 from lancetable.testing.simulator.scheduler import Crash, Task
-from lancetable.testing.simulator.world import FaultAt, Faults, SimulatedRows, World, as_worker, virtual
+from lancetable.testing.simulator.world import FaultAt, Faults, SimulatedRows, World, virtual
 
 T = TypeVar("T")
 URI = "memory://simulated/t.lance"
@@ -259,7 +260,7 @@ class Run:
         AssertionError
             If the job raises it.
         """
-        as_worker()
+        mark_worker()  # a task must use only one thread
         for _ in range(_MAX_RESTARTS):
             try:
                 work(self._jobs[task])

@@ -13,7 +13,6 @@ import secrets
 import threading
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,8 +20,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from unittest import mock
 
-from lancetable.commit import contention
-from lancetable.commit.contention import Backoff
+from lancetable.commit.contention import Backoff, contention_of
 from lancetable.errors import CorruptFileError, StoreError
 from lancetable.file import thread_pool
 from lancetable.handlers import choose as choose_module
@@ -349,16 +347,16 @@ def virtual(world: World) -> Iterator[None]:
         (memory, "MemoryStore", _StoreFactory(memory.MemoryStore, open_memory)),
         (external, "uuid4", choose(uuid.uuid4, uuid4)),
         (compact, "ThreadPoolExecutor", choose(ThreadPoolExecutor, InlineExecutor)),
-        (contention, "_contentions", OrderedDict()),  # process-wide state of other runs
         (choose_module, "_external_store", choose(choose_module._external_store, lambda *_: world.rows)),
     ]
+    contention_of.cache_clear()  # process-wide state of other runs
     with contextlib.ExitStack() as stack:
         for module, name, value in replaced:
             stack.enter_context(mock.patch.object(module, name, value))
         defaults = {**(Backoff.__init__.__kwdefaults__ or {}), "clock": monotonic, "sleep": sleep, "draw": draw}
         stack.enter_context(mock.patch.object(Backoff.__init__, "__kwdefaults__", defaults))
         stack.enter_context(mock.patch.object(external.ExternalHandler.__init__, "__defaults__", (sleep,)))
-        stack.enter_context(mock.patch.object(thread_pool._here, "worker", True, create=True))
+        stack.enter_context(mock.patch.object(thread_pool._here, "worker_of", os.getpid(), create=True))
         yield
 
 
@@ -373,8 +371,3 @@ class _StoreFactory:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
-
-
-def as_worker() -> None:
-    """Mark this thread as a pool worker, so that it runs work for the pool itself. A task must use only one thread."""
-    thread_pool._here.worker = True
