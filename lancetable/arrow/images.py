@@ -244,7 +244,7 @@ class FixedShapeImageTensorType(Extension):
         self.arrow_type, self.shape = arrow_type, shape
         super().__init__(pa.list_(arrow_type, math.prod(shape)))
         if not shape or min(shape) < 0:
-            raise InvalidInputError(f"image dimensions must be non-negative, got {shape}")
+            raise InvalidInputError(f"image shape must have non-negative dimensions, got {shape}")
 
     def __arrow_ext_serialize__(self) -> bytes:
         return json.dumps({"shape": list(self.shape)}).encode()

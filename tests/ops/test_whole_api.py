@@ -594,7 +594,7 @@ class ApiMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def restore(self, data: st.DataObject) -> None:
-        version = data.draw(st.sampled_from(self.line.known()), label="version")
+        version = data.draw(st.sampled_from(self.model.known()), label="version")
         state = self.model.versions[version]
         assert state is not None
         self.change(lambda ds: ds.checkout_version((self.at, version)).restore(), lambda v: state)
@@ -627,7 +627,7 @@ class ApiMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from("abc"), data=st.data())
     def tag(self, name: str, data: st.DataObject) -> None:
-        version = data.draw(st.sampled_from(self.line.known()), label="version")
+        version = data.draw(st.sampled_from(self.model.known()), label="version")
         dataset = self.newest()
         tags = dataset.tags
         act = tags.update if name in self.tags else tags.create
@@ -653,7 +653,7 @@ class ApiMachine(RuleBasedStateMachine):
     def branch(self, name: str, data: st.DataObject) -> None:
         if name in self.branches:
             return
-        version = data.draw(st.sampled_from(self.line.known()), label="version")
+        version = data.draw(st.sampled_from(self.model.known()), label="version")
         dataset, parent = self.newest(), self.model
         made = self.refer(
             lambda: dataset.create_branch(name, (self.at, version)), lambda: name in self.newest().branches.list()
@@ -698,7 +698,7 @@ class ApiMachine(RuleBasedStateMachine):
 
     @rule(deep=st.booleans(), data=st.data())
     def clone(self, deep: bool, data: st.DataObject) -> None:
-        version = data.draw(st.sampled_from(self.line.known()), label="version")
+        version = data.draw(st.sampled_from(self.model.known()), label="version")
         state = self.model.versions[version]
         assert state is not None
         dataset = self.newest()

@@ -425,7 +425,7 @@ def test_write_table_supports_all_save_modes(spark: Any, tmp_path: Path) -> None
     assert lancetable.dataset(path).count_rows() == 1
     with pytest.raises(Exception, match="create"):
         frame.write.format("lance").mode("append").option("create", "true").save(path)
-    with pytest.raises(Exception, match="write goes to the newest"):
+    with pytest.raises(Exception, match="write always uses the newest"):
         frame.write.format("lance").mode("append").option("version", "1").save(path)
 
 
