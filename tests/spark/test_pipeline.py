@@ -124,7 +124,11 @@ def test_invalid_pipelines_are_refused_before_they_run(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="checkpoint"):
         Pipeline("p", "t.lance", Files("x"), "id")
     (tmp_path / "p.py").write_text("flow = 3\n")
-    for named, words in (("p.py", "expected a pipeline as"), (f"{tmp_path}/p.py:flow", "no pipeline"), ("sys:nope", "no pipeline")):
+    for named, words in (
+        ("p.py", "expected a pipeline as"),
+        (f"{tmp_path}/p.py:flow", "no pipeline"),
+        ("sys:nope", "no pipeline"),
+    ):
         with pytest.raises(SystemExit, match=words):
             main(["run", named])
     assert sys.modules["lancetable.spark.__main__"].__doc__
