@@ -22,7 +22,7 @@ from lancetable.proto import rowids_pb2, table_pb2, transaction_pb2
 from lancetable.rowids import RowIdIndex, RowIdSequence, RowVersionSequence
 from lancetable.store.memory import MemoryStore
 from lancetable.table.deletion_file_codec import build_arrow, build_roaring, parse_arrow, parse_roaring
-from lancetable.table.file_layouts import FieldIndex
+from lancetable.table.field_locations import FieldIndex
 from lancetable.table.manifests import ManifestFile, pack, parse_manifest
 
 VERSION = 7  # of all manifests, because it must be the version in the name of the file

@@ -21,11 +21,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError
-from lancetable.file.blobs.storage import BlobDataFile, blob_bytes
+from lancetable.file.blobs.reader import BlobDataFile, blob_bytes
 from lancetable.file.reader import FileRows, read_columns, read_files, refuse_nulls
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
-from lancetable.table.file_layouts import Column, Layout, field_index, file_layouts, merge_parts
+from lancetable.table.field_locations import Column, Layout, field_index, file_layouts, merge_parts
 from lancetable.table.live_rows import DeletedOffsets, Offsets, deleted_offsets, physical_rows
 from lancetable.table.open_files import file_metadata
 from lancetable.table.version import TableVersion

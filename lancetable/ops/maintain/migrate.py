@@ -51,7 +51,7 @@ from lancetable.handlers.external import ExternalHandler
 from lancetable.ops.schema.column_files import fragment_batches
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import open_store
-from lancetable.table.file_layouts import field_index
+from lancetable.table.field_locations import field_index
 from lancetable.table.live_rows import physical_rows
 from lancetable.table.version import TableVersion, latest
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, OutOfRangeError, UnsupportedFeatureError
-from lancetable.file.blobs.storage import BlobLocations, join_locations, locate_blobs, read_located
+from lancetable.file.blobs.reader import BlobLocations, join_locations, locate_blobs, read_located
 from lancetable.format.field_paths import parse_path
 from lancetable.format.schema import Field
 from lancetable.ops.read.projection import column_not_found, nested_value

@@ -9,7 +9,7 @@ import pyarrow as pa
 from lancetable.errors import LanceError
 from lancetable.file.reader import pages_without_nulls
 from lancetable.format.schema import Field
-from lancetable.table.file_layouts import field_index
+from lancetable.table.field_locations import field_index
 from lancetable.table.open_files import file_metadata
 from lancetable.table.version import TableVersion
 

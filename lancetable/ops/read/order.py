@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.table.file_layouts import combine_chunks
+from lancetable.table.field_locations import combine_chunks
 
 Codes = npt.NDArray[np.int64]
 

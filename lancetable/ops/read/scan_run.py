@@ -34,7 +34,7 @@ from lancetable.ops.read.scan_plan import ScanPlan
 from lancetable.ops.read.take import virtual_values
 from lancetable.ops.read.zone_pruning import intersect, prunable_columns, prune_fragment
 from lancetable.store.io_stats import ScanStore
-from lancetable.table.file_layouts import file_layouts
+from lancetable.table.field_locations import file_layouts
 from lancetable.table.fragments import Selection, filter_columns, narrow, read_selection, read_selections, select
 from lancetable.table.live_rows import physical_offsets, physical_rows, row_count_index
 from lancetable.table.row_sizes import bytes_per_row, has_fixed_size, memory_per_row, min_bytes

@@ -24,7 +24,7 @@ from lancetable.file.legacy_container import LegacyMetadata
 from lancetable.file.statistics import FileStatistics, StatisticsWarning, parse_statistics
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.schema import Schema
-from lancetable.table.file_layouts import field_index
+from lancetable.table.field_locations import field_index
 from lancetable.table.live_rows import physical_rows
 from lancetable.table.open_files import file_metadata
 from lancetable.table.version import TableVersion

@@ -22,7 +22,7 @@ from lancetable.errors import (
     UnsupportedFeatureError,
 )
 from lancetable.file.blobs.descriptions import DESCRIPTION_V2, blob_file_path
-from lancetable.file.blobs.storage import BlobDataFile, locate_blobs
+from lancetable.file.blobs.reader import BlobDataFile, locate_blobs
 from lancetable.file.encodings_v2_0.blob import DESCRIPTION_V1
 from lancetable.ops.read import blobs
 from lancetable.table.version import TableVersion, open_version

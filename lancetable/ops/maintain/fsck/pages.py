@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, LanceError
 from lancetable.file.blobs.descriptions import described, replace_blobs, with_bytes
-from lancetable.file.blobs.storage import BlobLocations, locate_blobs
+from lancetable.file.blobs.reader import BlobLocations, locate_blobs
 from lancetable.file.container import STATISTICS_KEY, FileMetadata
 from lancetable.file.encodings_v0_1.statistics import read_zones
 from lancetable.file.extension import user_array
@@ -40,7 +40,7 @@ from lancetable.ops.maintain.fsck.zones import ZoneCheck
 from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.conform import null_violations
 from lancetable.store.base import ByteRange
-from lancetable.table.file_layouts import Part, field_index, file_layouts
+from lancetable.table.field_locations import Part, field_index, file_layouts
 from lancetable.table.fragments import blob_data_file
 from lancetable.table.live_rows import deleted_offsets, physical_rows
 from lancetable.table.open_files import file_metadata

@@ -1,4 +1,4 @@
-"""Layouts: the data files and columns from which requested fields are read.
+"""Locations of fields: the data files and columns from which requested fields are read.
 
     fragment    data file A: fields 0 1 2        data file B: fields 3 5
     requested   field 5, field 0, struct 1 {2 3}
