@@ -172,10 +172,10 @@ _DTYPES = [np.dtype(name) for name in ("u1", "u2", "u4", "u8")]
 
 
 def read_packed(data: bytes) -> None:
-    """Unpack a stream and blocks: type, width, number of values, first value, and the packed bytes."""
-    (kind, width, count, first), rest = _numbers(data, 4)
+    """Unpack a stream and blocks: type, width, number of values, and the packed bytes."""
+    (kind, width, count), rest = _numbers(data, 3)
     dtype, packed = _DTYPES[kind % 4], np.frombuffer(rest, np.uint8)
-    unpacked = _compare(lambda: bitpacking.unpack_stream(packed, count, width, dtype, first))
+    unpacked = _compare(lambda: bitpacking.unpack_stream(packed, count, width, dtype))
     assert unpacked is CorruptFileError or len(unpacked) == count
     if unpacked is not CorruptFileError:
         bitpacking.sign_extend(unpacked, width)
@@ -189,7 +189,7 @@ def _packed_seeds() -> Iterator[bytes]:
     for kind, dtype in enumerate(_DTYPES):
         for width in (0, 1, 3, dtype.itemsize * 8 - 1, dtype.itemsize * 8):
             values = (np.arange(1024) * 7919 % (1 << min(width, 20))).astype(dtype)
-            head = struct.pack("<4H", kind, width, 900, 5)
+            head = struct.pack("<3H", kind, width, 900)
             yield head + bitpacking.pack_stream(values, width).tobytes()
             yield head + bitpacking.pack_blocks(values, width).tobytes()
 

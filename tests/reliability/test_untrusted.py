@@ -343,7 +343,7 @@ class TestConfinedLocal(StoreSuite):
     """A confined store fulfils the contract of stores."""
 
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Any:
+    def store_and_path(self, tmp_path: Path) -> Any:
         return confine(LocalStore(), str(tmp_path)), str(tmp_path)
 
 
