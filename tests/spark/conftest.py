@@ -109,3 +109,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         register(session)
         yield session
         session.stop()
+
+
+@pytest.fixture
+def streaming_writes() -> None:
+    """Skip the test if this PySpark cannot write streams to Python data sources."""
+    if not hasattr(pytest.importorskip("pyspark.sql.datasource"), "DataSourceStreamArrowWriter"):
+        pytest.skip("streaming writes require PySpark 4.1 or newer")

@@ -16,11 +16,13 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.mark.parametrize("page", ["spark-quickstart-delta.md", "spark-quickstart-iceberg.md"])
 def test_the_code_of_a_quick_start_runs_in_one_session(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, page: str
 ) -> None:
+    text = (DOCS / page).read_text()
+    if "writeStream" in text:
+        request.getfixturevalue("streaming_writes")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     names: dict[str, Any] = {}
-    text = (DOCS / page).read_text()
     for block in re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         before = "\n" * text.count("\n", 0, block.start(1))  # so that errors have the line of the page
         exec(compile(before + block[1], page, "exec"), names)

@@ -173,6 +173,7 @@ def test_a_job_that_dies_after_the_schema_change_is_repeated(tmp_path: Path) -> 
     assert lancetable.dataset(path).version == 4 and lancetable.dataset(path).count_rows() == 2
 
 
+@pytest.mark.usefixtures("streaming_writes")
 def test_a_stream_with_merge_schema_changes_the_table_when_it_starts(tmp_path: Path) -> None:
     path = tmp_path / "t.lance"
     lancetable.write_dataset(FIRST, path)

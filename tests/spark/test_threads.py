@@ -63,6 +63,7 @@ def test_a_plain_thread_writes_a_table(spark: Any, tmp_path: Path, mode: Any) ->
     assert ids(tmp_path / "n.lance") == [0, 1, 2]
 
 
+@pytest.mark.usefixtures("streaming_writes")
 def test_threads_of_a_pool_that_register_write_frames_and_streams(spark: Any, path: Path, tmp_path: Path) -> None:
     def append(number: int) -> None:
         spark.range(number, number + 1).write.format("lance").mode("append").save(str(path))
