@@ -68,7 +68,8 @@ def append(spark, base, kind):
     path, marker = f"{base}/{kind}.lance", f"{base}/{kind}.marker"
     write_table(spark.range(0), path)
     frame = spark.range(0, ROWS, 1, 4)
-    writer = frame.write.format("breaking").mode("append").option("txnAppId", f"{kind} {marker}")
+    options = {"txnAppId": f"{kind} {marker}", "txnVersion": "1"}
+    writer = frame.write.format("breaking").mode("append").options(**options)
     failed = False
     try:
         writer.save(path)
