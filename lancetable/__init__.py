@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from lancetable.blob import PackedBlobWriter as PackedBlobWriter
     from lancetable.blob import blob_array as blob_array
     from lancetable.blob import blob_field as blob_field
-    from lancetable.checks import fsck as fsck
     from lancetable.cleanup import CleanupCandidateFile as CleanupCandidateFile
     from lancetable.cleanup import CleanupExplanation as CleanupExplanation
     from lancetable.cleanup import CleanupReferencedBranch as CleanupReferencedBranch
@@ -72,6 +71,7 @@ if TYPE_CHECKING:
     from lancetable.session import Session as Session
     from lancetable.store.io_stats import bytes_read_counter as bytes_read_counter
     from lancetable.store.io_stats import iops_counter as iops_counter
+    from lancetable.table_checks import fsck as fsck
     from lancetable.types import DatasetBasePath as DatasetBasePath
     from lancetable.udf import BatchUDF as BatchUDF
     from lancetable.udf import batch_udf as batch_udf
@@ -84,7 +84,7 @@ _HOMES = {
         "Blob BlobArray BlobColumn BlobDescriptor BlobDescriptorArrayBuilder "
         "BlobFile DedicatedBlobWriter PackedBlobWriter blob_array blob_field"
     ),
-    "lancetable.checks": "fsck",
+    "lancetable.table_checks": "fsck",
     "lancetable.cleanup": "CleanupCandidateFile CleanupExplanation CleanupReferencedBranch CleanupStats",
     "lancetable.dataset": "LanceDataset dataset write_dataset",
     "lancetable.debug": "show_versions",

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from lancetable.arguments import DEFAULT_BLOB_BUFFER_SIZE, check_integer
+from lancetable.argument_validation import DEFAULT_BLOB_BUFFER_SIZE, check_integer
 from lancetable.errors import InvalidInputError, OutOfRangeError
 from lancetable.file.blobs.descriptions import PREPARED
 from lancetable.file.blobs.prepared import (

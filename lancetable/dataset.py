@@ -20,7 +20,7 @@ import pyarrow.dataset as pads
 
 import lancetable
 from lancetable import ops, scope
-from lancetable.arguments import (
+from lancetable.argument_validation import (
     COMMIT_MESSAGE_KEY,
     DEFAULT_BLOB_BUFFER_SIZE,
     DEFAULT_MAX_BYTES_PER_FILE,
@@ -1141,8 +1141,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         TypeError
             If `model_class` is not a model, or `data` contains other objects.
         """
-        from lancetable.inputs import table_of_rows
         from lancetable.pydantic_models import schema_of_model, snake_case
+        from lancetable.tabular_input import table_of_rows
 
         schema = schema_of_model(model_class)
         for instance in data:
@@ -1364,7 +1364,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> ds.take([0], columns=["carrier", "airline"]).to_pylist()
         [{'carrier': 'UA', 'airline': 'United'}]
         """
-        from lancetable.inputs import read_table
+        from lancetable.tabular_input import read_table
 
         right = read_table(data_obj, schema)
         right_on = left_on if right_on is None else right_on
@@ -2306,7 +2306,7 @@ def write_dataset(
     3
     """
     from lancetable import writes
-    from lancetable.inputs import read_input
+    from lancetable.tabular_input import read_input
 
     if uri is None:
         raise InvalidInputError("missing argument: uri")

@@ -11,7 +11,7 @@ import pyarrow.dataset as pads
 import pyroaring
 
 from lancetable import ops, udf
-from lancetable.arguments import DEFAULT_MAX_BYTES_PER_FILE, check_count, check_filter
+from lancetable.argument_validation import DEFAULT_MAX_BYTES_PER_FILE, check_count, check_filter
 from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.format.fragment import Fragment
 from lancetable.fragment_metadata import (
@@ -22,13 +22,13 @@ from lancetable.fragment_metadata import (
     RowIdMeta,
     RowIdSequence,
 )
-from lancetable.inputs import read_table
 from lancetable.ops.write.add_files import adopt_fragment
 from lancetable.progress import FragmentWriteProgress, NumberedProgress, ProgressLike, split_progress
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder, scan_arguments
 from lancetable.schema import LanceSchema
 from lancetable.table.live_rows import num_live_rows, physical_rows
 from lancetable.table.version import TableVersion
+from lancetable.tabular_input import read_table
 from lancetable.writes import write_fragments
 
 if TYPE_CHECKING:

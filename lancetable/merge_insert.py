@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from lancetable import scope
-from lancetable.arguments import check_count, check_names, version_to_write
+from lancetable.argument_validation import check_count, check_names, version_to_write
 from lancetable.errors import InvalidInputError
-from lancetable.inputs import Input, foreign_frame, read_input
 from lancetable.operation import Transaction
 from lancetable.ops.change.merge import merge_insert
 from lancetable.ops.change.merge.clauses import (
@@ -28,11 +27,12 @@ from lancetable.ops.change.merge.clauses import (
 )
 from lancetable.ops.change.rewritten_rows import discard_prepared
 from lancetable.ops.change.spill import PartitionedRows, memory_budget_bytes
-from lancetable.ops.tracker import NO_PROGRESS, Tracker
+from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.destination import WriteOptions
 from lancetable.progress import ProgressLike, tracked
-from lancetable.table.data_files import WriteLimits
+from lancetable.table.fragment_writer import WriteLimits
 from lancetable.table.version import TableVersion
+from lancetable.tabular_input import Input, foreign_frame, read_input
 from lancetable.types import ExecuteResult, ReaderLike
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from google.protobuf.any_pb2 import Any as Any_
 
 from lancetable import scope
-from lancetable.arguments import check_integer
+from lancetable.argument_validation import check_integer
 from lancetable.errors import InvalidInputError
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import DataFile as FrozenDataFile

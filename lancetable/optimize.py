@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from lancetable import scope
-from lancetable.arguments import check_integer
+from lancetable.argument_validation import check_integer
 from lancetable.errors import InvalidInputError
 from lancetable.format.version import FileVersion
 from lancetable.fragment_metadata import FragmentMetadata

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from lancetable.errors import UnsupportedFeatureError
-from lancetable.ops.tracker import Cancelled, Progress, Report, Tracker
+from lancetable.ops.progress_tracker import Cancelled, Progress, Report, Tracker
 from lancetable.store.open import open_store
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from lancetable.arguments import check_count, check_positive
+from lancetable.argument_validation import check_count, check_positive
 from lancetable.dataset import LanceDataset
 from lancetable.dataset import dataset as open_dataset
 from lancetable.errors import InvalidInputError, InvalidOperationError

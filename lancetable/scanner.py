@@ -12,15 +12,15 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from lancetable import expr, ops, scope
-from lancetable.arguments import check_count, check_filter
+from lancetable.argument_validation import check_count, check_filter
 from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.lazy import lazy_property
 from lancetable.ops.read.matching_rows import count_plan
 from lancetable.ops.read.order import ColumnOrdering
 from lancetable.ops.read.projection import Output, nested_value
 from lancetable.ops.read.scan import execute_scan, scan_table
+from lancetable.ops.read.scan_execution import ScanStatistics
 from lancetable.ops.read.scan_plan import ScanOptions, ScanPlan, plan_scan, resolve_filter
-from lancetable.ops.read.scan_run import ScanStatistics
 from lancetable.progress import ProgressLike, report_of, tracked
 
 if TYPE_CHECKING:

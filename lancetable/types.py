@@ -30,7 +30,7 @@ ReaderLike = Union[
     Iterable[dict[str, Any]],
     Any,
 ]
-"""Any tabular object; see `lancetable.inputs.read_input`."""
+"""Any tabular object; see `lancetable.tabular_input.read_input`."""
 
 Uri = Union[str, "os.PathLike[str]", "tuple[AbstractFileSystem, str]"]
 """A local path, a URI with a scheme, or a pair of an fsspec file system and a path in it."""

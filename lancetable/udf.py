@@ -16,9 +16,9 @@ import pyarrow as pa
 from lancetable.errors import InvalidInputError
 from lancetable.format.fragment import Fragment
 from lancetable.fragment_metadata import FragmentMetadata
-from lancetable.inputs import check_no_more, read_input
 from lancetable.ops.schema.new_columns import NewColumns, from_expressions, from_function, from_reader
 from lancetable.table.version import TableVersion
+from lancetable.tabular_input import check_no_more, read_input
 
 __all__ = ["BatchUDF", "BatchUDFCheckpoint", "batch_udf", "computed_columns", "new_columns"]
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import pyarrow as pa
 
 from lancetable import scope
-from lancetable.arguments import (
+from lancetable.argument_validation import (
     DEFAULT_MAX_BYTES_PER_FILE,
     check_mode,
     check_names,
@@ -32,15 +32,15 @@ from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidI
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
 from lancetable.fragment_metadata import FragmentMetadata
-from lancetable.inputs import Input, cast_batches, read_input
 from lancetable.operation import Transaction, to_bases
 from lancetable.ops.commit import with_storage_options
 from lancetable.ops.write import write
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.progress import FragmentWriteProgress, ProgressLike, split_progress, tracked
 from lancetable.table.cache import TableCache
-from lancetable.table.data_files import WriteLimits
+from lancetable.table.fragment_writer import WriteLimits
 from lancetable.table.version import TableVersion, open_version
+from lancetable.tabular_input import Input, cast_batches, read_input
 
 if TYPE_CHECKING:
     from lancetable.dataset import LanceDataset

@@ -45,7 +45,7 @@ FLIGHTS = {
 }
 # The verbs that a new user needs first, each of which must have an example.
 MAIN_VERBS = {
-    "lancetable.checks.fsck",
+    "lancetable.table_checks.fsck",
     "lancetable.dataset.dataset",
     "lancetable.dataset.write_dataset",
     *(

@@ -20,7 +20,7 @@ import lancetable as lance
 from lancetable import LanceDataset
 from lancetable.errors import RetryableCommitConflictError, UnsupportedFeatureError
 from lancetable.fragment import LanceFragment, write_fragments
-from lancetable.ops import tracker
+from lancetable.ops import progress_tracker
 from lancetable.ops.change import update as update_module
 from lancetable.optimize import Compaction
 from lancetable.progress import FragmentWriteProgress, Progress
@@ -33,7 +33,7 @@ KEYED = pa.table({"id": pa.array(range(50)), "n": pa.array(range(50))})
 
 @pytest.fixture(autouse=True)
 def _tell_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracker, "INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(progress_tracker, "INTERVAL_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -326,7 +326,7 @@ def test_retried_update_restarts_its_progress(ds: LanceDataset, monkeypatch: pyt
 
 
 def test_number_of_reports_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracker, "INTERVAL_SECONDS", 3600.0)
+    monkeypatch.setattr(progress_tracker, "INTERVAL_SECONDS", 3600.0)
     told: list[Progress] = []
     batches = TABLE.to_batches(max_chunksize=1)
     made = lance.write_dataset(batches, tmp_path / "few", TABLE.schema, max_rows_per_file=5, progress=told.append)

@@ -16,11 +16,11 @@ from integration.fuzz.seeds import data_files
 from integration.fuzz.target import Target
 from lancetable.errors import LanceError
 from lancetable.file.column_numbers import column_map
-from lancetable.file.container import FileMetadata, ReadLimits
 from lancetable.file.encodings_v0_1.statistics import read_zones
 from lancetable.file.extension import user_array
-from lancetable.file.fetch import run
-from lancetable.file.legacy_container import LegacyMetadata
+from lancetable.file.footer import FileMetadata, ReadLimits
+from lancetable.file.io_scheduler import run
+from lancetable.file.legacy_footer import LegacyMetadata
 from lancetable.file.reader import open_data_file, read_columns
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import FileVersion

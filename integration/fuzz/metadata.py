@@ -13,11 +13,10 @@ from integration.fuzz.mutate import Mutator
 from integration.fuzz.seeds import GOLDEN
 from integration.fuzz.target import Target
 from lancetable.errors import LanceError
-from lancetable.format.flags import check_readable
+from lancetable.format.feature_flags import check_readable
 from lancetable.format.index import parse_indices
-from lancetable.format.paths import ManifestNamingScheme, check_relative
+from lancetable.format.paths import ManifestLocation, ManifestNamingScheme, check_relative
 from lancetable.format.transaction import Transaction
-from lancetable.handlers.base import ManifestLocation
 from lancetable.proto import rowids_pb2, table_pb2, transaction_pb2
 from lancetable.rowids import RowIdIndex, RowIdSequence, RowVersionSequence
 from lancetable.store.memory import MemoryStore

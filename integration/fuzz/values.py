@@ -15,7 +15,7 @@ from integration.fuzz.target import Target
 from lancetable.errors import CorruptFileError
 from lancetable.file import kernels
 from lancetable.file.kernels import bitpacking, fsst, fullzip, gather, general, miniblock, varbin
-from lancetable.file.statistics import StatisticsBuilder, parse_statistics
+from lancetable.file.zone_maps import StatisticsBuilder, parse_statistics
 from lancetable.format import jsonb
 from lancetable.format.schema import Schema
 

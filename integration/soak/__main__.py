@@ -9,7 +9,7 @@ again. With `--store s3`, the server refuses 3 % of all requests with 503, break
 quarter after the request was executed, and stalls 0.3 % of the requests for five seconds.
 
 Each process changes keys of its own and logs every operation before and after (`log.py`). At the end, with both
-libraries (`checks.py`):
+libraries (`table_checks.py`):
 
     rows        each acknowledged row is there once with the acknowledged revision, in main, in each tag and each
                 branch; an operation with an unknown outcome is there completely or not at all

@@ -53,7 +53,7 @@ def make_versions(uri: str, count: int) -> None:
     """Create a table with `count` versions of equal contents."""
     import lancetable
     from lancetable.format.paths import ManifestNamingScheme, manifest_path
-    from lancetable.handlers.base import write_hint
+    from lancetable.handlers.latest_version import write_hint
     from lancetable.table import manifests, transactions
 
     version = lancetable.write_dataset(ROWS, uri, data_storage_version="2.0").table_version

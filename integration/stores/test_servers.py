@@ -25,7 +25,7 @@ from lancetable.errors import UnsupportedFeatureError
 from lancetable.handlers import conditional_put_probe
 from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.dynamodb import DynamoManifestStore
-from lancetable.handlers.external import ExternalHandler
+from lancetable.handlers.external_manifest import ExternalHandler
 from lancetable.ops.maintain.commit_probe import probe as run_probe
 from lancetable.store.base import Capabilities
 from lancetable.store.clouds.fsspec_client import make_file_system

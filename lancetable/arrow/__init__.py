@@ -14,7 +14,7 @@ from typing import Any
 
 from lancetable.arrow.bfloat16 import *  # noqa: F403
 from lancetable.arrow.images import *  # noqa: F403
-from lancetable.arrow.packages import load
+from lancetable.arrow.optional_imports import load
 
 try:
     from lancetable.arrow.pandas_bfloat16 import PandasBFloat16Array as PandasBFloat16Array

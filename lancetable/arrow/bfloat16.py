@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.arrow.packages import load
+from lancetable.arrow.optional_imports import load
 from lancetable.errors import InvalidInputError
 from lancetable.format.arrow_extensions import Extension
 from lancetable.format.logical_types import BFLOAT16_NAME

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
-from lancetable.arrow.packages import load
+from lancetable.arrow.optional_imports import load
 from lancetable.errors import InvalidInputError
 from lancetable.format.arrow_extensions import Extension
 

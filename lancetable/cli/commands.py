@@ -15,9 +15,9 @@ from lancetable import ops
 
 if TYPE_CHECKING:
     from lancetable import LanceDataset
-    from lancetable.checks import Report
     from lancetable.cli.output import Output
     from lancetable.table.manifests import VersionSummary
+    from lancetable.table_checks import Report
 
 OPTION_HELP = "Storage option as key=value; may be repeated."
 VERSION_COLUMNS = ("version", "committed", "operation", "rows", "fragments", "data_files", "data_bytes", "tags")

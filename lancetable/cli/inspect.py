@@ -13,9 +13,9 @@ from google.protobuf import json_format
 from lancetable.dataset import LanceDataset
 from lancetable.errors import NotFoundError
 from lancetable.file.column_numbers import number_columns
-from lancetable.file.container import ColumnPages, FileMetadata
 from lancetable.file.encoding_messages import parse_encoding
-from lancetable.file.legacy_container import LegacyMetadata
+from lancetable.file.footer import ColumnPages, FileMetadata
+from lancetable.file.legacy_footer import LegacyMetadata
 from lancetable.file.reader import open_data_file
 from lancetable.format.fragment import Fragment
 from lancetable.format.paths import DATA_DIR, join

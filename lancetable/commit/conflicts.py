@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from lancetable.commit.draft import covered_fragments
+from lancetable.commit.manifest_draft import covered_fragments
 from lancetable.format import transaction as tx
 from lancetable.format.transaction import Operation
 from lancetable.proto import transaction_pb2

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 
+from lancetable.commit.backoff import Backoff
 from lancetable.commit.commit_log import log_commit
-from lancetable.commit.contention import Backoff
-from lancetable.commit.proposal import Proposal, build_next, discarding_on_failure, source_version
+from lancetable.commit.publish import SerializedManifest, build_next, discarding_on_failure, source_version
 from lancetable.errors import InvalidOperationError, RetryableCommitConflictError, VersionNotFoundError
 from lancetable.format.paths import DETACHED_BIT, transaction_path
 from lancetable.format.transaction import Transaction
@@ -31,12 +31,12 @@ def commit_detached(base: TableVersion, transaction: Transaction, backoff: Backo
             if not written:
                 name = transactions.write(base.store, base.base, transaction, data)
                 written.append(transaction_path(base.base, name))
-            proposal = Proposal.of(base, transaction, data, parts, base.location.naming)
-            if proposal.publish(is_last_attempt=True):
-                written.append(proposal.location.path)
+            serialized = SerializedManifest.of(base, transaction, data, parts, base.location.naming)
+            if serialized.publish(is_last_attempt=True):
+                written.append(serialized.location.path)
                 _check_still_there(base)
-                log_commit(base.uri, proposal.location.version, transaction.operation)
-                return replace(base, file=proposal.file, newest_at=None)
+                log_commit(base.uri, serialized.location.version, transaction.operation)
+                return replace(base, file=serialized.file, newest_at=None)
             if not backoff.next_attempt():
                 raise RetryableCommitConflictError(
                     f"{base.uri}: found no unused number for a detached version in {backoff.attempts} attempts; run"

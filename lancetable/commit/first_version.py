@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lancetable.commit.build import build_first_manifest
+from lancetable.commit.build_manifest import build_first_manifest
 from lancetable.commit.commit_log import log_commit
-from lancetable.commit.draft import ManifestParts
 from lancetable.commit.legacy_dictionaries import dictionary_prefix
-from lancetable.commit.proposal import Proposal, discarding_on_failure
+from lancetable.commit.manifest_draft import ManifestParts
+from lancetable.commit.publish import SerializedManifest, discarding_on_failure
 from lancetable.errors import AlreadyExistsError
 from lancetable.format.paths import ManifestNamingScheme, transaction_path
 from lancetable.format.transaction import Transaction
@@ -83,12 +83,12 @@ def publish_first(
     store fails.
     """
     data = transaction.to_bytes()
-    proposal = Proposal.of(table, transaction, data, parts, naming)
+    serialized = SerializedManifest.of(table, transaction, data, parts, naming)
     name = transactions.write(table.store, table.base, transaction, data)
     with discarding_on_failure(lambda: discard(table.store, [transaction_path(table.base, name)], "files")):
-        if not proposal.publish(is_last_attempt=True):
+        if not serialized.publish(is_last_attempt=True):
             raise AlreadyExistsError(f"Dataset already exists: {table.uri}", path=table.uri)
-    log_commit(table.uri, proposal.location.version, transaction.operation)
+    log_commit(table.uri, serialized.location.version, transaction.operation)
     return TableVersion(
-        table.store, table.base, table.uri, table.handler, table.cache, table.storage_options, proposal.file
+        table.store, table.base, table.uri, table.handler, table.cache, table.storage_options, serialized.file
     )

@@ -16,8 +16,8 @@ import pyarrow as pa
 from lancetable.errors import RetryableCommitConflictError
 from lancetable.file.encodings_v0_1.fields import read_dictionaries
 from lancetable.file.encodings_v0_1.var_binary import page_parts
-from lancetable.file.fetch import run
-from lancetable.file.legacy_container import LegacyMetadata
+from lancetable.file.io_scheduler import run
+from lancetable.file.legacy_footer import LegacyMetadata
 from lancetable.file.reader import open_data_file
 from lancetable.format.fragment import DataFile
 from lancetable.format.manifest import Manifest

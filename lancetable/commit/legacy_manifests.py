@@ -8,7 +8,7 @@
     wrong coverage of indices                            before 0.8.15           removed, so that readers recompute it
 
 Readers handle the same mistakes in memory (format/manifest.py: Manifest); a commit repairs them permanently. Manifests
-of newer releases are not checked. A missing or wrong data format is corrected by every commit (build.py).
+of newer releases are not checked. A missing or wrong data format is corrected by every commit (build_manifest.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from lancetable.commit.draft import ManifestParts
+from lancetable.commit.manifest_draft import ManifestParts
 from lancetable.errors import InvalidOperationError
 from lancetable.file.reader import open_data_file
 from lancetable.format.fragment import DataFile, Fragment

@@ -22,14 +22,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lancetable.commit import idempotency
+from lancetable.commit.backoff import Backoff, Contention, RetryLock, contention_of
 from lancetable.commit.cleanup.automatic import clean_up_after_commit, keeps_young_versions
 from lancetable.commit.commit_log import log_commit
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
-from lancetable.commit.contention import Backoff, Contention, RetryLock, contention_of
 from lancetable.commit.detached import commit_detached
-from lancetable.commit.draft import is_own_manifest
 from lancetable.commit.lost_update import is_in_grace_period, is_lost_update
-from lancetable.commit.proposal import Proposal, build_next, source_version, unknown_state_error
+from lancetable.commit.manifest_draft import is_own_manifest
+from lancetable.commit.publish import SerializedManifest, build_next, source_version, unknown_state_error
 from lancetable.commit.rebase import rebase_deletions, rebase_index
 from lancetable.errors import (
     CommitConflictError,
@@ -43,12 +43,13 @@ from lancetable.errors import (
 from lancetable.format import transaction as tx
 from lancetable.format.paths import (
     VERSIONS_DIR,
+    ManifestLocation,
     is_detached,
     join,
     transaction_path,
 )
 from lancetable.format.transaction import Transaction
-from lancetable.handlers.base import ManifestLocation, outcome_by_content
+from lancetable.handlers.base import outcome_by_content
 from lancetable.store.base import PutOutcome, discard
 from lancetable.table import clock, transactions
 from lancetable.table.manifests import ManifestFile, read_manifest
@@ -174,7 +175,9 @@ class _CommitRun:
         self._seen = transaction.read_version
         self._written_transaction: tuple[int, bytes] | None = None
         self._own_paths: list[str] = []
-        self._lost_attempt: Proposal | None = None  # the last one, until the version of the other writer was read
+        self._lost_attempt: SerializedManifest | None = (
+            None  # the last one, until the version of the other writer was read
+        )
         self._existing: bytes | memoryview | None = None  # the other writer's manifest, if the store had to read it
         self._listed_at = base.newest_at if base.newest_at is not None else -math.inf
         self._conflict_known = False  # `_existing` was checked, so the next attempt need not list versions
@@ -393,13 +396,13 @@ class _CommitRun:
         source = source_version(newest, self.transaction)
         parts = build_next(newest, self.transaction, version, source, self._file_version)
         self._write_transaction(data)
-        proposal = Proposal.of(newest, self.transaction, data, parts, newest.location.naming)
+        serialized = SerializedManifest.of(newest, self.transaction, data, parts, newest.location.naming)
         publishing_at = clock.seconds()
         existing: list[bytes | memoryview] = []
-        if proposal.publish(is_last_attempt=False, on_existing=existing.append):
-            return replace(newest, file=proposal.file, newest_at=publishing_at)
+        if serialized.publish(is_last_attempt=False, on_existing=existing.append):
+            return replace(newest, file=serialized.file, newest_at=publishing_at)
         logger.debug("%s: another writer committed version %d", newest.uri, version)
-        self._lost_attempt, self._existing = proposal, existing[-1] if existing else None
+        self._lost_attempt, self._existing = serialized, existing[-1] if existing else None
         return None
 
     def check_not_lost(self, published: TableVersion) -> TableVersion:

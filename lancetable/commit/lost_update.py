@@ -26,12 +26,12 @@ from lancetable.commit.cleanup.referenced_files import referenced_paths
 from lancetable.commit.conflicts import touched_fragments
 from lancetable.format import transaction as tx
 from lancetable.format.paths import TRANSACTIONS_DIR, VERSIONS_DIR, join
-from lancetable.handlers.external import ExternalHandler
+from lancetable.handlers.external_manifest import ExternalHandler
 from lancetable.table import transactions
 from lancetable.table.version import open_location
 
 if TYPE_CHECKING:
-    from lancetable.handlers.base import ManifestLocation
+    from lancetable.format.paths import ManifestLocation
     from lancetable.store.base import ObjectStore
     from lancetable.table.version import TableVersion
 

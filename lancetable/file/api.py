@@ -44,10 +44,10 @@ from lancetable.file.blobs.prepared import (
     plain_field,
 )
 from lancetable.file.column_numbers import column_map
-from lancetable.file.container import ALIGNMENT, ColumnPages, Page
 from lancetable.file.encoding_messages import parse_encoding
 from lancetable.file.extension import storage_array, user_array
-from lancetable.file.fetch import Rows
+from lancetable.file.footer import ALIGNMENT, ColumnPages, Page
+from lancetable.file.io_scheduler import Rows
 from lancetable.file.reader import open_data_file, read_columns, refuse_nulls
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Field, Schema

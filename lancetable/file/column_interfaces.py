@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from lancetable.file.container import ColumnPages, FileMetadata
-from lancetable.file.fetch import ReadPlan, Rows
+from lancetable.file.footer import ColumnPages, FileMetadata
+from lancetable.file.io_scheduler import ReadPlan, Rows
 from lancetable.format.schema import Field, Schema
 
 if TYPE_CHECKING:

@@ -42,8 +42,8 @@ from lancetable.store.base import ByteRange
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
 
-    from lancetable.file.container import Page
-    from lancetable.file.fetch import ReadPlan
+    from lancetable.file.footer import Page
+    from lancetable.file.io_scheduler import ReadPlan
     from lancetable.format.schema import Field, Schema
 
 ENCODING_KEY: Final = "lancetable:encoding"

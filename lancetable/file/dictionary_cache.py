@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any, Final
 from weakref import ReferenceType, ref
 
-from lancetable.file.container import Page
+from lancetable.file.footer import Page
 from lancetable.store.fork import lock_of
 
 _MAX_BYTES: Final = 4 << 20

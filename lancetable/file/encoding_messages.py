@@ -7,7 +7,7 @@ from typing import Final
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
 
-from lancetable.format.messages import parse_message
+from lancetable.format.protobuf_conversion import parse_message
 from lancetable.proto.encodings_v2_0_pb2 import ArrayEncoding, ColumnEncoding
 from lancetable.proto.encodings_v2_1_pb2 import PageLayout
 

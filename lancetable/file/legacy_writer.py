@@ -22,9 +22,9 @@ from lancetable.errors import InvalidInputError
 from lancetable.file.column_interfaces import contains_dictionary
 from lancetable.file.encodings_v0_1.lists import list_offsets
 from lancetable.file.encodings_v0_1.statistics import BatchStatistics
-from lancetable.file.encodings_v0_1.storable import check_index, check_storable, check_values
+from lancetable.file.encodings_v0_1.supported_types import check_index, check_storable, check_values
 from lancetable.file.encodings_v0_1.var_binary import page_parts
-from lancetable.file.legacy_container import build_footer, build_frame
+from lancetable.file.legacy_footer import build_footer, build_frame
 from lancetable.file.writer import DataFileWriter, WrittenFile
 from lancetable.format.schema import Field, Schema
 from lancetable.proto import file_pb2, table_pb2

@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from lancetable.file.container import ColumnPages
-from lancetable.file.fetch import Rows
+from lancetable.file.footer import ColumnPages
+from lancetable.file.io_scheduler import Rows
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@
     read_files       fields and rows of some files   ->  chunks of each field of each file
     read_columns     fields and rows of one file     ->  one array for each field
 
-Decoders are read plans (fetch.py); this module runs them and does the I/O. Arrays have the storage type of the field,
-`Field.data_type`. Callers that return them to users wrap extension types (`Field.to_arrow()`, extension.py).
+Decoders are read plans (io_scheduler.py); this module runs them and does the I/O. Arrays have the storage type of the
+field, `Field.data_type`. Callers that return them to users wrap extension types (`Field.to_arrow()`, extension.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow as pa
 from lancetable.errors import OutOfRangeError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import thread_pool
 from lancetable.file.column_interfaces import ColumnReader, ColumnWriter, Family, contains_dictionary
-from lancetable.file.container import (
+from lancetable.file.footer import (
     FileMetadata,
     FileTail,
     IndirectEncodings,
@@ -30,7 +30,7 @@ from lancetable.file.container import (
     parse_footer,
     parse_metadata,
 )
-from lancetable.file.fetch import (
+from lancetable.file.io_scheduler import (
     MAPPED,
     InMemory,
     RangeSource,
@@ -41,7 +41,7 @@ from lancetable.file.fetch import (
     gather,
     run_each,
 )
-from lancetable.file.legacy_container import metadata_range, parse_legacy
+from lancetable.file.legacy_footer import metadata_range, parse_legacy
 from lancetable.file.limits import ReadLimits, limits_of
 from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion

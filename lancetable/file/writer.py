@@ -23,11 +23,11 @@ from lancetable.errors import InvalidInputError, SchemaMismatchError, Unsupporte
 from lancetable.file import thread_pool
 from lancetable.file.column_interfaces import ColumnWriter, EncodedPage, PageOptions, contains_null
 from lancetable.file.column_numbers import number_columns
-from lancetable.file.container import ALIGNMENT, PADDING, STATISTICS_KEY, build_tail
 from lancetable.file.custom_encodings import check_fields
 from lancetable.file.extension import storage_array
+from lancetable.file.footer import ALIGNMENT, PADDING, STATISTICS_KEY, build_tail
 from lancetable.file.reader import FAMILIES
-from lancetable.file.statistics import DEFAULT_ZONE_ROWS, MIN_FILE_BYTES, StatisticsBuilder
+from lancetable.file.zone_maps import DEFAULT_ZONE_ROWS, MIN_FILE_BYTES, StatisticsBuilder
 from lancetable.format.fragment import DataFile
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion

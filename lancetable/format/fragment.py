@@ -8,8 +8,8 @@ from enum import Enum
 from typing import Any, ClassVar, Final
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.format.messages import ProtoMessage, register
 from lancetable.format.paths import check_relative, deletion_name
+from lancetable.format.protobuf_conversion import ProtoMessage, register
 from lancetable.format.version import FileVersion
 from lancetable.proto import table_pb2
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lancetable.errors import CorruptFileError
-from lancetable.format.messages import ProtoMessage, field_values, parse_message, register, stored_fields
+from lancetable.format.protobuf_conversion import ProtoMessage, field_values, parse_message, register, stored_fields
 from lancetable.proto import table_pb2
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
-from lancetable.format.flags import STABLE_ROW_IDS, V2_FORMAT
+from lancetable.format.feature_flags import STABLE_ROW_IDS, V2_FORMAT
 from lancetable.format.fragment import MAX_ROWS, Fragment
-from lancetable.format.messages import ProtoMessage, parse_message
+from lancetable.format.protobuf_conversion import ProtoMessage, parse_message
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.lazy import lazy_property
@@ -265,12 +265,12 @@ class Manifest:
 
     @property
     def reader_flags(self) -> int:
-        """Feature flags that a reader must support; see `lancetable.format.flags`."""
+        """Feature flags that a reader must support; see `lancetable.format.feature_flags`."""
         return self.message.reader_feature_flags
 
     @property
     def writer_flags(self) -> int:
-        """Feature flags that a writer must support; see `lancetable.format.flags`."""
+        """Feature flags that a writer must support; see `lancetable.format.feature_flags`."""
         return self.message.writer_feature_flags
 
     @property

@@ -19,6 +19,7 @@ them before they are joined to a directory.
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -56,6 +57,16 @@ class ManifestNamingScheme(Enum):
 
 
 # ------------------------------------------------------------------------------------------------------- manifests
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestLocation:
+    """Path, size and naming scheme of the manifest of one version."""
+
+    version: int
+    path: str
+    size_bytes: int | None
+    naming: ManifestNamingScheme
 
 
 def manifest_name(version: int, naming: ManifestNamingScheme) -> str:

@@ -20,7 +20,7 @@ from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.index import IndexFile, IndexMetadata
 from lancetable.format.manifest import BasePath
-from lancetable.format.messages import ProtoMessage, field_values, parse_message, register
+from lancetable.format.protobuf_conversion import ProtoMessage, field_values, parse_message, register
 from lancetable.format.schema import Schema
 from lancetable.proto import transaction_pb2
 

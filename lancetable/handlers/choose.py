@@ -10,8 +10,8 @@ from lancetable.errors import InvalidInputError, UnsupportedFeatureError
 from lancetable.handlers.base import CommitHandler, Publication
 from lancetable.handlers.conditional_put import ConditionalPutHandler
 from lancetable.handlers.conditional_put_probe import ProbingHandler
-from lancetable.handlers.external import ExternalHandler, ExternalManifestStore
 from lancetable.handlers.external_lock import CommitLock, LockedHandler
+from lancetable.handlers.external_manifest import ExternalHandler, ExternalManifestStore
 from lancetable.handlers.unsafe import UnsafeHandler
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import external_table, option
@@ -75,7 +75,7 @@ def _external_store(uri: str, storage_options: Mapping[str, Any] | None) -> Exte
         raise InvalidInputError(
             f"storage option manifest_store: unsupported address {str(named)!r}; pass sqlite:///path/to/a/local/file"
         )
-    from lancetable.handlers.row_stores import SqliteManifestStore
+    from lancetable.handlers.sqlite import SqliteManifestStore
 
     return SqliteManifestStore(path if path.startswith("/") else f"/{path}")
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
 from lancetable.format.paths import DETACHED_BIT
-from lancetable.handlers.external import ManifestRow
+from lancetable.handlers.external_manifest import ManifestRow
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.clouds.options import CloudOptions
 from lancetable.store.per_process import PerProcess

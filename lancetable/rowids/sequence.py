@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
-from lancetable.format.messages import parse_message
+from lancetable.format.protobuf_conversion import parse_message
 from lancetable.format.row_address import U64Array
 from lancetable.proto import rowids_pb2
 from lancetable.rowids import segment as segments_module

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from lancetable.spark.options import SourceOptions
 
 if TYPE_CHECKING:
-    from lancetable.spark.pin import Pin
+    from lancetable.spark.pinned_version import PinnedVersion
     from lancetable.spark.reader import LanceReader
     from lancetable.spark.stream_sink import LanceStreamWriter
     from lancetable.spark.stream_source import LanceStreamReader
@@ -38,7 +38,7 @@ class LanceDataSource(DataSource):
     previous batch. Set it for one run only.
     """
 
-    _pin: Pin | None = None
+    _pin: PinnedVersion | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -57,7 +57,7 @@ class LanceDataSource(DataSource):
         InvalidInputError
             If an option is unknown or invalid.
         """
-        from lancetable.spark.pin import pin_of
+        from lancetable.spark.pinned_version import pin_of
         from lancetable.spark.reader import projected_schema
         from lancetable.spark.types import spark_schema
 

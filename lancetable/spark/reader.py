@@ -18,7 +18,7 @@ from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import Split, plan_splits, scan_options_of
 from lancetable.spark.options import SourceOptions
-from lancetable.spark.pin import Pin, pin_of
+from lancetable.spark.pinned_version import PinnedVersion, pin_of
 from lancetable.spark.runner import init_worker
 from lancetable.spark.types import convert_batch, wire_schema
 from lancetable.table.version import TableVersion
@@ -26,7 +26,7 @@ from lancetable.table.version import TableVersion
 _BATCH_BYTES = 16 << 20
 
 
-def projected_schema(pin: Pin, columns: Sequence[str] | None) -> pa.Schema:
+def projected_schema(pin: PinnedVersion, columns: Sequence[str] | None) -> pa.Schema:
     """Return the Arrow schema of a read of these columns, all by default.
 
     Raises
@@ -43,7 +43,9 @@ def scan_options(columns: Sequence[str], filter: str | None, batch_rows: int) ->
     return ScanOptions(columns=list(columns), filter=filter, batch_size=batch_rows, batch_size_bytes=_BATCH_BYTES)
 
 
-def scan_slices(pin: Pin, options: ScanOptions, slices: Iterable[Split], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
+def scan_slices(
+    pin: PinnedVersion, options: ScanOptions, slices: Iterable[Split], wire: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of slices in the exact types that Spark requires. Runs in tasks."""
     init_worker()
     version = pin.open()
@@ -80,7 +82,7 @@ class SliceReader:
         If the table lacks a column of the schema.
     """
 
-    def __init__(self, options: SourceOptions, schema: StructType, pin: Pin) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType, pin: PinnedVersion) -> None:
         known = projected_schema(pin, options.columns).names
         for name in schema.fieldNames():
             if name not in known:
@@ -93,7 +95,7 @@ class SliceReader:
         rows, size = self._options.task_rows, self._options.task_bytes
         return plan_splits(version, columns=self._columns, task_rows=rows, task_bytes=size, fragments=fragments)
 
-    def _scan(self, pin: Pin, slices: Iterable[Split]) -> Iterator[pa.RecordBatch]:
+    def _scan(self, pin: PinnedVersion, slices: Iterable[Split]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         scan = scan_options(self._columns, self._options.filter, self._options.batch_rows)
         return scan_slices(pin, scan, slices, wire_schema(self._schema))
@@ -102,7 +104,7 @@ class SliceReader:
 class LanceReader(SliceReader, DataSourceReader):
     """The reader of a batch read."""
 
-    def __init__(self, options: SourceOptions, schema: StructType, pin: Pin | None) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType, pin: PinnedVersion | None) -> None:
         self._pin = pin_of(options) if pin is None else pin
         super().__init__(options, schema, self._pin)
 

@@ -40,7 +40,7 @@ from lancetable.errors import (
 from lancetable.ops.change.batch_history import follows, last_properties
 from lancetable.ops.schema.settings import update_config
 from lancetable.spark.options import SourceOptions
-from lancetable.spark.pin import Pin, pin_of
+from lancetable.spark.pinned_version import PinnedVersion, pin_of
 from lancetable.spark.writer import FragmentWriter, WrittenFragments, paths_of
 from lancetable.table.version import TableVersion, checkout
 
@@ -117,7 +117,7 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         """Remove the files of a batch, unless they may be committed."""
         self._discard(messages, _transaction(messages))
 
-    def _accepted(self, batch: int) -> Pin | None:
+    def _accepted(self, batch: int) -> PinnedVersion | None:
         """Return the newest version if the batch must be added to it, None if the batch is a repeat.
 
         With `continueFromCheckpoint`, no error is raised: a separate commit sets the recorded number to that of the
@@ -137,7 +137,7 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
                 raise
             logger.warning("%s: continueFromCheckpoint accepts: %s", version.uri, error)
         number = str(batch - 1) if batch else None
-        return Pin.of(update_config(version, {config_key(self._app): number}))
+        return PinnedVersion.of(update_config(version, {config_key(self._app): number}))
 
     def _is_next(self, version: TableVersion, batch: int) -> bool:
         """Compare the batch with the last recorded one, like `follows`. A repeat must be from the same checkpoint.
@@ -159,7 +159,7 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
             " this checkpoint; rows that it reads again are then added again"
         )
 
-    def _base(self, newest: Pin, messages: list[WriterCommitMessage | None]) -> Pin:
+    def _base(self, newest: PinnedVersion, messages: list[WriterCommitMessage | None]) -> PinnedVersion:
         """Return the version that the commit of the batch is based on.
 
         This is the newest version if it has the schema that the tasks wrote for, so that versions in between need no
@@ -176,7 +176,7 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
                 continue
             # Not `written.open()`, which may return a cached version of a table that was removed.
             ref = written.version if version.branch is None else (version.branch, written.version)
-            base = Pin.of(checkout(version, ref))
+            base = PinnedVersion.of(checkout(version, ref))
             if base.commit_id != written.commit_id:
                 raise VersionNotFoundError(
                     f"version {written.version} of {version.uri} is not the one that the batch was written for, because"
@@ -187,7 +187,7 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
                 return base
         return newest
 
-    def _existing_or_new(self) -> Pin:
+    def _existing_or_new(self) -> PinnedVersion:
         """Return the newest version of the table. An empty table is created if it does not exist.
 
         Raises

@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from lancetable.arguments import parse_asof
+from lancetable.argument_validation import parse_asof
 from lancetable.dataset import dataset
 from lancetable.errors import (
     InvalidInputError,
@@ -32,9 +32,9 @@ from lancetable.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from lancetable.ops.read.appended import appended_by
+from lancetable.ops.read.appended_rows import appended_by
 from lancetable.spark.options import LATEST, SourceOptions
-from lancetable.spark.pin import Pin, commit_id_of, pin_of
+from lancetable.spark.pinned_version import PinnedVersion, commit_id_of, pin_of
 from lancetable.spark.reader import SliceReader
 from lancetable.table.version import TableVersion, checkout, latest, uri_of_branch
 
@@ -198,7 +198,7 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
         )
 
     def _tasks(self, version: TableVersion, fragment_ids: frozenset[int] | None) -> list[InputPartition]:
-        return [InputPartition((Pin.of(version), task)) for task in self._plan(version, fragment_ids)]
+        return [InputPartition((PinnedVersion.of(version), task)) for task in self._plan(version, fragment_ids)]
 
     def _newest(self) -> TableVersion:
         return latest(pin_of(self._options).open())

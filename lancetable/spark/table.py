@@ -28,7 +28,7 @@ from lancetable.ops.change.retry import retried
 from lancetable.ops.read.diff import LINEAGE
 from lancetable.ops.read.splits import Split
 from lancetable.optimize import CompactionMetrics, CompactionOptions, MigrationMetrics
-from lancetable.spark.changed_rows import changed_rows
+from lancetable.spark.change_feed import changed_rows
 from lancetable.spark.coordinator import RETRY_SECONDS, DeployMode, coordinator_for, run_job
 from lancetable.spark.jobs.add_columns import AddColumnsJob
 from lancetable.spark.jobs.base import TableJob, pin_of_plan, schema_from_string, schema_to_string, slices_of_task
@@ -38,7 +38,7 @@ from lancetable.spark.jobs.read import count_rows, plan_count, plan_frame
 from lancetable.spark.jobs.update import UpdateJob
 from lancetable.spark.merge import NullKeys, SparkMergeBuilder
 from lancetable.spark.options import DEFAULT_BATCH_ROWS, DEFAULT_TASK_BYTES, SourceOptions
-from lancetable.spark.pin import Pin, pin_of
+from lancetable.spark.pinned_version import PinnedVersion, pin_of
 from lancetable.spark.reader import scan_options, scan_slices
 from lancetable.spark.refs import SparkBranches, SparkTags
 from lancetable.spark.runner import Json, Runner, SparkRunner, init_worker, raise_failures
@@ -135,13 +135,13 @@ class SparkTable:
     def __repr__(self) -> str:
         return f"SparkTable({self.options.uri!r})"
 
-    def pin(self) -> Pin:
+    def pin(self) -> PinnedVersion:
         """Return the newest version as a value that other processes can open.
 
         Returns
         -------
-        Pin
-            The version; `Pin.open` opens it.
+        PinnedVersion
+            The version; `PinnedVersion.open` opens it.
 
         Raises
         ------

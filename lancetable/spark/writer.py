@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from lancetable.arguments import version_to_write
+from lancetable.argument_validation import version_to_write
 from lancetable.commit.idempotency import is_done, last_number, properties_of
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError
 from lancetable.fragment_metadata import FragmentMetadata
@@ -29,7 +29,7 @@ from lancetable.operation import LanceOperation, Transaction
 from lancetable.ops import commit as commits
 from lancetable.ops.write.write import discard_fragments
 from lancetable.spark.options import SourceOptions
-from lancetable.spark.pin import Pin, pin_of
+from lancetable.spark.pinned_version import PinnedVersion, pin_of
 from lancetable.spark.runner import init_worker
 from lancetable.spark.schema_evolution import Evolution, check_storable, fit_table
 from lancetable.spark.types import convert_batch, table_schema
@@ -46,7 +46,7 @@ class WrittenFragments(WriterCommitMessage):
     """The fragments that one task wrote, and the version they were written for."""
 
     fragments: list[FragmentMetadata]
-    pin: Pin | None = None
+    pin: PinnedVersion | None = None
 
 
 class FragmentWriter:
@@ -57,7 +57,7 @@ class FragmentWriter:
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
         self._options, self._overwrite = options, overwrite
-        self._pin: Pin | None = None
+        self._pin: PinnedVersion | None = None
         self._schema = table_schema(schema, options.vector_dimensions)
         call = 'pass option("mergeSchema", "true"), to write_table merge_schema=True'
         self._evolution = Evolution("evolve" if options.merge_schema else "fixed", call, call, arrow_casts=True)
@@ -66,7 +66,7 @@ class FragmentWriter:
         self._file_version = version_to_write(options.data_storage_version, None)
         check_storable(self._schema, self._file_version, _NEWER)
 
-    def _write_to(self, pin: Pin) -> None:
+    def _write_to(self, pin: PinnedVersion) -> None:
         """Set the version to append to or to replace, and the schema of the rows.
 
         Raises SchemaMismatchError, InvalidSchemaError or UnsupportedFeatureError if it does not fit.
@@ -76,7 +76,7 @@ class FragmentWriter:
             check_storable(self._schema, self._file_version or version.manifest.file_version, _NEWER)
         else:
             version, self._schema, _ = fit_table(version, self._schema, self._evolution)
-        self._pin = Pin.of(version)
+        self._pin = PinnedVersion.of(version)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFragments:
         """Write the rows of one task as fragments. Runs in tasks."""
@@ -100,7 +100,7 @@ class FragmentWriter:
 
     def _commit(
         self,
-        pin: Pin | None,
+        pin: PinnedVersion | None,
         messages: Iterable[WriterCommitMessage | None],
         transaction_uuid: str,
         properties: Mapping[str, str],

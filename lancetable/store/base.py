@@ -19,7 +19,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from lancetable.errors import CorruptFileError, LanceError, NotFoundError
-from lancetable.store.ranges import ByteRange as ByteRange
+from lancetable.store.range_coalescing import ByteRange as ByteRange
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self

@@ -41,7 +41,7 @@ from lancetable.store.base import (
 )
 from lancetable.store.durability import SyncQueue, sync_file
 from lancetable.store.memory_maps import MapCache
-from lancetable.store.ranges import LOCAL_GAP_BYTES, coalesce_ranges, split_reply
+from lancetable.store.range_coalescing import LOCAL_GAP_BYTES, coalesce_ranges, split_reply
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

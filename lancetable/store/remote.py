@@ -17,7 +17,7 @@ from lancetable.store.base import (
     missing,
     short_read,
 )
-from lancetable.store.ranges import coalesce_ranges, split_reply
+from lancetable.store.range_coalescing import coalesce_ranges, split_reply
 
 FIRST_READ_BYTES = 1 << 20  # first read of an object of unknown size: most objects are smaller
 PART_BYTES = 8 << 20  # size of the parts in which large objects are uploaded

@@ -21,12 +21,12 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.blobs.descriptions import described
-from lancetable.file.container import FileMetadata
+from lancetable.file.footer import FileMetadata
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.manifest import Manifest
 from lancetable.format.schema import BLOB_KEY, Field
+from lancetable.table.data_file_metadata import file_metadata
 from lancetable.table.live_rows import check_file_rows, physical_rows
-from lancetable.table.open_files import file_metadata
 from lancetable.table.version import TableVersion
 
 Column: TypeAlias = "pa.ChunkedArray | pa.Array"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lancetable.file.fetch import run
+from lancetable.file.io_scheduler import run
 from lancetable.format.schema import Field
 
 if TYPE_CHECKING:

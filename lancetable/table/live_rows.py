@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.container import FileMetadata
+from lancetable.file.footer import FileMetadata
 from lancetable.format.fragment import Fragment
 from lancetable.table import deletions
-from lancetable.table.open_files import file_metadata
+from lancetable.table.data_file_metadata import file_metadata
 from lancetable.table.version import TableVersion
 
 Offsets: TypeAlias = npt.NDArray[np.int64]

@@ -21,8 +21,8 @@ from lancetable.format.fragment import CREATED_AT_FIELD, LAST_UPDATED_AT_FIELD, 
 from lancetable.format.schema import Field
 from lancetable.rowids import RowIdIndex, RowIdSequence, RowVersionSequence
 from lancetable.rowids.versions import FIRST_VERSION
+from lancetable.table.data_file_metadata import file_metadata
 from lancetable.table.live_rows import deleted_offsets, physical_rows
-from lancetable.table.open_files import file_metadata
 
 if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment

@@ -23,7 +23,7 @@ from lancetable.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from lancetable.format import flags
+from lancetable.format import feature_flags
 from lancetable.format.paths import (
     DATA_DIR,
     DELETIONS_DIR,
@@ -45,8 +45,9 @@ from lancetable.table.manifests import ManifestFile, read_manifest
 if TYPE_CHECKING:
     from lancetable.format.fragment import DataFile, DeletionFile
     from lancetable.format.manifest import Manifest
+    from lancetable.format.paths import ManifestLocation
     from lancetable.format.schema import Schema
-    from lancetable.handlers.base import CommitHandler, ManifestLocation
+    from lancetable.handlers.base import CommitHandler
     from lancetable.store.base import ObjectStore
 
 _MAX_VERSIONS_SEARCHED = 32  # below a damaged manifest, for one that can be read
@@ -73,7 +74,7 @@ class Table:
         """Open the version at a location returned by the handler."""
         file = read_manifest(self.store, location)
         manifest = file.manifest
-        flags.check_readable(manifest.reader_flags, location.path, writer_flags=manifest.writer_flags)
+        feature_flags.check_readable(manifest.reader_flags, location.path, writer_flags=manifest.writer_flags)
         return TableVersion(self.store, self.base, self.uri, self.handler, self.cache, self.storage_options, file)
 
     def newest(self) -> TableVersion:
@@ -180,7 +181,7 @@ class TableVersion(Table):
 
     def check_writable(self) -> None:
         """Raise UnsupportedFeatureError if the table uses a feature that this library cannot write."""
-        flags.check_writable(self.manifest.writer_flags, self.uri, reader_flags=self.manifest.reader_flags)
+        feature_flags.check_writable(self.manifest.writer_flags, self.uri, reader_flags=self.manifest.reader_flags)
 
     def data_file_path(self, file: DataFile) -> str:
         """Return the path of a data file, with its base path resolved.

@@ -23,8 +23,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from lancetable.errors import CorruptFileError, NotFoundError, UnsupportedFeatureError
-from lancetable.format.paths import DETACHED_BIT, ManifestNamingScheme, hint_path, manifest_path
-from lancetable.handlers.base import CommitHandler, ManifestLocation
+from lancetable.format.paths import DETACHED_BIT, ManifestLocation, ManifestNamingScheme, hint_path, manifest_path
+from lancetable.handlers.base import CommitHandler
 from lancetable.store.base import ByteRange, Durability, ObjectStore, PutOutcome
 
 StoreAndPath = tuple[ObjectStore, str]

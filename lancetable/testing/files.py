@@ -11,12 +11,12 @@ from typing import Final
 
 from google.protobuf.any_pb2 import Any as AnyMessage
 
-from lancetable.file.container import build_tail
+from lancetable.file.footer import build_tail
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_0_pb2 as pb
 from lancetable.proto import file2_pb2, file_pb2
-from lancetable.store.ranges import ByteRange
+from lancetable.store.range_coalescing import ByteRange
 
 ARRAY_URL: Final = "/lance.encodings.ArrayEncoding"
 COLUMN_URL: Final = "/lance.encodings.ColumnEncoding"

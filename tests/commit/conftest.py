@@ -20,8 +20,8 @@ from lancetable.format.schema import Field, Schema
 from lancetable.ops.write import write
 from lancetable.table import deletions
 from lancetable.table.base_paths import table_target
-from lancetable.table.data_files import FragmentWriter, WriteLimits
 from lancetable.table.deletions import DeletionVector
+from lancetable.table.fragment_writer import FragmentWriter, WriteLimits
 from lancetable.table.version import TableVersion, open_version
 
 # Rows: pending operation with read version 1. Columns: operation committed as version 2. Both change fragment 0, and

@@ -17,8 +17,8 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lancetable.commit import contention, loop
-from lancetable.commit.contention import RetryLock
+from lancetable.commit import backoff, loop
+from lancetable.commit.backoff import RetryLock
 from lancetable.commit.first_version import create_table
 from lancetable.commit.loop import commit_transaction
 from lancetable.errors import (
@@ -627,8 +627,8 @@ def remote(monkeypatch: pytest.MonkeyPatch) -> Callable[[TableVersion], tuple[Ta
     now = [1000.0]
     monkeypatch.setattr(loop.clock, "seconds", lambda: now[0])
     monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
-    contention.contention_of.cache_clear()
-    monkeypatch.setattr(loop, "Backoff", partial(contention.Backoff, clock=lambda: now[0]))
+    backoff.contention_of.cache_clear()
+    monkeypatch.setattr(loop, "Backoff", partial(backoff.Backoff, clock=lambda: now[0]))
 
     def make(version: TableVersion, seconds_ago: float = 0.0) -> tuple[TableVersion, _Remote]:
         store = _Remote(version.store)
@@ -658,7 +658,7 @@ def test_commit_after_a_series_waits_for_writers_that_lost_against_it(
     base: TableVersion, maker: Any, remote: Any
 ) -> None:
     held, store = remote(latest(base))
-    state = contention.contention_of(store.key(base.base))
+    state = backoff.contention_of(store.key(base.base))
     store.put(transaction_path(base.base, f"{held.version}-{uuid4()}.txn"), b"")  # of a writer that loses
     for _ in range(3):
         held = commit(held, maker.make("Append"))
@@ -670,7 +670,7 @@ def test_commit_after_a_series_waits_for_writers_that_lost_against_it(
 def test_version_of_another_library_is_recorded(base: TableVersion, maker: Any, remote: Any) -> None:
     lance.dataset(base.uri).delete("id = 1")
     held, store = remote(latest(base))
-    state = contention.contention_of(store.key(base.base))
+    state = backoff.contention_of(store.key(base.base))
     commit(held, maker.make("Append"))
     assert state.foreign_seen_at < 0.0, "the age of the version of the handle is unknown"
     held, _ = remote(latest(base))

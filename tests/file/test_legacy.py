@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 import lancetable
 from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
-from lancetable.file import legacy_container
+from lancetable.file import legacy_footer
 from lancetable.file.column_numbers import column_map
 from lancetable.file.encodings_v0_1.fields import read_dictionaries
 from lancetable.file.encodings_v0_1.statistics import read_zones
-from lancetable.file.fetch import run
-from lancetable.file.legacy_container import LegacyMetadata
+from lancetable.file.io_scheduler import run
+from lancetable.file.legacy_footer import LegacyMetadata
 from lancetable.file.legacy_writer import LegacyFileWriter
 from lancetable.file.reader import open_data_file, read_columns
-from lancetable.file.statistics import StatisticsWarning
+from lancetable.file.zone_maps import StatisticsWarning
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
 from lancetable.proto import file_pb2
@@ -129,8 +129,8 @@ def test_rows_are_read_by_range_and_by_number(name: str, group_rows: int, monkey
 
 
 def test_page_table_that_is_not_cached_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(legacy_container, "MAX_TABLE_BYTES", 100)
-    monkeypatch.setattr(legacy_container, "_MAX_TABLE_BYTES", 50)
+    monkeypatch.setattr(legacy_footer, "MAX_TABLE_BYTES", 100)
+    monkeypatch.setattr(legacy_footer, "_MAX_TABLE_BYTES", 50)
     monkeypatch.setattr("lancetable.file.reader.TAIL_BYTES", 300)
     table = pa.table({"k": range(50), "s": [f"t{i}" for i in range(50)], "p": [{"x": i} for i in range(50)]})
     store, schema = write(table, group_rows=5)

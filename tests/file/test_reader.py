@@ -15,8 +15,8 @@ import pytest
 from lancetable.errors import CorruptFileError, InvalidInputError, OutOfRangeError, UnsupportedFeatureError
 from lancetable.file import thread_pool
 from lancetable.file.column_numbers import column_map, column_of, number_columns
-from lancetable.file.container import FileMetadata
 from lancetable.file.encodings_v2_0.base import encoding_of
+from lancetable.file.footer import FileMetadata
 from lancetable.file.limits import ReadLimits
 from lancetable.file.reader import open_data_file, read_columns
 from lancetable.file.writer import FileWriter
@@ -59,7 +59,7 @@ def texts(array: pa.Array | pa.ChunkedArray) -> list[str]:
 
 @pytest.mark.parametrize("name", TYPE_CASES)
 def test_take_with_gaps_between_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lancetable.file.fetch.REMOTE_GAP_BYTES", 4)
+    monkeypatch.setattr("lancetable.file.io_scheduler.REMOTE_GAP_BYTES", 4)
     rng = np.random.default_rng(2)
     store = Remote()
     meta = written(store, TYPE_CASES[name].table(rng, 700, 0.3), data_cache_bytes=3000)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from lancetable.errors import UnsupportedFeatureError
-from lancetable.file.container import BufferRef
 from lancetable.file.encodings_v2_0.base import pack_page
 from lancetable.file.encodings_v2_0.binary import Binary
 from lancetable.file.encodings_v2_0.dictionary import Dictionary
@@ -15,6 +14,7 @@ from lancetable.file.encodings_v2_0.lists import List
 from lancetable.file.encodings_v2_0.nullable import Nullable
 from lancetable.file.encodings_v2_0.registry import ENCODINGS, from_message, to_message
 from lancetable.file.encodings_v2_0.struct import SimpleStruct
+from lancetable.file.footer import BufferRef
 from lancetable.file.reader import FAMILIES
 from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_0_pb2 as pb

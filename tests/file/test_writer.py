@@ -13,11 +13,11 @@ from lance.file import LanceFileWriter as OracleWriter
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file.column_numbers import column_map
-from lancetable.file.container import STATISTICS_KEY, FileMetadata
 from lancetable.file.encodings_v2_0.base import encoding_of
+from lancetable.file.footer import STATISTICS_KEY, FileMetadata
 from lancetable.file.reader import open_data_file, read_columns
-from lancetable.file.statistics import parse_statistics
 from lancetable.file.writer import FileWriter, WrittenFile
+from lancetable.file.zone_maps import parse_statistics
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
 from lancetable.store.memory import MemoryStore

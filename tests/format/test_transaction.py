@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lancetable.arguments import COMMIT_MESSAGE_KEY
+from lancetable.argument_validation import COMMIT_MESSAGE_KEY
 from lancetable.errors import CorruptFileError
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import DataFile, Fragment

@@ -22,7 +22,7 @@ from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.refs import tags as tag_ops
 from lancetable.ops.write import write
 from lancetable.ops.write.write import WriteOptions
-from lancetable.table.data_files import WriteLimits
+from lancetable.table.fragment_writer import WriteLimits
 from lancetable.table.manifests import history
 from lancetable.table.version import TableVersion, checkout, latest, open_version
 from lancetable.testing.histories import BranchModel, State, Values

@@ -26,8 +26,8 @@ from integration.servers.moto_locked import Moto
 from lancetable.errors import CommitStateUnknownError, LanceError, StoreError, VersionNotFoundError
 from lancetable.format.paths import ManifestNamingScheme, manifest_path
 from lancetable.handlers.choose import choose_handler
-from lancetable.handlers.external import ExternalHandler, ManifestRow
-from lancetable.handlers.row_stores import MemoryManifestStore, SqliteManifestStore
+from lancetable.handlers.external_manifest import ExternalHandler, ManifestRow
+from lancetable.handlers.sqlite import MemoryManifestStore, SqliteManifestStore
 from lancetable.store.base import PutOutcome
 from lancetable.store.memory import MemoryStore
 from lancetable.store.open import open_store

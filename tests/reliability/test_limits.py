@@ -37,7 +37,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 import lancetable
 from lancetable.errors import CorruptFileError, LanceError
-from lancetable.file.container import build_tail
+from lancetable.file.footer import build_tail
 from lancetable.format.version import FileVersion
 from lancetable.optimize import Compaction
 from lancetable.proto import file2_pb2, file_pb2, rowids_pb2, table_pb2

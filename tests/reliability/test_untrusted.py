@@ -24,7 +24,7 @@ import pytest
 import lancetable
 from lancetable.errors import CorruptFileError, LanceError, LimitError, UnsupportedFeatureError, UntrustedPathError
 from lancetable.file import LanceFileReader, LanceFileSession
-from lancetable.file.container import build_tail
+from lancetable.file.footer import build_tail
 from lancetable.file.limits import UNTRUSTED_LIMITS, ReadLimits
 from lancetable.file.reader import open_data_file
 from lancetable.file.writer import FileWriter
@@ -420,12 +420,12 @@ def test_a_file_system_object_is_confined(tmp_path: Path) -> None:
 def test_spark_workers_open_the_pinned_version_confined(table: lancetable.LanceDataset) -> None:
     pytest.importorskip("pyspark")
     from lancetable.spark.options import SourceOptions
-    from lancetable.spark.pin import Pin, pin_of
+    from lancetable.spark.pinned_version import PinnedVersion, pin_of
 
     options = SourceOptions.parse({"path": table.uri, "storage.untrusted": "true"})
     branch = SourceOptions.parse({"path": table.uri, "storage.untrusted": "true", "branch": "twig"})
     for pin, count in ((pin_of(options), 19), (pin_of(branch), 29)):
-        copied: Pin = pickle.loads(pickle.dumps(pin))
+        copied: PinnedVersion = pickle.loads(pickle.dumps(pin))
         version = copied.open()
         assert version.store.capabilities.roots[0] == table.uri
         assert lancetable.LanceDataset.from_version(version).count_rows("id >= 0") == count

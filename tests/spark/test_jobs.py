@@ -48,7 +48,7 @@ from lancetable.spark.jobs.update import UpdateJob
 from lancetable.spark.merge.broadcast_merge import BroadcastMerge, keys_compare_as_in_spark
 from lancetable.spark.merge.broadcast_source import open_chunk, write_chunk
 from lancetable.spark.merge.job import MergeJob
-from lancetable.spark.pin import Pin
+from lancetable.spark.pinned_version import PinnedVersion
 from lancetable.spark.runner import Json, Runner, ThreadRunner, Work
 from lancetable.spark.schema_evolution import Evolution
 from lancetable.table.version import TableVersion
@@ -249,7 +249,7 @@ def test_recreated_table_is_not_mistaken_for_the_old_one(tmp_path: Path) -> None
     assert t.count_rows("id >= 0") == 1000 and old.open().version == 1
     shutil.rmtree(path)
     assert made(path, 2000).count_rows("id >= 0") == 2000 == t.count_rows("id >= 0")
-    Pin.open.cache_clear()  # as in a process that has not opened the old table
+    PinnedVersion.open.cache_clear()  # as in a process that has not opened the old table
     with pytest.raises(VersionNotFoundError, match="created again"):
         old.open()
 
@@ -279,7 +279,7 @@ def test_splits_divide_large_fragments_and_combine_small_ones(tmp_path: Path) ->
         assert pa.Table.from_batches(found).equals(dataset.to_table(filter=predicate).combine_chunks()) or (
             pa.Table.from_batches(found).to_pydict() == dataset.to_table(filter=predicate).to_pydict()
         )
-    assert count_rows(Pin.of(version), "v > 4", {"slices": [[0, 100, 200], [0, 200, 300]]})["rows"] == sum(
+    assert count_rows(PinnedVersion.of(version), "v > 4", {"slices": [[0, 100, 200], [0, 200, 300]]})["rows"] == sum(
         i % 3 != 0 and i % 10 > 4 for i in range(100, 300)
     )
     assert len(scan_options_of([Split(0, 0, 1), Split(0, 5, 6)], ScanOptions())) == 2
@@ -473,14 +473,14 @@ class Elsewhere(Through):
 
 @pytest.fixture
 def only_tasks_reach_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = Pin.open
+    opened = PinnedVersion.open
 
-    def open_in_task(pin: Pin) -> Any:
+    def open_in_task(pin: PinnedVersion) -> Any:
         if threading.current_thread() is threading.main_thread():
             raise StoreError("the client cannot reach the store")
         return opened(pin)
 
-    monkeypatch.setattr(Pin, "open", open_in_task)
+    monkeypatch.setattr(PinnedVersion, "open", open_in_task)
 
 
 @pytest.mark.usefixtures("only_tasks_reach_the_store")

@@ -25,7 +25,7 @@ from lancetable.ops.read.splits import Split
 from lancetable.spark import SparkTable
 from lancetable.spark.jobs.read import plan_frame
 from lancetable.spark.options import SourceOptions
-from lancetable.spark.pin import pin_of
+from lancetable.spark.pinned_version import pin_of
 from lancetable.spark.reader import scan_slices
 from lancetable.spark.types import spark_schema, wire_schema
 

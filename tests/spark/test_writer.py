@@ -27,7 +27,7 @@ st = pytest.importorskip("pyspark.sql.types", reason="PySpark is not installed")
 from lancetable.ops import commit as commits  # noqa: E402
 from lancetable.spark.data_source import LanceDataSource  # noqa: E402  # after importorskip
 from lancetable.spark.options import SourceOptions  # noqa: E402
-from lancetable.spark.pin import pin_of  # noqa: E402
+from lancetable.spark.pinned_version import pin_of  # noqa: E402
 from lancetable.spark.reader import LanceReader  # noqa: E402
 from lancetable.spark.types import spark_schema, wire_schema  # noqa: E402
 from lancetable.spark.writer import LanceWriter  # noqa: E402

@@ -24,9 +24,9 @@ from lancetable.store.clouds.cloud import CloudStore
 from lancetable.store.clouds.fsspec_client import make_file_system, reply_to
 from lancetable.store.clouds.obstore_client import ObstoreStore
 from lancetable.store.clouds.options import CloudOptions, capabilities_of
-from lancetable.store.exclusive_create import Reply, create_exclusively
 from lancetable.store.io_stats import IOCountingStore
 from lancetable.store.open import open_store
+from lancetable.store.put_if_absent import Reply, create_exclusively
 
 pytest.importorskip("obstore")
 CLIENTS = ["obstore", "fsspec"]

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pytest
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.format.paths import ManifestNamingScheme
-from lancetable.handlers.base import ManifestLocation
+from lancetable.format.paths import ManifestLocation, ManifestNamingScheme
 from lancetable.proto import table_pb2
 from lancetable.store.base import ObjectStore
 from lancetable.store.memory import MemoryStore
@@ -215,7 +214,7 @@ import sys
 from pathlib import Path
 from lancetable.errors import LanceError
 from lancetable.format.paths import ManifestNamingScheme
-from lancetable.handlers.base import ManifestLocation
+from lancetable.format.paths import ManifestLocation
 from lancetable.store.local import LocalStore
 from lancetable.table import transactions
 from lancetable.table.manifests import read_manifest, summarize

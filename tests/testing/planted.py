@@ -10,13 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from lancetable.commit import draft, loop, proposal, rebase
+from lancetable.commit import loop, manifest_draft, publish, rebase
 from lancetable.commit.cleanup import plan as cleanup_plan
 from lancetable.commit.conflicts import Severity, Verdict, check
-from lancetable.format.paths import is_detached, manifest_path
+from lancetable.format.paths import ManifestLocation, is_detached, manifest_path
 from lancetable.handlers import base as handlers_base
-from lancetable.handlers import conditional_put, external
-from lancetable.handlers.base import ManifestLocation
+from lancetable.handlers import conditional_put, external_manifest
 from lancetable.store.base import PutOutcome
 from lancetable.table import transactions
 
@@ -171,7 +170,7 @@ PLANTED: dict[str, Patch] = {
     "every taken version counts as lost": combined(
         replacing(handlers_base, "outcome_by_content", lambda real: lambda *_: PutOutcome.LOST),
         replacing(loop, "outcome_by_content", lambda real: lambda *_: PutOutcome.LOST),
-        replacing(proposal.Proposal, "_outcome_by_transaction", lambda real: lambda *_: PutOutcome.LOST),
+        replacing(publish.SerializedManifest, "_outcome_by_transaction", lambda real: lambda *_: PutOutcome.LOST),
         replacing(transactions, "read_since", ignore_own_transaction),
     ),
     "every taken version counts as won": replacing(conditional_put.ConditionalPutHandler, "commit", taken_means_won),
@@ -182,14 +181,16 @@ PLANTED: dict[str, Patch] = {
         loop._CommitRun, "_resolve_conflict", check_newest_only
     ),
     "a missing transaction is compatible": replacing(loop, "check", missing_is_compatible),
-    "fragment ids are kept after a lost race": replacing(draft, "number_fragments", keep_fragment_ids),
-    "row ids are kept after a lost race": replacing(draft, "assign_row_ids", keep_row_ids),
+    "fragment ids are kept after a lost race": replacing(manifest_draft, "number_fragments", keep_fragment_ids),
+    "row ids are kept after a lost race": replacing(manifest_draft, "assign_row_ids", keep_row_ids),
     "deletions are merged with the wrong version": replacing(rebase, "deletions", drop_concurrent_deletions),
     "cleanup removes files of commits in progress": replacing(
         cleanup_plan, "UNVERIFIED_AGE", lambda real: timedelta(0)
     ),
     "the manifest is published before the decision": replacing(
-        external.ExternalHandler, "commit", publish_before_decision
+        external_manifest.ExternalHandler, "commit", publish_before_decision
     ),
-    "staged manifests are returned as final": replacing(external.ExternalHandler, "_resolve", return_staged_paths),
+    "staged manifests are returned as final": replacing(
+        external_manifest.ExternalHandler, "_resolve", return_staged_paths
+    ),
 }

@@ -49,7 +49,7 @@ from lancetable.format.paths import (
     parse_deletion_name,
     parse_transaction_name,
 )
-from lancetable.handlers.external import ExternalHandler
+from lancetable.handlers.external_manifest import ExternalHandler
 from lancetable.table import clock, refs
 from lancetable.table.manifests import retry_listing
 from lancetable.table.version import TableVersion, open_location

@@ -32,7 +32,7 @@ from lancetable.file.blobs.descriptions import (
 )
 from lancetable.file.blobs.prepared import describe_prepared
 from lancetable.file.encodings_v2_0.blob import describe_blobs
-from lancetable.format.flags import MANAGED_BLOBS_KEY
+from lancetable.format.feature_flags import MANAGED_BLOBS_KEY
 
 if TYPE_CHECKING:
     from lancetable.file.column_interfaces import BlobSink

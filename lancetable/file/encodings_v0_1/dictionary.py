@@ -17,7 +17,7 @@ from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.encodings_v0_1.pages import Pages, Spans
 from lancetable.file.encodings_v0_1.plain import PlainNode
 from lancetable.file.encodings_v0_1.var_binary import binary_array
-from lancetable.file.fetch import ReadPlan
+from lancetable.file.io_scheduler import ReadPlan
 from lancetable.file.kernels import varbin
 from lancetable.store.base import ByteRange
 

@@ -17,15 +17,15 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.column_interfaces import ColumnReader
-from lancetable.file.container import FileMetadata
 from lancetable.file.encodings_v0_1.dictionary import DictionaryNode, dictionary_items
 from lancetable.file.encodings_v0_1.lists import ListNode
 from lancetable.file.encodings_v0_1.pages import FieldNode, Pages, Spans, TooLongError
 from lancetable.file.encodings_v0_1.plain import NullNode, PlainNode, item_bits
 from lancetable.file.encodings_v0_1.var_binary import VarBinaryNode
-from lancetable.file.fetch import ReadPlan, Rows, gather, run
+from lancetable.file.footer import FileMetadata
+from lancetable.file.io_scheduler import ReadPlan, Rows, gather, run
 from lancetable.file.kernels import varbin
-from lancetable.file.legacy_container import LegacyMetadata
+from lancetable.file.legacy_footer import LegacyMetadata
 from lancetable.file.page_rows import page_cuts
 from lancetable.format.schema import BLOB_KEY, Field
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.file.encodings_v0_1.pages import FieldNode, Pages, Spans, fetch_joined, offsets_of_runs
-from lancetable.file.fetch import ReadPlan
+from lancetable.file.io_scheduler import ReadPlan
 from lancetable.file.kernels.varbin import offsets_of
 
 

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.fetch import MAPPED, ReadPlan, cluster, join
+from lancetable.file.io_scheduler import MAPPED, ReadPlan, cluster, join
 from lancetable.file.kernels import varbin
 from lancetable.file.kernels.bitpacking import take_bits
-from lancetable.file.legacy_container import LegacyMetadata, PageRow
+from lancetable.file.legacy_footer import LegacyMetadata, PageRow
 from lancetable.store.base import ByteRange
 
 Int64 = npt.NDArray[np.int64]

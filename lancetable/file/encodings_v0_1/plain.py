@@ -16,7 +16,7 @@ import pyarrow as pa
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.file.column_interfaces import fixed_width_array
 from lancetable.file.encodings_v0_1.pages import Pages, Spans, fetch_bits, fetch_joined
-from lancetable.file.fetch import ReadPlan, aligned_buffer
+from lancetable.file.io_scheduler import ReadPlan, aligned_buffer
 
 
 def item_bits(data_type: pa.DataType, name: str) -> int:

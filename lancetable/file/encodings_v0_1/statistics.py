@@ -26,11 +26,10 @@ from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v0_1.pages import Pages, Spans
 from lancetable.file.encodings_v0_1.plain import PlainNode, item_bits
 from lancetable.file.encodings_v0_1.var_binary import VarBinaryNode
-from lancetable.file.fetch import ReadPlan, gather
+from lancetable.file.io_scheduler import ReadPlan, gather
 from lancetable.file.kernels import varbin
-from lancetable.file.legacy_container import LegacyMetadata, PageRow
-from lancetable.file.statistics import FileStatistics
-from lancetable.file.zone_summaries import (
+from lancetable.file.legacy_footer import LegacyMetadata, PageRow
+from lancetable.file.zone_map_builder import (
     MAX_BOUND_BYTES,
     BytesSummary,
     RowRanges,
@@ -41,6 +40,7 @@ from lancetable.file.zone_summaries import (
     summary_of,
     truncate_string,
 )
+from lancetable.file.zone_maps import FileStatistics
 from lancetable.format.schema import Field, Schema
 from lancetable.proto import file_pb2
 from lancetable.store.base import ByteRange

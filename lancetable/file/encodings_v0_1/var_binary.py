@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lancetable.file.encodings_v0_1.pages import Pages, Spans, fetch_joined, offsets_of_runs
 from lancetable.file.encodings_v0_1.plain import plain_bytes
-from lancetable.file.fetch import ReadPlan
+from lancetable.file.io_scheduler import ReadPlan
 from lancetable.file.kernels import varbin
 
 

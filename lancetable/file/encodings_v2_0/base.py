@@ -18,11 +18,11 @@ from google.protobuf.message import Message
 
 from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
 from lancetable.file.column_interfaces import BufferPieces, Decoded
-from lancetable.file.container import BufferRef, ColumnPages, Page
 from lancetable.file.custom_encodings import PageEncoding, custom_page, on_change, read_custom
-from lancetable.file.fetch import ReadPlan, Rows, Slots, gather, positions
+from lancetable.file.footer import BufferRef, ColumnPages, Page
+from lancetable.file.io_scheduler import ReadPlan, Rows, Slots, gather, positions
 from lancetable.file.page_rows import page_cuts, split_rows
-from lancetable.format.messages import M, ProtoMessage, parse_message, register
+from lancetable.format.protobuf_conversion import M, ProtoMessage, parse_message, register
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
 if TYPE_CHECKING:

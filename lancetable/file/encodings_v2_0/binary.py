@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.column_interfaces import Decoded
-from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, ParsedMessage
 from lancetable.file.encodings_v2_0.flat import Flat, bitmap_piece
 from lancetable.file.encodings_v2_0.nullable import Nullable
-from lancetable.file.fetch import MAPPED, ReadPlan, Slots, cluster, gap_within, join, positions
+from lancetable.file.footer import Page
+from lancetable.file.io_scheduler import MAPPED, ReadPlan, Slots, cluster, gap_within, join, positions
 from lancetable.file.kernels import general, varbin
 from lancetable.store.base import ByteRange
 

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.file.column_interfaces import Decoded
-from lancetable.file.container import BufferRef, Page
 from lancetable.file.encodings_v2_0.base import ParsedMessage
 from lancetable.file.encodings_v2_0.flat import value_width
-from lancetable.file.fetch import ReadPlan, Slots, positions
+from lancetable.file.footer import BufferRef, Page
+from lancetable.file.io_scheduler import ReadPlan, Slots, positions
 from lancetable.file.kernels import bitpacking
 from lancetable.file.kernels.bitpacking import BIT_WORDS
 from lancetable.store.base import ByteRange

@@ -18,18 +18,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.file.container import ColumnPages
 from lancetable.file.encodings_v2_0.base import PagedReader, encoding_of
 from lancetable.file.encodings_v2_0.binary import select_spans
 from lancetable.file.encodings_v2_0.packed_struct import PackedStruct
-from lancetable.file.fetch import ReadPlan, Rows, cluster, join
+from lancetable.file.footer import ColumnPages
+from lancetable.file.io_scheduler import ReadPlan, Rows, cluster, join
 from lancetable.file.kernels import varbin
 from lancetable.format.schema import Field
 from lancetable.store.base import ByteRange
 
 if TYPE_CHECKING:
     from lancetable.file.column_interfaces import BlobSink
-    from lancetable.file.container import Page
+    from lancetable.file.footer import Page
 
 DESCRIPTION_V1: Final = pa.struct([("position", pa.uint64()), ("size", pa.uint64())])
 """Type of the values in the pages of a blob column. Size 0 means an empty blob at position 0, otherwise a null."""

@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.file.column_interfaces import Decoded
-from lancetable.file.container import Page
 from lancetable.file.dictionary_cache import DICTIONARIES
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, ParsedMessage
 from lancetable.file.encodings_v2_0.binary import encode_binary
 from lancetable.file.encodings_v2_0.flat import Flat
 from lancetable.file.encodings_v2_0.nullable import Nullable
-from lancetable.file.fetch import ReadPlan, Slots, count_slots, gather
+from lancetable.file.footer import Page
+from lancetable.file.io_scheduler import ReadPlan, Slots, count_slots, gather
 from lancetable.file.kernels import native, varbin
 
 MIN_ROWS: Final = 100

@@ -21,16 +21,16 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.column_interfaces import ColumnReader
-from lancetable.file.container import ColumnPages, FileMetadata, Page
 from lancetable.file.encodings_v2_0.base import PagedReader, unpack_any
 from lancetable.file.encodings_v2_0.binary import unwrap
 from lancetable.file.encodings_v2_0.bitpacked import Bitpacked, BitpackedForNonNeg
 from lancetable.file.encodings_v2_0.blob import BlobReader
 from lancetable.file.encodings_v2_0.flat import Flat, value_width
+from lancetable.file.encodings_v2_0.gather_pages import Scattered
 from lancetable.file.encodings_v2_0.lists import List
 from lancetable.file.encodings_v2_0.registry import encoding_of
-from lancetable.file.encodings_v2_0.scattered import Scattered
-from lancetable.file.fetch import MAPPED, ReadPlan, Rows, gather
+from lancetable.file.footer import ColumnPages, FileMetadata, Page
+from lancetable.file.io_scheduler import MAPPED, ReadPlan, Rows, gather
 from lancetable.file.kernels import varbin
 from lancetable.file.page_rows import align_rows
 from lancetable.format.schema import Field

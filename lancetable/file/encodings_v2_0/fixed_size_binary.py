@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.file.column_interfaces import Decoded
-from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, ParsedMessage
 from lancetable.file.encodings_v2_0.binary import check_strings, checked_offset_dtype, unwrap
 from lancetable.file.encodings_v2_0.flat import Flat
-from lancetable.file.fetch import ReadPlan, Slots, count_slots
+from lancetable.file.footer import Page
+from lancetable.file.io_scheduler import ReadPlan, Slots, count_slots
 
 
 @dataclass(frozen=True, slots=True)

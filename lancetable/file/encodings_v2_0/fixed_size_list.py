@@ -14,9 +14,9 @@ from typing import ClassVar
 import pyarrow as pa
 
 from lancetable.file.column_interfaces import Decoded
-from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, ParsedMessage
-from lancetable.file.fetch import Blocks, ReadPlan, Slots, count_slots
+from lancetable.file.footer import Page
+from lancetable.file.io_scheduler import Blocks, ReadPlan, Slots, count_slots
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.column_interfaces import Decoded
-from lancetable.file.container import BufferRef, Page
 from lancetable.file.encodings_v2_0.base import BufferList, buffer_message
-from lancetable.file.fetch import (
+from lancetable.file.footer import BufferRef, Page
+from lancetable.file.io_scheduler import (
     MAPPED,
     Blocks,
     InMemory,

@@ -17,12 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.file.column_interfaces import Decoded
-from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, ParsedMessage
 from lancetable.file.encodings_v2_0.binary import Binary, check_strings, checked_offset_dtype
 from lancetable.file.encodings_v2_0.flat import Flat
 from lancetable.file.encodings_v2_0.nullable import Nullable
-from lancetable.file.fetch import ReadPlan, Slots
+from lancetable.file.footer import Page
+from lancetable.file.io_scheduler import ReadPlan, Slots
 from lancetable.file.kernels import fsst, varbin
 
 _MAX_EXPANSION: Final = 8  # maximum decompressed bytes per code

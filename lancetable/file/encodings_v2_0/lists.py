@@ -17,12 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.file.column_interfaces import Decoded
-from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, ParsedMessage, refused
 from lancetable.file.encodings_v2_0.binary import fetch_ends, fetch_spans, offsets_of_range
 from lancetable.file.encodings_v2_0.flat import Flat
 from lancetable.file.encodings_v2_0.nullable import Nullable
-from lancetable.file.fetch import MAPPED, ReadPlan, Slots
+from lancetable.file.footer import Page
+from lancetable.file.io_scheduler import MAPPED, ReadPlan, Slots
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.column_interfaces import Decoded
-from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, from_message, to_message
 from lancetable.file.encodings_v2_0.flat import bitmap_piece, encode_bits
-from lancetable.file.fetch import ReadPlan, Slots, count_slots, gather
+from lancetable.file.footer import Page
+from lancetable.file.io_scheduler import ReadPlan, Slots, count_slots, gather
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
 if TYPE_CHECKING:

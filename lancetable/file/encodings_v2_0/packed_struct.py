@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file.column_interfaces import Decoded, fixed_width_array
-from lancetable.file.container import BufferRef, Page
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, ParsedMessage
 from lancetable.file.encodings_v2_0.binary import unwrap
 from lancetable.file.encodings_v2_0.fixed_size_list import FixedSizeList
 from lancetable.file.encodings_v2_0.flat import Flat, value_bytes, value_width
 from lancetable.file.encodings_v2_0.nullable import Nullable
-from lancetable.file.fetch import ReadPlan, Slots, count_slots, fetch_slots
+from lancetable.file.footer import BufferRef, Page
+from lancetable.file.io_scheduler import ReadPlan, Slots, count_slots, fetch_slots
 from lancetable.format.schema import Field
 
 

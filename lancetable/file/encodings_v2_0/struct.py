@@ -12,9 +12,9 @@ from typing import ClassVar
 import pyarrow as pa
 
 from lancetable.file.column_interfaces import Decoded
-from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.base import ParsedMessage, refused
-from lancetable.file.fetch import ReadPlan, Slots
+from lancetable.file.footer import Page
+from lancetable.file.io_scheduler import ReadPlan, Slots
 
 
 @dataclass(frozen=True, slots=True)

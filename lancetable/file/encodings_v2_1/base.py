@@ -18,15 +18,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.container import Page
 from lancetable.file.custom_encodings import PageEncoding, custom_page, on_change, read_custom
 from lancetable.file.encodings_v2_0.base import pack_any, unpack_any
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
-from lancetable.file.encodings_v2_1.compound import Ready
-from lancetable.file.fetch import ReadPlan, Rows
+from lancetable.file.encodings_v2_1.composite_blocks import Ready
+from lancetable.file.footer import Page
+from lancetable.file.io_scheduler import ReadPlan, Rows
 from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.levels import LEVEL, Levels
-from lancetable.format.messages import ProtoMessage, register
+from lancetable.format.protobuf_conversion import ProtoMessage, register
 from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_1_pb2 as pb
 

@@ -3,7 +3,7 @@
     FixedWidth      every value has the same number of bits
     VariableWidth   offsets and bytes
     Coded           offsets and bytes, compressed with a symbol table
-    Items           items of fixed-size lists, some of them null       this and all below: compound.py
+    Items           items of fixed-size lists, some of them null       this and all below: composite_blocks.py
     Struct          values of several children
     Indices         indices into a dictionary
     Repeated        one value, repeated
@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.fetch import aligned_buffer, bits_between
+from lancetable.file.io_scheduler import aligned_buffer, bits_between
 from lancetable.file.kernels import fsst, varbin
 from lancetable.file.kernels.bitpacking import BIT_WORDS, take_bits
 from lancetable.file.kernels.miniblock import join_pieces

@@ -10,7 +10,7 @@
     on request    zstd or LZ4 applied to any of these, and byte stream split below them
 
 Field metadata `lance-encoding:...` overrides these choices; see encoding_options.py. Unsupported types are rejected
-earlier, in storable.py. Source: protos/encodings_v2_1.proto.
+earlier, in supported_types.py. Source: protos/encodings_v2_1.proto.
 """
 
 from __future__ import annotations

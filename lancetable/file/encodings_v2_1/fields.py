@@ -27,14 +27,14 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file import thread_pool
 from lancetable.file.column_interfaces import ColumnReader
-from lancetable.file.container import ColumnPages, FileMetadata, Page
 from lancetable.file.encodings_v2_1.base import DecodedRows, ReadContext
 from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
 from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
 from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
 from lancetable.file.encodings_v2_1.registry import layout_of
 from lancetable.file.encodings_v2_1.repdef import ITEM, LIST, LayerArrays, unravel
-from lancetable.file.fetch import Blocks, ReadPlan, Rows, gather, positions
+from lancetable.file.footer import ColumnPages, FileMetadata, Page
+from lancetable.file.io_scheduler import Blocks, ReadPlan, Rows, gather, positions
 from lancetable.file.kernels import varbin
 from lancetable.file.page_rows import align_rows, page_cuts, split_rows
 from lancetable.format.schema import BLOB_KEY, Field

@@ -21,8 +21,8 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import DecodedRows
 from lancetable.file.encodings_v2_1.block import Block, Ints, span_indices
-from lancetable.file.encodings_v2_1.compound import Nulls, Repeated
-from lancetable.file.fetch import Rows
+from lancetable.file.encodings_v2_1.composite_blocks import Nulls, Repeated
+from lancetable.file.io_scheduler import Rows
 from lancetable.file.kernels import levels
 from lancetable.file.kernels.levels import Levels
 from lancetable.proto import encodings_v2_1_pb2 as pb

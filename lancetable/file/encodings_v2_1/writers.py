@@ -30,7 +30,7 @@ from lancetable.file.encodings_v2_1.choose_layout import LeafSpec
 from lancetable.file.encodings_v2_1.encoding_options import EncodingOptions
 from lancetable.file.encodings_v2_1.layouts.blob import encode_blobs
 from lancetable.file.encodings_v2_1.shred import StepKind, leaves_of, shred
-from lancetable.file.encodings_v2_1.storable import check_field
+from lancetable.file.encodings_v2_1.supported_types import check_field
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_1_pb2 as pb

@@ -14,9 +14,9 @@ the caller adds.
     fullzip.py             entries of full-zip pages
     interleave.py          interleaving of runs of bytes from several streams
     gather.py              random access to values in the chunks of a page, and to rows of lists
-    zones.py               minimum and maximum of ranges of numbers
+    zone_bounds.py         minimum and maximum of ranges of numbers
     distinct.py            distinct values and the index of each
-    keys.py                hash tables from keys to rows
+    key_tables.py          hash tables from keys to rows
     _native.pyx            compiled forms of most of these modules; the loops are in loops/
     _native_keys.pyx       key lookup
     _native_search.pyx     search for a substring in many strings

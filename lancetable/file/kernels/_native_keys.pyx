@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Compiled form of keys.py. Ends that decrease or exceed the data are rejected before any byte is read."""
+"""Compiled form of key_tables.py. Ends that decrease or exceed the data are rejected before any byte is read."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 

@@ -75,7 +75,7 @@ cdef class Zones:
                 raise ValueError("zone beyond the last row")
 
 
-# ----------------------------------------------------------------------------------------- zone maps, as in zones.py
+# ----------------------------------------------------------------------------------------- zone maps, as in zone_bounds.py
 
 
 cdef void extend(const number_t* values, int64_t count, number_t* low, number_t* high, int64_t* nans) noexcept nogil:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pyarrow import compute as pc
 
 from lancetable.commit.loop import commit_transaction
-from lancetable.commit.proposal import discarding_on_failure
+from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import OutOfRangeError
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment

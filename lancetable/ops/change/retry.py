@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from lancetable.commit.contention import Backoff
+from lancetable.commit.backoff import Backoff
 from lancetable.errors import RetryableCommitConflictError
 from lancetable.table.version import TableVersion, latest
 

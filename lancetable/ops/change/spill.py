@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, LanceError, StoreError
-from lancetable.ops.change.key_join import hashes, whole
+from lancetable.ops.change.hash_join import hashes, whole
 
 _BUDGET_VARIABLE: Final = "LANCETABLE_MEMORY_BYTES"
 _DEFAULT_BUDGET: Final = 256 * 1024 * 1024

@@ -41,14 +41,14 @@ from lancetable.ops.change.rewritten_rows import (
     read_rows_at,
     windows_of,
 )
+from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.read.matching_rows import matching_rows
 from lancetable.ops.read.memory_release import note_allocated
 from lancetable.ops.read.projection import column_not_found, evaluation_schema
 from lancetable.ops.read.scan_plan import Filter
-from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.destination import WriteOptions
-from lancetable.table.data_files import WriteLimits
 from lancetable.table.deletions import DeletionVector
+from lancetable.table.fragment_writer import WriteLimits
 from lancetable.table.live_rows import Offsets
 from lancetable.table.version import TableVersion
 

@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from lancetable.commit.contention import Backoff
-from lancetable.commit.draft import covered_fragments
+from lancetable.commit.backoff import Backoff
 from lancetable.commit.loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS, commit_transaction
-from lancetable.commit.proposal import discarding_on_failure
+from lancetable.commit.manifest_draft import covered_fragments
+from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import (
     InvalidInputError,
     InvalidOperationError,
@@ -39,14 +39,14 @@ from lancetable.format.index import index_messages
 from lancetable.format.transaction import RewriteGroup, Transaction
 from lancetable.format.version import FileVersion
 from lancetable.ops.change.deletion_vectors import discard_deletions
+from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
-from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.rowids import RowIdSequence, RowVersionSequence
 from lancetable.table import deletions
-from lancetable.table.data_files import WriteLimits, remove_quietly
 from lancetable.table.deletions import DeletionVector
+from lancetable.table.fragment_writer import WriteLimits, remove_quietly
 from lancetable.table.live_rows import deleted_offsets, num_live_rows, physical_rows
 from lancetable.table.row_id_sequences import row_id_sequence
 from lancetable.table.version import TableVersion, checkout, latest

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from lancetable.commit.contention import Backoff
+from lancetable.commit.backoff import Backoff
 from lancetable.commit.loop import DEFAULT_TIMEOUT_SECONDS, commit_transaction
 from lancetable.errors import (
     CommitConflictError,
@@ -47,7 +47,7 @@ from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
 from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.choose import choose_handler
-from lancetable.handlers.external import ExternalHandler
+from lancetable.handlers.external_manifest import ExternalHandler
 from lancetable.ops.schema.column_files import fragment_batches
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import open_store

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from lancetable.table.data_file_metadata import file_metadata
 from lancetable.table.live_rows import num_live_rows, physical_rows
-from lancetable.table.open_files import file_metadata
 from lancetable.table.version import TableVersion
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.table import deletions
-from lancetable.table.open_files import file_metadata
+from lancetable.table.data_file_metadata import file_metadata
 from lancetable.table.version import TableVersion
 
 

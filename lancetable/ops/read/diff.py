@@ -18,7 +18,7 @@ from lancetable.format.fragment import Fragment
 from lancetable.ops.change.compare import differs
 from lancetable.ops.read.scan import execute_scan, scan_table
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
-from lancetable.table.fragments import ROW_ID
+from lancetable.table.fragment_reader import ROW_ID
 from lancetable.table.live_rows import deleted_offsets
 from lancetable.table.row_id_sequences import row_id_sequence
 from lancetable.table.version import TableVersion

@@ -9,10 +9,10 @@ import numpy as np
 
 from lancetable import expr
 from lancetable.format.fragment import Fragment
+from lancetable.ops.read.scan_execution import RowRange, ScanRun, group_ranges, split_ranges
 from lancetable.ops.read.scan_plan import Filter, ScanOptions, ScanPlan, plan_scan, resolve_filter
-from lancetable.ops.read.scan_run import RowRange, ScanRun, group_ranges, split_ranges
 from lancetable.ops.read.zone_pruning import prunable_columns, prune_fragment
-from lancetable.table.fragments import Selection, select
+from lancetable.table.fragment_reader import Selection, select
 from lancetable.table.live_rows import Offsets, row_count_index
 from lancetable.table.version import TableVersion
 

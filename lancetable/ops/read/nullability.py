@@ -9,8 +9,8 @@ import pyarrow as pa
 from lancetable.errors import LanceError
 from lancetable.file.reader import pages_without_nulls
 from lancetable.format.schema import Field
+from lancetable.table.data_file_metadata import file_metadata
 from lancetable.table.field_locations import field_index
-from lancetable.table.open_files import file_metadata
 from lancetable.table.version import TableVersion
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, OutOfRangeError
 from lancetable.file.column_interfaces import contains_dictionary
-from lancetable.file.fetch import as_range
+from lancetable.file.io_scheduler import as_range
 from lancetable.format.fragment import Fragment
 from lancetable.format.row_address import split
 from lancetable.ops.read.projection import (
@@ -34,7 +34,7 @@ from lancetable.ops.read.projection import (
     concat_columns,
     project,
 )
-from lancetable.table.fragments import Selection, deleted_mask, read_selections, select, virtual_column
+from lancetable.table.fragment_reader import Selection, deleted_mask, read_selections, select, virtual_column
 from lancetable.table.live_rows import (
     Offsets,
     RowCountIndex,

@@ -19,14 +19,14 @@ import numpy.typing as npt
 from lancetable import expr
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v0_1.statistics import read_zones
-from lancetable.file.fetch import run
-from lancetable.file.legacy_container import LegacyMetadata
-from lancetable.file.statistics import FileStatistics, StatisticsWarning, parse_statistics
+from lancetable.file.io_scheduler import run
+from lancetable.file.legacy_footer import LegacyMetadata
+from lancetable.file.zone_maps import FileStatistics, StatisticsWarning, parse_statistics
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.schema import Schema
+from lancetable.table.data_file_metadata import file_metadata
 from lancetable.table.field_locations import field_index
 from lancetable.table.live_rows import physical_rows
-from lancetable.table.open_files import file_metadata
 from lancetable.table.version import TableVersion
 
 Mask = npt.NDArray[np.bool_]

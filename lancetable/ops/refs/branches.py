@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lancetable.commit.clone import commit_clone
+from lancetable.commit.clone_manifest import commit_clone
 from lancetable.errors import (
     AlreadyExistsError,
     CommitStateUnknownError,

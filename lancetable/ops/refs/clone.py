@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from lancetable.commit.clone import commit_clone
-from lancetable.commit.proposal import discarding_on_failure
+from lancetable.commit.clone_manifest import commit_clone
+from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import AlreadyExistsError, UnsupportedFeatureError
 from lancetable.file.blobs.descriptions import blob_directory
-from lancetable.format import flags
+from lancetable.format import feature_flags
 from lancetable.format import transaction as tx
 from lancetable.format.index import index_messages, uuid_text
 from lancetable.format.paths import INDICES_DIR, MANAGED_BLOBS_DIR, data_path, deletion_path, join
@@ -75,7 +75,7 @@ def _files(source: TableVersion, base: str) -> Iterator[tuple[str, str]]:
         folder = f"{INDICES_DIR}/{uuid_text(index.uuid.uuid)}"
         root = source.base_file_path(index.base_id, folder) if index.HasField("base_id") else join(source.base, folder)
         yield from _files_below(source.store, root, join(base, folder))
-    if source.manifest.reader_flags & flags.MANAGED_BLOBS:
+    if source.manifest.reader_flags & feature_flags.MANAGED_BLOBS:
         files = [file for fragment in source.manifest.fragments for file in fragment.files]
         for root in sorted({source.data_file_root(file) for file in files}):
             yield from _files_below(source.store, join(root, MANAGED_BLOBS_DIR), join(base, MANAGED_BLOBS_DIR))

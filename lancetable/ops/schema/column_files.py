@@ -16,17 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, LanceError, UnsupportedFeatureError
-from lancetable.file.legacy_container import LegacyMetadata
+from lancetable.file.legacy_footer import LegacyMetadata
 from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
 from lancetable.format.schema import Field, Schema
-from lancetable.ops.tracker import NO_PROGRESS, Tracker
+from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.table.base_paths import table_target
-from lancetable.table.data_files import FragmentWriter, WriteLimits, remove_quietly
-from lancetable.table.fragments import read_selection, select
+from lancetable.table.data_file_metadata import file_metadata
+from lancetable.table.fragment_reader import read_selection, select
+from lancetable.table.fragment_writer import FragmentWriter, WriteLimits, remove_quietly
 from lancetable.table.legacy_dictionaries import dictionaries_of
 from lancetable.table.live_rows import live_offsets, physical_rows
-from lancetable.table.open_files import file_metadata
 from lancetable.table.row_sizes import memory_per_row
 from lancetable.table.version import TableVersion
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.commit.loop import commit_transaction
-from lancetable.commit.proposal import discarding_on_failure
+from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import (
     AlreadyExistsError,
     ColumnNotFoundError,

@@ -19,15 +19,15 @@ from lancetable.expr import VIRTUAL_COLUMNS
 from lancetable.format.fragment import Fragment
 from lancetable.format.row_address import join
 from lancetable.format.schema import Schema
-from lancetable.ops.change.key_join import KeyIndex, Rows, whole
+from lancetable.ops.change.hash_join import KeyIndex, Rows, whole
 from lancetable.ops.change.merge.merge_insert import patched_columns
 from lancetable.ops.change.merge.row_changes import MatchedRows
 from lancetable.ops.change.rewritten_rows import live_rows_of, ordered, read_rows_at, rows_per_window
+from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.schema.column_files import add_column_file
 from lancetable.ops.schema.new_columns import NewColumns, add_columns, add_to_fragment
-from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.conform import conform_batches, conform_schema
-from lancetable.table.fragments import ROW_ADDRESS, ROW_ID
+from lancetable.table.fragment_reader import ROW_ADDRESS, ROW_ID
 from lancetable.table.live_rows import Offsets
 from lancetable.table.row_id_sequences import row_ids_at
 from lancetable.table.version import TableVersion

@@ -17,7 +17,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from lancetable.commit.loop import commit_transaction
-from lancetable.commit.proposal import discarding_on_failure
+from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import (
     AlreadyExistsError,
     ColumnNotFoundError,
@@ -38,6 +38,7 @@ from lancetable.format.schema import Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
 from lancetable.ops.maintain.migrate import content_file_name, find_reusable_file
+from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.read.projection import evaluation_schema
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
@@ -48,7 +49,6 @@ from lancetable.ops.schema.column_files import (
     discard_column_files,
     to_physical_rows,
 )
-from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.table.live_rows import live_offsets, num_live_rows, physical_rows
 from lancetable.table.version import TableVersion

@@ -16,11 +16,11 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.manifest import BasePath
 from lancetable.format.schema import Schema
 from lancetable.format.version import STABLE_VERSION, FileVersion
-from lancetable.ops.tracker import NO_PROGRESS, Tracker
+from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.store.base import ObjectStore
 from lancetable.table.base_paths import WriteTarget, all_targets, resolve_targets, with_ids
-from lancetable.table.data_files import FragmentWriter, WriteLimits, WriteProgress, remove_below
+from lancetable.table.fragment_writer import FragmentWriter, WriteLimits, WriteProgress, remove_below
 from lancetable.table.legacy_dictionaries import dictionaries_of
 from lancetable.table.version import TableVersion
 

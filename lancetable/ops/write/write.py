@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lancetable.commit.first_version import create_table
 from lancetable.commit.loop import commit_transaction
-from lancetable.commit.proposal import discarding_on_failure
+from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import AlreadyExistsError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file.blobs.descriptions import contains_blobs
 from lancetable.file.writer import FileWriter

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lancetable.commit.idempotency import is_done, properties_of
 from lancetable.commit.loop import commit_transaction
-from lancetable.commit.proposal import discarding_on_failure
+from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import AlreadyExistsError
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
@@ -23,7 +23,7 @@ from lancetable.ops.change.rewritten_rows import Prepared, discard_prepared
 from lancetable.ops.read.splits import Split, even_task_rows, plan_splits
 from lancetable.spark import options as limits
 from lancetable.spark.options import SourceOptions
-from lancetable.spark.pin import Pin, commit_id_of, pin_of
+from lancetable.spark.pinned_version import PinnedVersion, commit_id_of, pin_of
 from lancetable.spark.runner import Json, Work
 from lancetable.spark.writer import log_if_repeated
 from lancetable.table.version import TableVersion
@@ -163,10 +163,10 @@ def discard_update(base: TableVersion, operation: tx.Update) -> None:
     discard_prepared(base, Prepared(tx.Transaction.create(base.version, operation), {}))
 
 
-def pin_of_plan(options: SourceOptions, plan: Json) -> Pin:
+def pin_of_plan(options: SourceOptions, plan: Json) -> PinnedVersion:
     """Return the pin of a plan. The plan itself has no storage options, because they may contain secrets."""
     uri, branch, version, commit_id = plan["pin"]
-    return Pin(uri, branch, version, tuple(sorted(options.storage_options.items())), commit_id)
+    return PinnedVersion(uri, branch, version, tuple(sorted(options.storage_options.items())), commit_id)
 
 
 def pin_to_json(version: TableVersion) -> list[Any]:

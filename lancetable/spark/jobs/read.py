@@ -17,7 +17,7 @@ from lancetable.spark.jobs.base import (
     slices_of_task,
     tasks_of_slices,
 )
-from lancetable.spark.pin import Pin
+from lancetable.spark.pinned_version import PinnedVersion
 from lancetable.spark.runner import Json
 from lancetable.table.version import checkout
 
@@ -32,7 +32,7 @@ def plan_count(dataset: LanceDataset, filter: str | None) -> Json:
     return {"pin": pin_to_json(version), "tasks": plan_row_tasks(version, whole=False)}
 
 
-def count_rows(pin: Pin, filter: str | None, task: Json) -> Json:
+def count_rows(pin: PinnedVersion, filter: str | None, task: Json) -> Json:
     """Count the rows of one task for which a predicate is true: map {"slices"} to {"rows"}."""
     version = pin.open()
     scans = scan_options_of(slices_of_task(task), ScanOptions(columns=[], filter=filter))

@@ -25,7 +25,7 @@ from lancetable.ops.change.spill import PartitionedRows
 from lancetable.spark.jobs.base import fragment_ids
 from lancetable.spark.merge.broadcast_source import SourceChunk, open_chunk
 from lancetable.spark.merge.job import merge_prejoined, merge_to_json
-from lancetable.spark.pin import Pin
+from lancetable.spark.pinned_version import PinnedVersion
 from lancetable.spark.runner import Json, Runner, succeeded
 from lancetable.spark.types import convert_batch
 from lancetable.table.deletion_file_codec import build_roaring
@@ -55,7 +55,7 @@ def null_key_rows(source: tuple[SourceChunk, ...], on: Sequence[str]) -> pyroari
 class BroadcastMerge:
     """Picklable merge whose tasks get the whole source. `incoming` is the schema of the source."""
 
-    pin: Pin
+    pin: PinnedVersion
     clauses: Clauses
     incoming: pa.Schema
     source: tuple[SourceChunk, ...]

@@ -28,7 +28,7 @@ from lancetable.spark.merge.broadcast_source import BroadcastSource, broadcast_s
 from lancetable.spark.merge.job import DELETE, KEY, MergeJob, counts_from_results
 from lancetable.spark.merge.join_merge import JoinedMerge, KeyScan
 from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_problem
-from lancetable.spark.pin import Pin
+from lancetable.spark.pinned_version import PinnedVersion
 from lancetable.spark.runner import Json, SparkRunner, permanent_failure, succeeded
 from lancetable.spark.schema_evolution import Evolution
 from lancetable.spark.sql import check_sql_text
@@ -287,7 +287,7 @@ class SparkMergeBuilder:
             results.append(permanent_failure(InvalidOperationError(null_keys_problem(str(null_keys), clauses.on))))
         return results
 
-    def _joined(self, plan: Json, pin: Pin, clauses: Clauses, incoming: pa.Schema) -> DataFrame:
+    def _joined(self, plan: Json, pin: PinnedVersion, clauses: Clauses, incoming: pa.Schema) -> DataFrame:
         schema = spark_schema(schema_from_string(plan["keys"]))
         keys = self._table.scan(plan["tasks"], KeyScan(pin, plan["columns"]), schema)
         # Rename the columns of the source, which may have any name.

@@ -25,7 +25,7 @@ from lancetable.spark.jobs.base import (
     update_to_json,
 )
 from lancetable.spark.options import DEFAULT_TASK_BYTES, DEFAULT_TASK_ROWS
-from lancetable.spark.pin import Pin
+from lancetable.spark.pinned_version import PinnedVersion
 from lancetable.spark.runner import Json
 from lancetable.spark.schema_evolution import Evolution, fit_table
 from lancetable.spark.sql import quote_name
@@ -104,7 +104,9 @@ class MergeJob(RowsJob):
         return {"counts": asdict(counts_from_results(results)), "repeated": False}
 
 
-def merge_prejoined(pin: Pin, clauses: Clauses, incoming: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Json:
+def merge_prejoined(
+    pin: PinnedVersion, clauses: Clauses, incoming: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> Json:
     """Merge joined rows in a task, and return its result."""
     version = pin.open()
     prepared, counts = prepare_prejoined(version, clauses, check_source(version.schema, clauses, incoming), batches)

@@ -21,7 +21,7 @@ from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import Split, scan_options_of
 from lancetable.spark.merge.job import merge_prejoined
-from lancetable.spark.pin import Pin
+from lancetable.spark.pinned_version import PinnedVersion
 from lancetable.spark.runner import Json, init_worker, run_task
 from lancetable.spark.types import convert_batch
 
@@ -30,7 +30,7 @@ from lancetable.spark.types import convert_batch
 class KeyScan:
     """Scan of slices that returns expressions of the rows, and their addresses as int64 in the column `_address`."""
 
-    pin: Pin
+    pin: PinnedVersion
     columns: Mapping[str, str]
 
     def __call__(self, slices: tuple[Split, ...], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -47,7 +47,7 @@ class KeyScan:
 class JoinedMerge:
     """Picklable merge of joined rows: the columns of `incoming`, the row address, and a flag for source rows."""
 
-    pin: Pin
+    pin: PinnedVersion
     clauses: Clauses
     incoming: pa.Schema
 

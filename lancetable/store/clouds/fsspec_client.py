@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from lancetable.errors import InvalidInputError
 from lancetable.store.base import Capabilities, Durability, ObjectMeta, OnExisting, PutOutcome
 from lancetable.store.clouds.options import SIMPLE_CLIENT_OPTIONS, CloudOptions, capabilities_of
-from lancetable.store.exclusive_create import REFUSALS, Reply, create_exclusively
 from lancetable.store.fsspec_store import FsspecStore
+from lancetable.store.put_if_absent import REFUSALS, Reply, create_exclusively
 from lancetable.store.remote import first_names
 from lancetable.store.schemes import CLOUD_OF_SCHEME, Cloud
 

@@ -3,7 +3,7 @@
 A request costs a fifth of the CPU time of fsspec. One call fetches many ranges of one object, and uploads and listings
 run in native threads. Four properties need care:
 
-- obstore retries requests. Conditional creates use a second client without retries, and store/exclusive_create.py
+- obstore retries requests. Conditional creates use a second client without retries, and store/put_if_absent.py
   interprets their replies.
 - obstore merges ranges up to a megabyte apart, and does not split large ones. `_fetch` uses its multi-range call only
   if this is an advantage, and otherwise sends the ranges in parallel.
@@ -40,8 +40,8 @@ from lancetable.store.base import (
 )
 from lancetable.store.clouds.options import CloudOptions
 from lancetable.store.clouds.s3_short_page import S3ShortPage
-from lancetable.store.exclusive_create import REFUSALS, Reply, create_exclusively
 from lancetable.store.per_process import PerProcess
+from lancetable.store.put_if_absent import REFUSALS, Reply, create_exclusively
 from lancetable.store.remote import FIRST_READ_BYTES, PART_BYTES, RemoteStore, first_names
 
 if TYPE_CHECKING:

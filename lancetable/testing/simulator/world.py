@@ -20,13 +20,13 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from unittest import mock
 
-from lancetable.commit.contention import Backoff, contention_of
+from lancetable.commit.backoff import Backoff, contention_of
 from lancetable.errors import CorruptFileError, StoreError
 from lancetable.file import thread_pool
 from lancetable.handlers import choose as choose_module
-from lancetable.handlers import external
-from lancetable.handlers.external import ManifestRow
-from lancetable.handlers.row_stores import MemoryManifestStore
+from lancetable.handlers import external_manifest
+from lancetable.handlers.external_manifest import ManifestRow
+from lancetable.handlers.sqlite import MemoryManifestStore
 from lancetable.ops.maintain import compact
 from lancetable.store import memory
 from lancetable.store.base import Capabilities, ObjectMeta, OnExisting, PutOutcome
@@ -345,7 +345,7 @@ def virtual(world: World) -> Iterator[None]:
         (secrets, "randbits", choose(secrets.randbits, rng.getrandbits)),
         (os, "urandom", choose(os.urandom, rng.randbytes)),
         (memory, "MemoryStore", _StoreFactory(memory.MemoryStore, open_memory)),
-        (external, "uuid4", choose(uuid.uuid4, uuid4)),
+        (external_manifest, "uuid4", choose(uuid.uuid4, uuid4)),
         (compact, "ThreadPoolExecutor", choose(ThreadPoolExecutor, InlineExecutor)),
         (choose_module, "_external_store", choose(choose_module._external_store, lambda *_: world.rows)),
     ]
@@ -355,7 +355,7 @@ def virtual(world: World) -> Iterator[None]:
             stack.enter_context(mock.patch.object(module, name, value))
         defaults = {**(Backoff.__init__.__kwdefaults__ or {}), "clock": monotonic, "sleep": sleep, "draw": draw}
         stack.enter_context(mock.patch.object(Backoff.__init__, "__kwdefaults__", defaults))
-        stack.enter_context(mock.patch.object(external.ExternalHandler.__init__, "__defaults__", (sleep,)))
+        stack.enter_context(mock.patch.object(external_manifest.ExternalHandler.__init__, "__defaults__", (sleep,)))
         stack.enter_context(mock.patch.object(thread_pool._here, "worker_of", os.getpid(), create=True))
         yield
 

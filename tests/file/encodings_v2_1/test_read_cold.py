@@ -20,7 +20,6 @@ import pytest
 
 from lancetable.file import LanceFileWriter
 from lancetable.file.column_numbers import column_map
-from lancetable.file.container import FileMetadata, Page
 from lancetable.file.encodings_v2_1.base import layout_of
 from lancetable.file.encodings_v2_1.compressive.general import General
 from lancetable.file.encodings_v2_1.layouts.blob import Blob
@@ -28,7 +27,8 @@ from lancetable.file.encodings_v2_1.layouts.chunk_table import parse_index, pars
 from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
 from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
 from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
-from lancetable.file.fetch import run
+from lancetable.file.footer import FileMetadata, Page
+from lancetable.file.io_scheduler import run
 from lancetable.file.kernels.gather import chunks_of_rows
 from lancetable.file.reader import family_of, open_data_file
 from lancetable.store.base import ByteRange

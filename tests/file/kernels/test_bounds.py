@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from lancetable.errors import CorruptFileError
 from lancetable.expr.evaluate import operators
 from lancetable.file import kernels
-from lancetable.file.kernels import distinct, keys
-from lancetable.file.statistics import StatisticsBuilder
+from lancetable.file.kernels import distinct, key_tables
+from lancetable.file.zone_maps import StatisticsBuilder
 from lancetable.format.schema import Schema
 
 pytestmark = pytest.mark.skipif(not kernels.NATIVE, reason="the compiled kernels are not built or switched off")
@@ -147,9 +147,9 @@ def test_unaligned_strings_are_indexed_compared_and_searched(kind: pa.DataType) 
 
     ends, other_ends = (offsets(each) for each in (strange, values))
     data = np.frombuffer(values.buffers()[2], np.uint8)
-    assert (keys.hash_values(ends, data) == keys.hash_values(other_ends, data)).all()
+    assert (key_tables.hash_values(ends, data) == key_tables.hash_values(other_ends, data)).all()
     rows = np.arange(len(values))
-    assert keys.equal_values(ends, data, rows, other_ends, data, rows)
+    assert key_tables.equal_values(ends, data, rows, other_ends, data, rows)
     assert operators.contains(strange, "12").equals(operators.contains(values, "12"))
 
 
@@ -159,7 +159,7 @@ def test_unaligned_numbers_are_found_by_their_keys(kind: pa.DataType) -> None:
     values = np.array([5, 3, 5, 2**14], dtype)
     strange = np.frombuffer(b"\0" + values.tobytes(), dtype, offset=1)
     for each in (values, strange, np.repeat(values, 2)[::2]):
-        table = keys.table_of(each, None)
+        table = key_tables.table_of(each, None)
         assert table.first_rows.tolist() == [0, 1, 0, 3]
         assert table.find(strange).tolist() == [0, 1, 0, 3]
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file import kernels, zone_summaries
+from lancetable.file import kernels, zone_map_builder
 from lancetable.file.kernels import (
     bitpacking,
     fsst,
@@ -26,7 +26,7 @@ from lancetable.file.kernels import (
     miniblock,
     varbin,
 )
-from lancetable.file.statistics import StatisticsBuilder
+from lancetable.file.zone_maps import StatisticsBuilder
 from lancetable.format.schema import Schema
 
 needs_native = pytest.mark.skipif(not kernels.NATIVE, reason="the compiled kernels are not built or switched off")
@@ -468,7 +468,7 @@ def test_zone_maps(kind: pa.DataType, values: list[str | None], offset: int, bat
         bounds = [None if bound is None else bound.to_pylist() for bound in (zones.min, zones.max)]
         return [zones.null_count.tolist(), *bounds]
 
-    agree(zone_summaries, zone_maps)
+    agree(zone_map_builder, zone_maps)
 
 
 # --------------------------------------------------------------------------------------------------------------- gather

@@ -29,7 +29,7 @@ from lancetable.ops.change.delete import delete
 from lancetable.ops.write import write
 from lancetable.ops.write.write import WriteOptions
 from lancetable.table import deletions, transactions
-from lancetable.table.data_files import WriteLimits
+from lancetable.table.fragment_writer import WriteLimits
 from lancetable.table.version import TableVersion, latest, open_version
 from lancetable.testing.stores import CountingStore, FaultyStore
 

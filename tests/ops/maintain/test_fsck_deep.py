@@ -18,8 +18,8 @@ import pytest
 
 import lancetable
 from lancetable.errors import DatasetNotFoundError, LanceError, StoreError
-from lancetable.file.statistics import StatisticsWarning
-from lancetable.ops.tracker import Progress
+from lancetable.file.zone_maps import StatisticsWarning
+from lancetable.ops.progress_tracker import Progress
 from lancetable.proto import table_pb2, transaction_pb2
 from lancetable.table.manifests import FOOTER_BYTES
 
@@ -67,11 +67,11 @@ def change_manifest(path: Path, change: Callable[[table_pb2.Manifest], Any]) -> 
     file.write_bytes(data[:position] + len(body).to_bytes(4, "little") + body + data[-FOOTER_BYTES:])
 
 
-def kinds(report: lancetable.checks.Report) -> set[str]:
+def kinds(report: lancetable.table_checks.Report) -> set[str]:
     return {problem.kind for problem in report.problems}
 
 
-def details(report: lancetable.checks.Report) -> str:
+def details(report: lancetable.table_checks.Report) -> str:
     return "\n".join(problem.detail for problem in report.problems)
 
 
@@ -528,7 +528,7 @@ def read_everything(uri: Path) -> list[str]:
     return errors
 
 
-@pytest.mark.filterwarnings("ignore::lancetable.file.statistics.StatisticsWarning")
+@pytest.mark.filterwarnings("ignore::lancetable.file.zone_maps.StatisticsWarning")
 @pytest.mark.parametrize("seed", range(12))
 def test_random_damage_that_fails_reads_is_reported(originals: Path, tmp_path: Path, scale: int, seed: int) -> None:
     for round_number in range(4 * scale):

@@ -23,7 +23,7 @@ from lancetable.cli.commands import cli
 from lancetable.errors import CorruptFileError, StoreError
 from lancetable.format.paths import ManifestNamingScheme, manifest_path
 from lancetable.handlers.choose import choose_handler
-from lancetable.handlers.external import ExternalHandler, ManifestRow
+from lancetable.handlers.external_manifest import ExternalHandler, ManifestRow
 from lancetable.ops.maintain.fsck import repair as repair_module
 from lancetable.ops.maintain.fsck.quarantine import quarantine
 from lancetable.store.base import ObjectStore
@@ -94,7 +94,7 @@ class Table:
         ds = library.dataset(self.uri, storage_options=self.options)
         return sorted(int(value) for value in ds.to_table()["id"].to_pylist())
 
-    def fsck(self, **named: Any) -> lancetable.checks.Report:
+    def fsck(self, **named: Any) -> lancetable.table_checks.Report:
         return lancetable.fsck(self.uri, storage_options=self.options, **named)
 
     def append(self, number: int, library: Any = lancetable) -> None:

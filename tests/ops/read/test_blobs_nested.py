@@ -14,7 +14,7 @@ import pytest
 import lancetable as lt
 from lancetable.errors import CorruptFileError, InvalidInputError, OutOfRangeError, UnsupportedFeatureError
 from lancetable.file.blobs.descriptions import PREPARED
-from lancetable.format.flags import MANAGED_BLOBS
+from lancetable.format.feature_flags import MANAGED_BLOBS
 from lancetable.table.version import open_version
 
 LIBRARIES = [lance, lt]

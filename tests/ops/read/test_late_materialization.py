@@ -15,7 +15,7 @@ from lancetable.ops.read.scan import scan_table
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.write import write
 from lancetable.ops.write.write import WriteOptions
-from lancetable.table.open_files import file_metadata
+from lancetable.table.data_file_metadata import file_metadata
 from lancetable.table.version import open_version
 from lancetable.testing.stores import CountingStore
 

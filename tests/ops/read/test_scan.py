@@ -24,8 +24,8 @@ from lancetable.errors import (
 from lancetable.ops.read.explain import analyze_plan, explain_plan
 from lancetable.ops.read.matching_rows import count_plan, count_rows, matching_offsets
 from lancetable.ops.read.scan import execute_scan, scan_table
+from lancetable.ops.read.scan_execution import ScanStatistics
 from lancetable.ops.read.scan_plan import ColumnOrdering, ScanOptions, plan_scan
-from lancetable.ops.read.scan_run import ScanStatistics
 
 FILTERS = [
     "k > 100",

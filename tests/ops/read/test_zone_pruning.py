@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from lancetable.ops.read.explain import explain_plan
 from lancetable.ops.read.scan import scan_table
+from lancetable.ops.read.scan_execution import ScanStatistics
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan, resolve_filter
-from lancetable.ops.read.scan_run import ScanStatistics
 from lancetable.ops.read.zone_pruning import intersect, prunable_columns, prune_fragment, ranges_of
 from lancetable.ops.write.write import WriteOptions, append, create
 from lancetable.table.row_sizes import bytes_per_row

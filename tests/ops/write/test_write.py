@@ -32,7 +32,7 @@ from lancetable.ops.write import write
 from lancetable.ops.write.write import WriteOptions
 from lancetable.store import open as store_open
 from lancetable.table import transactions
-from lancetable.table.data_files import WriteLimits
+from lancetable.table.fragment_writer import WriteLimits
 from lancetable.table.version import TableVersion, latest, open_version
 from lancetable.testing.stores import CountingStore, FaultyStore
 

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, misplaced
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
-from lancetable.file.encodings_v2_1.compound import Nulls, Repeated
+from lancetable.file.encodings_v2_1.composite_blocks import Nulls, Repeated
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import Bytes, Chunks, Compressive, Ints, misplaced
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, even_counts, fixed_values, nulls_of
-from lancetable.file.encodings_v2_1.compound import Items
+from lancetable.file.encodings_v2_1.composite_blocks import Items
 from lancetable.file.encodings_v2_1.compressive.constant import Constant
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, flat_count, flat_runs, join_bits, pack_bits
 from lancetable.file.kernels import gather

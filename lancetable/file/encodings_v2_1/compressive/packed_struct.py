@@ -19,7 +19,7 @@ from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.encodings_v2_1.base import Compressive, Ints, ParsedMessage, Wrapper, misplaced
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, VariableWidth, is_variable, type_bits
 from lancetable.file.encodings_v2_1.chunks import fixed_values, variable_values
-from lancetable.file.encodings_v2_1.compound import Struct
+from lancetable.file.encodings_v2_1.composite_blocks import Struct
 from lancetable.file.encodings_v2_1.compressive.fixed_size_list import lists_of
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.variable import Variable

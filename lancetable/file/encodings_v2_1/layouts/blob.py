@@ -19,18 +19,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.container import Page
 from lancetable.file.encodings_v2_0.blob import DESCRIPTION_V1, fetch_payloads
 from lancetable.file.encodings_v2_1.base import DecodedRows, PageLayout, ReadContext
 from lancetable.file.encodings_v2_1.block import FixedWidth, VariableWidth
 from lancetable.file.encodings_v2_1.chunks import ChunkLimits, EncodedLayout
-from lancetable.file.encodings_v2_1.compound import Struct
+from lancetable.file.encodings_v2_1.composite_blocks import Struct
 from lancetable.file.encodings_v2_1.compressive.flat import Flat, encode_flat
 from lancetable.file.encodings_v2_1.compressive.packed_struct import PackedStruct
 from lancetable.file.encodings_v2_1.layouts.miniblock import encode_miniblock
 from lancetable.file.encodings_v2_1.repdef import check_levels, layers_of
 from lancetable.file.encodings_v2_1.shred import Shredded
-from lancetable.file.fetch import ReadPlan, Rows
+from lancetable.file.footer import Page
+from lancetable.file.io_scheduler import ReadPlan, Rows
 from lancetable.file.kernels.levels import LEVEL
 from lancetable.proto import encodings_v2_1_pb2 as pb
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import Bytes, Ints
-from lancetable.file.fetch import ReadPlan, cluster, join
+from lancetable.file.io_scheduler import ReadPlan, cluster, join
 from lancetable.file.kernels.varbin import offsets_of_sizes
 from lancetable.store.base import ByteRange
 

@@ -23,16 +23,16 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.column_interfaces import BufferPieces
-from lancetable.file.container import Page
 from lancetable.file.encodings_v2_1.base import Compressive, DecodedRows, PageLayout, ReadContext, decode_levels, whole
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, VariableWidth, offset_bytes, type_bits
 from lancetable.file.encodings_v2_1.chunks import EncodedLayout
-from lancetable.file.encodings_v2_1.compound import Nulls, Repeated
+from lancetable.file.encodings_v2_1.composite_blocks import Nulls, Repeated
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.levels import encode_levels
 from lancetable.file.encodings_v2_1.repdef import LISTS, Layers, check_levels, layers_of, select_rows
 from lancetable.file.encodings_v2_1.shred import Shredded
-from lancetable.file.fetch import ReadPlan, Rows
+from lancetable.file.footer import Page
+from lancetable.file.io_scheduler import ReadPlan, Rows
 from lancetable.file.kernels.interleave import interleave
 from lancetable.file.kernels.levels import LEVEL, Levels
 from lancetable.format.version import FileVersion

@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.column_interfaces import BufferPieces
-from lancetable.file.container import Page
 from lancetable.file.encodings_v2_1.base import Bytes, Compressive, DecodedRows, Ints, PageLayout, ReadContext
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, VariableWidth
 from lancetable.file.encodings_v2_1.chunks import EncodedLayout
 from lancetable.file.encodings_v2_1.repdef import Layers, check_levels, layers_of
 from lancetable.file.encodings_v2_1.shred import Shredded
-from lancetable.file.fetch import MAPPED, ReadPlan, Rows, cluster, fetch_slots, join
+from lancetable.file.footer import Page
+from lancetable.file.io_scheduler import MAPPED, ReadPlan, Rows, cluster, fetch_slots, join
 from lancetable.file.kernels import fullzip, miniblock, varbin
 from lancetable.file.kernels.bitpacking import WORDS
 from lancetable.file.kernels.interleave import Runs, interleave, runs_of, total_sizes

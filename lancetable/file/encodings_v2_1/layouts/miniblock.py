@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.column_interfaces import BufferPieces
-from lancetable.file.container import Page
 from lancetable.file.dictionary_cache import DICTIONARIES
 from lancetable.file.encodings_v2_1.base import (
     Chunks,
@@ -43,7 +42,7 @@ from lancetable.file.encodings_v2_1.chunks import (
     LevelsTooDense,
     power_of_two,
 )
-from lancetable.file.encodings_v2_1.compound import with_dictionary
+from lancetable.file.encodings_v2_1.composite_blocks import with_dictionary
 from lancetable.file.encodings_v2_1.layouts.chunk_table import (
     PageMetadata,
     RowIndex,
@@ -54,7 +53,8 @@ from lancetable.file.encodings_v2_1.layouts.miniblock_take import level_code, pa
 from lancetable.file.encodings_v2_1.levels import encode_levels
 from lancetable.file.encodings_v2_1.repdef import check_levels, layers_of, select_rows
 from lancetable.file.encodings_v2_1.shred import Shredded
-from lancetable.file.fetch import ReadPlan, Rows
+from lancetable.file.footer import Page
+from lancetable.file.io_scheduler import ReadPlan, Rows
 from lancetable.file.kernels import gather
 from lancetable.file.kernels.interleave import Runs, interleave, padding, runs_of, total_sizes
 from lancetable.file.kernels.levels import Levels, highest

@@ -20,14 +20,14 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import Bytes, Chunks, Compressive, DecodedRows, Ints, decode_levels
 from lancetable.file.encodings_v2_1.block import Block, FixedWidth, take_spans
-from lancetable.file.encodings_v2_1.compound import Joined, with_dictionary
+from lancetable.file.encodings_v2_1.composite_blocks import Joined, with_dictionary
 from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking, OutOfLineBitpacking
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.fsst import Fsst
 from lancetable.file.encodings_v2_1.compressive.rle import Rle
 from lancetable.file.encodings_v2_1.layouts.chunk_table import PageMetadata, fetch_pieces
 from lancetable.file.encodings_v2_1.repdef import Layers, check_levels, layers_of
-from lancetable.file.fetch import ReadPlan
+from lancetable.file.io_scheduler import ReadPlan
 from lancetable.file.kernels import gather, miniblock
 from lancetable.file.kernels.gather import Pieces, StoredLevels
 from lancetable.file.kernels.levels import LEVEL, Levels

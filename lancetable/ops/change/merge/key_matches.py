@@ -22,7 +22,7 @@ from lancetable.expr.syntax.ast import And, Column, Compare, InList, Literal
 from lancetable.format.fragment import Fragment
 from lancetable.format.row_address import split
 from lancetable.format.schema import Field
-from lancetable.ops.change.key_join import KeyIndex, Rows, example, whole
+from lancetable.ops.change.hash_join import KeyIndex, Rows, example, whole
 from lancetable.ops.change.merge.clauses import Clauses, Matched, RepeatedKeys, key_fields
 from lancetable.ops.change.merge.row_changes import MatchedRows
 from lancetable.ops.change.rewritten_rows import ordered
@@ -30,7 +30,7 @@ from lancetable.ops.change.spill import PartitionedRows
 from lancetable.ops.read.projection import ColumnLike
 from lancetable.ops.read.take import runs
 from lancetable.ops.read.zone_pruning import prunable_columns, prune_fragment
-from lancetable.table.fragments import ROW_ADDRESS, read_selection, select
+from lancetable.table.fragment_reader import ROW_ADDRESS, read_selection, select
 from lancetable.table.live_rows import Offsets, physical_rows
 from lancetable.table.version import TableVersion
 

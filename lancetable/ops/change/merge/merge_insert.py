@@ -25,7 +25,7 @@ from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field, Schema
 from lancetable.format.transaction import Transaction
-from lancetable.ops.change.key_join import Rows, concat
+from lancetable.ops.change.hash_join import Rows, concat
 from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched, WriteMode
 from lancetable.ops.change.merge.key_matches import KeyMatcher, SourcePart
 from lancetable.ops.change.merge.row_changes import MatchedRows, RowChanges, RowMasks, take_rows
@@ -41,9 +41,9 @@ from lancetable.ops.change.rewritten_rows import (
     rows_per_window,
 )
 from lancetable.ops.change.spill import PartitionedRows
+from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.read.matching_rows import matching_rows
 from lancetable.ops.schema.column_files import add_column_file, discard_column_files
-from lancetable.ops.tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.conform import conform_batches
 from lancetable.ops.write.destination import WriteOptions
 from lancetable.table.deletion_file_codec import build_roaring

@@ -21,7 +21,7 @@ from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.format.fragment import Fragment
 from lancetable.format.row_address import address
 from lancetable.format.schema import Schema
-from lancetable.ops.change.key_join import example
+from lancetable.ops.change.hash_join import example
 from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched, RepeatedKeys
 from lancetable.ops.change.merge.key_matches import matches_by_fragment
 from lancetable.ops.change.merge.row_changes import MatchedRows, RowChanges, RowMasks

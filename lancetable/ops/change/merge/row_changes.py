@@ -17,7 +17,7 @@ from lancetable.file.blobs.descriptions import with_bytes
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.ops.change.compare import differs
-from lancetable.ops.change.key_join import Rows, whole
+from lancetable.ops.change.hash_join import Rows, whole
 from lancetable.ops.change.merge.clauses import Clauses, Condition, Counts, null_keys
 from lancetable.ops.change.rewritten_rows import read_rows_at
 from lancetable.table.deletions import DeletionVector

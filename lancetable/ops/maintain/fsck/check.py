@@ -48,13 +48,13 @@ from lancetable.format.paths import (
     QUARANTINE_DIR,
     TAGS_DIR,
     VERSIONS_DIR,
+    ManifestLocation,
     branch_root,
     hint_path,
     is_detached,
     join,
     parse_manifest_name,
 )
-from lancetable.handlers.base import ManifestLocation
 from lancetable.handlers.choose import choose_handler
 from lancetable.ops.maintain.fsck.manifests import check_manifest, has_schema
 from lancetable.ops.maintain.fsck.pages import PageCheck
@@ -72,7 +72,7 @@ from lancetable.ops.maintain.fsck.report import (
     findings_of,
 )
 from lancetable.ops.maintain.validate import validate_data_file, validate_deletions
-from lancetable.ops.tracker import NO_PROGRESS, Tracker
+from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.store.open import open_store
 from lancetable.table import refs
 from lancetable.table.cache import TableCache

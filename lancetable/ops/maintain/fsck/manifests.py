@@ -21,7 +21,7 @@ from lancetable.commit.cleanup import automatic
 from lancetable.errors import LanceError, NotFoundError
 from lancetable.file.encodings_v0_1.dictionary import items_range, values_range
 from lancetable.file.kernels import varbin
-from lancetable.format import flags
+from lancetable.format import feature_flags
 from lancetable.format.index import IndexFile, IndexMetadata, index_messages, uuid_text
 from lancetable.format.paths import INDICES_DIR, check_relative, join, parse_transaction_name, transaction_path
 from lancetable.format.transaction import Transaction, UnknownOperation
@@ -214,14 +214,14 @@ def _check_flags(version: TableVersion, data: bytes) -> Iterator[Finding]:
     except LanceError:
         indices = []  # reported by the check of the section
     stable = any(fragment.WhichOneof("row_id_sequence") for fragment in message.fragments)
-    reader, writer = flags.compute(message, stable_row_ids=stable, indices=indices)
+    reader, writer = feature_flags.compute(message, stable_row_ids=stable, indices=indices)
     for word, required, found in (
         ("reader", reader, manifest.reader_flags),
-        ("writer", writer & ~flags.NO_TRANSACTION_FILE, manifest.writer_flags),
+        ("writer", writer & ~feature_flags.NO_TRANSACTION_FILE, manifest.writer_flags),
     ):
         missing = required & ~found
         if missing:
-            names = ", ".join(flags.describe(missing))
+            names = ", ".join(feature_flags.describe(missing))
             yield Finding("flags", path, f"the {word} feature flags lack {names}, which the content requires")
 
 

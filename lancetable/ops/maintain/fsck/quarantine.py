@@ -18,18 +18,19 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from lancetable.errors import CorruptFileError, LanceError, NotFoundError, StoreError, UnsupportedFeatureError
-from lancetable.format.flags import check_readable
+from lancetable.format.feature_flags import check_readable
 from lancetable.format.paths import (
     MAX_VERSION,
     QUARANTINE_DIR,
     VERSIONS_DIR,
+    ManifestLocation,
     ManifestNamingScheme,
     is_detached,
     join,
     parse_manifest_name,
 )
-from lancetable.handlers.base import CommitHandler, ManifestLocation
-from lancetable.handlers.external import ExternalHandler, ManifestRow
+from lancetable.handlers.base import CommitHandler
+from lancetable.handlers.external_manifest import ExternalHandler, ManifestRow
 from lancetable.store.base import ObjectStore
 from lancetable.table.manifests import ManifestFile, parse_manifest
 

@@ -10,8 +10,8 @@ from lancetable.commit.cleanup.plan import CleanupPolicy, plan_cleanup
 from lancetable.commit.cleanup.run import run_cleanup
 from lancetable.errors import CorruptFileError, LanceError
 from lancetable.format.paths import hint_path
-from lancetable.handlers.base import write_hint
 from lancetable.handlers.choose import choose_handler
+from lancetable.handlers.latest_version import write_hint
 from lancetable.ops.maintain.fsck.quarantine import location_of, open_manifest, quarantine
 from lancetable.ops.maintain.fsck.report import UNREADABLE, Problem, Report
 from lancetable.ops.refs.tags import restore

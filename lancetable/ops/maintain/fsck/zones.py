@@ -14,8 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.file.statistics import FileStatistics
-from lancetable.file.zone_summaries import (
+from lancetable.file.zone_map_builder import (
     RowRanges,
     ZoneLeaf,
     ZoneStats,
@@ -25,6 +24,7 @@ from lancetable.file.zone_summaries import (
     number_dtype,
     values_of,
 )
+from lancetable.file.zone_maps import FileStatistics
 from lancetable.format.schema import Field
 
 _MAX_ZONES = 3  # zones listed in one message

@@ -1,0 +1,150 @@
+"""Gather of rows from many pages of a memory-mapped file in one step instead of page by page.
+
+    page      0     0     3     7          base[page] + row * width  ->  position in the file  ->  one gather
+    row     120   908  5012  9001
+
+This applies to plain pages: uncompressed numbers, fixed-size lists of numbers, and strings, without a validity bitmap.
+Unused bytes of a range of a mapped file cost nothing, so one range from the first to the last position covers all rows.
+Other pages and pages that look corrupt are read page by page, which also raises the errors.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError
+from lancetable.file.column_interfaces import Decoded, fixed_width_array
+from lancetable.file.encodings_v2_0.base import encoding_of
+from lancetable.file.encodings_v2_0.binary import Binary, check_strings, select_spans, spans_of, unwrap
+from lancetable.file.encodings_v2_0.fixed_size_list import FixedSizeList
+from lancetable.file.encodings_v2_0.flat import Flat, value_bytes, value_width
+from lancetable.file.footer import ColumnPages, Page
+from lancetable.file.io_scheduler import ReadPlan
+from lancetable.file.kernels import varbin
+from lancetable.store.base import ByteRange
+
+_UNKNOWN: Final = -1
+_NOT_PLAIN: Final = -2
+_MAX_WORD: Final = 64  # common writers align buffers to 64 bytes
+_MAX_ADJUSTMENT: Final = 1 << 63
+
+
+class Scattered:
+    """Reader of rows of one leaf column from many pages.
+
+    `_starts[p]` is the position of the values of page p, or of the ends if these are strings; it is determined on first
+    use.
+    """
+
+    __slots__ = ("_adjustment", "_data", "_dtype", "_pages", "_size", "_starts", "_type", "_width", "_word", "useful")
+
+    def __init__(self, pages: ColumnPages, data_type: pa.DataType) -> None:
+        self._pages = pages
+        self._type = data_type
+        self._dtype = varbin.offset_dtype(data_type)
+        self._width = 8 if self._dtype is not None else value_bytes(data_type)
+        # Pages of a column mostly have one encoding: after the first page that is not plain, no others are checked.
+        self.useful = self._width > 0
+        word = min(self._width & -self._width, _MAX_WORD) or 1
+        self._word: Any = np.dtype(f"<u{word}") if word <= 8 else np.dtype((np.void, word))
+        self._starts = np.full(len(pages), _UNKNOWN, np.int64)
+        if self._dtype is not None:
+            self._data = np.zeros(len(pages), np.int64)
+            self._size = np.zeros(len(pages), np.int64)
+            self._adjustment = np.zeros(len(pages), np.uint64)
+
+    def read(self, rows: npt.NDArray[np.int64]) -> ReadPlan[pa.Array | None]:
+        """Plan reading `rows`. Returns None if they are in one page or must be read page by page."""
+        if not self.useful:
+            return None
+        page_of = self._pages.starts.searchsorted(rows, "right") - 1
+        if page_of[0] == page_of[-1]:
+            return None
+        starts = self._starts[page_of]
+        if int(starts.min()) < 0:
+            self.useful = all(self._locate(number) for number in np.unique(page_of).tolist())
+            if not self.useful:
+                return None
+            starts = self._starts[page_of]
+        positions = starts + (rows - self._pages.starts[page_of]) * self._width
+        if self._dtype is not None:
+            return (yield from self._read_strings(rows, page_of, positions))
+        first, last = int(positions.min()), int(positions.max())
+        (data,) = yield (ByteRange(first, last + self._width),)
+        words: npt.NDArray[Any] = np.frombuffer(data, self._word)
+        indices = (positions - first) // self._word.itemsize
+        per_value = self._width // self._word.itemsize
+        if per_value > 1:
+            indices = (indices[:, None] + np.arange(per_value)).reshape(-1)
+        return fixed_width_array(self._type, len(rows), pa.py_buffer(words.take(indices)))
+
+    def _read_strings(
+        self, rows: npt.NDArray[np.int64], page_of: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
+    ) -> ReadPlan[pa.Array | None]:
+        # The word before the end of a page's first row does not belong to the page; `spans_of` replaces it by 0.
+        first, last = max(int(positions.min()) - 8, 0), int(positions.max())
+        (raw,) = yield (ByteRange(first, last + 8),)
+        stored: npt.NDArray[np.uint64] = np.frombuffer(raw, "<u8")
+        is_first = rows == self._pages.starts[page_of]
+        before, ends, valid = spans_of(stored, (positions - first) >> 3, is_first, self._adjustment[page_of])
+        if (before > ends).any() or (ends > self._size[page_of]).any():
+            return None
+        data_starts = self._data[page_of]
+        starts, stops = data_starts + before.view(np.int64), data_starts + ends.view(np.int64)
+        if valid is not None:
+            stops = np.where(valid, stops, starts)
+        dtype = self._dtype
+        assert dtype is not None
+        if (stops[:-1] > starts[1:]).any() or (dtype.itemsize == 4 and int((stops - starts).sum()) > varbin.MAX_INT32):
+            return None
+        base = int(starts[0])
+        (data,) = yield (ByteRange(base, int(stops[-1])),)
+        buffers = select_spans(starts - base, stops - base, data, dtype)
+        decoded = Decoded(len(rows), buffers, None if valid is None else varbin.pack_validity(valid))
+        try:
+            check_strings(decoded, self._type)
+        except CorruptFileError:
+            return None
+        return decoded.to_array(self._type)
+
+    def _locate(self, number: int) -> bool:
+        """Determine the position of the values of a page. Returns False if the page is not plain."""
+        if self._starts[number] == _UNKNOWN:
+            page = self._pages.page(number)
+            if page.decoder is None:
+                page.decoder = unwrap(encoding_of(page))
+            locate = self._locate_strings if self._dtype is not None else self._locate_values
+            try:
+                self._starts[number] = locate(page, number)
+            except CorruptFileError:
+                self._starts[number] = _NOT_PLAIN
+        return bool(self._starts[number] >= 0)
+
+    def _locate_values(self, page: Page, number: int) -> int:
+        encoding, kind, size = page.decoder, self._type, 1
+        while isinstance(encoding, FixedSizeList) and pa.types.is_fixed_size_list(kind):
+            if encoding.dimension != kind.list_size:
+                return _NOT_PLAIN
+            size *= encoding.dimension
+            encoding, kind = unwrap(encoding.items), kind.value_type
+        if not isinstance(encoding, Flat) or not encoding.is_plain(value_width(kind)) or not value_width(kind):
+            return _NOT_PLAIN
+        start = encoding.plain_range(page, page.length * size, range(0)).start
+        return start if start % self._word.itemsize == 0 else _NOT_PLAIN
+
+    def _locate_strings(self, page: Page, number: int) -> int:
+        encoding = page.decoder
+        if not isinstance(encoding, Binary) or not 0 < encoding.null_adjustment <= _MAX_ADJUSTMENT:
+            return _NOT_PLAIN
+        ends, content = unwrap(encoding.indices), unwrap(encoding.bytes)
+        if not (isinstance(ends, Flat) and ends.is_plain(64) and isinstance(content, Flat) and content.is_plain(8)):
+            return _NOT_PLAIN
+        start = ends.plain_range(page, page.length, range(0)).start
+        location = page.buffer(content.buffer)
+        self._data[number], self._size[number] = location.start, location.end - location.start
+        self._adjustment[number] = encoding.null_adjustment
+        return start if start % 8 == 0 else _NOT_PLAIN

@@ -1,0 +1,441 @@
+"""Execution of a `ScanPlan`. Row ranges are read in parallel and returned as tables, in order.
+
+    fragments ─ statistics ─> row ranges ─> groups ─┬─ pool ─> filter columns ─> matches ─> late columns ─┐
+                                                    └─ pool ─> ...                                        ├─> tables
+    no filter: columns of a range are slices of the pages of a file                                       ┘
+
+A row range is a part of one fragment, small enough that several ranges fit in memory. Small ranges of several fragments
+form a group, which is read and filtered at once, because the fixed cost of a range would exceed the cost of its rows. A
+filter is evaluated first, on the filter columns only. The late columns of matching rows are read as a range if the rows
+are adjacent or dense; sparse rows are gathered (`fragments.narrow`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable import expr
+from lancetable.file import thread_pool
+from lancetable.format.fragment import Fragment
+from lancetable.format.schema import Field
+from lancetable.ops.read.adaptive_range_size import RangeSizer
+from lancetable.ops.read.memory_release import with_memory_release
+from lancetable.ops.read.projection import ColumnLike, assemble, concat_columns
+from lancetable.ops.read.scan_plan import ScanPlan
+from lancetable.ops.read.take import virtual_values
+from lancetable.ops.read.zone_pruning import intersect, prunable_columns, prune_fragment
+from lancetable.store.io_stats import ScanStore
+from lancetable.table.field_locations import file_layouts
+from lancetable.table.fragment_reader import Selection, filter_columns, narrow, read_selection, read_selections, select
+from lancetable.table.live_rows import physical_offsets, physical_rows, row_count_index
+from lancetable.table.row_sizes import bytes_per_row, has_fixed_size, memory_per_row, min_bytes
+from lancetable.table.version import TableVersion
+
+T = TypeVar("T")
+R = TypeVar("R")
+Mask: TypeAlias = npt.NDArray[np.bool_]
+# Returns the maximum number of rows of the next range of a fragment.
+RangeRows: TypeAlias = Callable[[Fragment], int]
+
+# Size of the filter columns of a range if the result is not streamed.
+_FILTER_BYTES = 16 * 1024 * 1024
+_MAX_FILTER_ROWS = 256 * 1024
+# Maximum rows of a range with a limit, because the first ranges probably contain enough rows.
+_LIMITED_ROWS = 64 * 1024
+# Ranges of at most _SMALL_ROWS are grouped until a group has _GROUP_ROWS.
+_GROUP_ROWS = 8 * 1024
+_SMALL_ROWS = 2 * 1024
+# Late columns of a group of at most this size are read with the filter columns.
+_EARLY_BYTES = 2 * 1024 * 1024
+# Columns of a group of at most this size are copied into one array.
+_MAX_COPIED_BYTES = 4 * 1024 * 1024
+# Below this number of rows, passing work to threads costs more than it saves.
+_PARALLEL_ROWS = 128 * 1024
+_PARALLEL_FRAGMENT_ROWS = 8 * 1024
+# Number of rows whose late columns are read to estimate the size of a row.
+_SAMPLE_ROWS = 256
+
+
+@dataclass
+class ScanStatistics:
+    """Statistics of a scan, passed to `scan_stats_callback`. Counts of indices are 0, because scans do not use them."""
+
+    iops: int = 0
+    requests: int = 0
+    bytes_read: int = 0
+    indices_loaded: int = 0
+    parts_loaded: int = 0
+    index_comparisons: int = 0
+    index_cache_hits: int = 0
+    index_cache_misses: int = 0
+    all_counts: dict[str, int] = field(default_factory=dict)
+    all_times: dict[str, int] = field(default_factory=dict)  # nanoseconds
+
+
+class RowRange(NamedTuple):
+    """Physical rows of one fragment."""
+
+    fragment: Fragment
+    rows: range
+
+
+class FilteredRows(NamedTuple):
+    """Rows on which a filter was evaluated. `columns` and `mask` contain the rows of all selections, in order."""
+
+    selections: list[Selection]
+    columns: list[ColumnLike]
+    mask: Mask
+
+    def counts(self) -> list[int]:
+        """Return the number of matching rows of each selection."""
+        return [int(np.count_nonzero(mask)) for mask in self._masks()]
+
+    def matches(self) -> list[Selection]:
+        """Return the matching rows of each selection with matches."""
+        narrowed = zip(self.selections, self._masks(), self.counts())
+        return [narrow(selection, mask, count) for selection, mask, count in narrowed if count]
+
+    def _masks(self) -> list[Mask]:
+        ends = list(itertools.accumulate([selection.num_rows for selection in self.selections]))
+        return [self.mask[start:end] for start, end in zip([0, *ends], ends)]
+
+
+class ScanRun:
+    """One execution of a plan. Calls the plan's statistics callback when its context exits without an error."""
+
+    def __init__(self, version: TableVersion, plan: ScanPlan) -> None:
+        self.plan = plan
+        self.row_counts = row_count_index(version)
+        self.sizer: RangeSizer | None = None  # set if the result is streamed
+        # Numbers of filtered ranges in groups and of ranges with matches. They are approximate: updates take no lock.
+        self.num_tested = self.num_matching = 0
+        self._counts = {"rows_scanned": 0, "fragments_scanned": 0, "ranges_scanned": 0}
+        self._start_ns = time.perf_counter_ns()
+        self._scan_store: ScanStore | None = None
+        if plan.stats_callback is not None:
+            self._scan_store = ScanStore(version.store)
+            version = replace(version, store=self._scan_store)
+        self.version = version
+
+    def __enter__(self) -> ScanRun:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        store = self._scan_store
+        if store is None or self.plan.stats_callback is None or kind is not None:
+            return
+        elapsed = {"elapsed": time.perf_counter_ns() - self._start_ns}
+        iops, size_bytes = store.stats.read_iops, store.stats.read_bytes
+        self.plan.stats_callback(
+            ScanStatistics(iops, store.requests, size_bytes, all_counts=self._counts, all_times=elapsed)
+        )
+
+    def tables(self, batch_rows: int | None = None) -> Iterator[pa.Table]:
+        """Yield the result in order, with limit and offset applied. Pass `batch_rows` if the result is streamed."""
+        plan = self.plan
+        if plan.limit == 0:
+            return
+        if batch_rows is not None:
+            self.sizer = self._make_sizer(batch_rows)
+        # Without a filter, `_limited_ranges` applies limit and offset.
+        skip, remaining = (0, None) if plan.predicate is None else (plan.offset, plan.limit)
+        for table in self.map(self.read, self.groups()):
+            if table is None:
+                continue
+            if skip >= table.num_rows:
+                skip -= table.num_rows
+                continue
+            num_rows = table.num_rows - skip
+            if skip or (remaining is not None and remaining < num_rows):
+                # Pass a length, because a slice of a table without columns otherwise keeps the number of rows.
+                table = table.slice(skip, num_rows if remaining is None else min(num_rows, remaining))
+            skip = 0
+            if remaining is not None:
+                remaining -= table.num_rows
+            yield table
+            del table  # free it before the next one is produced
+            if remaining == 0:
+                return
+
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """Map `function` over `items` and yield the results in order; in parallel if that is faster."""
+        if self.sizer is None:
+            return thread_pool.in_order(function, items) if self._is_parallel() else map(function, items)
+        function = partial(with_memory_release, function)
+        ahead = self.sizer.max_pending
+        return thread_pool.in_order(function, items, ahead) if self._is_parallel() else map(function, items)
+
+    def _is_parallel(self) -> bool:
+        if not thread_pool.can_share():
+            return False
+        if not self.version.store.capabilities.local:
+            return True
+        fragments = self.plan.fragments
+        if len(fragments) == 1 and self.plan.predicate is None and self.sizer is None:
+            return False  # The columns of the fragment are decoded in parallel instead.
+        counts = self.row_counts
+        is_whole = len(fragments) == len(counts.fragments)
+        num_rows = counts.num_rows if is_whole else sum(map(counts.num_rows_at, fragments))
+        # The cost of small fragments is mostly Python code, which threads cannot run in parallel.
+        return num_rows >= max(_PARALLEL_ROWS, _PARALLEL_FRAGMENT_ROWS * len(fragments))
+
+    def _make_sizer(self, batch_rows: int) -> RangeSizer:
+        plan = self.plan
+        columns = list({column.id: column for column in (*plan.filter_columns, *plan.projection.columns)}.values())
+        computed_bytes = sum(min_bytes(output.field.type) for output in plan.projection.outputs if output.column < 0)
+        first = self.row_counts.fragments[plan.fragments[0]] if plan.fragments else None
+        local = self.version.store.capabilities.local
+        last: list[tuple[Fragment, float] | None] = [None]  # cached, because the ranges of a fragment are consecutive
+
+        def row_bytes(fragment: Fragment) -> float:
+            # A remote footer costs a request, so the first fragment is the estimate for all fragments.
+            measured = fragment if local or first is None else first
+            cached = last[0]
+            if cached is None or cached[0] is not measured:
+                cached = last[0] = measured, computed_bytes + memory_per_row(self.version, measured, columns)
+            return cached[1]
+
+        has_filter = plan.predicate is not None
+        sizer = RangeSizer(
+            row_bytes,
+            batch_rows,
+            _LIMITED_ROWS if has_filter and plan.limit is not None else None,
+            combined=plan.strict_batch_size or has_filter,
+            batch_bytes=plan.batch_size_bytes,
+        )
+        if local and first is not None and (first.physical_rows or 0) > batch_rows:
+            self._measure_late_columns(sizer, first)
+        return sizer
+
+    def _measure_late_columns(self, sizer: RangeSizer, fragment: Fragment) -> None:
+        """Read some rows of the late columns of variable size, so that their size is known before the first match."""
+        columns = [column for column in self.plan.late_columns if not has_fixed_size(column.data_type)]
+        if columns:
+            selection = select(self.version, fragment, range(min(_SAMPLE_ROWS, fragment.physical_rows or 0)))
+            arrays = read_selection(self.version, selection, columns)
+            sizer.note_late(selection.num_rows, sum([array.nbytes for array in arrays]))
+
+    # --- row ranges
+
+    def groups(self) -> Iterator[list[RowRange]]:
+        """Return groups of row ranges, restricted by limit and offset without a filter, by statistics with a filter."""
+        if self.sizer is None:
+            return group_ranges(self._row_ranges(self.range_rows()))
+        ranges = self._row_ranges(self.sizer.range_rows)
+        if self.plan.predicate is None:
+            return ([rows] for rows in ranges)  # A batch does not contain rows of several fragments.
+        return group_ranges(ranges, self.sizer.group_rows)
+
+    def range_rows(self) -> RangeRows:
+        """Return the size limit of row ranges for a result that is not streamed; without a filter, whole fragments."""
+        plan = self.plan
+        if plan.predicate is None:
+            return lambda _: 1 << 62
+        row_bytes = 1.0
+        if plan.fragments:
+            first = self.row_counts.fragments[plan.fragments[0]]
+            row_bytes = max(1.0, bytes_per_row(self.version, first, plan.filter_columns))
+        rows = min(int(_FILTER_BYTES / row_bytes), _MAX_FILTER_ROWS)
+        rows = max(1024, min(rows, _LIMITED_ROWS) if plan.limit is not None else rows)
+        return lambda _: rows
+
+    def _row_ranges(self, range_rows: RangeRows) -> Iterator[RowRange]:
+        plan, fragments = self.plan, self.row_counts.fragments
+        if plan.predicate is None and not plan.row_ranges:
+            ranges_of_fragments = self._limited_ranges()
+        elif plan.predicate is not None and plan.use_stats:
+            ranges_of_fragments = self._pruned_ranges(plan.predicate)
+        else:
+            ranges_of_fragments = (
+                (position, [range(physical_rows(self.version, fragments[position]))]) for position in plan.fragments
+            )
+        counts = self._counts
+        for position, ranges in ranges_of_fragments:
+            if plan.row_ranges is not None and position in plan.row_ranges:
+                ranges = intersect(ranges, [plan.row_ranges[position]])
+            is_first = True
+            for row_range in split_ranges(fragments[position], ranges, range_rows):
+                counts["rows_scanned"] += len(row_range.rows)
+                counts["ranges_scanned"] += 1
+                counts["fragments_scanned"] += is_first
+                is_first = False
+                yield row_range
+
+    def _limited_ranges(self) -> Iterator[tuple[int, list[range]]]:
+        """Yield the physical rows of each fragment that are within limit and offset."""
+        skip, remaining = self.plan.offset, self.plan.limit
+        for position in self.plan.fragments:
+            if remaining == 0:
+                return
+            num_rows = self.num_rows_at(position)
+            if skip >= num_rows:
+                skip -= num_rows
+                continue
+            stop = num_rows if remaining is None else min(num_rows, skip + remaining)
+            fragment, rows = self.row_counts.fragments[position], range(skip, stop)
+            if not self.plan.include_deleted and fragment.deletion_file is not None:
+                bounds = physical_offsets(self.version, fragment, np.array([skip, stop - 1], dtype=np.int64)).tolist()
+                rows = range(bounds[0], bounds[1] + 1)
+            yield position, [rows]
+            if remaining is not None:
+                remaining -= stop - skip
+            skip = 0
+
+    def _pruned_ranges(self, predicate: expr.Expr) -> Iterator[tuple[int, list[range]]]:
+        columns = prunable_columns(self.version.schema, predicate)
+
+        def prune(position: int) -> tuple[int, list[range]]:
+            return position, prune_fragment(self.version, self.row_counts.fragments[position], predicate, columns)
+
+        # Remote footers and statistics are fetched in parallel.
+        remote = not self.version.store.capabilities.local and not thread_pool.in_worker()
+        return thread_pool.in_order(prune, self.plan.fragments) if remote else map(prune, self.plan.fragments)
+
+    def num_rows_at(self, position: int) -> int:
+        """Return the number of rows of a fragment to which limit and offset apply."""
+        if self.plan.include_deleted:
+            return physical_rows(self.version, self.row_counts.fragments[position])
+        return self.row_counts.num_rows_at(position)
+
+    # --- reading
+
+    def read(self, group: Sequence[RowRange]) -> pa.Table | None:
+        """Read the rows of a group that satisfy the filter, as a table of the result; None without such rows."""
+        plan, sizer = self.plan, self.sizer
+        if plan.predicate is None:
+            selections = self.select(group)
+            if not selections:
+                return None
+            table = self._assemble(selections, self._read_columns(selections, plan.projection.columns))
+            if sizer is not None:
+                sizer.note_read(table.num_rows, table.nbytes)
+            return table
+        rows = self.filter(group)
+        if rows is None or not rows.mask.any():
+            return None
+        late: tuple[Field, ...] = plan.late_columns if len(rows.columns) == len(plan.filter_columns) else ()
+        matches = rows.matches()
+        late_arrays = self._read_columns(matches, late)
+        if sizer is not None:
+            sizer.note_late(sum([match.num_rows for match in matches]), sum([array.nbytes for array in late_arrays]))
+        # A column is one of the filter columns, of the late columns read with them, or of `late_arrays`.
+        next_late = itertools.count(len(plan.filter_columns))
+        positions = [next(next_late) if shared is None else shared for shared in plan.shared]
+        early = [position for position in positions if position < len(rows.columns)]
+        filtered = dict(zip(early, filter_columns([rows.columns[position] for position in early], rows.mask)))
+        filtered.update(enumerate(late_arrays, len(plan.filter_columns)))
+        return self._assemble(matches, [filtered[position] for position in positions])
+
+    def filter(self, group: Sequence[RowRange]) -> FilteredRows | None:
+        """Evaluate the filter on the rows of a group; None if the group has no rows."""
+        plan = self.plan
+        assert plan.predicate is not None
+        selections = self.select(group)
+        if not selections:
+            return None
+        num_rows = sum([selection.num_rows for selection in selections])
+        early = plan.filter_columns
+        late = plan.late_columns if self._reads_all(selections) else ()
+        columns = self._read_columns(selections, (*early, *late))
+        if self.sizer is not None:
+            self.sizer.note_read(num_rows, sum([column.nbytes for column in columns]))
+        virtual = [self._virtual_column(selections, name) for name in plan.filter_virtual]
+        names = [*[column.name for column in early], *plan.filter_virtual]
+        mask = _mask(plan.predicate, pa.table([*columns[: len(early)], *virtual], names=names), num_rows)
+        rows = FilteredRows(selections, columns, mask)
+        if len(selections) > 1:
+            self.num_tested += len(selections)
+            self.num_matching += int(np.count_nonzero(rows.counts()))
+        return rows
+
+    def _reads_all(self, selections: Sequence[Selection]) -> bool:
+        """Return True if the late columns of a group are read together with its filter columns.
+
+        This saves a round trip to a remote store. It is done if the late columns are small and at least half of the
+        ranges so far had matches.
+        """
+        late = self.plan.late_columns
+        if len(selections) == 1 or not late or self.num_matching * 2 < max(1, self.num_tested):
+            return False
+        if file_layouts(self.version).has_blob_files:
+            return False
+        num_rows = sum([selection.num_rows for selection in selections])
+        return memory_per_row(self.version, selections[0].fragment, late) * num_rows <= _EARLY_BYTES
+
+    def select(self, group: Sequence[RowRange]) -> list[Selection]:
+        """Return the non-empty selections of a group."""
+        include_deleted = self.plan.include_deleted
+        selections = [select(self.version, fragment, rows, keep_deleted=include_deleted) for fragment, rows in group]
+        return [selection for selection in selections if selection.num_rows]
+
+    def _read_columns(self, selections: Sequence[Selection], columns: Sequence[Field]) -> list[ColumnLike]:
+        """Read columns of all selections, concatenated."""
+        parts = read_selections(self.version, selections, columns)
+        return parts[0] if len(parts) == 1 else [concat_columns(column, _MAX_COPIED_BYTES) for column in zip(*parts)]
+
+    def _virtual_column(self, selections: Sequence[Selection], name: str) -> ColumnLike:
+        return concat_columns([virtual_values(self.version, selection, name) for selection in selections])
+
+    def _assemble(self, selections: Sequence[Selection], columns: Sequence[ColumnLike]) -> pa.Table:
+        projection = self.plan.projection
+        virtual = {name: self._virtual_column(selections, name) for name in projection.virtual}
+        return assemble(projection, columns, virtual, sum([selection.num_rows for selection in selections]))
+
+
+def split_ranges(fragment: Fragment, ranges: Iterable[range], range_rows: RangeRows) -> Iterator[RowRange]:
+    """Split rows of a fragment into ranges of at most `range_rows(fragment)` rows."""
+    for rows in ranges:
+        start = rows.start
+        while start < rows.stop:
+            stop = min(rows.stop, start + range_rows(fragment))
+            yield RowRange(fragment, range(start, stop))
+            start = stop
+
+
+def group_ranges(ranges: Iterable[RowRange], max_rows: Callable[[], int] | None = None) -> Iterator[list[RowRange]]:
+    """Group consecutive small ranges, up to `_GROUP_ROWS` or `max_rows()` rows; a larger range is a group by itself."""
+    group: list[RowRange] = []
+    num_rows = 0
+    for row_range in ranges:
+        size = len(row_range.rows)
+        limit = _GROUP_ROWS if max_rows is None else min(_GROUP_ROWS, max_rows())
+        if group and (size > _SMALL_ROWS or num_rows + size > limit):
+            yield group
+            group, num_rows = [], 0
+        group.append(row_range)
+        num_rows += size
+        if size > _SMALL_ROWS:
+            yield group
+            group, num_rows = [], 0
+    if group:
+        yield group
+
+
+def _mask(predicate: expr.Expr, table: pa.Table, num_rows: int) -> Mask:
+    """Return the rows for which the predicate is true; null counts as false."""
+    if not table.num_columns:
+        # A table without columns does not keep its number of rows.
+        table = pa.table({"": pa.nulls(num_rows)})
+    value = expr.evaluator.evaluate(predicate, table)
+    if isinstance(value, pa.ChunkedArray):
+        value = value.chunk(0) if value.num_chunks == 1 else value.combine_chunks()
+    if not num_rows:
+        return np.empty(0, np.bool_)
+    # NumPy operations on the bitmaps are much faster than Arrow's fill_null and conversion.
+    validity, values = value.buffers()
+    first, offset = value.offset // 8, value.offset % 8
+    octets = np.frombuffer(values, np.uint8)[first : first + (offset + num_rows + 7) // 8]
+    if value.null_count:
+        octets = octets & np.frombuffer(validity, np.uint8)[first : first + len(octets)]
+    if not octets.any():
+        return np.zeros(num_rows, np.bool_)
+    return np.unpackbits(octets, bitorder="little", count=offset + num_rows)[offset:].view(np.bool_)
