@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -97,6 +97,19 @@ def check_timeout(name: str, value: Any) -> float:
     if not value:
         raise InvalidOperationError(f"{name} must not be zero; pass None for no limit")
     return value.total_seconds()
+
+
+def check_choice(name: str, value: Any, choices: Any) -> None:
+    """Check that a value is one of the strings of a `Literal` type.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is another value.
+    """
+    *first, last = map(repr, get_args(choices))
+    if value not in get_args(choices):
+        raise InvalidInputError(f"{name} must be {', '.join(first)} or {last}, got {value!r}")
 
 
 def check_mode(mode: Any) -> WriteMode:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from weakref import ReferenceType, ref
 
 from lancetable.file.footer import Page
-from lancetable.store.fork import lock_of
+from lancetable.store.fork_safety import lock_of
 
 _MAX_BYTES: Final = 4 << 20
 

@@ -15,7 +15,7 @@ from functools import cache
 from typing import TypeVar
 
 from lancetable.errors import InvalidInputError
-from lancetable.store.per_process import PerProcess
+from lancetable.store.fork_safety import PerProcess
 
 T = TypeVar("T")
 R = TypeVar("R")

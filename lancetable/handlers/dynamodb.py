@@ -25,7 +25,7 @@ from lancetable.format.paths import DETACHED_BIT
 from lancetable.handlers.external_manifest import ManifestRow
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.clouds.options import CloudOptions
-from lancetable.store.per_process import PerProcess
+from lancetable.store.fork_safety import PerProcess
 
 _ATTEMPTS = 6
 _THROTTLED = frozenset(

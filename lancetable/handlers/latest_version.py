@@ -17,7 +17,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator
-from operator import itemgetter
+from operator import attrgetter
 
 from lancetable.errors import CorruptFileError, LanceError, NotFoundError
 from lancetable.format.paths import (
@@ -130,7 +130,7 @@ def look_up(store: ObjectStore, base: str, version: int, naming: ManifestNamingS
 def latest_by_first_page(store: ObjectStore, base: str) -> ManifestLocation | None:
     """Return the newest version from the first page of an ordered listing. In V2, it is the first manifest."""
     for page, is_last in _digit_pages(store, base):
-        locations = parse_names(base, page, 0)
+        locations = parse_names(base, page)
         if locations and locations[-1].naming is ManifestNamingScheme.V2:
             return locations[-1]
         if locations:  # V1 names are ordered as strings, not as numbers
@@ -140,12 +140,8 @@ def latest_by_first_page(store: ObjectStore, base: str) -> ManifestLocation | No
 
 def latest_by_full_listing(store: ObjectStore, base: str) -> ManifestLocation | None:
     """Return the newest version of a complete listing."""
-    directory = join(base, VERSIONS_DIR)
-    manifests = _parse_manifests(directory, store.list_names(directory))
-    if not manifests:
-        return None
-    version, meta, naming = manifests[-1]
-    return ManifestLocation(version, f"{directory}/{meta.name}", meta.size_bytes, naming)
+    locations = parse_names(base, store.list_names(join(base, VERSIONS_DIR)))
+    return locations[-1] if locations else None
 
 
 def list_after(
@@ -156,7 +152,7 @@ def list_after(
     if naming is not ManifestNamingScheme.V1:
         for page, is_last in _digit_pages(store, base, _SHORT_PAGE):
             names += page
-            first = next(iter(parse_names(base, names, 0)), None)
+            first = next(iter(parse_names(base, names)), None)
             if is_last or (first and first.naming is ManifestNamingScheme.V2 and first.version <= after):
                 return parse_names(base, names, after)
             if first and first.naming is ManifestNamingScheme.V1:
@@ -176,37 +172,22 @@ def _digit_pages(store: ObjectStore, base: str, first: int = _FIRST_PAGE) -> Ite
         start, limit = names[-1].name, min(limit * 8, _MAX_PAGE)
 
 
-def parse_names(base: str, names: list[ObjectMeta], after: int) -> list[ManifestLocation]:
-    """Return the versions after `after` among file names, in ascending order."""
-    directory = join(base, VERSIONS_DIR)
-    manifests = _parse_manifests(directory, names)
-    return [
-        ManifestLocation(version, f"{directory}/{meta.name}", meta.size_bytes, naming)
-        for version, meta, naming in manifests
-        if version > after
-    ]
-
-
-def _parse_manifests(directory: str, names: list[ObjectMeta]) -> list[tuple[int, ObjectMeta, ManifestNamingScheme]]:
-    """Return version, object and scheme of the manifests among file names, ascending, without detached ones.
+def parse_names(base: str, names: list[ObjectMeta], after: int = 0) -> list[ManifestLocation]:
+    """Return the versions after `after` among file names, in ascending order, without detached ones.
 
     Raises
     ------
     CorruptFileError
         If both naming schemes are used.
     """
-    parsed = []
-    counts = {ManifestNamingScheme.V1: 0, ManifestNamingScheme.V2: 0}
+    directory = join(base, VERSIONS_DIR)
+    locations = []
     for meta in names:
         version = parse_manifest_name(meta.name)
         if version is not None and 0 < version[0] < DETACHED_BIT:
-            parsed.append((version[0], meta, version[1]))
-            counts[version[1]] += 1
-    if all(counts.values()):
+            locations.append(ManifestLocation(version[0], f"{directory}/{meta.name}", meta.size_bytes, version[1]))
+    if len({location.naming for location in locations}) > 1:
         what = "multiple manifest naming schemes, so the newest version is unknown; migrate the table to one scheme"
         raise CorruptFileError(what, "names of one scheme", "V1 and V2 names", path=directory)
-    parsed.sort(key=_VERSION_OF)
-    return parsed
-
-
-_VERSION_OF = itemgetter(0)
+    locations.sort(key=attrgetter("version"))
+    return [location for location in locations if location.version > after]

@@ -16,9 +16,10 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
-from lancetable.errors import InvalidInputError, LanceError
+from lancetable.argument_validation import check_choice
+from lancetable.errors import LanceError
 from lancetable.log import LOGGER
 from lancetable.ops.change.retry import retried
 from lancetable.spark.jobs.base import TableJob
@@ -82,8 +83,7 @@ def coordinator_for(mode: DeployMode, runner: Runner) -> Coordinator:
     InvalidInputError
         If the mode is unknown.
     """
-    if mode not in get_args(DeployMode):
-        raise InvalidInputError(f"run_on must be 'client' or 'cluster', got {mode!r}")
+    check_choice("run_on", mode, DeployMode)
     return Coordinator(None if mode == "client" else runner)
 
 

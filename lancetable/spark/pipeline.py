@@ -43,13 +43,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the conventional alias
 
+from lancetable.argument_validation import check_choice
 from lancetable.dataset import dataset, write_dataset
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, InvalidOperationError
 from lancetable.ops.change.batch_history import follows
 from lancetable.spark.checkpoint import accept_table, checkpoint_mismatch, read_checkpoint
 from lancetable.spark.failures import named_failures
 from lancetable.spark.file_batches import FileBatch, InferredSchema, open_batch
-from lancetable.spark.merge.null_keys import NullKeys, check_null_keys
+from lancetable.spark.merge.null_keys import NullKeys
 from lancetable.spark.pipeline_sources import FILE, Files, Query, Source, Stream
 from lancetable.spark.rejects import Rejects
 from lancetable.spark.schema_evolution import Evolution, SchemaPolicy
@@ -310,7 +311,7 @@ class Pipeline:
                 raise InvalidInputError(
                     f"{address} is below {self.source.path}, whose files are read as data: choose a location outside"
                 )
-        check_null_keys(self.null_keys)
+        check_choice("null_keys", self.null_keys, NullKeys)
         if self.max_reject_share is not None and (self.rejects is None or not 0 <= self.max_reject_share <= 1):
             raise InvalidInputError(
                 f"max_reject_share must be from 0 to 1 and requires rejects, the table of rejected rows; got"

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
-from lancetable.errors import InvalidInputError, InvalidSchemaError, SchemaMismatchError, UnsupportedFeatureError
+from lancetable.argument_validation import check_choice
+from lancetable.errors import InvalidSchemaError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.ops.change.retry import on_newest
 from lancetable.ops.write.schema_merge import Difference, apply_changes, differences
@@ -45,8 +46,7 @@ class Evolution:
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.policy not in get_args(SchemaPolicy):
-            raise InvalidInputError(f"schema must be 'fixed', 'add' or 'evolve', got {self.policy!r}")
+        check_choice("schema", self.policy, SchemaPolicy)
 
 
 def plan_changes(table: pa.Schema, frame: pa.Schema, evolution: Evolution, uri: str) -> list[Difference]:

@@ -14,10 +14,11 @@ from pyspark.sql import types as st
 from pyspark.sql.window import Window
 from pyspark.storagelevel import StorageLevel
 
+from lancetable.argument_validation import check_choice
 from lancetable.errors import ColumnNotFoundError, InvalidOperationError
 from lancetable.spark.casts import cast_source
 from lancetable.spark.merge import MergeResult
-from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_problem
+from lancetable.spark.merge.null_keys import NullKeys, null_keys_problem
 from lancetable.spark.schema_evolution import Evolution, SchemaPolicy
 from lancetable.spark.sql import quote_name
 from lancetable.spark.table import SparkTable
@@ -116,7 +117,7 @@ def upsert(
             raise ColumnNotFoundError(
                 f"the source has no column {name!r}; it has {', '.join(frame.columns)}", column=name
             )
-    check_null_keys(null_keys)
+    check_choice("null_keys", null_keys, NullKeys)
     evolution = Evolution(schema)
     fields, changes = table.fit_to(frame.schema, evolution)
     frame = cast_source(frame, fields, evolution.widen_call)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
-from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, LanceError
+from lancetable.argument_validation import check_choice
+from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, LanceError
 from lancetable.spark.options import STORAGE_PREFIX, VECTOR_PREFIX
 
 if TYPE_CHECKING:
@@ -74,8 +75,7 @@ def write_table(
     --------
     >>> write_table(spark.range(10), "s3://bucket/t.lance", "append", txn=("daily", 7))  # doctest: +SKIP
     """
-    if mode not in get_args(Mode):
-        raise InvalidInputError(f"mode must be errorifexists, ignore, append or overwrite, got {mode!r}")
+    check_choice("mode", mode, Mode)
     from lancetable.commit.commit_log import log_commit
     from lancetable.delta import transaction_of
     from lancetable.spark import register

@@ -28,7 +28,7 @@ from lancetable.store.base import (
     missing,
     short_read,
 )
-from lancetable.store.fork import lock_of
+from lancetable.store.fork_safety import lock_of
 from lancetable.store.remote import first_names
 
 if TYPE_CHECKING:

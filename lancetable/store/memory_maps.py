@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lancetable.store.base import EMPTY
-from lancetable.store.fork import lock_of
+from lancetable.store.fork_safety import lock_of
 
 _NETWORK_TYPES = frozenset(
     (

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-from lancetable.store.fork import lock_of
+from lancetable.store.fork_safety import lock_of
 
 T = TypeVar("T")
 

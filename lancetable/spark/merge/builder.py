@@ -17,6 +17,7 @@ import pyroaring
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the conventional alias
 
+from lancetable.argument_validation import check_choice
 from lancetable.errors import InvalidOperationError
 from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched
 from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
@@ -27,7 +28,7 @@ from lancetable.spark.merge.broadcast_merge import BroadcastMerge, keys_compare_
 from lancetable.spark.merge.broadcast_source import BroadcastSource, broadcast_source
 from lancetable.spark.merge.job import DELETE, KEY, MergeJob, counts_from_results
 from lancetable.spark.merge.join_merge import JoinedMerge, KeyScan
-from lancetable.spark.merge.null_keys import NullKeys, check_null_keys, null_keys_problem
+from lancetable.spark.merge.null_keys import NullKeys, null_keys_problem
 from lancetable.spark.pinned_version import PinnedVersion
 from lancetable.spark.runner import Json, SparkRunner, permanent_failure, succeeded
 from lancetable.spark.schema_evolution import Evolution
@@ -85,7 +86,7 @@ class SparkMergeBuilder:
     def __init__(
         self, table: SparkTable, source: DataFrame, on: tuple[str, ...], *, null_keys: NullKeys = "refuse"
     ) -> None:
-        check_null_keys(null_keys)
+        check_choice("null_keys", null_keys, NullKeys)
         self._table, self._source, self._null_keys = table, source, null_keys
         self._runner, self._cores = table.runner, table.cores()
         self._clauses = Clauses(on, insert_null_keys=null_keys == "keep")

@@ -3,23 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, get_args
-
-from lancetable.errors import InvalidInputError
+from typing import Literal, TypeAlias
 
 NullKeys: TypeAlias = Literal["refuse", "drop", "keep"]
-
-
-def check_null_keys(mode: str) -> None:
-    """Check the argument `null_keys`.
-
-    Raises
-    ------
-    InvalidInputError
-        If the mode is unknown.
-    """
-    if mode not in get_args(NullKeys):
-        raise InvalidInputError(f"null_keys must be 'refuse', 'drop' or 'keep', got {mode!r}")
 
 
 def null_keys_problem(rows: str, keys: Sequence[str]) -> str:

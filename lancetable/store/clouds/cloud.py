@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
 from lancetable.store.clouds.options import CloudOptions, capabilities_of, check_option
+from lancetable.store.fork_safety import PerProcess
 from lancetable.store.forwarding import ForwardingStore
-from lancetable.store.per_process import PerProcess
 from lancetable.store.schemes import CLOUD_OF_SCHEME, not_installed
 
 if TYPE_CHECKING:

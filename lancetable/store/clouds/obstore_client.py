@@ -40,7 +40,7 @@ from lancetable.store.base import (
 )
 from lancetable.store.clouds.options import CloudOptions
 from lancetable.store.clouds.s3_short_page import S3ShortPage
-from lancetable.store.per_process import PerProcess
+from lancetable.store.fork_safety import PerProcess
 from lancetable.store.put_if_absent import REFUSALS, Reply, create_exclusively
 from lancetable.store.remote import FIRST_READ_BYTES, PART_BYTES, RemoteStore, first_names
 

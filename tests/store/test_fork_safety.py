@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lancetable.store.per_process import PerProcess
+from lancetable.store.fork_safety import PerProcess
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
