@@ -1500,7 +1500,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If a version to remove is tagged.
         """
         from lancetable.cleanup import explanation_of
-        from lancetable.commit.cleanup.plan import plan_cleanup
+        from lancetable.commit.cleanup.cleanup_plan import plan_cleanup
 
         policy = ops.cleanup.policy_of(
             older_than,

@@ -29,10 +29,10 @@ from lancetable.format import feature_flags
 from lancetable.format.fragment import TOMBSTONE, Fragment
 from lancetable.format.index import index_messages
 from lancetable.format.manifest import Manifest
+from lancetable.format.roaring import parse_bitmap, parse_roaring
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
 from lancetable.proto import table_pb2
-from lancetable.table.deletion_file_codec import parse_roaring
 
 _LIBRARY = "lancetable"
 _MAX_COVERED = 1 << 24  # fragments of one index; a manifest with more would exceed its own size limit
@@ -316,7 +316,7 @@ class ManifestDraft:
             bitmap = offset_bitmaps.get(message.id)
             if bitmap is not None:
                 num_rows = message.physical_rows
-                offsets = parse_roaring(memoryview(bitmap), "updated rows", max_count=num_rows)
+                offsets = parse_roaring(bitmap, "updated rows", max_count=num_rows)
                 if len(offsets) and int(offsets[-1]) >= num_rows:
                     raise InvalidOperationError(
                         f"the Update changes row offset {offsets[-1]} of fragment {message.id}, which has only"
@@ -340,7 +340,7 @@ def covered_fragments(bitmap: bytes | None, name: str) -> pyroaring.BitMap | Non
     """Return the ids of the fragments that an index covers, None if the index does not record them."""
     if not bitmap:
         return None
-    return pyroaring.BitMap(parse_roaring(memoryview(bitmap), f"index {name}", max_count=_MAX_COVERED))
+    return parse_bitmap(bitmap, f"index {name}", max_count=_MAX_COVERED)
 
 
 def _drop_dead_files(message: table_pb2.DataFragment, live: set[int]) -> None:

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import DeletionKind, Fragment
+from lancetable.format.roaring import parse_roaring
 from lancetable.table import deletions
-from lancetable.table.deletion_file_codec import build_arrow, parse_arrow, parse_roaring
+from lancetable.table.arrow_deletion_file import build_arrow, parse_arrow
 from lancetable.table.deletions import DeletionVector
 from lancetable.table.version import TableVersion, open_version
 
@@ -222,7 +223,8 @@ CHILD = """
 import random, sys
 from pathlib import Path
 from lancetable.errors import CorruptFileError
-from lancetable.table.deletion_file_codec import parse_arrow, parse_roaring
+from lancetable.table.arrow_deletion_file import parse_arrow
+from lancetable.format.roaring import parse_roaring
 good = refused = 0
 for path in sorted(Path(sys.argv[1]).iterdir()):
     parse = parse_arrow if path.suffix == ".arrow" else parse_roaring

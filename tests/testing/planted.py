@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 from lancetable.commit import loop, manifest_draft, publish, rebase
-from lancetable.commit.cleanup import plan as cleanup_plan
+from lancetable.commit.cleanup import cleanup_plan
 from lancetable.commit.conflicts import Severity, Verdict, check
 from lancetable.format.paths import ManifestLocation, is_detached, manifest_path
 from lancetable.handlers import base as handlers_base

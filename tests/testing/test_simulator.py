@@ -17,7 +17,7 @@ import pytest
 
 import lancetable
 from lancetable.commit import loop
-from lancetable.commit.cleanup import plan as cleanup_plan
+from lancetable.commit.cleanup import cleanup_plan
 from lancetable.testing.simulator import Faults, Job, Run, SimulationError, simulate
 from lancetable.testing.simulator.jobs import check_serially, is_stable, make_table, read_table, standard_jobs
 

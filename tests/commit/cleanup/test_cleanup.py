@@ -17,10 +17,9 @@ import pytest
 import lancetable
 from lancetable import LanceOperation
 from lancetable.commit import loop
-from lancetable.commit.cleanup import plan as cleanup_plan
-from lancetable.commit.cleanup import run as cleanup_run
-from lancetable.commit.cleanup.plan import CleanupPlan, CleanupPolicy, plan_cleanup
-from lancetable.commit.cleanup.run import run_cleanup
+from lancetable.commit.cleanup import cleanup_plan, cleanup_run
+from lancetable.commit.cleanup.cleanup_plan import CleanupPlan, CleanupPolicy, plan_cleanup
+from lancetable.commit.cleanup.cleanup_run import run_cleanup
 from lancetable.errors import (
     CommitStateUnknownError,
     InvalidOperationError,

@@ -33,7 +33,7 @@ from functools import partial
 
 import numpy as np
 
-from lancetable.commit.cleanup.plan import plan_cleanup
+from lancetable.commit.cleanup.cleanup_plan import plan_cleanup
 from lancetable.errors import (
     CorruptFileError,
     DatasetNotFoundError,

@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from lancetable.commit.cleanup.plan import CleanupPolicy, plan_cleanup
-from lancetable.commit.cleanup.run import run_cleanup
+from lancetable.commit.cleanup.cleanup_plan import CleanupPolicy, plan_cleanup
+from lancetable.commit.cleanup.cleanup_run import run_cleanup
 from lancetable.errors import CorruptFileError, LanceError
 from lancetable.format.paths import hint_path
 from lancetable.handlers.choose import choose_handler
