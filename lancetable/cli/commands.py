@@ -467,9 +467,9 @@ def data_file(uri: str, output: Output, storage_options: dict[str, str] | None) 
 @inspect_group.command("compression", cls=UriCommand)
 def file_compression(uri: str, output: Output, storage_options: dict[str, str] | None) -> None:
     """Show Arrow bytes, file bytes and encodings of each column of a data file. Reads the whole file."""
-    from lancetable.cli import compression
+    from lancetable.cli import compression_report
 
-    output.table(compression.describe_compression(uri, storage_options), compression.COLUMNS)
+    output.table(compression_report.describe_compression(uri, storage_options), compression_report.COLUMNS)
 
 
 def version_properties(summary: VersionSummary) -> dict[str, Any]:

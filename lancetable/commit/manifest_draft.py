@@ -24,7 +24,7 @@ from lancetable.commit.assign_ids import (
     used_fragment_ids,
 )
 from lancetable.errors import InvalidOperationError, RetryableCommitConflictError
-from lancetable.file.column_numbers import column_of, is_single_column
+from lancetable.file.column_mapping import column_of, is_single_column
 from lancetable.format import feature_flags
 from lancetable.format.fragment import TOMBSTONE, Fragment
 from lancetable.format.index import index_messages

@@ -43,7 +43,7 @@ from lancetable.file.blobs.prepared import (
     describe_prepared,
     plain_field,
 )
-from lancetable.file.column_numbers import column_map
+from lancetable.file.column_mapping import column_map
 from lancetable.file.encoding_messages import parse_encoding
 from lancetable.file.extension import storage_array, user_array
 from lancetable.file.footer import ALIGNMENT, ColumnPages, Page

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import lancetable
 from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
 from lancetable.file import legacy_footer
-from lancetable.file.column_numbers import column_map
+from lancetable.file.column_mapping import column_map
 from lancetable.file.encodings_v0_1.fields import read_dictionaries
 from lancetable.file.encodings_v0_1.statistics import read_zones
 from lancetable.file.io_scheduler import run

@@ -13,7 +13,7 @@ import pytest
 from lance.file import LanceFileReader as PylanceReader
 
 from lancetable.errors import CorruptFileError, SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file.column_numbers import column_map
+from lancetable.file.column_mapping import column_map
 from lancetable.file.kernels import bitpacking, compression, fsst
 from lancetable.file.reader import open_data_file, read_columns
 from lancetable.file.writer import FileWriter

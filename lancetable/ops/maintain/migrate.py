@@ -29,7 +29,7 @@ from lancetable.errors import (
     NotFoundError,
     UnsupportedFeatureError,
 )
-from lancetable.file.column_numbers import number_columns
+from lancetable.file.column_mapping import number_columns
 from lancetable.file.reader import FAMILIES, open_data_file
 from lancetable.file.writer import FileWriter
 from lancetable.format import transaction as tx

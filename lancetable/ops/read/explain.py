@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 from lancetable.expr import Expr
-from lancetable.ops.read.order import ColumnOrdering
+from lancetable.ops.read.order_by import ColumnOrdering
 from lancetable.ops.read.scan import scan_table
 from lancetable.ops.read.scan_execution import ScanStatistics
 from lancetable.ops.read.scan_plan import ScanPlan

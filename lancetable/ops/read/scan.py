@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lancetable.errors import InvalidInputError
 from lancetable.ops.read.memory_release import note_allocated, release_memory
-from lancetable.ops.read.order import ColumnOrdering, select_first, sort_indices
+from lancetable.ops.read.order_by import ColumnOrdering, select_first, sort_indices
 from lancetable.ops.read.projection import Columns, concat_tables
 from lancetable.ops.read.scan_execution import RowRange, ScanRun
 from lancetable.ops.read.scan_plan import ScanOptions, ScanPlan, plan_scan

@@ -27,7 +27,7 @@ from lancetable import expr
 from lancetable.file import thread_pool
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
-from lancetable.ops.read.adaptive_range_size import RangeSizer
+from lancetable.ops.read.adaptive_batch_size import RangeSizer
 from lancetable.ops.read.memory_release import with_memory_release
 from lancetable.ops.read.projection import ColumnLike, assemble, concat_columns
 from lancetable.ops.read.scan_plan import ScanPlan

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from lancetable import expr
 from lancetable.errors import InvalidInputError, OutOfRangeError
 from lancetable.format.schema import Field, Schema
-from lancetable.ops.read.order import ColumnOrdering
+from lancetable.ops.read.order_by import ColumnOrdering
 from lancetable.ops.read.projection import (
     PHYSICAL_ADDRESS,
     Projection,
