@@ -49,7 +49,7 @@ from lancetable.session import Session
 from lancetable.store import io_stats
 from lancetable.store.open import with_untrusted
 from lancetable.table import manifests
-from lancetable.table.cache import TableCache
+from lancetable.table.metadata_cache import TableCache
 from lancetable.table.version import TableVersion, checkout, latest, open_location, open_version
 from lancetable.types import (
     AlterColumn,
@@ -534,7 +534,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> old.version, old.count_rows()
         (3, 6)
         """
-        self._table = ops.tags.restore(self._table)
+        self._table = ops.restore.restore(self._table)
 
     @property
     def tags(self) -> Tags:
@@ -1802,7 +1802,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> ds.schema.field("destination").type, ds.schema.field("distance").type
         (DataType(string), DataType(int32))
         """
-        self._table = ops.evolution.alter(self._table, [parse_alteration(alteration) for alteration in alterations])
+        self._table = ops.alter_columns.alter(self._table, [parse_alteration(alteration) for alteration in alterations])
 
     def drop_columns(self, columns: Sequence[str]) -> None:
         """Remove columns, or fields of struct columns ("a.b"), from the schema.
@@ -1828,7 +1828,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         """
         if isinstance(columns, str):
             raise TypeError("columns must be a list of names, not a string")
-        self._table = ops.evolution.drop(self._table, list(columns))
+        self._table = ops.alter_columns.drop(self._table, list(columns))
 
     def update_config(self, values: dict[str, str | None], *, replace: bool = False) -> dict[str, str]:
         """Change the config of the table and return it. None deletes a key; `replace` clears the config first."""

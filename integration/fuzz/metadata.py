@@ -15,7 +15,8 @@ from integration.fuzz.target import Target
 from lancetable.errors import LanceError
 from lancetable.format.feature_flags import check_readable
 from lancetable.format.index import parse_indices
-from lancetable.format.paths import ManifestLocation, ManifestNamingScheme, check_relative
+from lancetable.format.manifest_naming import ManifestLocation, ManifestNamingScheme
+from lancetable.format.paths import check_relative
 from lancetable.format.roaring import build_roaring, parse_roaring
 from lancetable.format.transaction import Transaction
 from lancetable.proto import rowids_pb2, table_pb2, transaction_pb2

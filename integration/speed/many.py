@@ -33,7 +33,7 @@ LIBRARIES = ("lancetable", "lance")
 def make_fragments(uri: str, count: int) -> None:
     """Create a table of `count` fragments that refer to the same data file, by writing its manifest directly."""
     import lancetable
-    from lancetable.format.paths import ManifestNamingScheme, manifest_path
+    from lancetable.format.manifest_naming import ManifestNamingScheme, manifest_path
     from lancetable.table import manifests, transactions
 
     version = lancetable.write_dataset(ROWS, uri, data_storage_version="2.0").table_version
@@ -52,7 +52,7 @@ def make_fragments(uri: str, count: int) -> None:
 def make_versions(uri: str, count: int) -> None:
     """Create a table with `count` versions of equal contents."""
     import lancetable
-    from lancetable.format.paths import ManifestNamingScheme, manifest_path
+    from lancetable.format.manifest_naming import ManifestNamingScheme, manifest_path
     from lancetable.handlers.latest_version import write_hint
     from lancetable.table import manifests, transactions
 

@@ -31,7 +31,7 @@ from lancetable.table import transactions
 from lancetable.table.version import open_location
 
 if TYPE_CHECKING:
-    from lancetable.format.paths import ManifestLocation
+    from lancetable.format.manifest_naming import ManifestLocation
     from lancetable.store.base import ObjectStore
     from lancetable.table.version import TableVersion
 

@@ -15,7 +15,7 @@ from lancetable.commit.manifest_draft import ManifestParts
 from lancetable.errors import CommitStateUnknownError, LanceError, VersionNotFoundError
 from lancetable.format import feature_flags
 from lancetable.format import transaction as tx
-from lancetable.format.paths import ManifestLocation, ManifestNamingScheme, manifest_path
+from lancetable.format.manifest_naming import ManifestLocation, ManifestNamingScheme, manifest_path
 from lancetable.format.transaction import Transaction
 from lancetable.store.base import PutOutcome
 from lancetable.table import manifests, transactions

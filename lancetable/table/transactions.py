@@ -13,7 +13,7 @@ from lancetable.store.base import Durability
 from lancetable.table.manifests import ManifestFile, map_versions, parse_manifest, read_manifest
 
 if TYPE_CHECKING:
-    from lancetable.format.paths import ManifestLocation
+    from lancetable.format.manifest_naming import ManifestLocation
     from lancetable.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from lancetable.errors import (
     StoreError,
     UnsupportedFeatureError,
 )
-from lancetable.format.paths import ManifestNamingScheme, hint_path, manifest_path
+from lancetable.format.manifest_naming import ManifestNamingScheme, hint_path, manifest_path
 from lancetable.handlers import unsafe
 from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.choose import ReadOnlyHandler, choose_handler

@@ -18,8 +18,8 @@ import pyroaring
 import pytest
 
 import lancetable
+from lancetable.commit.commit_loop import commit_transaction
 from lancetable.commit.idempotency import properties_of
-from lancetable.commit.loop import commit_transaction
 from lancetable.errors import (
     AlreadyExistsError,
     ColumnNotFoundError,

@@ -11,7 +11,8 @@ from lancetable.commit.cleanup.branch_references import branches_from, versions_
 from lancetable.commit.cleanup.cleanup_plan import CleanupCandidateFile, CleanupPlan, referenced_path
 from lancetable.commit.cleanup.referenced_files import ReferencedFiles, files_of_detached_versions
 from lancetable.errors import CorruptFileError, LanceError, NotFoundError, UnsupportedFeatureError
-from lancetable.format.paths import TRANSACTIONS_DIR, join, parse_manifest_name, parse_transaction_name
+from lancetable.format.manifest_naming import parse_manifest_name
+from lancetable.format.paths import TRANSACTIONS_DIR, join, parse_transaction_name
 from lancetable.format.transaction import Restore, Transaction, UnknownOperation
 from lancetable.table import clock, refs
 from lancetable.table.manifests import retry_listing

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lancetable.commit.backoff import Backoff
-from lancetable.commit.loop import DEFAULT_TIMEOUT_SECONDS, commit_transaction
+from lancetable.commit.commit_loop import DEFAULT_TIMEOUT_SECONDS, commit_transaction
 from lancetable.errors import (
     CommitConflictError,
     CorruptFileError,
@@ -34,14 +34,8 @@ from lancetable.file.reader import FAMILIES, open_data_file
 from lancetable.file.writer import FileWriter
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
-from lancetable.format.paths import (
-    VERSIONS_DIR,
-    ManifestNamingScheme,
-    data_path,
-    join,
-    manifest_path,
-    parse_manifest_name,
-)
+from lancetable.format.manifest_naming import ManifestNamingScheme, manifest_path, parse_manifest_name
+from lancetable.format.paths import VERSIONS_DIR, data_path, join
 from lancetable.format.schema import Field, Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion

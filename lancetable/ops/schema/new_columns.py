@@ -16,7 +16,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from lancetable.commit.loop import commit_transaction
+from lancetable.commit.commit_loop import commit_transaction
 from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import (
     AlreadyExistsError,

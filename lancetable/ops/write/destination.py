@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from lancetable.commit.loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS
+from lancetable.commit.commit_loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS
 from lancetable.errors import InvalidOperationError, UnsupportedFeatureError
 from lancetable.file.reader import FAMILIES
 from lancetable.format.fragment import Fragment

@@ -17,14 +17,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from lancetable.commit.commit_loop import commit_transaction
 from lancetable.commit.first_version import create_table
-from lancetable.commit.loop import commit_transaction
 from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import AlreadyExistsError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file.blobs.descriptions import contains_blobs
 from lancetable.file.writer import FileWriter
 from lancetable.format import transaction as tx
-from lancetable.format.paths import TRANSACTIONS_DIR, ManifestNamingScheme, data_path, join, parse_transaction_name
+from lancetable.format.manifest_naming import ManifestNamingScheme
+from lancetable.format.paths import TRANSACTIONS_DIR, data_path, join, parse_transaction_name
 from lancetable.format.schema import Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import STABLE_VERSION, FileVersion
@@ -34,7 +35,7 @@ from lancetable.ops.write.conform import conform_schema
 from lancetable.ops.write.destination import DEFAULT_OPTIONS, Destination, WriteMode, WriteOptions
 from lancetable.store.memory import MemoryStore
 from lancetable.store.open import open_store
-from lancetable.table.cache import TableCache
+from lancetable.table.metadata_cache import TableCache
 from lancetable.table.version import Table, TableVersion
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from lancetable.commit.commit_loop import commit_transaction
 from lancetable.commit.idempotency import is_done, properties_of
-from lancetable.commit.loop import commit_transaction
 from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import AlreadyExistsError
 from lancetable.format import transaction as tx

@@ -16,7 +16,7 @@ import pytest
 
 import lancetable
 from lancetable import LanceOperation
-from lancetable.commit import loop
+from lancetable.commit import commit_loop
 from lancetable.commit.cleanup import cleanup_plan, cleanup_run
 from lancetable.commit.cleanup.cleanup_plan import CleanupPlan, CleanupPolicy, plan_cleanup
 from lancetable.commit.cleanup.cleanup_run import run_cleanup
@@ -78,7 +78,7 @@ def table(tmp_path: Path) -> Overwritten:
 
 def test_cleanup_keeps_files_of_a_restore_in_progress(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
     old = lancetable.dataset(table.uri, 1)
-    table.clean_when(monkeypatch, loop, "source_version", after=True)
+    table.clean_when(monkeypatch, commit_loop, "source_version", after=True)
     old.restore()
     assert table.ids() == [1, 2]
     with pytest.raises(VersionNotFoundError):
@@ -89,7 +89,7 @@ def test_cleanup_keeps_files_of_a_restore_in_progress(table: Overwritten, monkey
 
 def test_restore_after_removal_of_the_manifest_fails(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
     old = lancetable.dataset(table.uri, 1)
-    table.clean_when(monkeypatch, loop, "source_version", after=False)
+    table.clean_when(monkeypatch, commit_loop, "source_version", after=False)
     with pytest.raises(VersionNotFoundError, match="no version 1 to restore"):
         old.restore()
     assert (table.ids(), latest(open_version(table.uri)).version) == ([3], 2)
@@ -100,13 +100,13 @@ def test_cleanup_keeps_files_of_a_restore_that_starts_during_manifest_removal(
     table: Overwritten, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cleanup finds the transaction of the restore. If the restore fails, the next cleanup removes the files."""
-    real = loop.source_version
+    real = commit_loop.source_version
 
     def dies(*arguments: Any) -> Any:
         real(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "source_version", dies)
+    monkeypatch.setattr(commit_loop, "source_version", dies)
     with pytest.raises(KeyboardInterrupt):
         lancetable.dataset(table.uri, 1).restore()
     monkeypatch.undo()

@@ -21,7 +21,7 @@ import lancetable
 from integration.servers.moto_locked import Moto
 from lancetable.cli.commands import cli
 from lancetable.errors import CorruptFileError, StoreError
-from lancetable.format.paths import ManifestNamingScheme, manifest_path
+from lancetable.format.manifest_naming import ManifestNamingScheme, manifest_path
 from lancetable.handlers.choose import choose_handler
 from lancetable.handlers.external_manifest import ExternalHandler, ManifestRow
 from lancetable.ops.maintain.fsck import repair as repair_module

@@ -47,7 +47,7 @@ from lancetable.ops.read.matching_rows import matching_rows
 from lancetable.ops.schema.column_files import add_column_file, discard_column_files
 from lancetable.ops.write.conform import conform_batches
 from lancetable.ops.write.destination import WriteOptions
-from lancetable.table.deletions import DeletionVector
+from lancetable.table.deletion_vectors import DeletionVector
 from lancetable.table.live_rows import Offsets
 from lancetable.table.version import TableVersion
 

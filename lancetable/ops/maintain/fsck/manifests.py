@@ -16,7 +16,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from lancetable.commit.cleanup import automatic
+from lancetable.commit.cleanup import auto_cleanup
 from lancetable.errors import CorruptFileError, LanceError, NotFoundError
 from lancetable.file.encodings_v0_1.dictionary import items_range, values_range
 from lancetable.file.kernels import varbin
@@ -202,7 +202,7 @@ def _check_facts(version: TableVersion, data: bytes) -> Iterator[Finding]:
     twice = sorted({base for base in bases if bases.count(base) > 1})
     if twice:
         yield Finding("facts", path, f"base path {twice[0]} occurs twice")
-    yield from (Finding("config", path, detail) for detail in automatic.invalid_entries(manifest.message.config))
+    yield from (Finding("config", path, detail) for detail in auto_cleanup.invalid_entries(manifest.message.config))
 
 
 def _check_flags(version: TableVersion, data: bytes) -> Iterator[Finding]:

@@ -19,16 +19,14 @@ from datetime import datetime, timezone
 
 from lancetable.errors import CorruptFileError, LanceError, NotFoundError, StoreError, UnsupportedFeatureError
 from lancetable.format.feature_flags import check_readable
-from lancetable.format.paths import (
+from lancetable.format.manifest_naming import (
     MAX_VERSION,
-    QUARANTINE_DIR,
-    VERSIONS_DIR,
     ManifestLocation,
     ManifestNamingScheme,
     is_detached,
-    join,
     parse_manifest_name,
 )
+from lancetable.format.paths import QUARANTINE_DIR, VERSIONS_DIR, join
 from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.external_manifest import ExternalHandler, ManifestRow
 from lancetable.store.base import ObjectStore

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import DeletionKind, Fragment
 from lancetable.format.roaring import parse_roaring
-from lancetable.table import deletions
+from lancetable.table import deletion_vectors
 from lancetable.table.arrow_deletion_file import build_arrow, parse_arrow
-from lancetable.table.deletions import DeletionVector
+from lancetable.table.deletion_vectors import DeletionVector
 from lancetable.table.version import TableVersion, open_version
 
 OFFSETS = st.sets(st.integers(0, 300_000), max_size=60)
@@ -167,15 +167,15 @@ def test_deletion_files_of_pylance_are_read(big: Any, below: int, kind: Deletion
     fragment = version.manifest.fragments[0]
     assert fragment.deletion_file is not None
     assert fragment.deletion_file.kind is kind
-    vector = deletions.read(version, fragment)
+    vector = deletion_vectors.read(version, fragment)
     assert vector is not None
     assert vector.offsets().tolist() == list(range(below))
-    assert deletions.read(version, fragment) is vector
+    assert deletion_vectors.read(version, fragment) is vector
 
 
 def test_a_fragment_without_deletions_has_no_vector(big: Any) -> None:
     version = open_version(big.uri)
-    assert deletions.read(version, version.manifest.fragments[0]) is None
+    assert deletion_vectors.read(version, version.manifest.fragments[0]) is None
 
 
 @pytest.mark.parametrize(
@@ -192,29 +192,29 @@ def test_written_files_have_the_expected_form_and_read_back(
 ) -> None:
     version = open_version(big.uri)
     vector = DeletionVector(list(range(0, 2 * count, 2)))
-    file = deletions.write(version.store, version.base, 0, 1, vector, force_bitmap=force)
+    file = deletion_vectors.write(version.store, version.base, 0, 1, vector, force_bitmap=force)
     assert (file.kind, file.read_version, file.num_deleted_rows) == (kind, 1, count)
     fragment = Fragment(0, physical_rows=12_000, deletion_file=file)
-    assert deletions.read(version, fragment) == vector
+    assert deletion_vectors.read(version, fragment) == vector
 
 
 @pytest.mark.parametrize("stated", [1, 4])
 def test_a_wrong_count_in_the_manifest_is_rejected(big: Any, stated: int) -> None:
     version = open_version(big.uri)
-    file = deletions.write(version.store, version.base, 0, 1, DeletionVector([1, 2, 3]))
+    file = deletion_vectors.write(version.store, version.base, 0, 1, DeletionVector([1, 2, 3]))
     wrong = Fragment(0, physical_rows=12_000, deletion_file=type(file)(file.kind, 1, file.id, stated))
     with pytest.raises(CorruptFileError):
-        deletions.read(version, wrong)
+        deletion_vectors.read(version, wrong)
     with pytest.raises(CorruptFileError, match="expected below 3, found 3"):
-        deletions.read(version, Fragment(0, physical_rows=3, deletion_file=file))
+        deletion_vectors.read(version, Fragment(0, physical_rows=3, deletion_file=file))
 
 
 def test_repeated_offsets_are_rejected(big: Any) -> None:
     version = open_version(big.uri)
-    file = deletions.write(version.store, version.base, 0, 1, DeletionVector([1, 2]))
+    file = deletion_vectors.write(version.store, version.base, 0, 1, DeletionVector([1, 2]))
     version.store.put(version.deletion_file_path(0, file), arrow_file([1, 1]))
     with pytest.raises(CorruptFileError, match="twice"):
-        deletions.read(version, Fragment(0, physical_rows=12_000, deletion_file=file))
+        deletion_vectors.read(version, Fragment(0, physical_rows=12_000, deletion_file=file))
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------
@@ -279,4 +279,4 @@ def test_reader_of_a_version_reports_a_damaged_file(big: Any) -> None:
     assert fragment.deletion_file is not None
     version.store.put(version.deletion_file_path(0, fragment.deletion_file), b"ARROW1 is not enough")
     with pytest.raises(CorruptFileError):
-        deletions.read(version, fragment)
+        deletion_vectors.read(version, fragment)
