@@ -183,7 +183,7 @@ PLANTED: dict[str, Patch] = {
     "a missing transaction is compatible": replacing(commit_loop, "check", missing_is_compatible),
     "fragment ids are kept after a lost race": replacing(manifest_draft, "number_fragments", keep_fragment_ids),
     "row ids are kept after a lost race": replacing(manifest_draft, "assign_row_ids", keep_row_ids),
-    "deletions are merged with the wrong version": replacing(rebase, "deletions", drop_concurrent_deletions),
+    "deletions are merged with the wrong version": replacing(rebase, "deletion_vectors", drop_concurrent_deletions),
     "cleanup removes files of commits in progress": replacing(
         cleanup_plan, "UNVERIFIED_AGE", lambda real: timedelta(0)
     ),
