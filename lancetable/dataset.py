@@ -48,7 +48,7 @@ from lancetable.schema import LanceSchema, string_metadata
 from lancetable.session import Session
 from lancetable.store import io_stats
 from lancetable.store.open import with_untrusted
-from lancetable.table import manifests
+from lancetable.table import manifest_files
 from lancetable.table.metadata_cache import TableCache
 from lancetable.table.version import TableVersion, checkout, latest, open_location, open_version
 from lancetable.types import (
@@ -475,7 +475,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             `{"version", "timestamp", "metadata"}` of each version. The timestamp is naive, in local time; the metadata
             are counts of rows, files and bytes as decimal strings.
         """
-        return [public_version(summary) for summary in manifests.history(self._table)]
+        return [public_version(summary) for summary in manifest_files.history(self._table)]
 
     def version_refs(self) -> list[VersionRef]:
         """Return the numbers of all versions, oldest first, from one listing."""
@@ -484,7 +484,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
 
     def get_version(self) -> Version:
         """Return the entry of `versions` for the version of this dataset, without I/O."""
-        return public_version(manifests.summarize(self._table.manifest))
+        return public_version(manifest_files.summarize(self._table.manifest))
 
     def checkout_version(self, version: Reference) -> LanceDataset:
         """Return a dataset at another version of this table. This dataset does not change; caches are shared.
@@ -2354,7 +2354,7 @@ def parse_row_selection(ids: Any, addresses: Any, indices: Any) -> tuple[ops.blo
     return given[0]
 
 
-def public_version(summary: manifests.VersionSummary) -> Version:
+def public_version(summary: manifest_files.VersionSummary) -> Version:
     """Return a version in the form of `LanceDataset.versions`."""
     values = asdict(summary)
     return Version(

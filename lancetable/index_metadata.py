@@ -21,7 +21,7 @@ from lancetable.errors import CorruptFileError, InvalidInputError
 from lancetable.format import index as format_index
 from lancetable.format.roaring import parse_bitmap
 from lancetable.proto import index_pb2, table_pb2
-from lancetable.table.live_rows import num_live_rows
+from lancetable.table.row_counts import num_live_rows
 from lancetable.table.version import TableVersion
 
 __all__ = ["Index", "IndexDescription", "IndexFile"]

@@ -24,7 +24,7 @@ from lancetable.rowids import RowIdIndex, RowIdSequence, RowVersionSequence
 from lancetable.store.memory import MemoryStore
 from lancetable.table.arrow_deletion_file import build_arrow, parse_arrow
 from lancetable.table.field_locations import FieldIndex
-from lancetable.table.manifests import ManifestFile, pack, parse_manifest
+from lancetable.table.manifest_files import ManifestFile, pack, parse_manifest
 
 VERSION = 7  # of all manifests, because it must be the version in the name of the file
 LOCATION = ManifestLocation(VERSION, "7.manifest", None, ManifestNamingScheme.V1)

@@ -47,7 +47,7 @@ from lancetable.format.transaction import Transaction
 from lancetable.handlers.base import outcome_by_content
 from lancetable.store.base import PutOutcome, discard
 from lancetable.table import clock, transactions
-from lancetable.table.manifests import ManifestFile, read_manifest
+from lancetable.table.manifest_files import ManifestFile, read_manifest
 from lancetable.table.version import TableVersion, open_location
 
 if TYPE_CHECKING:

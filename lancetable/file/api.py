@@ -45,7 +45,7 @@ from lancetable.file.blobs.prepared import (
 )
 from lancetable.file.column_mapping import column_map
 from lancetable.file.encoding_messages import parse_encoding
-from lancetable.file.extension import storage_array, user_array
+from lancetable.file.extension_types import storage_array, user_array
 from lancetable.file.footer import ALIGNMENT, ColumnPages, Page
 from lancetable.file.io_scheduler import Rows
 from lancetable.file.reader import open_data_file, read_columns, refuse_nulls

@@ -20,7 +20,7 @@ import pytest
 from lancetable.commit import backoff, commit_loop
 from lancetable.commit.backoff import RetryLock
 from lancetable.commit.commit_loop import commit_transaction
-from lancetable.commit.first_version import create_table
+from lancetable.commit.create_table import create_table
 from lancetable.errors import (
     AlreadyExistsError,
     CommitConflictError,
@@ -577,7 +577,7 @@ def test_invalid_operations_leave_no_files(base: TableVersion, operation: tx.Ope
 def test_table_with_unknown_writer_flag_raises(base: TableVersion, maker: Any) -> None:
     message = base.manifest.to_proto()
     message.writer_feature_flags |= 1 << 30
-    from lancetable.table.manifests import pack
+    from lancetable.table.manifest_files import pack
 
     base.store.put(base.location.path, pack(message, b"", None))
     with pytest.raises(UnsupportedFeatureError, match="cannot write"):

@@ -13,7 +13,7 @@ import lancetable
 from integration.servers.moto_locked import Moto
 from lancetable.commit import commit_loop
 from lancetable.format.manifest_naming import ManifestNamingScheme, manifest_path
-from lancetable.table import manifests, transactions
+from lancetable.table import manifest_files, transactions
 
 V1, V2 = ManifestNamingScheme.V1, ManifestNamingScheme.V2
 CLIENTS = ["obstore"]
@@ -53,7 +53,7 @@ class Table:
         objects = {}
         for version in range(2, self.versions + 1):
             message.version = version
-            objects[manifest_path(first.base, version, naming)] = manifests.pack(message, data, None)
+            objects[manifest_path(first.base, version, naming)] = manifest_files.pack(message, data, None)
         if objects:
             self.s3.store("lab", objects)
 

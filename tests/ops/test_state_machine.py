@@ -23,9 +23,9 @@ from lancetable.ops.refs import tags as tag_ops
 from lancetable.ops.write import write
 from lancetable.ops.write.write import WriteOptions
 from lancetable.table.fragment_writer import WriteLimits
-from lancetable.table.manifests import history
+from lancetable.table.manifest_files import history
 from lancetable.table.version import TableVersion, checkout, latest, open_version
-from lancetable.testing.histories import BranchModel, State, Values
+from lancetable.testing.reference_model import BranchModel, State, Values
 
 COLUMNS = {"id": pa.int64(), "s": pa.string(), "v": pa.int32(), "l": pa.list_(pa.float32())}
 SCHEMAS = (("id", "s"), ("id", "v", "s"), ("v", "id", "l"))

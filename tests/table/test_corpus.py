@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lancetable.table import deletion_vectors, transactions
-from lancetable.table.manifests import history
+from lancetable.table.manifest_files import history
 from lancetable.table.version import TableVersion, checkout, open_version
 
 

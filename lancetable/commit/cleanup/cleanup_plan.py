@@ -51,7 +51,7 @@ from lancetable.format.paths import (
 )
 from lancetable.handlers.external_manifest import ExternalHandler
 from lancetable.table import clock, refs
-from lancetable.table.manifests import retry_listing
+from lancetable.table.manifest_files import retry_listing
 from lancetable.table.version import TableVersion, open_location
 
 DEFAULT_AGE = timedelta(days=14)

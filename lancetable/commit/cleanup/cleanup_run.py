@@ -15,7 +15,7 @@ from lancetable.format.manifest_naming import parse_manifest_name
 from lancetable.format.paths import TRANSACTIONS_DIR, join, parse_transaction_name
 from lancetable.format.transaction import Restore, Transaction, UnknownOperation
 from lancetable.table import clock, refs
-from lancetable.table.manifests import retry_listing
+from lancetable.table.manifest_files import retry_listing
 from lancetable.table.version import TableVersion, open_location
 
 logger = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from lancetable.ops.change.write_deletions import WrittenDeletions, discard_dele
 from lancetable.ops.read.matching_rows import matching_offsets, matching_rows
 from lancetable.table import deletion_vectors
 from lancetable.table.deletion_vectors import DeletionVector
-from lancetable.table.live_rows import physical_rows
+from lancetable.table.row_counts import physical_rows
 from lancetable.table.version import TableVersion
 
 

@@ -35,8 +35,8 @@ from lancetable.table.base_paths import all_targets
 from lancetable.table.deletion_vectors import DeletionVector
 from lancetable.table.fragment_reader import narrow, read_selection, select
 from lancetable.table.fragment_writer import WriteLimits, remove_below
-from lancetable.table.live_rows import Offsets, live_offsets, physical_rows
-from lancetable.table.row_id_sequences import row_ids_at
+from lancetable.table.row_counts import Offsets, live_offsets, physical_rows
+from lancetable.table.row_id_lookup import row_ids_at
 from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion
 

@@ -49,7 +49,7 @@ from lancetable.ops.read.scan_plan import Filter
 from lancetable.ops.write.destination import WriteOptions
 from lancetable.table.deletion_vectors import DeletionVector
 from lancetable.table.fragment_writer import WriteLimits
-from lancetable.table.live_rows import Offsets
+from lancetable.table.row_counts import Offsets
 from lancetable.table.version import TableVersion
 
 _Rows = Sequence[tuple[Fragment, DeletionVector]]

@@ -15,7 +15,7 @@ from lancetable.format.fragment import Fragment
 from lancetable.store.base import discard
 from lancetable.table import deletion_vectors
 from lancetable.table.deletion_vectors import DeletionVector
-from lancetable.table.live_rows import physical_rows
+from lancetable.table.row_counts import physical_rows
 from lancetable.table.version import TableVersion
 
 

@@ -47,8 +47,8 @@ from lancetable.rowids import RowIdSequence, RowVersionSequence
 from lancetable.table import deletion_vectors
 from lancetable.table.deletion_vectors import DeletionVector
 from lancetable.table.fragment_writer import WriteLimits, remove_quietly
-from lancetable.table.live_rows import deleted_offsets, num_live_rows, physical_rows
-from lancetable.table.row_id_sequences import row_id_sequence
+from lancetable.table.row_counts import deleted_offsets, num_live_rows, physical_rows
+from lancetable.table.row_id_lookup import row_id_sequence
 from lancetable.table.version import TableVersion, checkout, latest
 
 logger = logging.getLogger(__name__)

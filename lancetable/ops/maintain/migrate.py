@@ -40,13 +40,13 @@ from lancetable.format.schema import Field, Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
 from lancetable.handlers.base import CommitHandler
-from lancetable.handlers.choose import choose_handler
+from lancetable.handlers.choose_handler import choose_handler
 from lancetable.handlers.external_manifest import ExternalHandler
 from lancetable.ops.schema.column_files import fragment_batches
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import open_store
 from lancetable.table.field_locations import field_index
-from lancetable.table.live_rows import physical_rows
+from lancetable.table.row_counts import physical_rows
 from lancetable.table.version import TableVersion, latest
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from lancetable.ops.read.scan import scan_table
 from lancetable.ops.read.scan_execution import ScanStatistics
 from lancetable.ops.read.scan_plan import ScanPlan
 from lancetable.ops.read.zone_pruning import prunable_columns, prune_fragment
-from lancetable.table.live_rows import physical_rows
+from lancetable.table.row_counts import physical_rows
 from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion
 

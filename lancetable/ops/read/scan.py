@@ -20,7 +20,7 @@ from lancetable.ops.read.projection import Columns, concat_tables
 from lancetable.ops.read.scan_execution import RowRange, ScanRun
 from lancetable.ops.read.scan_plan import ScanOptions, ScanPlan, plan_scan
 from lancetable.ops.read.take import fetch_addresses
-from lancetable.table.live_rows import Offsets
+from lancetable.table.row_counts import Offsets
 from lancetable.table.version import TableVersion
 
 # Number of rows that are fetched together if the result is streamed.

@@ -36,7 +36,7 @@ from lancetable.ops.read.zone_pruning import intersect, prunable_columns, prune_
 from lancetable.store.io_stats import ScanStore
 from lancetable.table.field_locations import file_layouts
 from lancetable.table.fragment_reader import Selection, filter_columns, narrow, read_selection, read_selections, select
-from lancetable.table.live_rows import physical_offsets, physical_rows, row_count_index
+from lancetable.table.row_counts import physical_offsets, physical_rows, row_count_index
 from lancetable.table.row_sizes import bytes_per_row, has_fixed_size, memory_per_row, min_bytes
 from lancetable.table.version import TableVersion
 

@@ -27,7 +27,7 @@ from lancetable.spark.jobs.base import fragment_ids
 from lancetable.spark.merge.broadcast_source import SourceChunk, open_chunk
 from lancetable.spark.merge.job import merge_prejoined, merge_to_json
 from lancetable.spark.pinned_version import PinnedVersion
-from lancetable.spark.runner import Json, Runner, succeeded
+from lancetable.spark.task_runner import Json, Runner, succeeded
 from lancetable.spark.types import convert_batch
 
 _INSERTED_ROWS_OF_TASK = 256 << 10

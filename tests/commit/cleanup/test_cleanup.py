@@ -29,7 +29,7 @@ from lancetable.errors import (
 )
 from lancetable.ops.refs import branches
 from lancetable.store.local import LocalStore
-from lancetable.table import manifests
+from lancetable.table import manifest_files
 from lancetable.table.version import latest, open_version
 
 OLD = CleanupPolicy(keep_newest=1)
@@ -132,7 +132,7 @@ def test_cleanup_ignores_other_uncommitted_transactions(table: Overwritten, monk
     def dies(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(manifests, "pack", dies)
+    monkeypatch.setattr(manifest_files, "pack", dies)
     with pytest.raises(KeyboardInterrupt):
         lancetable.dataset(table.uri).delete("id = 3")
     monkeypatch.undo()
@@ -154,7 +154,7 @@ def test_detached_commit_keeps_its_base_or_fails(
         run_cleanup(version, plan)
         assert made.to_table()["id"].to_pylist() == [1, 2]
         return
-    table.clean_when(monkeypatch, manifests, "pack", after=False)
+    table.clean_when(monkeypatch, manifest_files, "pack", after=False)
     with pytest.raises(VersionNotFoundError, match="was cleaned up while"):
         commit()
     assert table.names("_versions") == 2  # with the hint
@@ -221,7 +221,7 @@ def test_cleanup_during_a_cleanup_of_newer_versions(table: Overwritten, monkeypa
 
 def test_versions_are_listed_during_a_cleanup(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = lancetable.dataset(table.uri)
-    table.clean_when(monkeypatch, manifests, "map_versions", after=False)
+    table.clean_when(monkeypatch, manifest_files, "map_versions", after=False)
     assert [each["version"] for each in dataset.versions()] == [2]
 
 

@@ -31,7 +31,7 @@ from lancetable.ops.read.projection import ColumnLike
 from lancetable.ops.read.take import runs
 from lancetable.ops.read.zone_pruning import prunable_columns, prune_fragment
 from lancetable.table.fragment_reader import ROW_ADDRESS, read_selection, select
-from lancetable.table.live_rows import Offsets, physical_rows
+from lancetable.table.row_counts import Offsets, physical_rows
 from lancetable.table.version import TableVersion
 
 _WINDOW_ROWS = 512 * 1024

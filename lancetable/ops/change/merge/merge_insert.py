@@ -45,10 +45,10 @@ from lancetable.ops.change.spill import PartitionedRows
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.read.matching_rows import matching_rows
 from lancetable.ops.schema.column_files import add_column_file, discard_column_files
-from lancetable.ops.write.conform import conform_batches
 from lancetable.ops.write.destination import WriteOptions
+from lancetable.ops.write.schema_enforcement import conform_batches
 from lancetable.table.deletion_vectors import DeletionVector
-from lancetable.table.live_rows import Offsets
+from lancetable.table.row_counts import Offsets
 from lancetable.table.version import TableVersion
 
 

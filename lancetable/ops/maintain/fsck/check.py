@@ -45,7 +45,7 @@ from lancetable.errors import (
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.manifest_naming import ManifestLocation, hint_path, is_detached, parse_manifest_name
 from lancetable.format.paths import BRANCHES_DIR, QUARANTINE_DIR, TAGS_DIR, VERSIONS_DIR, branch_root, join
-from lancetable.handlers.choose import choose_handler
+from lancetable.handlers.choose_handler import choose_handler
 from lancetable.ops.maintain.fsck.manifests import check_manifest, has_schema
 from lancetable.ops.maintain.fsck.pages import PageCheck
 from lancetable.ops.maintain.fsck.quarantine import open_manifest, quarantined
@@ -65,9 +65,9 @@ from lancetable.ops.maintain.validate import validate_data_file, validate_deleti
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.store.open import open_store
 from lancetable.table import refs
-from lancetable.table.live_rows import deleted_offsets
 from lancetable.table.metadata_cache import TableCache
-from lancetable.table.row_id_sequences import row_id_sequence, row_versions_at
+from lancetable.table.row_counts import deleted_offsets
+from lancetable.table.row_id_lookup import row_id_sequence, row_versions_at
 from lancetable.table.version import TableVersion, base_of_branch, checkout, uri_of_branch
 
 

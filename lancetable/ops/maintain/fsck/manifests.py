@@ -29,7 +29,7 @@ from lancetable.ops.maintain.fsck.report import Finding, finding_of, findings_of
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.proto import table_pb2, transaction_pb2
 from lancetable.table.legacy_dictionaries import dictionary_fields
-from lancetable.table.manifests import FOOTER_BYTES
+from lancetable.table.manifest_files import FOOTER_BYTES
 from lancetable.table.version import TableVersion
 
 _MAX_UNKNOWN = 10  # unknown fields listed in one message

@@ -30,7 +30,7 @@ from lancetable.format.paths import QUARANTINE_DIR, VERSIONS_DIR, join
 from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.external_manifest import ExternalHandler, ManifestRow
 from lancetable.store.base import ObjectStore
-from lancetable.table.manifests import ManifestFile, parse_manifest
+from lancetable.table.manifest_files import ManifestFile, parse_manifest
 
 
 def location_of(path: str) -> tuple[str, ManifestLocation] | None:
