@@ -32,7 +32,7 @@ def parse_bitmap(data: bytes | memoryview, path: str, *, max_count: int) -> BitM
     """
     try:
         bitmap = BitMap.deserialize(bytes(data))
-    except ValueError as error:
+    except (ValueError, IndexError) as error:  # IndexError if there are no bytes
         raise CorruptFileError(f"damaged roaring bitmap: {error}", path=path) from error
     if len(bitmap) > max_count:
         raise CorruptFileError("too many values in a roaring bitmap", f"at most {max_count}", len(bitmap), path=path)

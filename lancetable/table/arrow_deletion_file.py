@@ -47,7 +47,9 @@ def parse_arrow(data: memoryview, path: str, *, max_count: int) -> Offsets:
         schema, message = batch_message(data)
         if not schema.equals(_ARROW_SCHEMA, check_metadata=True):
             fail(f"expected the schema {_ARROW_SCHEMA}, got {schema}")
-        column = decode_batch(message, schema, 4 * max_count + _PADDING_BYTES).column(0)
+        # Some writers store a validity bitmap although no value is null.
+        max_bytes = 4 * max_count + -(-max_count // 8) + _PADDING_BYTES
+        column = decode_batch(message, schema, max_bytes).column(0)
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         if isinstance(error, CorruptFileError):
             raise

@@ -99,6 +99,22 @@ def test_arrow_forms_of_every_compression_are_parsed(compression: str | None, va
     assert parse_arrow(memoryview(data), "x", max_count=len(values)).tolist() == values
 
 
+def test_an_arrow_form_with_a_validity_bitmap_is_parsed() -> None:
+    # pylance stores the bitmap of some vectors, with a null count of 0. pyarrow would omit it, so the count is patched.
+    for number in (1, 512, 513, 5000):
+        schema = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
+        values = pa.array([None, *range(1, number)], pa.uint32(), mask=np.arange(number) == 0)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_batch(pa.record_batch([values], schema=schema))
+        node = struct.pack("<qq", number, 1)
+        data = sink.getvalue().to_pybytes()
+        assert data.count(node) == 1
+        data = data.replace(node, struct.pack("<qq", number, 0))
+        found = parse_arrow(memoryview(data), "x", max_count=number)
+        assert found[1:].tolist() == list(range(1, number))
+
+
 def test_pyarrow_reads_the_arrow_form() -> None:
     offsets = np.array([1, 5, 9], np.uint32)
     table = pa.ipc.open_file(pa.py_buffer(build_arrow(offsets))).read_all()
@@ -263,6 +279,12 @@ def test_damaged_files_raise_typed_errors_or_return_values(
         assert good == 0
     else:
         assert refused > 0
+
+
+@pytest.mark.parametrize("length", range(9))
+def test_few_bytes_are_no_roaring_bitmap(length: int) -> None:
+    with pytest.raises(CorruptFileError):
+        parse_roaring(memoryview(b"\x3a\x30\0\0\x01\0\0\0\0"[:length]), "x", max_count=10)
 
 
 def test_every_error_names_the_file() -> None:
