@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lancetable
 from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import DeletionKind, Fragment
 from lancetable.format.roaring import parse_roaring
@@ -113,6 +114,14 @@ def test_an_arrow_form_with_a_validity_bitmap_is_parsed() -> None:
         data = data.replace(node, struct.pack("<qq", number, 0))
         found = parse_arrow(memoryview(data), "x", max_count=number)
         assert found[1:].tolist() == list(range(1, number))
+
+
+@pytest.mark.parametrize("number", [1, 512, 513, 5000, 5001])
+def test_deletion_files_of_pylance_of_every_size_are_read(tmp_path: Path, number: int) -> None:
+    uri = str(tmp_path / "t.lance")
+    dataset = lance.write_dataset(pa.table({"id": range(8000)}), uri)
+    dataset.delete(f"id < {number}")
+    assert lancetable.dataset(uri).to_table()["id"].to_pylist() == list(range(number, 8000))
 
 
 def test_pyarrow_reads_the_arrow_form() -> None:
@@ -238,6 +247,7 @@ def test_repeated_offsets_are_rejected(big: Any) -> None:
 CHILD = """
 import random, sys
 from pathlib import Path
+import lancetable
 from lancetable.errors import CorruptFileError
 from lancetable.table.arrow_deletion_file import parse_arrow
 from lancetable.format.roaring import parse_roaring
