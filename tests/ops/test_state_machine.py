@@ -20,6 +20,7 @@ from lancetable.ops.change.delete import delete
 from lancetable.ops.read.scan import scan_table
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.refs import tags as tag_ops
+from lancetable.ops.refs.restore import restore as restore_version
 from lancetable.ops.write import write
 from lancetable.ops.write.write import WriteOptions
 from lancetable.table.fragment_writer import WriteLimits
@@ -147,7 +148,7 @@ class TableMachine(RuleBasedStateMachine):
     def restore(self, ours: bool, data: st.DataObject) -> None:
         version = data.draw(st.sampled_from(sorted(self.model.versions)), label="version")
         if ours:
-            self.handle = tag_ops.restore(checkout(self.newest(), version))
+            self.handle = restore_version(checkout(self.newest(), version))
         else:
             lance.dataset(self.uri, version=version).restore()
         self.add(self.model.versions[version], replaces=True)
