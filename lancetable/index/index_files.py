@@ -1,0 +1,168 @@
+"""Files of an index segment: data files in `_indices/{uuid}/`, with metadata and global buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError
+from lancetable.file.column_numbers import number_columns
+from lancetable.file.footer import FileMetadata
+from lancetable.file.reader import open_data_file, read_columns
+from lancetable.file.writer import FileWriter
+from lancetable.format.index import IndexFile
+from lancetable.format.paths import join
+from lancetable.format.schema import Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Buffer
+
+    from lancetable.file.io_scheduler import Rows
+    from lancetable.format.version import FileVersion
+    from lancetable.store.base import ObjectStore
+    from lancetable.table.cache import TableCache
+
+
+class IndexFileReader:
+    """Reader of one file of a segment. Its metadata is cached; rows are read on demand.
+
+    Parameters
+    ----------
+    store, path, cache
+        Object store and path of the file, and the cache of parsed files.
+    size_bytes
+        Size of the file, if it is recorded.
+    """
+
+    def __init__(self, store: ObjectStore, path: str, cache: TableCache, size_bytes: int | None = None) -> None:
+        self.store, self.path, self._cache = store, path, cache
+        self.metadata: FileMetadata = cache.get_or_compute(
+            ("index file", store.key(path)),
+            lambda: open_data_file(store, path, size=size_bytes),
+            lambda metadata: metadata.memory_bytes,
+        )
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of the file."""
+        return self.metadata.num_rows
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the file."""
+        return self.metadata.schema.to_arrow()
+
+    def text(self, key: str) -> str | None:
+        """Return an entry of the file's schema metadata, or None."""
+        value = self.metadata.schema_metadata.get(key)
+        return None if value is None else value.decode("utf-8", "replace")
+
+    def number(self, key: str, default: int) -> int:
+        """Return a number of the file's schema metadata. Raises CorruptFileError if the entry is not a number."""
+        value = self.text(key)
+        if value is None:
+            return default
+        if not value.isdecimal():
+            raise CorruptFileError(f"metadata entry {key!r} of an index file", "a number", value, path=self.path)
+        return int(value)
+
+    def buffer(self, number: int) -> memoryview:
+        """Return a global buffer. Raises CorruptFileError if the file does not have it."""
+        buffers = self.metadata.global_buffers
+        if not 0 <= number < len(buffers):
+            what = f"an index file refers to global buffer {number}"
+            raise CorruptFileError(what, f"less than {len(buffers)}", number, path=self.path)
+        start, end = buffers[number]
+        self.metadata.limits.check("metadata_bytes", end - start, self.path, "bytes of a global buffer")
+        return self.store.read(self.path, start, end)
+
+    def read(self, names: Sequence[str], rows: Rows | None = None) -> pa.Table:
+        """Read columns, for some rows in ascending order or for all.
+
+        Raises CorruptFileError if a column does not exist, and the errors of `read_columns`.
+        """
+        schema = self.metadata.schema
+        fields = [schema.field(name) for name in names]
+        for name, field in zip(names, fields):
+            if field is None:
+                raise CorruptFileError(f"an index file lacks column {name!r}", path=self.path)
+        known = [field for field in fields if field is not None]
+        ids, columns = number_columns(schema, self.metadata.version)
+        arrays = read_columns(self.store, self.path, self.metadata, known, dict(zip(ids, columns)), rows)
+        return pa.table(dict(zip(names, arrays)))
+
+    def cached(self, kind: str, make: Callable[[], Any], size_bytes: Callable[[Any], int]) -> Any:
+        """Return a value computed from the file; `kind` distinguishes the values of one file."""
+        return self._cache.get_or_compute((kind, self.store.key(self.path)), make, size_bytes)
+
+
+class SegmentWriter:
+    """Writer of the files of a new segment.
+
+    Parameters
+    ----------
+    store, directory
+        Object store, and the directory of the segment in it.
+    version
+        Format version of the files, that of the table.
+    """
+
+    def __init__(self, store: ObjectStore, directory: str, version: FileVersion) -> None:
+        self._store, self._directory, self._version = store, directory, version
+        self.files: list[IndexFile] = []
+
+    def open_file(self, name: str, schema: pa.Schema) -> IndexFileWriter:
+        """Start a file of the segment."""
+        return IndexFileWriter(self, name, Schema.from_arrow(schema), join(self._directory, name))
+
+    def write_file(
+        self,
+        name: str,
+        table: pa.Table,
+        metadata: Mapping[str, str] | None = None,
+        buffers: Mapping[str, Buffer] | None = None,
+    ) -> None:
+        """Write a file at once. `buffers` are global buffers; the entry of each key contains the buffer's number."""
+        with self.open_file(name, table.schema) as file:
+            for key, data in (buffers or {}).items():
+                file.metadata[key] = str(file.add_buffer(data))
+            file.metadata.update(metadata or {})
+            file.write(table)
+
+    def discard(self) -> None:
+        """Remove the files that were written, for a segment that is not committed."""
+        self._store.delete([join(self._directory, file.path) for file in self.files])
+
+
+class IndexFileWriter:
+    """Writer of one file of a segment, a context manager. `metadata` are the entries of its schema metadata."""
+
+    def __init__(self, segment: SegmentWriter, name: str, schema: Schema, path: str) -> None:
+        self._segment, self._name, self.metadata = segment, name, dict[str, str]()
+        out = segment._store.open_writer(path)
+        self._writer = FileWriter(out, schema, segment._version, statistics=False, keep_arrays=True)
+
+    def write(self, rows: pa.RecordBatch | pa.Table) -> None:
+        """Append rows."""
+        for batch in rows.to_batches() if isinstance(rows, pa.Table) else (rows,):
+            self._writer.write(batch)
+
+    def add_buffer(self, data: Buffer) -> int:
+        """Write a global buffer and return its number."""
+        return self._writer.add_global_buffer(data)
+
+    def __enter__(self) -> IndexFileWriter:
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is not None:
+            self._writer.abort()
+            return
+        for key, value in self.metadata.items():
+            self._writer.add_schema_metadata(key, value)
+        written = self._writer.close()
+        self._segment.files.append(IndexFile(self._name, written.size_bytes))

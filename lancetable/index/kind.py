@@ -1,0 +1,202 @@
+"""Interface of the kinds of indexes, and their registry. Each kind is a module of this package.
+
+build    values of a column, with their rows  ->  files of a segment
+open     files of a segment                   ->  OpenIndex, which answers queries
+merge    several segments and new values      ->  files of one segment
+remap    a segment, old row -> new row        ->  files of a segment, after a compaction
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import UnsupportedFeatureError
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from lancetable.format.row_address import U64Array
+    from lancetable.format.schema import Field
+    from lancetable.index.index_files import SegmentWriter
+    from lancetable.index.queries import IndexQuery
+    from lancetable.index.results import IndexResult
+    from lancetable.index.segments import SegmentFiles
+
+VALUE, ROW = "value", "row"
+"""Columns of the batches from which indexes are built: values, and row addresses or stable row ids (uint64)."""
+
+RowFilter = Callable[["U64Array"], npt.NDArray[np.bool_]]
+"""Function that returns for each row whether an index may still name it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowMapping:
+    """New rows of the rows that a compaction moved.
+
+    `old` is ascending. `new` has the same length; `DELETED` marks rows that do not exist any more. Rows of the
+    fragments in `moved_fragments` that are not in `old` do not exist any more either; other rows are unchanged.
+    """
+
+    old: U64Array
+    new: U64Array
+    moved_fragments: frozenset[int]
+
+    DELETED: ClassVar = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+
+    def apply(self, rows: U64Array) -> tuple[U64Array, npt.NDArray[np.bool_]]:
+        """Return the new rows, and for each whether it exists."""
+        at = np.minimum(np.searchsorted(self.old, rows), max(len(self.old) - 1, 0))
+        known = self.old[at] == rows if len(self.old) else np.zeros(len(rows), np.bool_)
+        moved = np.isin(rows >> np.uint64(32), np.array(sorted(self.moved_fragments), np.uint64))
+        new = np.where(known, self.new[at] if len(self.new) else rows, rows)
+        return new, np.where(known, new != self.DELETED, ~moved)
+
+
+class OpenIndex(ABC):
+    """A segment that is open for searches. Its rows are those that the kind stores: addresses or stable row ids.
+
+    Immutable and thread-safe; one object is cached for each segment.
+    """
+
+    @abstractmethod
+    def search(self, query: IndexQuery) -> IndexResult:
+        """Return the rows that a query selects. `query` is one that `IndexKind.answers` accepted.
+
+        Raises CorruptFileError if a file of the segment is damaged.
+        """
+
+    @abstractmethod
+    def statistics(self) -> dict[str, Any]:
+        """Return statistics of the segment with the keys of pylance's `index_statistics`."""
+
+    @abstractmethod
+    def prewarm(self) -> None:
+        """Read all pages into the cache."""
+
+    @property
+    @abstractmethod
+    def memory_bytes(self) -> int:
+        """Approximate size in memory, without the pages that are cached separately."""
+
+
+class IndexKind(ABC):
+    """Kind of an index. Stateless."""
+
+    name: ClassVar[str]
+    """Name in `create_scalar_index`, such as "BTREE"."""
+    plan_name: ClassVar[str]
+    """Name in plans and descriptions, such as "BTree"."""
+    type_url: ClassVar[str]
+    """Type of the details in the manifest."""
+    max_version: ClassVar[int]
+    """Greatest `index_version` that this library can read."""
+
+    @abstractmethod
+    def version_for(self, *, stable_row_ids: bool) -> int:
+        """Return the `index_version` of new segments."""
+
+    @abstractmethod
+    def stores_row_ids(self, index_version: int) -> bool:
+        """Return whether segments of tables with stable row ids store these ids rather than addresses."""
+
+    @abstractmethod
+    def check_field(self, field: Field, path: str) -> None:
+        """Raise UnsupportedFeatureError, with the path of the column, if the type cannot be indexed."""
+
+    @abstractmethod
+    def answers(self, query: IndexQuery, details: bytes) -> bool:
+        """Return whether an index of this kind and with these details can answer a query."""
+
+    @abstractmethod
+    def open(self, files: SegmentFiles) -> OpenIndex:
+        """Open a segment. Raises CorruptFileError if it is damaged."""
+
+    @abstractmethod
+    def build(
+        self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
+    ) -> Message:
+        """Write the files of a new segment and return its details.
+
+        Parameters
+        ----------
+        writer
+            Writer of the files.
+        field
+            The indexed column.
+        batches
+            Batches with the columns `VALUE` and `ROW`, in physical order, without deleted rows. A batch contains rows
+            of one fragment. No batch at all builds an empty index.
+        options
+            Parameters of `create_scalar_index`, such as `rows_per_zone`.
+
+        Raises
+        ------
+        InvalidInputError
+            If an option is unknown or invalid.
+        """
+
+    @abstractmethod
+    def merge(
+        self,
+        writer: SegmentWriter,
+        field: Field,
+        sources: Sequence[tuple[OpenIndex, RowFilter]],
+        batches: Iterable[pa.RecordBatch],
+        options: Mapping[str, Any],
+    ) -> Message:
+        """Write one segment with the entries of several others and of new rows, and return its details.
+
+        `sources` are segments, each with the filter of the rows that it may still name.
+        """
+
+    @abstractmethod
+    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: RowMapping) -> bool:
+        """Write a segment whose rows are mapped. Return False, without writing, if this kind cannot be remapped."""
+
+
+_MODULES = {
+    "BTree": "btree",
+    "Bitmap": "bitmap",
+    "LabelList": "label_list",
+    "NGram": "ngram",
+    "ZoneMap": "zone_map",
+    "BloomFilter": "bloom_filter",
+    "Json": "json_path",
+}
+
+
+def kind_of_details(type_url: str) -> IndexKind | None:
+    """Return the kind of an index by the type of its details, or None if this library does not know it."""
+    # Releases differ in the package of the type: lance.table or lance.index.pb.
+    module = _MODULES.get(type_url.rpartition(".")[2].removesuffix("IndexDetails"))
+    return None if module is None else _load(module)
+
+
+def kind_named(name: str) -> IndexKind:
+    """Return the kind of an index by its name in `create_scalar_index`, in any case.
+
+    Raises UnsupportedFeatureError for an unknown kind.
+    """
+    plain = name.replace("_", "").upper()
+    module = next((module for kind, module in _MODULES.items() if kind.upper() == plain and kind != "Json"), None)
+    if module is None:
+        known = ", ".join(_load(module).name for kind, module in _MODULES.items() if kind != "Json")
+        raise UnsupportedFeatureError(
+            f"scalar indexes of type {name!r} are not supported; choose one of {known}", feature=f"{name} indexes"
+        )
+    return _load(module)
+
+
+@cache
+def _load(module: str) -> IndexKind:
+    kind: IndexKind = import_module(f"lancetable.index.{module}").KIND
+    return kind

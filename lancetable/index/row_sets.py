@@ -1,0 +1,216 @@
+"""Sets of rows, with one roaring bitmap of row offsets for each fragment.
+
+    {0: {1, 2, 7}, 3: {0, 1, ..., 9}}       addresses 0:1, 0:2, 0:7, 3:0 ... 3:9
+
+In an index that stores stable row ids, the upper 32 bits of an id take the place of the fragment.
+
+Serialized forms, with all numbers little-endian and each bitmap in the portable 32-bit roaring format:
+
+    RowAddrTreeMap    u32 n    n x (u32 fragment, u32 size, bitmap)     size 0: all rows of the fragment
+    RoaringTreemap    u64 n    n x (u32 upper half, bitmap)
+"""
+
+from __future__ import annotations
+
+import array
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from lancetable.errors import CorruptFileError
+from lancetable.format.row_address import U64Array, join, split
+
+_U32, _U64, _ENTRY = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<II")
+_ALL_OFFSETS = range(1 << 32)
+_SIZES = ("n_bytes_array_containers", "n_bytes_run_containers", "n_bytes_bitset_containers")
+
+
+class RowSet:
+    """Immutable set of row addresses or stable row ids.
+
+    Parameters
+    ----------
+    bitmaps
+        The offsets of each fragment. The caller does not modify them afterwards. Empty bitmaps are ignored.
+    """
+
+    __slots__ = ("_bitmaps",)
+
+    def __init__(self, bitmaps: Mapping[int, BitMap] | None = None) -> None:
+        self._bitmaps = {fragment_id: bitmap for fragment_id, bitmap in (bitmaps or {}).items() if bitmap}
+
+    @classmethod
+    def of(cls, addresses: npt.NDArray[Any]) -> RowSet:
+        """Return the set of (n,) addresses, in any order, with or without repeats."""
+        if not len(addresses):
+            return cls()
+        fragments, offsets = split(addresses)
+        if (fragments == fragments[0]).all():
+            return cls({int(fragments[0]): _bitmap(offsets)})
+        order = np.argsort(fragments, kind="stable")
+        fragments, offsets = fragments[order], offsets[order]
+        starts = np.flatnonzero(np.concatenate(([True], fragments[1:] != fragments[:-1])))
+        ends = np.append(starts[1:], len(fragments))
+        return cls({int(fragments[start]): _bitmap(offsets[start:end]) for start, end in zip(starts, ends)})
+
+    @classmethod
+    def of_fragments(cls, num_rows: Mapping[int, int]) -> RowSet:
+        """Return all rows of fragments, given the number of physical rows of each."""
+        return cls({fragment_id: BitMap(range(count)) for fragment_id, count in num_rows.items()})
+
+    @classmethod
+    def union(cls, sets: Iterable[RowSet]) -> RowSet:
+        """Return the union of any number of sets."""
+        collected: dict[int, list[BitMap]] = {}
+        for rows in sets:
+            for fragment_id, bitmap in rows._bitmaps.items():
+                collected.setdefault(fragment_id, []).append(bitmap)
+        return cls({fragment_id: BitMap.union(*bitmaps) for fragment_id, bitmaps in collected.items()})
+
+    def __and__(self, other: RowSet) -> RowSet:
+        common = self._bitmaps.keys() & other._bitmaps.keys()
+        return RowSet({fragment_id: self._bitmaps[fragment_id] & other._bitmaps[fragment_id] for fragment_id in common})
+
+    def __or__(self, other: RowSet) -> RowSet:
+        return RowSet.union((self, other))
+
+    def __sub__(self, other: RowSet) -> RowSet:
+        return RowSet(
+            {
+                fragment_id: bitmap - other._bitmaps[fragment_id] if fragment_id in other._bitmaps else bitmap
+                for fragment_id, bitmap in self._bitmaps.items()
+            }
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RowSet) and self._bitmaps == other._bitmaps
+
+    __hash__ = None  # type: ignore[assignment]  # compared by value, and too large to hash
+
+    def __len__(self) -> int:
+        return sum(map(len, self._bitmaps.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._bitmaps)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.addresses().tolist())
+
+    def __repr__(self) -> str:
+        return f"RowSet({len(self)} rows of {len(self._bitmaps)} fragments)"
+
+    @property
+    def fragments(self) -> frozenset[int]:
+        """The ids of the fragments with rows in the set."""
+        return frozenset(self._bitmaps)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Approximate size in memory."""
+        statistics: list[Any] = [bitmap.get_statistics() for bitmap in self._bitmaps.values()]
+        return sum(128 + sum(entry[size] for size in _SIZES) for entry in statistics)
+
+    def offsets(self, fragment_id: int) -> npt.NDArray[np.uint32]:
+        """Return the offsets of the rows of one fragment, ascending."""
+        bitmap = self._bitmaps.get(fragment_id)
+        return np.empty(0, np.uint32) if bitmap is None else _values(bitmap)
+
+    def addresses(self) -> U64Array:
+        """Return all addresses, ascending."""
+        parts = [join(fragment_id, _values(self._bitmaps[fragment_id])) for fragment_id in sorted(self._bitmaps)]
+        return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+    def in_fragments(self, fragment_ids: Iterable[int]) -> RowSet:
+        """Return the rows of some fragments."""
+        return RowSet(
+            {fragment_id: self._bitmaps[fragment_id] for fragment_id in self._bitmaps.keys() & {*fragment_ids}}
+        )
+
+    # ------------------------------------------------------------------------------------------------ serialization
+
+    def to_row_addr_tree_map(self) -> bytes:
+        """Serialize the set as RowAddrTreeMap."""
+        parts = [_U32.pack(len(self._bitmaps))]
+        for fragment_id in sorted(self._bitmaps):
+            data = _serialize(self._bitmaps[fragment_id])
+            parts += (_ENTRY.pack(fragment_id, len(data)), data)
+        return b"".join(parts)
+
+    @classmethod
+    def from_row_addr_tree_map(cls, data: memoryview, path: str) -> RowSet:
+        """Parse a RowAddrTreeMap. Raises CorruptFileError, with `path`, if it is damaged."""
+        count, at = _unpack(_U32, data, 0, path)[0], _U32.size
+        bitmaps: dict[int, BitMap] = {}
+        for _ in range(count):
+            fragment_id, size = _unpack(_ENTRY, data, at, path)
+            at += _ENTRY.size
+            if fragment_id in bitmaps or size > len(data) - at:
+                raise _corrupt(path, at)
+            if size:
+                bitmaps[fragment_id] = _parse(data[at : at + size], path)
+            else:
+                bitmaps[fragment_id] = BitMap(_ALL_OFFSETS)
+            at += size
+        if at != len(data):
+            raise _corrupt(path, at)
+        return cls(bitmaps)
+
+    def to_roaring_treemap(self) -> bytes:
+        """Serialize the set as RoaringTreemap."""
+        parts = [_U64.pack(len(self._bitmaps))]
+        for fragment_id in sorted(self._bitmaps):
+            parts += (_U32.pack(fragment_id), _serialize(self._bitmaps[fragment_id]))
+        return b"".join(parts)
+
+    @classmethod
+    def from_roaring_treemap(cls, data: memoryview, path: str) -> RowSet:
+        """Parse a RoaringTreemap. Raises CorruptFileError, with `path`, if it is damaged."""
+        count, at = _unpack(_U64, data, 0, path)[0], _U64.size
+        bitmaps: dict[int, BitMap] = {}
+        for _ in range(count):
+            fragment_id = _unpack(_U32, data, at, path)[0]
+            at += _U32.size
+            if fragment_id in bitmaps:
+                raise _corrupt(path, at)
+            bitmaps[fragment_id] = _parse(data[at:], path)
+            at += len(bitmaps[fragment_id].serialize())
+        if at != len(data):
+            raise _corrupt(path, at)
+        return cls(bitmaps)
+
+
+def _bitmap(offsets: npt.NDArray[Any]) -> BitMap:
+    # BitMap copies a buffer in one step, but reads a NumPy array value by value, and it is slow for unsorted values.
+    return BitMap(array.array("I", np.sort(offsets.astype(np.uint32)).tobytes()))
+
+
+def _values(bitmap: BitMap) -> npt.NDArray[np.uint32]:
+    return np.frombuffer(bitmap.to_array(), np.uint32) if len(bitmap) else np.empty(0, np.uint32)
+
+
+def _serialize(bitmap: BitMap) -> bytes:
+    bitmap = bitmap.copy()
+    bitmap.run_optimize()
+    return bytes(bitmap.serialize())
+
+
+def _parse(data: memoryview, path: str) -> BitMap:
+    """Parse a bitmap, which may be followed by other bytes. `deserialize` checks lengths and the order of values."""
+    try:
+        return BitMap.deserialize(bytes(data))
+    except ValueError as error:
+        raise CorruptFileError(f"damaged set of rows: {error}", path=path) from error
+
+
+def _unpack(form: struct.Struct, data: memoryview, at: int, path: str) -> tuple[Any, ...]:
+    if len(data) - at < form.size:
+        raise _corrupt(path, at)
+    return form.unpack_from(data, at)
+
+
+def _corrupt(path: str, at: int) -> CorruptFileError:
+    return CorruptFileError(f"damaged set of rows (at byte {at})", path=path, offset=at)
