@@ -47,6 +47,12 @@ def check_integer(name: str, value: Any) -> int:
     return int(value.__index__())
 
 
+def check_flag(name: str, value: Any) -> None:
+    """Raise TypeError unless a value is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
+
+
 def check_count(name: str, value: Any) -> int:
     """Return a count as an int. Raises TypeError for other types, OutOfRangeError unless it is from 0 to 2^63 - 1."""
     number = check_integer(name, value)

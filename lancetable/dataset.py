@@ -39,6 +39,7 @@ from lancetable.argument_validation import (
     version_number,
     version_to_write,
 )
+from lancetable.dataset_indexes import DatasetIndexes
 from lancetable.errors import InvalidInputError, InvalidOperationError, VersionNotFoundError
 from lancetable.lazy import lazy_names
 from lancetable.progress import tracked
@@ -80,7 +81,7 @@ if TYPE_CHECKING:
     from lancetable.file import LanceFileSession
     from lancetable.fragment import LanceFragment
     from lancetable.fragment_metadata import DataFile, FragmentMetadata
-    from lancetable.index_metadata import Index, IndexDescription, IndexFile
+    from lancetable.index_metadata import Index, IndexFile
     from lancetable.merge_insert import MergeInsertBuilder
     from lancetable.operation import LanceOperation, Transaction
     from lancetable.ops.read.diff import Diff
@@ -243,7 +244,7 @@ def dataset(
 
 
 @scope.fill_gaps(scope.DATASET)
-class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without types
+class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarrow comes without types
     """A table at one version.
 
     Created by `dataset()` or `write_dataset()`. It is a `pyarrow.dataset.Dataset`, so DuckDB, polars and other engines
@@ -407,27 +408,6 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
     def has_stable_row_ids(self) -> bool:
         """True if rows keep their `_rowid` when they are rewritten."""
         return self._table.manifest.has_stable_row_ids
-
-    @property
-    def has_index(self) -> bool:
-        """True if the table has a secondary index, which another library has created."""
-        return len(self.describe_indices()) > 0
-
-    def describe_indices(self) -> list[IndexDescription]:
-        """Return the secondary indexes, created by other libraries, with their segments; see `IndexDescription`."""
-        from lancetable.index_metadata import describe_indices
-
-        return describe_indices(self._table)
-
-    def list_indices(self) -> list[dict[str, Any]]:
-        """Return one entry for each segment of each index: name, type, uuid, fields, version and fragments."""
-        rows: list[dict[str, Any]] = []
-        for index in self.describe_indices():
-            facts = {"name": index.name, "type": index.index_type, "fields": index.field_names}
-            for part in index.segments:
-                covered = {"fragment_ids": part.fragment_ids, "base_id": part.base_id}
-                rows.append({**facts, "uuid": part.uuid, "version": part.dataset_version, **covered})
-        return rows
 
     @property
     def schema_metadata(self) -> dict[str, str]:
@@ -2159,7 +2139,6 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return snapshot
 
 
-@scope.fill_gaps(scope.STATS)
 class LanceStats:
     """Sizes and counts of one version."""
 
@@ -2174,6 +2153,23 @@ class LanceStats:
     def data_stats(self) -> ops.stats.DataStatistics:
         """Return the bytes on disk of each field; reads the footer of every data file."""
         return ops.stats.data_stats(self._dataset.table_version)
+
+    def index_stats(self, index_name: str) -> dict[str, Any]:
+        """Return statistics of an index.
+
+        The entries of `segments` depend on the kind of the index. Indexed rows are the live rows of the fragments that
+        the segments cover.
+
+        Raises
+        ------
+        IndexNotFoundError
+            If the index does not exist.
+        UnsupportedFeatureError
+            If this library does not know the kind of the index.
+        CorruptFileError
+            If a file of the index is damaged.
+        """
+        return self._dataset.index_statistics(index_name)
 
 
 def write_dataset(

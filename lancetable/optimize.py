@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from lancetable import scope
-from lancetable.argument_validation import check_integer
+from lancetable.argument_validation import check_count, check_flag, check_integer, check_names
 from lancetable.errors import InvalidInputError
 from lancetable.format.version import FileVersion
 from lancetable.fragment_metadata import FragmentMetadata
+from lancetable.ops.index.optimize import optimize_indices
 from lancetable.ops.maintain import compact, migrate
 from lancetable.ops.maintain.compact import CompactionSettings, Rewritten, Task
 from lancetable.progress import ProgressLike, tracked
@@ -295,7 +295,6 @@ class MigrationMetrics:
     bytes_written: int
 
 
-@scope.fill_gaps(scope.OPTIMIZER)
 class DatasetOptimizer:
     """Maintenance operations of a table, available as `LanceDataset.optimize`."""
 
@@ -375,6 +374,66 @@ class DatasetOptimizer:
         """
         given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
         return Compaction.execute(self._dataset, given, progress=progress)
+
+    def optimize_indices(
+        self,
+        *,
+        num_indices_to_merge: int | None = None,
+        index_names: list[str] | None = None,
+        retrain: bool = False,
+        progress: ProgressLike = None,
+        **kwargs: Any,
+    ) -> None:
+        """Add rows that indexes do not cover, and move the dataset to the new version.
+
+        All indexes are changed in one commit. Without work to do, no version is created. Indexes of kinds that this
+        library does not know, such as vector indexes, are left unchanged, with a warning in the log.
+
+        Parameters
+        ----------
+        num_indices_to_merge
+            Number of segments, newest first, that are merged with the new rows into one segment. 0 writes the new rows
+            to a segment of their own. By default, the newest segment is extended.
+        index_names
+            Names of the indexes; all by default. Names of indexes that do not exist are ignored.
+        retrain
+            Build one segment from the data, for all rows.
+        progress
+            Progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance.
+        **kwargs
+            Not accepted.
+
+        Raises
+        ------
+        UnsupportedFeatureError
+            If `index_names` contains an index of an unknown kind.
+        TypeError, InvalidInputError
+            If an argument is invalid.
+        CorruptFileError
+            If a file of an index is damaged.
+        RetryableCommitConflictError
+            If every attempt conflicted with a concurrent commit.
+        CommitStateUnknownError
+            If the outcome of the commit is unknown.
+
+        Examples
+        --------
+        >>> ds.create_scalar_index("carrier", "BITMAP")
+        >>> ds.insert({"id": [6], "carrier": ["LH"], "dep_delay": [3]})
+        >>> ds.optimize.optimize_indices()
+        >>> ds.stats.index_stats("carrier_idx")["num_unindexed_rows"]
+        0
+        """
+        if kwargs:
+            raise TypeError(f"optimize_indices() got an unexpected argument {next(iter(kwargs))!r}")
+        names = None if index_names is None else check_names("index_names", index_names)
+        count = None if num_indices_to_merge is None else check_count("num_indices_to_merge", num_indices_to_merge)
+        check_flag("retrain", retrain)
+        with tracked(progress, "optimize_indices") as tracker:
+            version = optimize_indices(
+                self._dataset.table_version, names, num_to_merge=count, retrain=retrain, tracker=tracker
+            )
+        self._dataset.move_to(version)
 
     def migrate(self, data_storage_version: str = "stable") -> MigrationMetrics:
         """Migrate the table to a newer data format, 2.2 by default, and move the dataset to the new version.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from lancetable.commit.manifest_draft import covered_fragments
+from lancetable.commit.index_coverage import covered_fragments
 from lancetable.format import transaction as tx
 from lancetable.format.transaction import Operation
 from lancetable.proto import transaction_pb2
@@ -58,11 +58,13 @@ class Context:
     """Facts about the pending transaction that are not part of it.
 
     `known_rows` are the ids of fragments whose newly deleted rows are known. `inserts_keys` is True if an Update
-    inserts rows because no existing row had their keys.
+    inserts rows because no existing row had their keys. `related_fields` returns ids of fields with those of their
+    ancestors and descendants: an index of a list names the list, a data file only the values in it.
     """
 
     known_rows: frozenset[int] = frozenset()
     inserts_keys: bool = False
+    related_fields: Callable[[Iterable[int]], set[int]] = set
 
 
 # Rows and columns of the table. Some operations have several kinds.
@@ -313,7 +315,7 @@ def _same_columns(pending: tx.DataReplacement, committed: tx.DataReplacement, co
 def _index_fields(pending: Operation, committed: Operation, context: Context) -> Verdict:
     created, replacement = _index_first(pending, committed)
     indexed = {field_id for index in created.new_indices for field_id in index.fields}
-    clash = indexed & _replaced_fields(replacement)
+    clash = indexed & context.related_fields(_replaced_fields(replacement))
     return Verdict(R, f"fields {sorted(clash)} are replaced by one and indexed by the other") if clash else _COMPATIBLE
 
 
@@ -336,7 +338,8 @@ def _index_rewrite(pending: Operation, committed: Operation, context: Context) -
 
 
 def _index_update(pending: tx.CreateIndex, committed: tx.Update, context: Context) -> Verdict:
-    modified, updated = set(committed.fields_modified), frozenset(updated_fragments(committed))
+    modified = context.related_fields(committed.fields_modified)
+    updated = frozenset(updated_fragments(committed))
     for index in pending.new_indices:
         covered = _covered(index)
         if modified & set(index.fields) and (covered is None or updated & covered):

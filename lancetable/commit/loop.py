@@ -171,7 +171,7 @@ class _CommitRun:
         self._damaged_version = damaged_version or 0  # number of the newest version if its manifest is damaged
         self.original = transaction
         self._affected_rows, self._file_version = affected_rows, file_version
-        self._context = Context(frozenset(affected_rows), inserts_keys)
+        self._context = Context(frozenset(affected_rows), inserts_keys, lambda ids: self.newest.schema.related_ids(ids))
         self._seen = transaction.read_version
         self._written_transaction: tuple[int, bytes] | None = None
         self._own_paths: list[str] = []

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pyroaring
 
 from lancetable.commit.conflicts import updated_fragments
-from lancetable.commit.manifest_draft import covered_fragments
+from lancetable.commit.index_coverage import covered_fragments
 from lancetable.errors import RetryableCommitConflictError
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment

@@ -15,6 +15,7 @@ from lancetable.file.writer import FileWriter
 from lancetable.format.index import IndexFile
 from lancetable.format.paths import join
 from lancetable.format.schema import Schema
+from lancetable.store.base import discard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,8 +135,8 @@ class SegmentWriter:
             file.write(table)
 
     def discard(self) -> None:
-        """Remove the files that were written, for a segment that is not committed."""
-        self._store.delete([join(self._directory, file.path) for file in self.files])
+        """Remove the files that were written, for a segment that is not committed. Errors are logged."""
+        discard(self._store, [join(self._directory, file.path) for file in self.files], "files of an index")
 
 
 class IndexFileWriter:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import UnsupportedFeatureError
+from lancetable.index.row_mapping import RowMapping
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -38,29 +38,6 @@ RowFilter = Callable[["U64Array"], npt.NDArray[np.bool_]]
 """Function that returns for each row whether an index may still name it."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowMapping:
-    """New rows of the rows that a compaction moved.
-
-    `old` is ascending. `new` has the same length; `DELETED` marks rows that do not exist any more. Rows of the
-    fragments in `moved_fragments` that are not in `old` do not exist any more either; other rows are unchanged.
-    """
-
-    old: U64Array
-    new: U64Array
-    moved_fragments: frozenset[int]
-
-    DELETED: ClassVar = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
-
-    def apply(self, rows: U64Array) -> tuple[U64Array, npt.NDArray[np.bool_]]:
-        """Return the new rows, and for each whether it exists."""
-        at = np.minimum(np.searchsorted(self.old, rows), max(len(self.old) - 1, 0))
-        known = self.old[at] == rows if len(self.old) else np.zeros(len(rows), np.bool_)
-        moved = np.isin(rows >> np.uint64(32), np.array(sorted(self.moved_fragments), np.uint64))
-        new = np.where(known, self.new[at] if len(self.new) else rows, rows)
-        return new, np.where(known, new != self.DELETED, ~moved)
-
-
 class OpenIndex(ABC):
     """A segment that is open for searches. Its rows are those that the kind stores: addresses or stable row ids.
 
@@ -77,6 +54,11 @@ class OpenIndex(ABC):
     @abstractmethod
     def statistics(self) -> dict[str, Any]:
         """Return statistics of the segment with the keys of pylance's `index_statistics`."""
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The options of `IndexKind.build` with which the segment was built; new segments of an index get the same."""
+        return {}
 
     @abstractmethod
     def prewarm(self) -> None:

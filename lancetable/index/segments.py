@@ -123,15 +123,21 @@ def index_segments(version: TableVersion) -> tuple[IndexSegment, ...]:
 
 
 def _read_segments(version: TableVersion) -> tuple[IndexSegment, ...]:
-    path = version.location.path
-    live = pyroaring.BitMap(fragment.id for fragment in version.manifest.fragments)
-    segments = []
-    for entry in parse_indices(version.file.index_section(version.store), path):
-        kind = kind_of_details(entry.type_url)
-        if kind is not None and (entry.index_version or 0) > kind.max_version:
-            kind = None
-        segments.append(IndexSegment(SegmentFiles(version, entry), kind, _coverage(entry, live, path)))
-    return tuple(segments)
+    entries = parse_indices(version.file.index_section(version.store), version.location.path)
+    live = pyroaring.BitMap(fragment.id for fragment in version.manifest.fragments) if entries else pyroaring.BitMap()
+    return tuple(_segment(version, entry, live) for entry in entries)
+
+
+def segment_of(version: TableVersion, entry: IndexMetadata) -> IndexSegment:
+    """Return a segment of a version that need not be committed. Raises CorruptFileError if its entry is damaged."""
+    return _segment(version, entry, pyroaring.BitMap(fragment.id for fragment in version.manifest.fragments))
+
+
+def _segment(version: TableVersion, entry: IndexMetadata, live: pyroaring.BitMap) -> IndexSegment:
+    kind = kind_of_details(entry.type_url)
+    if kind is not None and (entry.index_version or 0) > kind.max_version:
+        kind = None
+    return IndexSegment(SegmentFiles(version, entry), kind, _coverage(entry, live, version.location.path))
 
 
 def _coverage(entry: IndexMetadata, live: pyroaring.BitMap, path: str) -> frozenset[int]:

@@ -16,7 +16,8 @@ import pytest
 import lancetable
 from lancetable.commit.assign_ids import number_fragments, reserve_fragment_ids
 from lancetable.commit.build_manifest import build_first_manifest, build_manifest
-from lancetable.commit.manifest_draft import ManifestParts, covered_fragments
+from lancetable.commit.index_coverage import covered_fragments
+from lancetable.commit.manifest_draft import ManifestParts
 from lancetable.errors import (
     CorruptFileError,
     InvalidOperationError,

@@ -4,10 +4,11 @@
     execute   one task: read live rows, write new files    in any process; nothing is committed
     commit    ReserveFragments, then one Rewrite           based on the newest version
 
-Rows keep their order and, in a table with stable row ids, their row ids and row versions. Moved rows that were deleted
-or updated after planning are also deleted in the new fragments, so a compaction succeeds even if another writer commits
-faster than the tasks run. Any other change of the fragments makes the commit fail with `RetryableCommitConflictError`.
-Concurrent appends do not conflict.
+Rows keep their order and, in a table with stable row ids, their row ids and row versions. Indexes that store addresses
+are rewritten in the same commit (ops/index/remap.py). Moved rows that were deleted or updated after planning are also
+deleted in the new fragments, so a compaction succeeds even if another writer commits faster than the tasks run. Any
+other change of the fragments makes the commit fail with `RetryableCommitConflictError`. Concurrent appends do not
+conflict.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from lancetable.commit.backoff import Backoff
+from lancetable.commit.index_coverage import covered_fragments
 from lancetable.commit.loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS, commit_transaction
-from lancetable.commit.manifest_draft import covered_fragments
 from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import (
     InvalidInputError,
@@ -38,7 +39,9 @@ from lancetable.format.fragment import Fragment, SequenceLocation
 from lancetable.format.index import index_messages
 from lancetable.format.transaction import RewriteGroup, Transaction
 from lancetable.format.version import FileVersion
+from lancetable.index.row_mapping import MovedGroup, OldFragment, RowMapping
 from lancetable.ops.change.deletion_vectors import discard_deletions
+from lancetable.ops.index.remap import IndexRemapper
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
@@ -376,22 +379,48 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
         next_id += len(numbered)
         groups.append(RewriteGroup(result.old_fragments, tuple(numbered)))
     planned, backoff = checkout(version, read_version), Backoff(DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS)
-    while True:
-        moved = [_with_later_deletions(planned, newest, group) for group in groups]
-        current = tuple(group for group in moved if group.old_fragments)
-        newest.store.sync(newest.base)
-        # If other commits have removed all old fragments, commit on the planned version, which fails with a conflict.
-        rewrite = Transaction.create(newest.version, tx.Rewrite(current))
-        if not current:
-            rewrite = Transaction.create(read_version, tx.Rewrite(tuple(groups)))
-        new = [fragment for group in current for fragment in group.new_fragments]
-        try:
-            with discarding_on_failure(partial(discard_deletions, newest, new)):
-                return commit_transaction(newest, rewrite)
-        except RetryableCommitConflictError:
-            if not current or not backoff.next_attempt():
-                raise
-            newest = latest(newest)
+    indexes = IndexRemapper(lambda: row_mapping(planned, groups))
+    with discarding_on_failure(lambda: indexes.discard(newest)):
+        while True:
+            moved = [_with_later_deletions(planned, newest, group) for group in groups]
+            current = tuple(group for group in moved if group.old_fragments)
+            rewritten = indexes.rewrite(newest, current)
+            newest.store.sync(newest.base)
+            # If other commits have removed all old fragments, commit on the planned version, which fails.
+            rewrite = Transaction.create(newest.version, tx.Rewrite(current, rewritten))
+            if not current:
+                rewrite = Transaction.create(read_version, tx.Rewrite(tuple(groups)))
+            new = [fragment for group in current for fragment in group.new_fragments]
+            try:
+                with discarding_on_failure(partial(discard_deletions, newest, new)):
+                    committed = commit_transaction(newest, rewrite)
+            except RetryableCommitConflictError:
+                if not current or not backoff.next_attempt():
+                    raise
+                newest = latest(newest)
+            else:
+                indexes.discard(newest, keep=rewritten)
+                return committed
+
+
+def row_mapping(planned: TableVersion, groups: Iterable[RewriteGroup]) -> RowMapping:
+    """Return the new addresses of the rows that were live in the planned version."""
+    return RowMapping(
+        [
+            MovedGroup(
+                [_old_fragment(planned, fragment) for fragment in group.old_fragments],
+                [(fragment.id, fragment.physical_rows or 0) for fragment in group.new_fragments],
+            )
+            for group in groups
+        ]
+    )
+
+
+def _old_fragment(planned: TableVersion, fragment: Fragment) -> OldFragment:
+    deleted = deleted_offsets(planned, fragment)
+    return OldFragment(
+        fragment.id, physical_rows(planned, fragment), np.empty(0, np.uint32) if deleted is None else deleted
+    )
 
 
 def _with_later_deletions(planned: TableVersion, newest: TableVersion, group: RewriteGroup) -> RewriteGroup:
@@ -400,13 +429,12 @@ def _with_later_deletions(planned: TableVersion, newest: TableVersion, group: Re
     Raises
     ------
     RetryableCommitConflictError
-        If an old fragment or the list of indices has changed in another way.
+        If an old fragment has changed in another way.
     """
     kept, gone, num_rows = [], [], 0
-    same_indices = _index_ids(planned) == _index_ids(newest)
     for old in group.old_fragments:
         now = newest.manifest.fragments.by_id(old.id)
-        if now == old and same_indices:  # unchanged, so its deletion file is not read, which would cost a request
+        if now == old:  # unchanged, so its deletion file is not read, which would cost a request
             kept.append(old)
             num_rows += num_live_rows(planned, old)
             continue
@@ -416,11 +444,11 @@ def _with_later_deletions(planned: TableVersion, newest: TableVersion, group: Re
         if now is not None:
             later = deletions.read(newest, now) or deletions.EMPTY
             positions = positions[np.isin(live, later.offsets())]
-            is_same = replace(now, deletion_file=old.deletion_file) == old and same_indices
+            is_same = replace(now, deletion_file=old.deletion_file) == old
             if not is_same or len(deleted) + len(positions) != len(later):
                 raise RetryableCommitConflictError(
                     f"Retryable commit conflict: fragment {old.id} of {newest.uri} was compacted as of version"
-                    f" {planned.version}, but its files or indices changed, or deleted rows were restored, by version"
+                    f" {planned.version}, but its files changed, or deleted rows were restored, by version"
                     f" {newest.version}. Run the operation again on the newest version",
                     fragments=(old.id,),
                     version=newest.version,
@@ -436,11 +464,6 @@ def _with_later_deletions(planned: TableVersion, newest: TableVersion, group: Re
         new += [] if remaining is None else [remaining]
         start = end
     return RewriteGroup(tuple(kept), tuple(new))
-
-
-def _index_ids(version: TableVersion) -> set[bytes]:
-    section = version.file.index_section(version.store)
-    return {index.uuid.uuid for index in index_messages(section, version.location.path)}
 
 
 def num_rows_of(version: TableVersion, tasks: Iterable[Task]) -> int:

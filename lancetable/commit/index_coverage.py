@@ -1,0 +1,123 @@
+"""Coverage of index segments: the fragments that each entry of the index section names, and its changes by commits.
+
+append                        new fragments are not covered
+delete                        bitmap unchanged; it may name fragments that do not exist any more
+update of rows                new fragments are not covered, unless they consist of moved rows of covered fragments
+                              with stable row ids, and no indexed value has changed
+new values of a column        the fragments are not covered any more by indexes on this column
+compaction                    old fragments are replaced by new ones if the index was rewritten or stores row ids
+removed column, Overwrite     the index is removed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import pyroaring
+
+from lancetable.format.schema import Schema
+from lancetable.proto import table_pb2
+from lancetable.table.deletion_file_codec import parse_roaring
+
+Entry: TypeAlias = table_pb2.IndexMetadata
+Edit: TypeAlias = Callable[[Entry], Entry | None]
+
+_MAX_COVERED = 1 << 24  # fragments of one index; a manifest with more would exceed its own size limit
+_ROW_ID_KINDS = frozenset({"Bitmap", "LabelList", "Inverted", "NGram", "Vector"})
+
+
+def covered_fragments(bitmap: bytes | None, name: str) -> pyroaring.BitMap | None:
+    """Return the ids of the fragments that an index covers, None if the index does not record them."""
+    if not bitmap:
+        return None
+    return pyroaring.BitMap(parse_roaring(memoryview(bitmap), f"index {name}", max_count=_MAX_COVERED))
+
+
+def kind_of(index: Entry) -> str:
+    """Return the kind of an index by the type of its details, such as "BTree"."""
+    # Releases differ in the package of the type: lance.table or lance.index.pb.
+    name: str = index.index_details.type_url
+    return name.rpartition(".")[2].removesuffix("IndexDetails")
+
+
+def stores_row_ids(index: Entry) -> bool:
+    """Return True if an index stores stable row ids in tables that have them, rather than row addresses."""
+    kind = kind_of(index)
+    return kind in _ROW_ID_KINDS or (kind == "BTree" and not index.index_version)
+
+
+def uncover(fragment_ids: Iterable[int], field_ids: Iterable[int], schema: Schema) -> Edit:
+    """Return the edit that removes fragments from the coverage of indexes on these fields.
+
+    A change of a field is also one of its ancestors and descendants.
+    """
+    gone, fields = pyroaring.BitMap(fragment_ids), schema.related_ids(field_ids)
+
+    def edit(index: Entry) -> Entry:
+        if not fields.isdisjoint(index.fields):
+            covered = covered_fragments(index.fragment_bitmap, index.name)
+            if covered is not None and covered & gone:
+                index.fragment_bitmap = (covered - gone).serialize()
+        return index
+
+    return edit
+
+
+def cover_moved_rows(
+    fragment_ids: Sequence[int], sources: Collection[int], field_ids: Iterable[int], schema: Schema
+) -> Edit:
+    """Return the edit that adds new fragments to the coverage of the indexes that already contain their rows.
+
+    `fragment_ids` are fragments that consist of rows moved from the fragments `sources`, with their stable row ids, in
+    which only the fields `field_ids` have new values.
+    """
+    changed, originals = schema.related_ids(field_ids), pyroaring.BitMap(sources)
+
+    def edit(index: Entry) -> Entry:
+        covered = covered_fragments(index.fragment_bitmap, index.name)
+        known = covered is not None and index.fields and stores_row_ids(index) and changed.isdisjoint(index.fields)
+        if known and covered is not None and originals <= covered:
+            index.fragment_bitmap = (covered | pyroaring.BitMap(fragment_ids)).serialize()
+        return index
+
+    return edit
+
+
+def without_empty_segments(indices: Sequence[Entry], live: pyroaring.BitMap) -> list[Entry]:
+    """Return the entries without segments whose fragments do not exist any more.
+
+    If that leaves no segment, an index keeps its oldest one, so that it can be extended later.
+    """
+    empty, names = set(), set()
+    for position, index in enumerate(indices):
+        covered = covered_fragments(index.fragment_bitmap, index.name)
+        if index.fields and covered is not None and not covered & live:
+            empty.add(position)
+        else:
+            names.add(index.name)
+    for position in sorted(empty, key=lambda number: indices[number].dataset_version):
+        if indices[position].name not in names:
+            names.add(indices[position].name)
+            empty.remove(position)
+    return [index for position, index in enumerate(indices) if position not in empty]
+
+
+def changed_columns(
+    before: Mapping[int, table_pb2.DataFragment], after: Iterable[table_pb2.DataFragment]
+) -> dict[frozenset[int], list[int]]:
+    """Return the fields that are stored in other data files than before, with the ids of the fragments."""
+    changed: dict[frozenset[int], list[int]] = {}
+    for fragment in after:
+        old = before.get(fragment.id)
+        if old is not None:
+            paths = {field: (file.path, file.base_id) for file in old.files for field in file.fields}
+            moved = frozenset(
+                field
+                for file in fragment.files
+                for field in file.fields
+                if field in paths and paths[field] != (file.path, file.base_id)
+            )
+            if moved:
+                changed.setdefault(moved, []).append(fragment.id)
+    return changed

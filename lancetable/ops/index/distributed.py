@@ -1,0 +1,207 @@
+"""Distributed builds of an index: segments that tasks write for groups of fragments, and one commit.
+
+    build_uncommitted      fragments of a task      ->  files of a segment, and its entry
+    merge_uncommitted      several segments         ->  one segment
+    commit_uncommitted     any segments             ->  a version with the index
+
+The tasks may run on different versions of the table. Before the commit, fragments are removed from the coverage of a
+segment if the indexed column was rewritten after the segment was built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyroaring
+
+from lancetable.commit.index_coverage import covered_fragments
+from lancetable.commit.loop import DEFAULT_TIMEOUT_SECONDS
+from lancetable.errors import InvalidInputError, InvalidOperationError, VersionNotFoundError
+from lancetable.index.segments import IndexSegment, segment_of
+from lancetable.ops.change.retry import on_newest
+from lancetable.ops.index.column_values import num_values
+from lancetable.ops.index.segment_builder import IndexTarget, build_segment, commit_segments, merge_segments
+from lancetable.ops.index.targets import find_column, kind_of, segments_named, target_of
+from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
+from lancetable.table.version import checkout
+
+if TYPE_CHECKING:
+    from lancetable.format.fragment import Fragment
+    from lancetable.format.index import IndexMetadata
+    from lancetable.index.kind import IndexKind
+    from lancetable.table.version import TableVersion
+
+_CONFLICT_RETRIES = 10
+
+
+def build_uncommitted(
+    version: TableVersion,
+    column: str,
+    kind: IndexKind,
+    fragment_ids: Sequence[int],
+    *,
+    name: str | None = None,
+    replace_existing: bool = False,
+    train: bool = True,
+    options: Mapping[str, Any] | None = None,
+    tracker: Tracker = NO_PROGRESS,
+) -> IndexMetadata:
+    """Write a segment with the rows of some fragments, without committing it.
+
+    Raises the errors of `create_index`, except for those of the commit, and InvalidInputError for an unknown fragment.
+    """
+    target = target_of(version, column, kind, name, options or {}, replace=replace_existing)
+    known = {fragment.id for fragment in version.manifest.fragments}
+    unknown = sorted({*fragment_ids} - known)
+    if unknown:
+        raise InvalidInputError(f"No fragment with id {unknown[0]} in version {version.version} of {version.uri}")
+    selected = sorted({*fragment_ids}) if train else []
+    tracker.begin(total_rows=num_values(version, selected))
+    return build_segment(version, target, selected, tracker=tracker)
+
+
+def merge_uncommitted(
+    version: TableVersion, entries: Sequence[IndexMetadata], *, tracker: Tracker = NO_PROGRESS
+) -> IndexMetadata:
+    """Write one segment with the entries of several, without committing it. The files of the others remain.
+
+    Raises
+    ------
+    InvalidInputError
+        If no segment is given, or if segments have different columns or kinds, or cover the same fragment.
+    UnsupportedFeatureError
+        If the kind of the segments is unknown.
+    CorruptFileError
+        If a segment is damaged.
+    """
+    segments = _checked(version, entries)
+    first = segments[0].files.metadata
+    field = version.schema.by_id.get(first.fields[0])
+    if field is None:
+        raise InvalidInputError(f"the segments index field {first.fields[0]}, which version {version.version} lacks")
+    tracker.begin()
+    return merge_segments(version, IndexTarget(first.name, field, kind_of(segments), {}), segments, tracker=tracker)
+
+
+def commit_uncommitted(version: TableVersion, name: str, column: str, entries: Sequence[IndexMetadata]) -> TableVersion:
+    """Commit segments as an index, or as a part of it.
+
+    They replace the existing segments whose fragments they cover.
+
+    Raises
+    ------
+    InvalidInputError
+        If no segment is given, or if segments have different columns or kinds, or cover the same fragment; if a
+        segment of the index would be replaced in part; or if the kind changes and fragments are missing.
+    ColumnNotFoundError
+        If the column does not exist.
+    InvalidOperationError
+        If the version that a segment was built on was removed.
+    RetryableCommitConflictError
+        If every attempt conflicted with a concurrent commit.
+    CommitStateUnknownError
+        If the outcome of the commit is unknown.
+    """
+
+    def attempt(base: TableVersion) -> TableVersion:
+        field = find_column(base.schema, column)
+        segments = _checked(base, entries)
+        for segment in segments:
+            if segment.files.metadata.fields != (field.id,):
+                raise InvalidInputError(
+                    f"CreateIndex: segment {segment.files.metadata.uuid} was built for fields"
+                    f" {list(segment.files.metadata.fields)}, expected field {field.id} of column {column!r}"
+                )
+        added = [replace(_without_rewritten(base, segment.files.metadata), name=name) for segment in segments]
+        removed = _replaced(base, name, segments)
+        # The files are kept if the commit fails, because another attempt may commit them.
+        return commit_segments(base, added, removed, discards=False)
+
+    return on_newest(version, attempt, conflict_retries=_CONFLICT_RETRIES, retry_timeout_s=DEFAULT_TIMEOUT_SECONDS)
+
+
+def _checked(version: TableVersion, entries: Sequence[IndexMetadata]) -> list[IndexSegment]:
+    """Return segments that belong to one index. Raises InvalidInputError if they do not."""
+    if not entries:
+        raise InvalidInputError("CreateIndex: at least one index segment is required")
+    seen = pyroaring.BitMap()
+    for entry in entries:
+        covered = _covered(entry)
+        if covered & seen:
+            raise InvalidInputError(
+                f"CreateIndex: overlapping fragment coverage in segment set for index {entry.name!r}: fragments"
+                f" {list(covered & seen)[:10]}"
+            )
+        seen |= covered
+    first = entries[0]
+    for entry in entries:
+        if entry.type_url.rpartition(".")[2] != first.type_url.rpartition(".")[2]:
+            raise InvalidInputError(
+                f"CreateIndex: segment set for index {first.name!r} mixes incompatible index detail types"
+                f" {first.type_url} and {entry.type_url}"
+            )
+        if entry.fields != first.fields or len(entry.fields) != 1:
+            raise InvalidInputError(
+                f"CreateIndex: the segments are of different columns: fields {list(first.fields)} and"
+                f" {list(entry.fields)}"
+            )
+    return [segment_of(version, entry) for entry in entries]
+
+
+def _covered(entry: IndexMetadata) -> pyroaring.BitMap:
+    return covered_fragments(entry.fragment_bitmap, entry.name) or pyroaring.BitMap()
+
+
+def _replaced(version: TableVersion, name: str, segments: Sequence[IndexSegment]) -> list[IndexMetadata]:
+    """Return the existing segments that new ones replace. Raises InvalidInputError if one is replaced in part."""
+    live = pyroaring.BitMap(fragment.id for fragment in version.manifest.fragments)
+    new = pyroaring.BitMap.union(*(_covered(segment.files.metadata) for segment in segments))
+    existing = [segment.files.metadata for segment in segments_named(version, name)]
+    first = segments[0].files.metadata
+    removed = []
+    for entry in existing:
+        covered = _covered(entry) & live
+        if entry.fields != first.fields:
+            raise InvalidInputError(f"Index name {name!r} already exists with different fields; choose another name")
+        if entry.type_url.rpartition(".")[2] != first.type_url.rpartition(".")[2]:
+            if live - new:
+                raise InvalidInputError(
+                    f"CreateIndex: cannot change index {name!r} from {entry.type_url} to {first.type_url} with partial"
+                    f" fragment coverage; fragments {list(live - new)[:10]} are missing"
+                )
+        elif covered - new and covered & new:
+            raise InvalidInputError(
+                f"CreateIndex: incoming segments for {name!r} would orphan fragments {list(covered - new)[:10]} from"
+                f" existing segment {entry.uuid}"
+            )
+        elif covered - new:
+            continue
+        removed.append(entry)
+    return removed
+
+
+def _without_rewritten(version: TableVersion, entry: IndexMetadata) -> IndexMetadata:
+    """Return the entry without the fragments whose indexed column was rewritten after the segment was built."""
+    if entry.dataset_version >= version.version:
+        return entry
+    try:
+        built = checkout(version, entry.dataset_version)
+    except VersionNotFoundError as error:
+        raise InvalidOperationError(
+            f"segment {entry.uuid} of index {entry.name!r} was built on version {entry.dataset_version}, which was"
+            " removed, so changes since then are unknown; build it again"
+        ) from error
+    fields = version.schema.related_ids(entry.fields)
+    rewritten = pyroaring.BitMap()
+    for fragment_id in _covered(entry):
+        now, then = (each.manifest.fragments.by_id(fragment_id) for each in (version, built))
+        if now is not None and (then is None or _files_of(now, fields) != _files_of(then, fields)):
+            rewritten.add(fragment_id)
+    return replace(entry, fragment_bitmap=(_covered(entry) - rewritten).serialize()) if rewritten else entry
+
+
+def _files_of(fragment: Fragment, fields: set[int]) -> list[tuple[str, int | None]]:
+    """Return the data files that store fields of a fragment."""
+    return sorted((file.path, file.base_id) for file in fragment.files if not fields.isdisjoint(file.fields))

@@ -1,0 +1,191 @@
+"""Writing of new index segments: their files, and their entries in the manifest."""
+
+from __future__ import annotations
+
+import time
+import uuid as uuid_module
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyroaring
+
+from lancetable.commit.loop import commit_transaction
+from lancetable.commit.publish import discarding_on_failure
+from lancetable.format import transaction as tx
+from lancetable.format.index import IndexMetadata, uuid_text
+from lancetable.format.paths import INDICES_DIR, join
+from lancetable.format.transaction import Transaction
+from lancetable.format.version import FileVersion
+from lancetable.index.index_files import SegmentWriter
+from lancetable.ops.index.column_values import column_values
+from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
+from lancetable.proto import table_pb2
+from lancetable.store.base import discard
+from lancetable.table.row_id_sequences import row_id_index
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from lancetable.format.row_address import U64Array
+    from lancetable.format.schema import Field
+    from lancetable.index.kind import IndexKind, RowFilter
+    from lancetable.index.segments import IndexSegment
+    from lancetable.table.version import TableVersion
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTarget:
+    """An index to build: name, column, kind, and parameters of the kind."""
+
+    name: str
+    field: Field
+    kind: IndexKind
+    options: Mapping[str, Any]
+
+
+def build_segment(
+    version: TableVersion,
+    target: IndexTarget,
+    fragment_ids: Sequence[int],
+    *,
+    uuid: uuid_module.UUID | None = None,
+    tracker: Tracker = NO_PROGRESS,
+) -> IndexMetadata:
+    """Write a segment with the live rows of fragments; it is not committed. The files are durable on return.
+
+    Raises the errors of `IndexKind.build`. All files are removed after an error.
+    """
+    kind, field, options = target.kind, target.field, target.options
+
+    def build(writer: SegmentWriter) -> Message:
+        return kind.build(writer, field, _values(version, target, fragment_ids, tracker), options)
+
+    return _write(version, target, fragment_ids, version.version, build, uuid)
+
+
+def merge_segments(
+    version: TableVersion,
+    target: IndexTarget,
+    sources: Sequence[IndexSegment],
+    fragment_ids: Sequence[int] = (),
+    *,
+    tracker: Tracker = NO_PROGRESS,
+) -> IndexMetadata:
+    """Write one segment with the entries of several others, and the live rows of more fragments.
+
+    Entries of rows that a source does not cover any more are left out. The parameters of the first source are kept.
+    """
+    kind, field = target.kind, target.field
+    covered = {fragment_id for source in sources for fragment_id in source.fragments}
+    # A newer number would hide that addresses of the old segments were moved by a deferred compaction.
+    versions = [source.files.metadata.dataset_version for source in sources if source.fragments]
+
+    def merge(writer: SegmentWriter) -> Message:
+        opened = [(source.open(), row_filter(version, source)) for source in sources]
+        return kind.merge(writer, field, opened, _values(version, target, fragment_ids, tracker), target.options)
+
+    return _write(version, target, covered | {*fragment_ids}, min(versions, default=version.version), merge)
+
+
+def row_filter(version: TableVersion, segment: IndexSegment) -> RowFilter:
+    """Return the filter of the rows that a segment may name: live rows of the fragments that it covers."""
+    covered = np.array(sorted(segment.fragments), np.uint64)
+
+    def in_coverage(addresses: U64Array) -> npt.NDArray[np.bool_]:
+        return np.isin(addresses >> np.uint64(32), covered)
+
+    if not segment.stores_row_ids:
+        return in_coverage
+
+    def is_covered(ids: U64Array) -> npt.NDArray[np.bool_]:
+        # An updated row keeps its id, but its address is in a fragment that this segment does not cover.
+        addresses, found = row_id_index(version).find(ids)
+        return found & in_coverage(addresses)
+
+    return is_covered
+
+
+def _values(version: TableVersion, target: IndexTarget, fragment_ids: Sequence[int], tracker: Tracker) -> Iterator[Any]:
+    row_ids = stores_row_ids(version, target.kind)
+    return column_values(version, target.field, fragment_ids, row_ids=row_ids, tracker=tracker)
+
+
+def stores_row_ids(version: TableVersion, kind: IndexKind) -> bool:
+    """Return whether new segments of a kind name rows by stable row id rather than by address."""
+    stable = version.manifest.has_stable_row_ids
+    return stable and kind.stores_row_ids(kind.version_for(stable_row_ids=True))
+
+
+def _write(
+    version: TableVersion,
+    target: IndexTarget,
+    fragment_ids: Iterable[int],
+    dataset_version: int,
+    write: Callable[[SegmentWriter], Message],
+    uuid: uuid_module.UUID | None = None,
+) -> IndexMetadata:
+    """Write a segment by `write`, which returns the details of the index, and return its entry."""
+    uuid = uuid or uuid_module.uuid4()
+    with new_segment(version, uuid) as writer:
+        details = write(writer)
+    message = table_pb2.IndexMetadata()
+    message.index_details.type_url = target.kind.type_url
+    message.index_details.value = details.SerializeToString()
+    return IndexMetadata(
+        uuid,
+        target.name,
+        (target.field.id,),
+        dataset_version,
+        pyroaring.BitMap(fragment_ids).serialize(),
+        target.kind.version_for(stable_row_ids=version.manifest.has_stable_row_ids),
+        time.time_ns() // 1_000_000,
+        None,
+        tuple(writer.files),
+        (),
+        target.kind.type_url,
+        message.SerializeToString(),
+    )
+
+
+@contextmanager
+def new_segment(version: TableVersion, uuid: uuid_module.UUID) -> Iterator[SegmentWriter]:
+    """Yield the writer of a segment's files, which are durable after the block, or removed after an error."""
+    file_version = version.manifest.file_version
+    if file_version.is_legacy:
+        file_version = FileVersion.V2_0
+    writer = SegmentWriter(version.store, segment_directory(version, uuid), file_version)
+    try:
+        yield writer
+        version.store.sync(version.base)
+    except BaseException:
+        writer.discard()
+        raise
+
+
+def segment_directory(version: TableVersion, uuid: uuid_module.UUID) -> str:
+    """Return the directory of a new segment in the store."""
+    return join(version.base, f"{INDICES_DIR}/{uuid_text(uuid.bytes)}")
+
+
+def commit_segments(
+    version: TableVersion, added: Sequence[IndexMetadata], removed: Sequence[IndexMetadata], *, discards: bool = True
+) -> TableVersion:
+    """Commit new segments and remove others.
+
+    If the commit definitely failed, the files of the new segments are removed, unless `discards` is False.
+    """
+    operation = tx.CreateIndex(tuple(added), tuple(removed))
+    with discarding_on_failure(lambda: discard_segments(version, added if discards else ())):
+        return commit_transaction(version, Transaction.create(version.version, operation))
+
+
+def discard_segments(version: TableVersion, segments: Iterable[IndexMetadata]) -> None:
+    """Remove the files of segments that are not committed."""
+    paths = [
+        join(segment_directory(version, segment.uuid), file.path) for segment in segments for file in segment.files
+    ]
+    discard(version.store, paths, "files of an index")
