@@ -285,7 +285,7 @@ class DatasetIndexes:
 
         Examples
         --------
-        >>> ids = sorted(ds.fragment_ids)
+        >>> ids = [fragment.fragment_id for fragment in ds.get_fragments()]
         >>> parts = [ds.create_index_uncommitted("id", "BTREE", fragment_ids=[part]) for part in ids]
         >>> ds = ds.commit_existing_index_segments("id_idx", "id", parts)
         """

@@ -169,9 +169,9 @@ def kind_named(name: str) -> IndexKind:
     Raises UnsupportedFeatureError for an unknown kind.
     """
     plain = name.replace("_", "").upper()
-    module = next((module for kind, module in _MODULES.items() if kind.upper() == plain and kind != "Json"), None)
+    module = next((module for kind, module in _MODULES.items() if kind.upper() == plain), None)
     if module is None:
-        known = ", ".join(_load(module).name for kind, module in _MODULES.items() if kind != "Json")
+        known = ", ".join(module.upper() if kind == "LabelList" else kind.upper() for kind, module in _MODULES.items())
         raise UnsupportedFeatureError(
             f"scalar indexes of type {name!r} are not supported; choose one of {known}", feature=f"{name} indexes"
         )
