@@ -128,7 +128,7 @@ def _read_segments(version: TableVersion) -> tuple[IndexSegment, ...]:
     segments = []
     for entry in parse_indices(version.file.index_section(version.store), path):
         kind = kind_of_details(entry.type_url)
-        if kind is not None and (entry.index_version or 0) > kind.max_version:
+        if kind is not None and not kind.min_version <= (entry.index_version or 0) <= kind.max_version:
             kind = None
         segments.append(IndexSegment(SegmentFiles(version, entry), kind, _coverage(entry, live, path)))
     return tuple(segments)
