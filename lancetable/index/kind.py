@@ -12,13 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.errors import UnsupportedFeatureError
+from lancetable.errors import InvalidInputError, UnsupportedFeatureError
 from lancetable.index.row_mapping import RowMapping
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from lancetable.index.queries import IndexQuery
     from lancetable.index.results import IndexResult
     from lancetable.index.segments import SegmentFiles
+
+T = TypeVar("T")
 
 VALUE, ROW = "value", "row"
 """Columns of the batches from which indexes are built: values, and row addresses or stable row ids (uint64)."""
@@ -79,6 +81,8 @@ class IndexKind(ABC):
     """Name in plans and descriptions, such as "BTree"."""
     type_url: ClassVar[str]
     """Type of the details in the manifest."""
+    min_version: ClassVar[int] = 0
+    """Least `index_version` that this library can read."""
     max_version: ClassVar[int]
     """Greatest `index_version` that this library can read."""
 
@@ -97,6 +101,13 @@ class IndexKind(ABC):
     @abstractmethod
     def answers(self, query: IndexQuery, details: bytes) -> bool:
         """Return whether an index of this kind and with these details can answer a query."""
+
+    def is_exact(self, query: IndexQuery, details: bytes) -> bool:
+        """Return whether the answer to a query is exact, rather than at most.
+
+        `query` is one that `answers` accepted. Only exact answers can be negated.
+        """
+        return True
 
     @abstractmethod
     def open(self, files: SegmentFiles) -> OpenIndex:
@@ -143,6 +154,21 @@ class IndexKind(ABC):
     @abstractmethod
     def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: RowMapping) -> bool:
         """Write a segment whose rows are mapped. Return False, without writing, if this kind cannot be remapped."""
+
+
+def checked_options(kind: str, options: Mapping[str, Any], defaults: Mapping[str, T]) -> dict[str, T]:
+    """Return the options of a build, with defaults for missing ones.
+
+    Raises InvalidInputError if an option is unknown, or if its type differs from that of its default.
+    """
+    for name, value in options.items():
+        if name not in defaults:
+            known = ", ".join(defaults) or "none"
+            raise InvalidInputError(f"{kind} indexes have no option {name!r}; their options are: {known}")
+        expected = type(defaults[name])
+        if not isinstance(value, expected) and not (expected is float and type(value) is int):
+            raise InvalidInputError(f"option {name!r} must be of type {expected.__name__}, got {value!r}")
+    return {**defaults, **options}
 
 
 _MODULES = {

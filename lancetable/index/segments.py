@@ -135,7 +135,7 @@ def segment_of(version: TableVersion, entry: IndexMetadata) -> IndexSegment:
 
 def _segment(version: TableVersion, entry: IndexMetadata, live: pyroaring.BitMap) -> IndexSegment:
     kind = kind_of_details(entry.type_url)
-    if kind is not None and (entry.index_version or 0) > kind.max_version:
+    if kind is not None and not kind.min_version <= (entry.index_version or 0) <= kind.max_version:
         kind = None
     return IndexSegment(SegmentFiles(version, entry), kind, _coverage(entry, live, version.location.path))
 
