@@ -22,7 +22,14 @@ from lancetable.errors import InvalidInputError, InvalidOperationError, VersionN
 from lancetable.index.segments import IndexSegment, segment_of
 from lancetable.ops.change.retry import on_newest
 from lancetable.ops.index.column_values import num_values
-from lancetable.ops.index.segment_builder import IndexTarget, build_segment, commit_segments, merge_segments
+from lancetable.ops.index.segment_builder import (
+    IndexTarget,
+    build_segment,
+    commit_segments,
+    discarding_incomplete,
+    merge_segments,
+)
+from lancetable.ops.index.stale_segments import stale_segments
 from lancetable.ops.index.targets import find_column, kind_of, segments_named, target_of
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.table.version import checkout
@@ -114,10 +121,18 @@ def commit_uncommitted(version: TableVersion, name: str, column: str, entries: S
                     f"CreateIndex: segment {segment.files.metadata.uuid} was built for fields"
                     f" {list(segment.files.metadata.fields)}, expected field {field.id} of column {column!r}"
                 )
-        added = [replace(_without_rewritten(base, segment.files.metadata), name=name) for segment in segments]
+        entries_now = [replace(_without_rewritten(base, segment.files.metadata), name=name) for segment in segments]
         removed = _replaced(base, name, segments)
-        # The files are kept if the commit fails, because another attempt may commit them.
-        return commit_segments(base, added, removed, discards=False)
+        kept = [segment for segment in segments_named(base, name) if segment.files.metadata not in removed]
+        stale = _stale(base, kept, [segment_of(base, entry) for entry in entries_now])
+        with discarding_incomplete(base) as rewritten:
+            for segment in stale:
+                rewritten.append(merge_segments(base, IndexTarget(name, field, kind_of([segment]), {}), [segment]))
+        replaced = [segment.files.metadata for segment in stale]
+        added = [entry for entry in entries_now if entry not in replaced]
+        removed += [segment.files.metadata for segment in kept if segment in stale]
+        # The files of the given segments are kept, because another attempt may commit them.
+        return commit_segments(base, [*added, *rewritten], removed, own=rewritten)
 
     return on_newest(version, attempt, conflict_retries=_CONFLICT_RETRIES, retry_timeout_s=DEFAULT_TIMEOUT_SECONDS)
 
@@ -180,6 +195,14 @@ def _replaced(version: TableVersion, name: str, segments: Sequence[IndexSegment]
             continue
         removed.append(entry)
     return removed
+
+
+def _stale(version: TableVersion, kept: list[IndexSegment], added: list[IndexSegment]) -> list[IndexSegment]:
+    """Return the segments that may contain rows which others cover; see `stale_segments`."""
+    new = {number for segment in added for number in segment.fragments}
+    stale = stale_segments(version, kept, new)
+    everything = new | {number for segment in kept for number in segment.fragments}
+    return stale + [segment for segment in added if stale_segments(version, [segment], everything - segment.fragments)]
 
 
 def _without_rewritten(version: TableVersion, entry: IndexMetadata) -> IndexMetadata:

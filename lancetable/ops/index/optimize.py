@@ -11,7 +11,7 @@ retrain            A' covers 0..5, built from the data
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,10 +24,11 @@ from lancetable.ops.index.segment_builder import (
     IndexTarget,
     build_segment,
     commit_segments,
-    discard_segments,
+    discarding_incomplete,
     merge_segments,
     stores_row_ids,
 )
+from lancetable.ops.index.stale_segments import stale_segments
 from lancetable.ops.index.targets import kind_of
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 
@@ -99,13 +100,9 @@ def optimize_indices(
         if not plan:
             return base
         tracker.begin(total_rows=sum(num_values(base, each.read_fragments) for each in plan))
-        added: list[IndexMetadata] = []
-        try:
+        with discarding_incomplete(base) as added:
             for each in plan:
-                added.append(_extend(base, each, tracker))  # noqa: PERF401  # complete ones are discarded after an error
-        except BaseException:
-            discard_segments(base, added)
-            raise
+                added.append(_extend(base, each, tracker))  # noqa: PERF401  # complete ones are removed after an error
         return commit_segments(base, added, [source.files.metadata for each in plan for source in each.sources])
 
     return on_newest(version, attempt, conflict_retries=_CONFLICT_RETRIES, retry_timeout_s=DEFAULT_TIMEOUT_SECONDS)
@@ -129,29 +126,33 @@ def plan_extensions(
                 segments[0].files.metadata.type_url,
             )
             continue
-        extension = _plan_extension(version, segments, num_to_merge, retrain=retrain)
-        if extension is not None:
-            plan.append(extension)
+        plan.extend(_plan_extensions(version, segments, num_to_merge, retrain=retrain))
     return plan
 
 
-def _plan_extension(
+def _plan_extensions(
     version: TableVersion, segments: Sequence[IndexSegment], num_to_merge: int | None, *, retrain: bool
-) -> Extension | None:
-    """Return the segment to write for an index, or None if nothing needs to be done."""
+) -> Iterator[Extension]:
+    """Yield the segments to write for an index; none if nothing needs to be done."""
     kind, newest = kind_of(segments), segments[-1]
     covered = {number for segment in segments for number in segment.fragments}
     missing = tuple(fragment.id for fragment in version.manifest.fragments if fragment.id not in covered)
     target = IndexTarget(newest.name, version.schema.by_id[newest.files.metadata.fields[0]], kind, {})
     if retrain:
-        return Extension(target, newest, tuple(segments), missing, rebuilds=True)
+        yield Extension(target, newest, tuple(segments), missing, rebuilds=True)
+        return
     count = 1 if num_to_merge is None else min(num_to_merge, len(segments))
     if not missing and count < 2:
-        return None
-    sources = tuple(segments[len(segments) - count :])
+        return
+    merged = segments[len(segments) - count :]
+    stale = [segment for segment in stale_segments(version, segments, missing) if segment not in merged]
+    if count:
+        merged, stale = [segment for segment in segments if segment in merged or segment in stale], []
     # Row ids of an older version of the kind cannot be mixed with addresses.
-    mixed = any(source.stores_row_ids != stores_row_ids(version, kind) for source in sources)
-    return Extension(target, newest, sources, missing, rebuilds=mixed)
+    mixed = any(source.stores_row_ids != stores_row_ids(version, kind) for source in merged)
+    yield Extension(target, newest, tuple(merged), missing, rebuilds=mixed)
+    for segment in stale:
+        yield Extension(target, newest, (segment,), ())
 
 
 def _extend(version: TableVersion, extension: Extension, tracker: Tracker) -> IndexMetadata:

@@ -120,6 +120,17 @@ def stores_row_ids(version: TableVersion, kind: IndexKind) -> bool:
     return stable and kind.stores_row_ids(kind.version_for(stable_row_ids=True))
 
 
+@contextmanager
+def discarding_incomplete(version: TableVersion) -> Iterator[list[IndexMetadata]]:
+    """Yield a list for new segments, whose files are removed if the block raises an error."""
+    written: list[IndexMetadata] = []
+    try:
+        yield written
+    except BaseException:
+        discard_segments(version, written)
+        raise
+
+
 def _write(
     version: TableVersion,
     target: IndexTarget,
@@ -172,14 +183,18 @@ def segment_directory(version: TableVersion, uuid: uuid_module.UUID) -> str:
 
 
 def commit_segments(
-    version: TableVersion, added: Sequence[IndexMetadata], removed: Sequence[IndexMetadata], *, discards: bool = True
+    version: TableVersion,
+    added: Sequence[IndexMetadata],
+    removed: Sequence[IndexMetadata],
+    *,
+    own: Sequence[IndexMetadata] | None = None,
 ) -> TableVersion:
     """Commit new segments and remove others.
 
-    If the commit definitely failed, the files of the new segments are removed, unless `discards` is False.
+    If the commit definitely failed, the files of the segments `own` are removed; all new segments by default.
     """
     operation = tx.CreateIndex(tuple(added), tuple(removed))
-    with discarding_on_failure(lambda: discard_segments(version, added if discards else ())):
+    with discarding_on_failure(lambda: discard_segments(version, added if own is None else own)):
         return commit_transaction(version, Transaction.create(version.version, operation))
 
 
