@@ -102,7 +102,7 @@ def optimize_indices(
         tracker.begin(total_rows=sum(num_values(base, each.read_fragments) for each in plan))
         with discarding_incomplete(base) as added:
             for each in plan:
-                added.append(_extend(base, each, tracker))  # noqa: PERF401  # complete ones are removed after an error
+                added.append(_extend(base, each, tracker))  # complete ones are removed after an error
         return commit_segments(base, added, [source.files.metadata for each in plan for source in each.sources])
 
     return on_newest(version, attempt, conflict_retries=_CONFLICT_RETRIES, retry_timeout_s=DEFAULT_TIMEOUT_SECONDS)
