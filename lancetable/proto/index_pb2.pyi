@@ -81,3 +81,7 @@ class VectorIndexDetails(_message.Message):
     flat: VectorIndexDetails.FlatCompression
     runtime_hints: _containers.ScalarMap[str, str]
     def __init__(self, metric_type: _Optional[_Union[VectorMetricType, str]] = ..., target_partition_size: _Optional[int] = ..., hnsw: _Optional[_Union[HnswParameters, _Mapping]] = ..., pq: _Optional[_Union[VectorIndexDetails.ProductQuantization, _Mapping]] = ..., sq: _Optional[_Union[VectorIndexDetails.ScalarQuantization, _Mapping]] = ..., rq: _Optional[_Union[VectorIndexDetails.RabitQuantization, _Mapping]] = ..., flat: _Optional[_Union[VectorIndexDetails.FlatCompression, _Mapping]] = ..., runtime_hints: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class BloomFilterIndexDetails(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
