@@ -11,20 +11,19 @@ The metadata `lance:index_stats` contains the number of bitmaps. A search reads 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.index.key_blocks import KeyBlocks, read_column
 from lancetable.index.key_ranges import key_ranges
 from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
-from lancetable.index.postings import Postings, PostingSorter, merge_postings, write_postings
+from lancetable.index.posting_files import PostingFile, kept, write_postings
+from lancetable.index.postings import Postings, PostingSorter, merge_postings
 from lancetable.index.queries import IndexQuery, IsIn, IsNull, Range
 from lancetable.index.results import IndexResult
-from lancetable.index.roaring_containers import ROW_ADDR_TREE_MAP, Containers, parse
+from lancetable.index.roaring_containers import ROW_ADDR_TREE_MAP
 from lancetable.index.row_sets import RowSet
 from lancetable.index.sort_keys import is_ordered
 from lancetable.proto import index_details_pb2
@@ -32,30 +31,21 @@ from lancetable.proto import index_details_pb2
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from lancetable.format.row_address import U64Array
     from lancetable.format.schema import Field
     from lancetable.index.index_files import IndexFileReader, SegmentWriter
     from lancetable.index.row_mapping import RowMapping
     from lancetable.index.segments import SegmentFiles
-    from lancetable.index.sort_keys import Int64
 
 FILE_NAME: Final = "bitmap_page_lookup.lance"
 KEYS: Final = ("keys", "bitmaps")
 _STATISTICS: Final = "lance:index_stats"
-_MAX_CACHED: Final = 256  # a search caches its bitmaps unless it reads more
-_READ_BYTES: Final = 8 << 20  # size of the bitmaps that are read and parsed at once
-_SMALL_BYTES: Final = 1 << 10  # average size up to which bitmaps are parsed together
-
-RowMapper = Callable[["U64Array"], "tuple[U64Array, Any]"]
-"""Function that returns the new rows of an index, and for each whether it still exists."""
 
 
-class BitmapFile:
+class BitmapFile(PostingFile):
     """The file of a BITMAP or LABEL_LIST index."""
 
     def __init__(self, reader: IndexFileReader) -> None:
-        self.reader = reader
-        self.keys = KeyBlocks(reader, KEYS[0])
+        super().__init__(reader, KEYS, ROW_ADDR_TREE_MAP)
 
     @property
     def statistics(self) -> dict[str, Any]:
@@ -63,76 +53,9 @@ class BitmapFile:
         text = self.reader.text(_STATISTICS)
         return {"num_bitmaps": self.reader.num_rows} if text is None else _parse_statistics(text, self.reader.path)
 
-    @property
-    def null_rows(self) -> RowSet:
-        """The rows of the null key."""
-        row = self.keys.null_row
-        return RowSet() if row is None else self._rows_of(np.array([row]))
-
     def selected(self, query: IsIn | Range) -> RowSet:
         """Return the rows of the keys that a query selects."""
-        return self._rows_of(self.keys.rows(self.keys.selected(key_ranges(query, self.keys.data_type))))
-
-    def prewarm(self) -> None:
-        """Read all keys and bitmaps into the cache."""
-        null_row = self.keys.null_row
-        rows = np.sort(np.append(self.keys.rows(np.arange(len(self.keys))), [] if null_row is None else null_row))
-        for start in range(0, len(rows), _MAX_CACHED):
-            self._rows_of(rows[start : start + _MAX_CACHED].astype(np.int64))
-
-    def postings(self, mapper: RowMapper) -> Iterator[Postings]:
-        """Return all keys in ascending order, with the mapped rows of each; keys without rows are left out."""
-        null_row = self.keys.null_row
-        if null_row is not None:
-            rows, exists = mapper(self.null_rows.addresses())
-            if exists.any():
-                containers = Containers.of(np.zeros(int(exists.sum()), np.int64), rows[exists])
-                yield Postings(pa.nulls(1, self.keys.data_type), containers)
-        for positions in self._chunks(np.arange(len(self.keys))):
-            containers = self._containers(self.keys.rows(positions))
-            numbers, rows = containers.rows()
-            rows, exists = mapper(rows)
-            used, numbers = np.unique(numbers[exists], return_inverse=True)
-            keys = self.keys.read(int(positions[0]), int(positions[-1]) + 1)
-            yield Postings(keys.take(pa.array(used)), Containers.of(numbers, rows[exists]))
-
-    def _rows_of(self, rows: Int64) -> RowSet:
-        """Return the union of the bitmaps in some rows of the file."""
-        if len(rows) <= _MAX_CACHED:
-            return RowSet.union(self._cached(rows))
-        parts = []
-        for chunk in self._chunks(np.sort(rows)):
-            if self._average_bytes <= _SMALL_BYTES:
-                parts.append(RowSet.of(self._containers(chunk).rows()[1]))
-            else:
-                parts.extend(self._read(chunk))
-        return RowSet.union(parts)
-
-    def _cached(self, rows: Int64) -> list[RowSet]:
-        found = {row: self.reader.find_cached(("bitmap", row)) for row in rows.tolist()}
-        missing = [row for row, bitmap in found.items() if bitmap is None]
-        for row, bitmap in zip(missing, self._read(np.array(missing, np.int64))):
-            found[row] = bitmap
-            self.reader.put_cached(("bitmap", row), bitmap, bitmap.memory_bytes + 256)
-        return [bitmap for bitmap in found.values() if bitmap is not None]
-
-    def _read(self, rows: Int64) -> list[RowSet]:
-        array = read_column(self.reader, KEYS[1], rows)
-        if array.null_count:
-            raise CorruptFileError("a set of rows is null", path=self.reader.path)
-        path = self.reader.path
-        return [RowSet.from_row_addr_tree_map(memoryview(value.as_buffer()), path) for value in array]
-
-    def _containers(self, rows: Int64) -> Containers:
-        return parse(read_column(self.reader, KEYS[1], rows), ROW_ADDR_TREE_MAP, self.reader.path)
-
-    @property
-    def _average_bytes(self) -> int:
-        return self.reader.metadata.size_bytes // max(self.reader.num_rows, 1) + 1
-
-    def _chunks(self, rows: Int64) -> Iterator[Int64]:
-        size = max(_READ_BYTES // self._average_bytes, 1)
-        return (rows[start : start + size] for start in range(0, len(rows), size))
+        return self.union(self.keys.rows(self.keys.selected(key_ranges(query, self.keys.data_type))))
 
 
 def _parse_statistics(text: str, path: str) -> dict[str, Any]:
@@ -155,11 +78,6 @@ def write_bitmaps(
             file.metadata["lance:label_list_nulls"] = str(file.add_buffer(null_lists.to_row_addr_tree_map()))
         num_bitmaps = write_postings(file, schema, postings, ROW_ADDR_TREE_MAP)
         file.metadata[_STATISTICS] = json.dumps({"num_bitmaps": num_bitmaps}, separators=(",", ":"))
-
-
-def kept(row_filter: RowFilter) -> RowMapper:
-    """Return the mapper that keeps the rows of a filter."""
-    return lambda rows: (rows, row_filter(rows))
 
 
 class OpenBitmap(OpenIndex):

@@ -62,6 +62,12 @@ class KeyBlocks:
     def __len__(self) -> int:
         return self._reader.num_rows - (self.null_row is not None)
 
+    def prewarm(self) -> None:
+        """Read all keys into the cache."""
+        if self._layout.sorted_keys is None:
+            for number in range(len(self._layout.fences) + 1):
+                self._block(number)
+
     def read(self, start: int, end: int) -> pa.Array:
         """Read the keys at some consecutive positions."""
         return self._read(self.rows(np.arange(start, end)))

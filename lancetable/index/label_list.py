@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.index.bitmap import FILE_NAME, BitmapFile, RowMapper, kept, write_bitmaps
+from lancetable.index.bitmap import FILE_NAME, BitmapFile, write_bitmaps
 from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
+from lancetable.index.posting_files import RowMapper, kept
 from lancetable.index.postings import PostingSorter, merge_postings
 from lancetable.index.queries import HasLabels, IndexQuery, IsIn
 from lancetable.index.results import IndexResult

@@ -25,18 +25,16 @@ from lancetable.file.kernels.varbin import offsets_of
 from lancetable.file.spill_directory import SpillDirectory
 from lancetable.file.zone_map_builder import number_dtype
 from lancetable.index.external_sort import BUDGET_VARIABLE, memory_budget_bytes
-from lancetable.index.roaring_containers import Containers, Form, Int64
+from lancetable.index.roaring_containers import Containers, Int64
 from lancetable.index.sort_keys import concat, keys_of, positions, sort_indices, take
 
 if TYPE_CHECKING:
     from lancetable.format.row_address import U64Array
-    from lancetable.index.index_files import IndexFileWriter
     from lancetable.index.sort_keys import Keys
 
 _RUN_ROWS: Final = 1 << 20
 _RUN_BYTES: Final = 128 << 20
 _BLOCK_BYTES: Final = 1 << 18  # size of the part of a run that is read at once
-_BATCH_BYTES: Final = 32 << 20  # size of the serialized postings that are written at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,17 +275,3 @@ def _merge_step(heads: list[_Head]) -> Postings:
     containers = [part.containers.renumbered(numbers[start:]) for part, start in zip(parts, starts)]
     keys = pa.concat_arrays([part.keys for part in parts]).take(pa.array(order[new]))
     return Postings(keys, Containers.concat(containers))
-
-
-def write_postings(file: IndexFileWriter, schema: pa.Schema, stream: Iterable[Postings], form: Form) -> int:
-    """Write the keys and the serialized rows of postings as the two columns of a file. Returns the number of keys."""
-    total = 0
-    for postings in stream:
-        num_batches = min(len(postings.containers.data) // _BATCH_BYTES + 1, len(postings.keys))
-        bounds = np.linspace(0, len(postings.keys), num_batches + 1).astype(np.int64).tolist()
-        for start, end in zip(bounds, bounds[1:]):
-            part = postings.slice(start, end)
-            keys = part.keys if part.keys.type == schema.types[0] else part.keys.cast(schema.types[0])
-            file.write(pa.record_batch([keys, part.containers.serialized(end - start, form)], schema=schema))
-        total += len(postings.keys)
-    return total
