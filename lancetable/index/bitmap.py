@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.errors import CorruptFileError, UnsupportedTypeError
 from lancetable.index.key_ranges import key_ranges
 from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
 from lancetable.index.posting_files import PostingFile, kept, write_postings
@@ -124,9 +124,9 @@ class Bitmap(IndexKind):
         return True
 
     def check_field(self, field: Field, path: str) -> None:
-        """Raise UnsupportedFeatureError if the type cannot be indexed."""
+        """Raise UnsupportedTypeError if the type cannot be indexed."""
         if not is_ordered(field.data_type):
-            raise UnsupportedFeatureError(
+            raise UnsupportedTypeError(
                 f"column {path!r} has the type {field.data_type}, which a BITMAP index does not support; "
                 "use numbers, booleans, strings, binaries, decimals, dates or times",
                 feature=f"BITMAP indexes of {field.data_type}",

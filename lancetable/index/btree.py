@@ -27,7 +27,6 @@ from lancetable.index.kind import (
     IndexKind,
     OpenIndex,
     RowFilter,
-    RowMapping,
     check_ordered,
     checked_options,
 )
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
     from lancetable.format.row_address import U64Array
     from lancetable.format.schema import Field
+    from lancetable.index.row_mapping import RowMapping
     from lancetable.index.segments import SegmentFiles
 
 _DATA_FILE: Final = "page_data.lance"
@@ -236,6 +236,11 @@ class BTreeIndex(OpenIndex):
             self._keys(values, min(max(self._num_nulls - start, 0), len(rows)))
             yield pa.record_batch({VALUE: values, ROW: pa.array(self._checked_ids(ids))})
 
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The options with which the segment was built. See OpenIndex."""
+        return {"zone_size": self.page_rows}
+
     def statistics(self) -> dict[str, Any]:
         """Return statistics of the segment. See OpenIndex."""
         bounds = (self._minimum[:1], self._maximum[-1:])
@@ -347,7 +352,7 @@ class BTree(IndexKind):
         return index_version == 0
 
     def check_field(self, field: Field, path: str) -> None:
-        """Raise UnsupportedFeatureError if a column cannot be indexed. See IndexKind."""
+        """Raise UnsupportedTypeError if a column cannot be indexed. See IndexKind."""
         check_ordered(field, path, self.name)
 
     def answers(self, query: IndexQuery, details: bytes) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.errors import InvalidInputError, UnsupportedFeatureError
+from lancetable.errors import InvalidInputError, UnsupportedFeatureError, UnsupportedTypeError
 from lancetable.index.row_mapping import RowMapping
 from lancetable.index.sort_keys import is_ordered
 
@@ -97,7 +97,7 @@ class IndexKind(ABC):
 
     @abstractmethod
     def check_field(self, field: Field, path: str) -> None:
-        """Raise UnsupportedFeatureError, with the path of the column, if the type cannot be indexed."""
+        """Raise UnsupportedTypeError, with the path of the column, if the type cannot be indexed."""
 
     @abstractmethod
     def answers(self, query: IndexQuery, details: bytes) -> bool:
@@ -173,14 +173,14 @@ def checked_options(kind: str, options: Mapping[str, Any], defaults: Mapping[str
 
 
 def check_ordered(field: Field, path: str, kind: str) -> None:
-    """Raise UnsupportedFeatureError unless values of a column can be ordered."""
+    """Raise UnsupportedTypeError unless values of a column can be ordered."""
     if field.is_json:
         hint = "create an index of one of its paths"
     elif field.is_blob or field.children or not is_ordered(field.data_type):
         hint = "choose a column of numbers, strings, binaries, dates or times"
     else:
         return
-    raise UnsupportedFeatureError(
+    raise UnsupportedTypeError(
         f"column {path!r} of type {field.logical_type} cannot have a {kind} index; {hint}",
         feature=f"{kind} indexes of {field.logical_type} columns",
     )

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.errors import CorruptFileError, UnsupportedTypeError
 from lancetable.index.bitmap import FILE_NAME, BitmapFile, write_bitmaps
 from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
 from lancetable.index.posting_files import RowMapper, kept
@@ -111,11 +111,11 @@ class LabelList(IndexKind):
         return True
 
     def check_field(self, field: Field, path: str) -> None:
-        """Raise UnsupportedFeatureError if the type cannot be indexed."""
+        """Raise UnsupportedTypeError if the type cannot be indexed."""
         data_type = field.data_type
         is_list = pa.types.is_list(data_type) or pa.types.is_large_list(data_type)
         if not is_list or not _is_label(data_type.value_type):
-            raise UnsupportedFeatureError(
+            raise UnsupportedTypeError(
                 f"column {path!r} has the type {data_type}, which a LABEL_LIST index does not support; "
                 "use lists of values that are neither lists nor structs",
                 feature=f"LABEL_LIST indexes of {data_type}",

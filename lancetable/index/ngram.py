@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.errors import CorruptFileError, UnsupportedTypeError
 from lancetable.file.kernels.varbin import is_string
 from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
 from lancetable.index.posting_files import PostingFile, kept, write_postings
@@ -154,9 +154,9 @@ class NGram(IndexKind):
         return True
 
     def check_field(self, field: Field, path: str) -> None:
-        """Raise UnsupportedFeatureError if the type cannot be indexed."""
+        """Raise UnsupportedTypeError if the type cannot be indexed."""
         if not is_string(field.data_type):
-            raise UnsupportedFeatureError(
+            raise UnsupportedTypeError(
                 f"column {path!r} has the type {field.data_type}, which an NGRAM index does not support; use strings",
                 feature=f"NGRAM indexes of {field.data_type}",
             )
