@@ -198,11 +198,14 @@ def _replaced(version: TableVersion, name: str, segments: Sequence[IndexSegment]
 
 
 def _stale(version: TableVersion, kept: list[IndexSegment], added: list[IndexSegment]) -> list[IndexSegment]:
-    """Return the segments that may contain rows which others cover; see `stale_segments`."""
+    """Return the segments that may contain old entries of rows which others cover; see `stale_segments`."""
     new = {number for segment in added for number in segment.fragments}
+    covered = new | {number for segment in kept for number in segment.fragments}
     stale = stale_segments(version, kept, new)
-    everything = new | {number for segment in kept for number in segment.fragments}
-    return stale + [segment for segment in added if stale_segments(version, [segment], everything - segment.fragments)]
+    for segment in added:
+        if segment.stores_row_ids and segment.files.metadata.dataset_version < version.version:
+            stale += stale_segments(version, [segment], covered - segment.fragments)
+    return stale
 
 
 def _without_rewritten(version: TableVersion, entry: IndexMetadata) -> IndexMetadata:

@@ -1,11 +1,12 @@
-"""Segments with entries of rows that were moved to fragments which another segment is about to cover.
+"""Segments with old entries of rows that another segment is about to cover.
 
-    segment A covers 0, 1 and stores   id 7 -> "old"
-    update of row 7                    0: deleted     5: id 7, "new"
-    segment B is to cover 5            A must be rewritten without id 7
+    segment A covers 0, 1 and stores    id 7 -> "old", address 1:3 -> "old"
+    update of row 7                     it is moved to fragment 5
+    new values of a column              fragment 1 is not covered any more
+    segment B is to cover 1 and 5       A must be rewritten without these entries
 
-This library ignores entries outside of the coverage of a segment, and would find row 7 by B only. Other readers
-compare the rows of all segments with the coverage of the whole index, and would also find row 7 by its old value.
+This library ignores entries outside of the coverage of a segment. Other readers compare the rows of all segments with
+the coverage of the whole index, and would find both rows by their old values.
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lancetable.commit.index_coverage import covered_fragments
-from lancetable.table.live_rows import deleted_offsets, live_offsets, physical_rows
-from lancetable.table.row_id_sequences import row_ids_at, row_versions_at
+from lancetable.format.fragment import TOMBSTONE
+from lancetable.table.live_rows import physical_rows
+from lancetable.table.row_id_sequences import row_versions_at
 
 if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment
-    from lancetable.format.row_address import U64Array
     from lancetable.index.segments import IndexSegment
     from lancetable.table.version import TableVersion
 
@@ -29,43 +29,26 @@ if TYPE_CHECKING:
 def stale_segments(
     version: TableVersion, segments: Sequence[IndexSegment], new_fragments: Collection[int]
 ) -> list[IndexSegment]:
-    """Return the segments that may contain stable row ids of rows in fragments that they do not cover.
+    """Return the segments that may contain old entries of rows in fragments which they do not cover.
 
-    The fragments that were removed are unknown, so a segment that covered one is returned if any row was moved.
+    The rows of a segment are not read: a segment is returned if columns of a fragment were rewritten, or if it stores
+    row ids and a row was updated after its creation. Both are rare for fragments that were appended.
     """
-    candidates = [segment for segment in segments if segment.stores_row_ids]
-    if not candidates or not new_fragments:
+    fragments = [fragment for fragment in version.manifest.fragments if fragment.id in new_fragments]
+    if any(map(_has_rewritten_columns, fragments)):
+        return list(segments)
+    stable = any(segment.stores_row_ids for segment in segments)
+    if not stable or not any(_has_updated_rows(version, fragment) for fragment in fragments):
         return []
-    moved = _moved_row_ids(version, new_fragments)
-    return [segment for segment in candidates if len(moved) and _may_contain(version, segment, moved)]
+    return [segment for segment in segments if segment.stores_row_ids]
 
 
-def _moved_row_ids(version: TableVersion, fragment_ids: Collection[int]) -> U64Array:
-    """Return the ids of the live rows of fragments that were updated after their creation, ascending."""
-    parts = [np.empty(0, np.uint64)]
-    for fragment in version.manifest.fragments:
-        if fragment.id in fragment_ids:
-            live = live_offsets(version, fragment)
-            offsets = np.arange(physical_rows(version, fragment)) if live is None else live
-            created, updated = (row_versions_at(version, fragment, offsets, created=each) for each in (True, False))
-            parts.append(row_ids_at(version, fragment, offsets[created != updated]))
-    return np.sort(np.concatenate(parts))
+def _has_rewritten_columns(fragment: Fragment) -> bool:
+    return len(fragment.files) > 1 or any(TOMBSTONE in file.fields for file in fragment.files)
 
 
-def _may_contain(version: TableVersion, segment: IndexSegment, row_ids: U64Array) -> bool:
-    entry = segment.files.metadata
-    covered = covered_fragments(entry.fragment_bitmap, entry.name) or ()
-    if len(covered) > len(segment.fragments):
-        return True
-    fragments = (version.manifest.fragments.by_id(number) for number in sorted(segment.fragments))
-    return any(_has_deleted(version, fragment, row_ids) for fragment in fragments if fragment is not None)
-
-
-def _has_deleted(version: TableVersion, fragment: Fragment, row_ids: U64Array) -> bool:
-    """Return whether a fragment contains a deleted row with one of the ids, which are ascending."""
-    deleted = deleted_offsets(version, fragment)
-    if deleted is None:
-        return False
-    found = row_ids_at(version, fragment, deleted.astype(np.int64))
-    at = np.minimum(np.searchsorted(row_ids, found), len(row_ids) - 1)
-    return bool((row_ids[at] == found).any())
+def _has_updated_rows(version: TableVersion, fragment: Fragment) -> bool:
+    """Return whether rows of a fragment were updated after their creation."""
+    offsets = np.arange(physical_rows(version, fragment), dtype=np.int64)
+    created, updated = (row_versions_at(version, fragment, offsets, created=each) for each in (True, False))
+    return bool((created != updated).any())
