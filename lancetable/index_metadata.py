@@ -1,7 +1,4 @@
-"""Entries of secondary indexes in the public API, as used by `LanceOperation.CreateIndex`, and their descriptions.
-
-Indexes are neither built nor read here; their entries are carried over from version to version.
-"""
+"""Entries of secondary indexes in the public API, as used by `LanceOperation.CreateIndex`, and their descriptions."""
 
 from __future__ import annotations
 
@@ -127,8 +124,10 @@ class Index:
 class IndexDescription:
     """One index with its segments, as recorded in the manifest.
 
-    `num_rows_indexed` counts the live rows of the covered fragments. `details` are the settings of a vector or inverted
-    index; they are empty for other types, and for vector indexes whose release did not store them in the manifest.
+    `num_rows_indexed` counts the live rows of the covered fragments. `details` are the settings of a vector, inverted
+    or JSON index; they are empty for other types, and for vector indexes whose release did not store them in the
+    manifest. `field_names` lacks fields that do not exist any more: other libraries can commit an index on a column
+    that was dropped at the same time. Such an index is not used, and the next commit by this library removes it.
     """
 
     name: str
@@ -156,13 +155,11 @@ def describe_indices(version: TableVersion) -> list[IndexDescription]:
     for name in sorted({entry.name for entry in entries}):
         segments = [entry for entry in entries if entry.name == name]
         fields, (type_url, settings) = segments[0].fields, segments[0].index_details or ("", b"")
-        if not schema.by_id.keys() >= {*fields}:
-            raise CorruptFileError(f"index {name!r} is on fields {fields}, which do not exist", path=path)
         index_type, details = describe_settings(type_url, settings, name)
         ids = {number for segment in segments for number in segment.fragment_ids}
         rows = sum(num_live_rows(version, fragment) for fragment in version.manifest.fragments if fragment.id in ids)
         total = sum(segment.size_bytes or 0 for segment in segments) or None
-        paths = list(map(schema.path_of, fields))
+        paths = [schema.path_of(field_id) for field_id in fields if field_id in schema.by_id]
         described.append(IndexDescription(name, type_url, index_type, rows, fields, paths, segments, details, total))
     return described
 

@@ -155,13 +155,14 @@ class RewriteResult(JsonValue):
 
     def json(self) -> str:
         """Return the result as JSON; see `from_json`."""
+        addresses = self._rewritten.row_addresses
         return json.dumps(
             {
                 "metrics": asdict(self.metrics),
                 "new_fragments": [fragment.to_json() for fragment in self.new_fragments],
                 "read_version": self.read_version,
                 "original_fragments": [fragment.to_json() for fragment in self.original_fragments],
-                "row_addrs": None,
+                "row_addrs": None if addresses is None else list(addresses),
             }
         )
 
@@ -170,7 +171,7 @@ class RewriteResult(JsonValue):
         """Parse the output of `json`. Raises InvalidInputError."""
         value = parse_json(text, "new_fragments", "original_fragments", "read_version")
         old, new = (parse_fragments({"fragments": value[key]}) for key in ("original_fragments", "new_fragments"))
-        return RewriteResult(Rewritten(old, new, value["read_version"]))
+        return RewriteResult(Rewritten(old, new, value["read_version"], parse_bytes(value.get("row_addrs"))))
 
     def __repr__(self) -> str:
         return (
@@ -606,6 +607,21 @@ def parse_fragments(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, dict) or not isinstance(value.get("fragments"), list):
         raise InvalidInputError("invalid JSON of a compaction: fragments are missing")
     return tuple(FragmentMetadata.from_json(json.dumps(fragment)).to_format() for fragment in value["fragments"])
+
+
+def parse_bytes(value: Any) -> bytes | None:
+    """Return the bytes of a list of numbers in a JSON value, or None.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is another value.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(octet, int) and 0 <= octet < 256 for octet in value):
+        raise InvalidInputError("invalid JSON of a compaction: row_addrs must be a list of bytes")
+    return bytes(value)
 
 
 def parse_options(value: Any) -> dict[str, Any]:

@@ -446,7 +446,7 @@ def _finish(draft: ManifestDraft, newest: table_pb2.Manifest, transaction: Trans
     message = draft.message
     _record_format(message)
     draft.sort()
-    draft.remove_empty_segments()
+    draft.remove_unusable_indices()
     message.version = draft.version
     message.timestamp.seconds, message.timestamp.nanos = divmod(timestamp_ns, 1_000_000_000)
     message.transaction_file = transaction_name(transaction.read_version, transaction.uuid)

@@ -308,10 +308,18 @@ class ManifestDraft:
             schema = Manifest(self.message).schema
             self.edit_indices(index_coverage.cover_moved_rows(fragment_ids, sources, field_ids, schema))
 
-    def remove_empty_segments(self) -> None:
-        """Remove index segments without live fragments if fragments or coverage have changed."""
-        before = self.indices() if self.coverage_changed else []
-        after = index_coverage.without_empty_segments(before, pyroaring.BitMap(fragment_ids(self.message).tolist()))
+    def remove_unusable_indices(self) -> None:
+        """Remove indexes on fields that do not exist, and segments without live fragments if coverage has changed.
+
+        Another library can commit an index on a column that was dropped at the same time, and fails to read it.
+        """
+        if self.index_section is None:
+            return
+        before, fields = self.indices(), self.field_ids()
+        after = [index for index in before if fields.issuperset(index.fields)]
+        if self.coverage_changed:
+            live = pyroaring.BitMap(fragment_ids(self.message).tolist())
+            after = index_coverage.without_empty_segments(after, live)
         if len(after) < len(before):
             self.set_indices(after)
 

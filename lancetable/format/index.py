@@ -1,4 +1,4 @@
-"""Metadata of secondary indices. Commits preserve index entries; this library does not read index contents."""
+"""Entries of secondary indexes in the index section of a manifest."""
 
 from __future__ import annotations
 

@@ -40,6 +40,7 @@ from lancetable.format.index import index_messages
 from lancetable.format.transaction import RewriteGroup, Transaction
 from lancetable.format.version import FileVersion
 from lancetable.index.row_mapping import MovedGroup, OldFragment, RowMapping
+from lancetable.index.segments import live_rows
 from lancetable.ops.change.deletion_vectors import discard_deletions
 from lancetable.ops.index.remap import IndexRemapper
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
@@ -108,11 +109,16 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """Result of a task: new fragments, with id 0, that contain the live rows of the old fragments."""
+    """Result of a task: new fragments, with id 0, that contain the live rows of the old fragments.
+
+    `row_addresses` are the old addresses of these rows as RoaringTreemap, None if the table has no index. They are for
+    pylance, which needs them to rewrite indexes if it commits the result.
+    """
 
     old_fragments: tuple[Fragment, ...]
     new_fragments: tuple[Fragment, ...]
     read_version: int
+    row_addresses: bytes | None = None
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
@@ -287,7 +293,13 @@ def execute(
         if version.manifest.has_stable_row_ids:
             written = _with_lineage(version, task.fragments, written)
         version.store.sync(version.base)
-    return Rewritten(task.fragments, tuple(written), task.read_version)
+    return Rewritten(task.fragments, tuple(written), task.read_version, _row_addresses(version, task))
+
+
+def _row_addresses(version: TableVersion, task: Task) -> bytes | None:
+    if version.file.index_section(version.store) is None:
+        return None
+    return live_rows(version, [fragment.id for fragment in task.fragments]).to_roaring_treemap()
 
 
 def _limits(settings: CompactionSettings, live_rows: int) -> WriteLimits:
