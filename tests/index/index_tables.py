@@ -48,6 +48,7 @@ def build_segment(
     path: str,
     column: str,
     kind: IndexKind,
+    /,
     *,
     fragment_ids: Iterable[int] | None = None,
     batches: Iterable[pa.RecordBatch] | None = None,
@@ -104,7 +105,7 @@ def commit_segments(path: str, *entries: lancetable.index_metadata.Index) -> Non
     lancetable.LanceDataset.commit(path, operation, read_version=dataset.version)
 
 
-def build_index(path: str, column: str, kind: IndexKind, **options: Any) -> None:
+def build_index(path: str, column: str, kind: IndexKind, /, **options: Any) -> None:
     """Build and commit an index of all fragments, named "i"."""
     commit_segments(path, build_segment(path, column, kind, **options))
 
