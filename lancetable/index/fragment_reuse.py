@@ -40,8 +40,8 @@ TYPE_NAME: Final = "FragmentReuseIndexDetails"
 class ReuseGroup:
     """Old fragments whose rows were moved to new fragments.
 
-    `first_ranks` contains the number of changed rows before each old fragment, and `new_ends` that up to the end of each
-    new fragment.
+    `first_ranks` contains the number of changed rows before each old fragment, and `new_ends` that up to the end of
+    each new fragment.
     """
 
     changed: RowSet

@@ -9,12 +9,12 @@ BLOOMFILTER, whose files do not contain it either, is not used.
 
 Planning. pylance 14.0.2 uses these indexes for `json_get_int`, `json_get_float`, `json_get_string` and `json_get_bool`
 of the column and a literal that equals the path of the index, but not for `json_extract` and `json_get`. Predicates on
-the function are those on a column of its type: comparisons, BETWEEN as two queries, IN, IS NULL, IS TRUE, and `contains`
-of an NGRAM; LIKE and bare booleans are not pushed down. Plans print the query as `[Json(j = 2->x)]@j_idx(BTree)`, with
-the column in place of the value and the name of the target kind. The query is an `AtJsonPath`, whose type must be that
-of the index (`OpenIndex.accepts`), because the functions convert values of other types. The functions select a member
-by its name, while the path of an index may contain several names or elements. An index is therefore used only if its
-path is one plain name.
+the function are those on a column of its type: comparisons, BETWEEN as two queries, IN, IS NULL, IS TRUE, and
+`contains` of an NGRAM; LIKE and bare booleans are not pushed down. Plans print the query as
+`[Json(j = 2->x)]@j_idx(BTree)`, with the column in place of the value and the name of the target kind. The query is an
+`AtJsonPath`, whose type must be that of the index (`OpenIndex.accepts`), because the functions convert values of other
+types. The functions select a member by its name, while the path of an index may contain several names or elements. An
+index is therefore used only if its path is one plain name.
 """
 
 from __future__ import annotations
@@ -276,6 +276,7 @@ def _extract(
     batches: Iterable[pa.RecordBatch], path: str, data_type: pa.DataType | None
 ) -> tuple[pa.DataType, Iterator[pa.RecordBatch]]:
     """Return the type of the values at a path, and batches of these values; without values the type is string."""
+    found: Iterator[tuple[list[Any], pa.Array]]
     found = ((_values(batch.column(VALUE), path), batch.column(ROW)) for batch in batches)
     nulls = []
     if data_type is None:

@@ -98,9 +98,7 @@ class IndexSegment:
 
     def answers(self, query: IndexQuery) -> bool:
         """Return whether the segment can answer a query. Raises CorruptFileError if a file of it is damaged."""
-        return (
-            self.kind is not None and self.kind.answers(query, self.files.details) and self.open().accepts(query)
-        )
+        return self.kind is not None and self.kind.answers(query, self.files.details) and self.open().accepts(query)
 
     def search(self, query: IndexQuery) -> IndexResult:
         """Return the addresses that a query selects in the covered fragments. Deleted rows may be among them.
