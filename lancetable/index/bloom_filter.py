@@ -20,7 +20,7 @@ from lancetable.file.kernels.varbin import offset_dtype, offsets_of
 from lancetable.file.kernels.xxh64 import Hashes, hash_numbers, hash_strings
 from lancetable.file.zone_map_builder import number_dtype, values_of
 from lancetable.format.row_address import U64Array
-from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, RowMapping, checked_options
+from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
 from lancetable.index.queries import IndexQuery, IsIn, IsNull
 from lancetable.index.split_block_filter import BLOCK_BYTES, FilterBuilder, filter_bytes, may_contain
 from lancetable.index.zones import (
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from lancetable.format.schema import Field
     from lancetable.index.index_files import IndexFileWriter, SegmentWriter
+    from lancetable.index.row_mapping import RowMapping
     from lancetable.index.segments import SegmentFiles
 
 _FILE: Final = "bloomfilter.lance"

@@ -52,6 +52,13 @@ class OpenIndex(ABC):
         Raises CorruptFileError if a file of the segment is damaged.
         """
 
+    def accepts(self, query: IndexQuery) -> bool:
+        """Return whether this segment can answer a query that `IndexKind.answers` accepted.
+
+        Raises CorruptFileError if a file of the segment is damaged.
+        """
+        return True
+
     @abstractmethod
     def statistics(self) -> dict[str, Any]:
         """Return statistics of the segment with the keys of pylance's `index_statistics`."""
@@ -72,7 +79,7 @@ class OpenIndex(ABC):
 
 
 class IndexKind(ABC):
-    """Kind of an index. Stateless."""
+    """Kind of an index. Immutable."""
 
     name: ClassVar[str]
     """Name in `create_scalar_index`, such as "BTREE"."""
@@ -84,6 +91,14 @@ class IndexKind(ABC):
     """Least `index_version` that this library can read."""
     max_version: ClassVar[int]
     """Greatest `index_version` that this library can read."""
+
+    def for_details(self, details: bytes) -> IndexKind | None:
+        """Return the kind of a segment with these details, None if it is not known."""
+        return self
+
+    def for_options(self, options: Mapping[str, Any]) -> IndexKind:
+        """Return the kind that builds segments with these options. Raises InvalidInputError if they are invalid."""
+        return self
 
     @abstractmethod
     def version_for(self, *, stable_row_ids: bool) -> int:
@@ -210,7 +225,7 @@ def kind_named(name: str) -> IndexKind:
     plain = name.replace("_", "").upper()
     module = next((module for kind, module in _MODULES.items() if kind.upper() == plain), None)
     if module is None:
-        known = ", ".join(module.upper() if kind == "LabelList" else kind.upper() for kind, module in _MODULES.items())
+        known = ", ".join(_load(module).name for module in _MODULES.values())
         raise UnsupportedFeatureError(
             f"scalar indexes of type {name!r} are not supported; choose one of {known}", feature=f"{name} indexes"
         )

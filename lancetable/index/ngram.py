@@ -5,13 +5,14 @@
     tokens          0            16161       ...      a trigram as a number; 0 for null strings
     posting_list    {1, 6}       {7}                  each a RoaringTreemap
 
-A search for a string or a regular expression returns the rows that contain all trigrams that a match must contain; these
-rows have to be checked.
+A search for a string or a regular expression returns the rows that contain all trigrams that a match must contain;
+these rows have to be checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from lancetable.format.schema import Field
     from lancetable.index.index_files import IndexFileReader, SegmentWriter
-    from lancetable.index.kind import RowMapping
+    from lancetable.index.row_mapping import RowMapping
     from lancetable.index.segments import SegmentFiles
     from lancetable.index.sort_keys import Int64
 
@@ -222,7 +223,7 @@ def _add_trigrams(sorter: PostingSorter, batch: pa.RecordBatch) -> None:
         strings, rows = strings.filter(valid), rows[is_valid]
     num_chunks = strings.nbytes // _CHUNK_BYTES + 1
     bounds = np.linspace(0, len(strings), num_chunks + 1).astype(np.int64).tolist()
-    for start, end in zip(bounds, bounds[1:]):
+    for start, end in pairwise(bounds):
         tokens, numbers = trigrams(strings[start:end])
         sorter.add(pa.array(tokens), rows[start:end][numbers])
 

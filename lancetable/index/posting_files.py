@@ -67,9 +67,9 @@ class PostingFile:
         """Return the sets in some distinct rows of the file; they are cached."""
         found = {row: self.reader.find_cached((self._column, row)) for row in rows.tolist()}
         missing = [row for row, rows_of_key in found.items() if rows_of_key is None]
-        for row, rows_of_key in zip(missing, self._read(np.array(missing, np.int64))):
+        for row, (rows_of_key, size_bytes) in zip(missing, self._read(np.array(missing, np.int64))):
             found[row] = rows_of_key
-            self.reader.put_cached((self._column, row), rows_of_key, rows_of_key.memory_bytes + 256)
+            self.reader.put_cached((self._column, row), rows_of_key, 512 + 2 * size_bytes)
         return [rows_of_key for rows_of_key in found.values() if rows_of_key is not None]
 
     def union(self, rows: Int64) -> RowSet:
@@ -81,7 +81,7 @@ class PostingFile:
             if self._average_bytes <= _SMALL_BYTES:
                 parts.append(RowSet.of(self._containers(chunk).rows()[1]))
             else:
-                parts.extend(self._read(chunk))
+                parts.extend(rows_of_key for rows_of_key, _ in self._read(chunk))
         return RowSet.union(parts)
 
     def prewarm(self) -> None:
@@ -104,12 +104,16 @@ class PostingFile:
             keys = self.keys.read(int(positions[0]), int(positions[-1]) + 1)
             yield Postings(keys.take(pa.array(used)), Containers.of(numbers, rows[exists]))
 
-    def _read(self, rows: Int64) -> list[RowSet]:
+    def _read(self, rows: Int64) -> Iterator[tuple[RowSet, int]]:
+        """Return the sets in some rows of the file, with the size of each in the file."""
         array, path = read_column(self.reader, self._column, rows), self.reader.path
         if array.null_count:
             raise CorruptFileError("a set of rows is null", path=path)
-        parse_one = RowSet.from_row_addr_tree_map if self._form is ROW_ADDR_TREE_MAP else RowSet.from_roaring_treemap
-        return [parse_one(memoryview(value.as_buffer()), path) for value in array]
+        is_tree_map = self._form is ROW_ADDR_TREE_MAP
+        parse_one = RowSet.from_row_addr_tree_map if is_tree_map else RowSet.from_roaring_treemap
+        for value in array:
+            data = memoryview(value.as_buffer())
+            yield parse_one(data, path), len(data)
 
     def _containers(self, rows: Int64) -> Containers:
         return parse(read_column(self.reader, self._column, rows), self._form, self.reader.path)
@@ -127,11 +131,8 @@ def write_postings(file: IndexFileWriter, schema: pa.Schema, stream: Iterable[Po
     """Write postings as the two columns of a file. Returns the number of keys."""
     total = 0
     for postings in stream:
-        num_batches = min(len(postings.containers.data) // _WRITE_BYTES + 1, len(postings.keys))
-        bounds = np.linspace(0, len(postings.keys), num_batches + 1).astype(np.int64).tolist()
-        for start, end in zip(bounds, bounds[1:]):
-            part = postings.slice(start, end)
+        for part in postings.blocks(_WRITE_BYTES):
             keys = part.keys if part.keys.type == schema.types[0] else part.keys.cast(schema.types[0])
-            file.write(pa.record_batch([keys, part.containers.serialized(end - start, form)], schema=schema))
+            file.write(pa.record_batch([keys, part.containers.serialized(len(keys), form)], schema=schema))
         total += len(postings.keys)
     return total

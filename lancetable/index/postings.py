@@ -4,16 +4,16 @@
     rows    0 1 2 3        postings   3    1    0 2
 
 Values are grouped by an external sort. Runs of about a million rows are grouped in memory, and written to temporary
-files if they exceed the memory budget; then the runs are merged, a few blocks at a time. Segments of an index are merged
-in the same way.
+files if they exceed a part of the memory budget; then the runs are merged, a few blocks at a time. Segments of an index
+are merged in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.file.kernels.distinct import index_values
-from lancetable.file.kernels.varbin import offsets_of
+from lancetable.file.kernels.varbin import offsets_of, offsets_of_sizes
 from lancetable.file.spill_directory import SpillDirectory
 from lancetable.file.zone_map_builder import number_dtype
 from lancetable.index.external_sort import BUDGET_VARIABLE, memory_budget_bytes
-from lancetable.index.roaring_containers import Containers, Int64
+from lancetable.index.roaring_containers import Containers, radix_order
 from lancetable.index.sort_keys import concat, keys_of, positions, sort_indices, take
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _RUN_ROWS: Final = 1 << 20
 _RUN_BYTES: Final = 128 << 20
-_BLOCK_BYTES: Final = 1 << 18  # size of the part of a run that is read at once
+_BLOCK_BYTES: Final = 1 << 19  # size of the part of a run that is read at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +55,19 @@ class Postings:
     @property
     def memory_bytes(self) -> int:
         """Size in memory."""
-        return self.keys.nbytes + self.containers.memory_bytes
+        return int(self.keys.nbytes) + self.containers.memory_bytes
 
-    def slice(self, start: int, end: int) -> Postings:
-        """Return the postings of some consecutive keys."""
-        return Postings(self.keys[start:end], self.containers.of_keys(start, end))
+    def blocks(self, size_bytes: int) -> Iterator[Postings]:
+        """Return the postings in blocks of about a size in memory, each with at least one key."""
+        num_blocks = min(self.memory_bytes // size_bytes + 1, len(self.keys))
+        bounds = np.linspace(0, len(self.keys), num_blocks + 1).astype(np.int64).tolist()
+        parts = _Parts(self)
+        return (parts.between(start, end) for start, end in pairwise(bounds))
 
     def to_batch(self) -> pa.RecordBatch:
         """Return a batch with a row for each key, and its containers in lists."""
         containers = self.containers
-        ends = np.searchsorted(containers.key, np.arange(len(self.keys) + 1))
+        ends = offsets_of_sizes(np.bincount(containers.key, minlength=len(self.keys)))
         byte_ends = containers.data_offsets()[ends].astype(np.int32)
         offsets = pa.array(ends, pa.int32())
         data = [None, pa.py_buffer(byte_ends), pa.py_buffer(np.ascontiguousarray(containers.data))]
@@ -84,6 +87,23 @@ class Postings:
         rows = count.flatten().to_numpy().astype(np.int64)
         content = np.frombuffer(data.buffers()[2] or b"", np.uint8)
         return cls(keys, Containers(number, high.flatten().to_numpy(), rows, content))
+
+
+class _Parts:
+    """Parts of postings."""
+
+    def __init__(self, postings: Postings) -> None:
+        self.postings = postings
+        containers = postings.containers
+        self._edges = offsets_of_sizes(np.bincount(containers.key, minlength=len(postings.keys)))
+        self._offsets = containers.data_offsets()[self._edges]
+
+    def between(self, start: int, end: int) -> Postings:
+        """Return the postings of some consecutive keys."""
+        every, first, last = self.postings.containers, self._edges[start], self._edges[end]
+        data = every.data[self._offsets[start] : self._offsets[end]]
+        part = Containers(every.key[first:last] - start, every.high[first:last], every.count[first:last], data)
+        return Postings(self.postings.keys[start:end], part)
 
 
 class PostingSorter:
@@ -138,7 +158,7 @@ class PostingSorter:
         run = self._group()
         self._runs.append(run)
         self._runs_bytes += sum(postings.memory_bytes for postings in run)
-        if self._runs_bytes > self._budget_bytes // 2:
+        if self._runs_bytes > self._budget_bytes // 4:
             for run in self._runs:
                 blocks = (postings.to_batch() for postings in _blocks(run))
                 first = next(blocks)
@@ -168,7 +188,7 @@ def _grouped(values: pa.Array, rows: U64Array) -> Postings:
     """Group the rows of values, none of which is null."""
     if number_dtype(values.type) is not None or pa.types.is_boolean(values.type):
         sort_keys = keys_of(values)
-        order = _order(sort_keys)
+        order = radix_order(sort_keys)
         new = _first_of_each(sort_keys[order])
         return Postings(values.take(pa.array(order[new])), Containers.of(np.cumsum(new) - 1, rows[order]))
     indexed = index_values(values, len(values))
@@ -177,18 +197,8 @@ def _grouped(values: pa.Array, rows: U64Array) -> Postings:
     ranks = np.empty(len(by_key), np.int64)
     ranks[by_key] = np.arange(len(by_key))
     numbers = ranks[indexed.indices]
-    order = _order(numbers)
+    order = radix_order(numbers)
     return Postings(indexed.items.take(pa.array(by_key)), Containers.of(numbers[order], rows[order]))
-
-
-def _order(numbers: npt.NDArray[Any]) -> Int64:
-    """Return the stable order of integers, by a radix sort of 16 bits at a time."""
-    low, high = int(numbers.min()), int(numbers.max())
-    digits = numbers.astype(np.int64).view(np.uint64) - np.uint64(low & 0xFFFF_FFFF_FFFF_FFFF)
-    order = np.argsort(digits.astype(np.uint16), kind="stable")
-    for shift in range(16, (high - low).bit_length(), 16):
-        order = order[np.argsort((digits >> np.uint64(shift)).astype(np.uint16)[order], kind="stable")]
-    return order
 
 
 def _first_of_each(keys: Keys) -> npt.NDArray[np.bool_]:
@@ -201,53 +211,52 @@ def _first_of_each(keys: Keys) -> npt.NDArray[np.bool_]:
 
 
 def _blocks(run: Iterable[Postings]) -> Iterator[Postings]:
-    """Split postings into blocks of a limited size, each with at least one key."""
-    for postings in run:
-        num_blocks = min(postings.memory_bytes // _BLOCK_BYTES + 1, len(postings.keys))
-        bounds = np.linspace(0, len(postings.keys), num_blocks + 1).astype(np.int64).tolist()
-        yield from (postings.slice(start, end) for start, end in zip(bounds, bounds[1:]))
+    return chain.from_iterable(postings.blocks(_BLOCK_BYTES) for postings in run)
 
 
 # ---------------------------------------------------------------------------------------------------------- merging
 
 
 class _Head:
-    """The first keys of a stream that have not been merged."""
+    """The first keys of a stream that have not been merged. It is not empty; `next_block` returns False at the end."""
 
     def __init__(self, stream: Iterator[Postings]) -> None:
         self._stream = stream
-        self.postings: Postings | None = None
-        self._keys: Keys | None = None
-        self.advance(0)
+        self._start = 0
 
-    def advance(self, num_keys: int) -> None:
-        """Remove the first keys; read the next block if none is left."""
-        postings = self.postings
-        if postings is not None and num_keys < len(postings.keys):
-            self.postings = postings.slice(num_keys, len(postings.keys))
-        else:
-            self.postings = next((block for block in self._stream if len(block.keys)), None)
-        self._keys = None
+    def next_block(self) -> bool:
+        """Read the next block."""
+        block = next((postings for postings in self._stream if len(postings.keys)), None)
+        if block is None:
+            return False
+        self._parts, self._start = _Parts(block), 0
+        self.is_null = block.is_null
+        self._keys: Keys = () if self.is_null else keys_of(block.keys)
+        return True
 
     @property
     def keys(self) -> Keys:
         """The sort keys."""
-        assert self.postings is not None
-        if self._keys is None:
-            self._keys = keys_of(self.postings.keys)
-        return self._keys
+        return self._keys[self._start :]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all keys of the block are merged."""
+        return self._start == len(self._parts.postings.keys)
+
+    def take(self, num_keys: int) -> Postings:
+        """Remove and return the postings of the first keys."""
+        start, self._start = self._start, self._start + num_keys
+        return self._parts.between(start, self._start)
 
 
 def merge_postings(streams: Iterable[Iterator[Postings]]) -> Iterator[Postings]:
     """Merge streams of postings, each in ascending order of its keys."""
-    heads = [head for head in map(_Head, streams) if head.postings is not None]
-    null = [head for head in heads if head.postings is not None and head.postings.is_null]
+    heads = [head for head in map(_Head, streams) if head.next_block()]
+    null = [head.take(1) for head in heads if head.is_null]
     if null:
-        parts = [head.postings for head in null if head.postings is not None]
-        yield Postings(parts[0].keys, Containers.concat([part.containers for part in parts]))
-        for head in null:
-            head.advance(1)
-    while heads := [head for head in heads if head.postings is not None]:
+        yield Postings(null[0].keys, Containers.concat([part.containers for part in null]))
+    while heads := [head for head in heads if not head.is_empty or head.next_block()]:
         yield _merge_step(heads)
 
 
@@ -258,12 +267,10 @@ def _merge_step(heads: list[_Head]) -> Postings:
     parts: list[Postings] = []
     sort_keys: list[Keys] = []
     for head in heads:
-        assert head.postings is not None
         count = int(positions(head.keys, last, "right")[0])
         if count:
-            parts.append(head.postings if count == len(head.postings.keys) else head.postings.slice(0, count))
             sort_keys.append(head.keys[:count])
-            head.advance(count)
+            parts.append(head.take(count))
     if len(parts) == 1:
         return parts[0]
     joined = concat(sort_keys)

@@ -6,8 +6,8 @@
     x.y|z              no condition
 
 A pattern is analyzed as a sequence of literal strings and gaps. Groups and alternatives multiply the literal strings
-that are possible so far; everything else, such as a class of characters or a repetition, is a gap. The analysis may drop
-conditions, but never adds one. A pattern that it cannot parse has no condition.
+that are possible so far; everything else, such as a class of characters or a repetition, is a gap. The analysis may
+drop conditions, but never adds one. A pattern that it cannot parse has no condition.
 """
 
 from __future__ import annotations

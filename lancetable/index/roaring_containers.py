@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -42,6 +43,19 @@ _CONTAINER_ROWS: Final = 1 << 16
 _COOKIE: Final = 12346
 _RUN_COOKIE: Final = 12347
 _MAX_BINARY_BYTES: Final = 1 << 30
+_EXPANDED_ROWS: Final = 1 << 20
+
+
+def radix_order(numbers: npt.NDArray[Any]) -> Int64:
+    """Return the stable order of integers, by a sort of 16 bits at a time."""
+    if not len(numbers):
+        return np.empty(0, np.int64)
+    low, high = int(numbers.min()), int(numbers.max())
+    digits = numbers.astype(np.int64).view(np.uint64) - np.uint64(low & 0xFFFF_FFFF_FFFF_FFFF)
+    order = np.argsort(digits.astype(np.uint16), kind="stable")
+    for shift in range(16, (high - low).bit_length(), 16):
+        order = order[np.argsort((digits >> np.uint64(shift)).astype(np.uint16)[order], kind="stable")]
+    return order
 
 
 class Form(NamedTuple):
@@ -126,18 +140,6 @@ class Containers:
         low = _unpack(self.count, self.data)
         return np.repeat(self.key, self.count), np.repeat(self.high << np.uint64(16), self.count) | low
 
-    def slice(self, start: int, end: int) -> Containers:
-        """Return some consecutive containers."""
-        offsets = self.data_offsets()
-        data = self.data[offsets[start] : offsets[end]]
-        return Containers(self.key[start:end], self.high[start:end], self.count[start:end], data)
-
-    def of_keys(self, start: int, end: int) -> Containers:
-        """Return the containers of some consecutive bitmaps, which are numbered from 0 on in the result."""
-        first, last = np.searchsorted(self.key, (start, end)).tolist()
-        part = self.slice(first, last)
-        return Containers(part.key - start, part.high, part.count, part.data)
-
     def renumbered(self, numbers: Int64) -> Containers:
         """Return the containers with the new number of each bitmap; the order is restored by `concat`."""
         return Containers(numbers[self.key], self.high, self.count, self.data)
@@ -152,17 +154,41 @@ class Containers:
         ascending, repeats = self._order()
         result = self
         if not ascending.all():
+            # Parts mostly follow each other, so that a stable sort by bitmap is enough.
+            result = self.take(radix_order(self.key))
+            ascending, repeats = result._order()
+        if not ascending.all():
             result = self.take(np.lexsort((self.high, self.key)))
             repeats = result._order()[1]
-        if not repeats.any():
-            return result
-        shared = np.concatenate(([False], repeats))
-        shared[:-1] |= repeats
-        merged = Containers.of(*result.take(np.flatnonzero(shared)).rows())
-        return Containers.concat([result.take(np.flatnonzero(~shared)), merged])
+        return result._merged(repeats) if repeats.any() else result
+
+    def _merged(self, repeats: npt.NDArray[np.bool_]) -> Containers:
+        """Merge equal containers, which are adjacent."""
+        firsts = np.flatnonzero(np.concatenate(([True], ~repeats)))
+        count = np.add.reduceat(self.count, firsts)
+        # The data of arrays is already in the right order if the last row of each is below the first row of the next.
+        offsets = self.data_offsets()
+        later = np.flatnonzero(repeats) + 1
+        words = self.data[: len(self.data) // 2 * 2].view("<u2")
+        overlap = np.zeros(len(self), np.bool_)
+        overlap[later] = words[offsets[later] // 2] <= words[offsets[later] // 2 - 1]
+        sizes = np.diff(firsts, append=len(self))
+        simple = (sizes == 1) | (count <= MAX_ARRAY) & ~np.logical_or.reduceat(overlap, firsts)
+        if simple.all():
+            return Containers(self.key[firsts], self.high[firsts], count, self.data)
+        rest = self.take(np.flatnonzero(np.repeat(simple, sizes)))
+        # Other groups are expanded to rows, a limited number of them at once.
+        groups = np.flatnonzero(~simple)
+        batches = np.cumsum(count[groups]) // _EXPANDED_ROWS
+        edges = np.flatnonzero(np.diff(batches, prepend=-1, append=-1)).tolist()
+        expanded = []
+        for start, end in pairwise(edges):
+            members = np.concatenate([np.arange(firsts[at], firsts[at] + sizes[at]) for at in groups[start:end]])
+            expanded.append(Containers.of(*self.take(members).rows()))
+        return Containers.concat([rest._normalized(), *expanded])
 
     def _order(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Return for each container but the first whether it is not below the previous one, and whether both are equal."""
+        """Return for each container but the first whether it is in order, and whether it equals the previous one."""
         same = self.key[1:] == self.key[:-1]
         above = (self.key[1:] > self.key[:-1]) | (same & (self.high[1:] >= self.high[:-1]))
         return above, same & (self.high[1:] == self.high[:-1])
@@ -210,7 +236,7 @@ class Containers:
         num_keys: int,
         form: Form,
     ) -> tuple[npt.NDArray[np.uint32], Int64, Int64]:
-        """Return words with all headers, the (n + 1,) first bytes of those of the entries, and those of the prefixes."""
+        """Return words with all headers, the (n + 1,) first bytes of those of entries, and those of prefixes."""
         fixed = 4 if form.has_sizes else 3
         entry_words = offsets_of_sizes(fixed + 2 * num_containers)
         prefix_words = entry_words[-1] + np.arange(num_keys) * (form.count_bytes // 4)

@@ -25,7 +25,6 @@ from lancetable.index.kind import (
     IndexKind,
     OpenIndex,
     RowFilter,
-    RowMapping,
     check_ordered,
     checked_options,
 )
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from lancetable.format.row_address import U64Array
     from lancetable.format.schema import Field
     from lancetable.index.index_files import SegmentWriter
+    from lancetable.index.row_mapping import RowMapping
     from lancetable.index.segments import SegmentFiles
 
 _FILE: Final = "zonemap.lance"
