@@ -15,6 +15,7 @@ from lancetable.file.writer import FileWriter
 from lancetable.format.index import IndexFile
 from lancetable.format.paths import join
 from lancetable.format.schema import Schema
+from lancetable.index.search_statistics import note_loaded, store_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,7 @@ class IndexFileReader:
         self.store, self.path, self._cache = store, path, cache
         self.metadata: FileMetadata = cache.get_or_compute(
             ("index file", store.key(path)),
-            lambda: open_data_file(store, path, size=size_bytes),
+            lambda: open_data_file(store_of(store), path, size=size_bytes),
             lambda metadata: metadata.memory_bytes,
         )
 
@@ -78,7 +79,7 @@ class IndexFileReader:
             raise CorruptFileError(what, f"less than {len(buffers)}", number, path=self.path)
         start, end = buffers[number]
         self.metadata.limits.check("metadata_bytes", end - start, self.path, "bytes of a global buffer")
-        return self.store.read(self.path, start, end)
+        return store_of(self.store).read(self.path, start, end)
 
     def read(self, names: Sequence[str], rows: Rows | None = None) -> pa.Table:
         """Read columns, for some rows in ascending order or for all.
@@ -92,12 +93,18 @@ class IndexFileReader:
                 raise CorruptFileError(f"an index file lacks column {name!r}", path=self.path)
         known = [field for field in fields if field is not None]
         ids, columns = number_columns(schema, self.metadata.version)
-        arrays = read_columns(self.store, self.path, self.metadata, known, dict(zip(ids, columns)), rows)
+        columns_of_ids = dict(zip(ids, columns))
+        arrays = read_columns(store_of(self.store), self.path, self.metadata, known, columns_of_ids, rows)
         return pa.table(dict(zip(names, arrays)))
 
     def cached(self, kind: str, make: Callable[[], Any], size_bytes: Callable[[Any], int]) -> Any:
         """Return a value computed from the file; `kind` distinguishes the values of one file."""
-        return self._cache.get_or_compute((kind, self.store.key(self.path)), make, size_bytes)
+
+        def load() -> Any:
+            note_loaded()
+            return make()
+
+        return self._cache.get_or_compute((kind, self.store.key(self.path)), load, size_bytes)
 
 
 class SegmentWriter:

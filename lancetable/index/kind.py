@@ -116,6 +116,13 @@ class IndexKind(ABC):
     def answers(self, query: IndexQuery, details: bytes) -> bool:
         """Return whether an index of this kind and with these details can answer a query."""
 
+    def is_exact(self, query: IndexQuery, details: bytes) -> bool:
+        """Return whether the answer to a query is exact, rather than at most.
+
+        `query` is one that `answers` accepted. Only exact answers can be negated.
+        """
+        return True
+
     @abstractmethod
     def open(self, files: SegmentFiles) -> OpenIndex:
         """Open a segment. Raises CorruptFileError if it is damaged."""

@@ -114,6 +114,11 @@ class RowSet:
         statistics: list[Any] = [bitmap.get_statistics() for bitmap in self._bitmaps.values()]
         return sum(128 + sum(entry[size] for size in _SIZES) for entry in statistics)
 
+    def extent(self, fragment_id: int) -> tuple[int, int]:
+        """Return the number of rows of one fragment, and the offset of the last one; (0, -1) without rows."""
+        bitmap = self._bitmaps.get(fragment_id)
+        return (0, -1) if bitmap is None else (len(bitmap), bitmap.max())
+
     def offsets(self, fragment_id: int) -> npt.NDArray[np.uint32]:
         """Return the offsets of the rows of one fragment, ascending."""
         bitmap = self._bitmaps.get(fragment_id)

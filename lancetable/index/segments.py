@@ -20,6 +20,7 @@ from lancetable.index.index_files import IndexFileReader
 from lancetable.index.kind import IndexKind, OpenIndex, kind_of_details
 from lancetable.index.results import IndexResult
 from lancetable.index.row_sets import RowSet
+from lancetable.index.search_statistics import note_opened
 from lancetable.proto import table_pb2
 from lancetable.table.live_rows import deleted_offsets
 from lancetable.table.row_id_sequences import row_id_index
@@ -89,9 +90,12 @@ class IndexSegment:
         assert self.kind is not None
         kind, files = self.kind, self.files
         key = ("index", files.version.store.key(files.directory))
-        index: OpenIndex = files.version.cache.get_or_compute(
-            key, lambda: kind.open(files), lambda opened: opened.memory_bytes
-        )
+        cache = files.version.cache
+        index: OpenIndex | None = cache.get(key)
+        note_opened(was_cached=index is not None)
+        if index is None:
+            index = kind.open(files)
+            cache.put(key, index, index.memory_bytes)
         return index
 
     def search(self, query: IndexQuery) -> IndexResult:

@@ -9,7 +9,8 @@ import numpy as np
 
 from lancetable import expr
 from lancetable.format.fragment import Fragment
-from lancetable.ops.read.scan_execution import RowRange, ScanRun, group_ranges, split_ranges
+from lancetable.ops.read.row_ranges import RowRange, group_ranges, split_ranges
+from lancetable.ops.read.scan_execution import ScanRun
 from lancetable.ops.read.scan_plan import Filter, ScanOptions, ScanPlan, plan_scan, resolve_filter
 from lancetable.ops.read.zone_pruning import prunable_columns, prune_fragment
 from lancetable.table.fragment_reader import Selection, select
@@ -38,6 +39,8 @@ def count_plan(version: TableVersion, plan: ScanPlan) -> int:
     with ScanRun(version, plan) as run:
 
         def count(group: Sequence[RowRange]) -> int:
+            if run.plan_of(group).predicate is None:
+                return sum([len(rows) for _, rows, _ in group])
             rows = run.filter(group)
             return 0 if rows is None else int(np.count_nonzero(rows.mask))
 
@@ -57,7 +60,7 @@ def matching_offsets(version: TableVersion, fragment: Fragment, predicate: Filte
     expression = resolve_filter(version.schema, predicate)
     if isinstance(expression, expr.Literal):
         return select(version, fragment, None if expression.value.as_py() else range(0)).offsets()
-    plan = plan_scan(version, ScanOptions(columns=[], filter=expression, fragments=[]))
+    plan = plan_scan(version, ScanOptions(columns=[], filter=expression, fragments=[], use_scalar_index=False))
     with ScanRun(version, plan) as run:
         ranges = prune_fragment(version, fragment, expression, prunable_columns(version.schema, expression))
         groups = group_ranges(split_ranges(fragment, ranges, run.range_rows()))
@@ -86,7 +89,7 @@ def matching_rows(
 
 
 def _matches(run: ScanRun, group: Sequence[RowRange]) -> list[Selection]:
-    if run.plan.predicate is None:  # a constant filter
+    if run.plan_of(group).predicate is None:  # a constant filter, or one that indexes answer exactly
         return run.select(group)
     rows = run.filter(group)
     return [] if rows is None else rows.matches()
