@@ -24,6 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancetable.expr import VIRTUAL_COLUMNS
+from lancetable.expr.analyze.columns import columns_of
 from lancetable.expr.analyze.like_patterns import LikePattern
 from lancetable.expr.arrow_types import unwrapped_type
 from lancetable.expr.evaluate.operators import NEGATED
@@ -105,6 +107,18 @@ def _find_indexes(version: TableVersion) -> dict[int, list[NamedIndex]]:
             NamedIndex(name, kind, field_id, tuple(segments), details, frozenset(covered))
         )
     return indexes
+
+
+def unknown_indexes(version: TableVersion, predicate: Expr) -> list[IndexSegment]:
+    """Return the indexes of columns in a predicate that this library does not know, one segment of each name."""
+    paths = [version.schema.field(name) for name in columns_of(predicate) if name not in VIRTUAL_COLUMNS]
+    fields = {part.id for field in paths if field is not None for part in field.walk()}
+    unknown = [
+        segment
+        for segment in index_segments(version)
+        if segment.kind is None and fields.intersection(segment.files.metadata.fields)
+    ]
+    return list({segment.name: segment for segment in unknown}.values())
 
 
 class _Part(NamedTuple):
