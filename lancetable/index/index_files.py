@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.column_numbers import number_columns
 from lancetable.file.footer import FileMetadata
-from lancetable.file.reader import open_data_file, read_columns
+from lancetable.file.reader import FileRows, open_data_file, read_columns, read_files
 from lancetable.file.writer import FileWriter
 from lancetable.format.index import IndexFile
 from lancetable.format.paths import join
-from lancetable.format.schema import Schema
+from lancetable.format.schema import Field, Schema
 from lancetable.index.search_statistics import note_loaded, store_of
 
 if TYPE_CHECKING:
@@ -27,9 +27,13 @@ if TYPE_CHECKING:
     from lancetable.store.base import ObjectStore
     from lancetable.table.cache import TableCache
 
+T = TypeVar("T")
+
 
 class IndexFileReader:
-    """Reader of one file of a segment. Its metadata is cached; rows are read on demand.
+    """Reader of one file of a segment. Its metadata is read on first use and cached; rows are read on demand.
+
+    Methods raise NotFoundError if the file does not exist, and CorruptFileError if it is damaged.
 
     Parameters
     ----------
@@ -40,12 +44,22 @@ class IndexFileReader:
     """
 
     def __init__(self, store: ObjectStore, path: str, cache: TableCache, size_bytes: int | None = None) -> None:
-        self.store, self.path, self._cache = store, path, cache
-        self.metadata: FileMetadata = cache.get_or_compute(
-            ("index file", store.key(path)),
-            lambda: open_data_file(store_of(store), path, size=size_bytes),
-            lambda metadata: metadata.memory_bytes,
-        )
+        self.store, self.path, self._cache, self._key = store, path, cache, store.key(path)
+        self._size_bytes = size_bytes
+
+    @property
+    def metadata(self) -> FileMetadata:
+        """Metadata of the file."""
+        return self._open()[0]
+
+    def _open(self) -> tuple[FileMetadata, dict[int, int]]:
+        """Return the metadata, and the map from field ids to columns."""
+
+        def read() -> tuple[FileMetadata, dict[int, int]]:
+            metadata = open_data_file(store_of(self.store), self.path, size=self._size_bytes)
+            return metadata, dict(zip(*number_columns(metadata.schema, metadata.version)))
+
+        return self._cache.get_or_compute(("index file", self._key), read, lambda entry: entry[0].memory_bytes)
 
     @property
     def num_rows(self) -> int:
@@ -56,6 +70,10 @@ class IndexFileReader:
     def schema(self) -> pa.Schema:
         """The schema of the file."""
         return self.metadata.schema.to_arrow()
+
+    def column_type(self, name: str) -> pa.DataType:
+        """Return the type of a column. Raises CorruptFileError if it does not exist."""
+        return self._fields(self.metadata, [name])[0].data_type
 
     def text(self, key: str) -> str | None:
         """Return an entry of the file's schema metadata, or None."""
@@ -73,12 +91,13 @@ class IndexFileReader:
 
     def buffer(self, number: int) -> memoryview:
         """Return a global buffer. Raises CorruptFileError if the file does not have it."""
-        buffers = self.metadata.global_buffers
+        metadata = self.metadata
+        buffers = metadata.global_buffers
         if not 0 <= number < len(buffers):
             what = f"an index file refers to global buffer {number}"
             raise CorruptFileError(what, f"less than {len(buffers)}", number, path=self.path)
         start, end = buffers[number]
-        self.metadata.limits.check("metadata_bytes", end - start, self.path, "bytes of a global buffer")
+        metadata.limits.check("metadata_bytes", end - start, self.path, "bytes of a global buffer")
         return store_of(self.store).read(self.path, start, end)
 
     def read(self, names: Sequence[str], rows: Rows | None = None) -> pa.Table:
@@ -86,25 +105,47 @@ class IndexFileReader:
 
         Raises CorruptFileError if a column does not exist, and the errors of `read_columns`.
         """
-        schema = self.metadata.schema
-        fields = [schema.field(name) for name in names]
+        metadata, columns = self._open()
+        fields = self._fields(metadata, names)
+        arrays = read_columns(store_of(self.store), self.path, metadata, fields, columns, rows)
+        return pa.table(dict(zip(names, arrays)))
+
+    def read_ranges(self, names: Sequence[str], ranges: Sequence[range]) -> list[list[pa.Array]]:
+        """Read columns for some ranges of rows, together: one array for each range and column. Raises like `read`."""
+        metadata, columns = self._open()
+        fields = self._fields(metadata, names)
+        selections = [FileRows(self.path, metadata, fields, columns, rows) for rows in ranges]
+        found = read_files(store_of(self.store), selections)
+        return [[_one_array(chunks, field) for chunks, field in zip(arrays, fields)] for arrays in found]
+
+    def _fields(self, metadata: FileMetadata, names: Sequence[str]) -> list[Field]:
+        fields = [metadata.schema.field(name) for name in names]
         for name, field in zip(names, fields):
             if field is None:
                 raise CorruptFileError(f"an index file lacks column {name!r}", path=self.path)
-        known = [field for field in fields if field is not None]
-        ids, columns = number_columns(schema, self.metadata.version)
-        columns_of_ids = dict(zip(ids, columns))
-        arrays = read_columns(store_of(self.store), self.path, self.metadata, known, columns_of_ids, rows)
-        return pa.table(dict(zip(names, arrays)))
+        return [field for field in fields if field is not None]
 
-    def cached(self, kind: str, make: Callable[[], Any], size_bytes: Callable[[Any], int]) -> Any:
+    def cached(self, kind: Hashable, make: Callable[[], T], size_bytes: Callable[[T], int]) -> T:
         """Return a value computed from the file; `kind` distinguishes the values of one file."""
 
-        def load() -> Any:
+        def load() -> T:
             note_loaded()
             return make()
 
-        return self._cache.get_or_compute((kind, self.store.key(self.path)), load, size_bytes)
+        return self._cache.get_or_compute((kind, self._key), load, size_bytes)
+
+    def find_cached(self, kind: Hashable) -> Any | None:
+        """Return a cached value, or None."""
+        return self._cache.get((kind, self._key))
+
+    def put_cached(self, kind: Hashable, value: object, size_bytes: int) -> None:
+        """Add a value that was read to the cache."""
+        note_loaded()
+        self._cache.put((kind, self._key), value, size_bytes)
+
+
+def _one_array(chunks: list[pa.Array], field: Field) -> pa.Array:
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.nulls(0, field.data_type)
 
 
 class SegmentWriter:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.errors import UnsupportedFeatureError
+from lancetable.errors import InvalidInputError, UnsupportedFeatureError
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from lancetable.index.queries import IndexQuery
     from lancetable.index.results import IndexResult
     from lancetable.index.segments import SegmentFiles
+
+T = TypeVar("T")
 
 VALUE, ROW = "value", "row"
 """Columns of the batches from which indexes are built: values, and row addresses or stable row ids (uint64)."""
@@ -74,6 +76,13 @@ class OpenIndex(ABC):
         Raises CorruptFileError if a file of the segment is damaged.
         """
 
+    def accepts(self, query: IndexQuery) -> bool:
+        """Return whether this segment can answer a query that `IndexKind.answers` accepted.
+
+        Raises CorruptFileError if a file of the segment is damaged.
+        """
+        return True
+
     @abstractmethod
     def statistics(self) -> dict[str, Any]:
         """Return statistics of the segment with the keys of pylance's `index_statistics`."""
@@ -89,7 +98,7 @@ class OpenIndex(ABC):
 
 
 class IndexKind(ABC):
-    """Kind of an index. Stateless."""
+    """Kind of an index. Immutable."""
 
     name: ClassVar[str]
     """Name in `create_scalar_index`, such as "BTREE"."""
@@ -97,8 +106,18 @@ class IndexKind(ABC):
     """Name in plans and descriptions, such as "BTree"."""
     type_url: ClassVar[str]
     """Type of the details in the manifest."""
+    min_version: ClassVar[int] = 0
+    """Least `index_version` that this library can read."""
     max_version: ClassVar[int]
     """Greatest `index_version` that this library can read."""
+
+    def for_details(self, details: bytes) -> IndexKind | None:
+        """Return the kind of a segment with these details, None if it is not known."""
+        return self
+
+    def for_options(self, options: Mapping[str, Any]) -> IndexKind:
+        """Return the kind that builds segments with these options. Raises InvalidInputError if they are invalid."""
+        return self
 
     @abstractmethod
     def version_for(self, *, stable_row_ids: bool) -> int:
@@ -170,6 +189,21 @@ class IndexKind(ABC):
         """Write a segment whose rows are mapped. Return False, without writing, if this kind cannot be remapped."""
 
 
+def checked_options(kind: str, options: Mapping[str, Any], defaults: Mapping[str, T]) -> dict[str, T]:
+    """Return the options of a build, with defaults for missing ones.
+
+    Raises InvalidInputError if an option is unknown, or if its type differs from that of its default.
+    """
+    for name, value in options.items():
+        if name not in defaults:
+            known = ", ".join(defaults) or "none"
+            raise InvalidInputError(f"{kind} indexes have no option {name!r}; their options are: {known}")
+        expected = type(defaults[name])
+        if not isinstance(value, expected) and not (expected is float and type(value) is int):
+            raise InvalidInputError(f"option {name!r} must be of type {expected.__name__}, got {value!r}")
+    return {**defaults, **options}
+
+
 _MODULES = {
     "BTree": "btree",
     "Bitmap": "bitmap",
@@ -194,9 +228,9 @@ def kind_named(name: str) -> IndexKind:
     Raises UnsupportedFeatureError for an unknown kind.
     """
     plain = name.replace("_", "").upper()
-    module = next((module for kind, module in _MODULES.items() if kind.upper() == plain and kind != "Json"), None)
+    module = next((module for kind, module in _MODULES.items() if kind.upper() == plain), None)
     if module is None:
-        known = ", ".join(_load(module).name for kind, module in _MODULES.items() if kind != "Json")
+        known = ", ".join(_load(module).name for module in _MODULES.values())
         raise UnsupportedFeatureError(
             f"scalar indexes of type {name!r} are not supported; choose one of {known}", feature=f"{name} indexes"
         )

@@ -6,7 +6,7 @@ their rows were moved, rewritten or removed since it was built.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ import pyroaring
 from lancetable.errors import CorruptFileError
 from lancetable.format.index import IndexMetadata, parse_indices, uuid_text
 from lancetable.format.paths import INDICES_DIR, check_relative, join
+from lancetable.index.fragment_reuse import TYPE_NAME as FRAGMENT_REUSE
+from lancetable.index.fragment_reuse import FragmentReuse, read_fragment_reuse
 from lancetable.index.index_files import IndexFileReader
 from lancetable.index.kind import IndexKind, OpenIndex, kind_of_details
 from lancetable.index.results import IndexResult
@@ -98,21 +100,30 @@ class IndexSegment:
             cache.put(key, index, index.memory_bytes)
         return index
 
+    def answers(self, query: IndexQuery) -> bool:
+        """Return whether the segment can answer a query. Raises CorruptFileError if a file of it is damaged."""
+        return (
+            self.kind is not None and self.kind.answers(query, self.files.details) and self.open().accepts(query)
+        )
+
     def search(self, query: IndexQuery) -> IndexResult:
         """Return the addresses that a query selects in the covered fragments. Deleted rows may be among them.
 
         Raises CorruptFileError if a file of the segment is damaged.
         """
         result = self.open().search(query)
-        if self.stores_row_ids:
-            result = IndexResult(self._addresses(result.true), self._addresses(result.null), result.exactness)
+        result = IndexResult(self._addresses(result.true), self._addresses(result.null), result.exactness)
         return result.in_fragments(self.fragments)
 
-    def _addresses(self, ids: RowSet) -> RowSet:
-        if not ids:
-            return ids
-        addresses, found = row_id_index(self.files.version).find(ids.addresses())
-        return RowSet.of(addresses[found])
+    def _addresses(self, rows: RowSet) -> RowSet:
+        """Return the current addresses of the rows that the segment names."""
+        if self.stores_row_ids:
+            if not rows:
+                return rows
+            addresses, found = row_id_index(self.files.version).find(rows.addresses())
+            return RowSet.of(addresses[found])
+        reuse = fragment_reuse(self.files.version)
+        return rows if reuse is None else reuse.current(rows)
 
 
 def index_segments(version: TableVersion) -> tuple[IndexSegment, ...]:
@@ -129,21 +140,54 @@ def index_segments(version: TableVersion) -> tuple[IndexSegment, ...]:
 def _read_segments(version: TableVersion) -> tuple[IndexSegment, ...]:
     path = version.location.path
     live = pyroaring.BitMap(fragment.id for fragment in version.manifest.fragments)
+    reuse = fragment_reuse(version)
+    known = live if reuse is None else live | pyroaring.BitMap(reuse.old_fragments)
     segments = []
-    for entry in parse_indices(version.file.index_section(version.store), path):
+    for entry in _entries(version):
+        files = SegmentFiles(version, entry)
         kind = kind_of_details(entry.type_url)
-        if kind is not None and (entry.index_version or 0) > kind.max_version:
+        kind = None if kind is None else kind.for_details(files.details)
+        if kind is not None and not kind.min_version <= (entry.index_version or 0) <= kind.max_version:
             kind = None
-        segments.append(IndexSegment(SegmentFiles(version, entry), kind, _coverage(entry, live, path)))
+        covered = _fragments_of(entry, known, path)
+        if reuse is not None:
+            covered = reuse.coverage(covered).intersection(live)
+        segments.append(IndexSegment(files, kind, covered))
     return tuple(segments)
 
 
-def _coverage(entry: IndexMetadata, live: pyroaring.BitMap, path: str) -> frozenset[int]:
-    """Return the fragments that a segment covers; none if its entry does not record them."""
+def fragment_reuse(version: TableVersion) -> FragmentReuse | None:
+    """Return the fragment reuse index of a version, None if it has none or its row ids are stable; cached.
+
+    Raises CorruptFileError if it is damaged.
+    """
+    if version.manifest.has_stable_row_ids:
+        return None
+    reuse: tuple[FragmentReuse, ...] = version.cache.get_or_derive(
+        "fragment reuse",
+        version.manifest,
+        lambda: tuple(_read_reuse(version)),
+        lambda read: 64 + sum(found.memory_bytes for found in read),
+    )
+    return reuse[0] if reuse else None
+
+
+def _read_reuse(version: TableVersion) -> Iterator[FragmentReuse]:
+    for entry in _entries(version):
+        if entry.type_url.endswith(FRAGMENT_REUSE):
+            yield read_fragment_reuse(SegmentFiles(version, entry))
+
+
+def _entries(version: TableVersion) -> tuple[IndexMetadata, ...]:
+    return parse_indices(version.file.index_section(version.store), version.location.path)
+
+
+def _fragments_of(entry: IndexMetadata, known: pyroaring.BitMap, path: str) -> frozenset[int]:
+    """Return the known fragments that a segment was built for; none if its entry does not record them."""
     if not entry.fragment_bitmap:
         return frozenset()
     try:
-        return frozenset(pyroaring.BitMap.deserialize(entry.fragment_bitmap) & live)
+        return frozenset(pyroaring.BitMap.deserialize(entry.fragment_bitmap) & known)
     except ValueError as error:
         raise CorruptFileError(f"index {entry.name!r} has a damaged bitmap of fragments: {error}", path=path) from error
 

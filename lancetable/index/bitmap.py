@@ -1,0 +1,176 @@
+"""BITMAP indexes: for each distinct value of a column, the set of its rows.
+
+    bitmap_page_lookup.lance
+
+    keys      null          0             1              null first, then ascending; NaN is a key
+    bitmaps   {2, 9}        {0, 1, 5}     {3, 4, 6}      each a RowAddrTreeMap
+
+The metadata `lance:index_stats` contains the number of bitmaps. A search reads only the keys and bitmaps that it needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.index.key_ranges import key_ranges
+from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
+from lancetable.index.posting_files import PostingFile, kept, write_postings
+from lancetable.index.postings import Postings, PostingSorter, merge_postings
+from lancetable.index.queries import IndexQuery, IsIn, IsNull, Range
+from lancetable.index.results import IndexResult
+from lancetable.index.roaring_containers import ROW_ADDR_TREE_MAP
+from lancetable.index.row_sets import RowSet
+from lancetable.index.sort_keys import is_ordered
+from lancetable.proto import index_details_pb2
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from lancetable.format.schema import Field
+    from lancetable.index.index_files import IndexFileReader, SegmentWriter
+    from lancetable.index.kind import RowMapping
+    from lancetable.index.segments import SegmentFiles
+
+FILE_NAME: Final = "bitmap_page_lookup.lance"
+KEYS: Final = ("keys", "bitmaps")
+_STATISTICS: Final = "lance:index_stats"
+
+
+class BitmapFile(PostingFile):
+    """The file of a BITMAP or LABEL_LIST index."""
+
+    def __init__(self, reader: IndexFileReader) -> None:
+        super().__init__(reader, KEYS, ROW_ADDR_TREE_MAP)
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """The statistics that the file contains."""
+        text = self.reader.text(_STATISTICS)
+        return {"num_bitmaps": self.reader.num_rows} if text is None else _parse_statistics(text, self.reader.path)
+
+    def selected(self, query: IsIn | Range) -> RowSet:
+        """Return the rows of the keys that a query selects."""
+        return self.union(self.keys.rows(self.keys.selected(key_ranges(query, self.keys.data_type))))
+
+
+def _parse_statistics(text: str, path: str) -> dict[str, Any]:
+    try:
+        statistics = json.loads(text)
+    except ValueError as error:
+        raise CorruptFileError(f"metadata entry {_STATISTICS!r} of an index file is not JSON", path=path) from error
+    if not isinstance(statistics, dict):
+        raise CorruptFileError(f"metadata entry {_STATISTICS!r} of an index file", "an object", text, path=path)
+    return statistics
+
+
+def write_bitmaps(
+    writer: SegmentWriter, data_type: pa.DataType, postings: Iterable[Postings], null_lists: RowSet | None = None
+) -> None:
+    """Write the file of a BITMAP or LABEL_LIST index. `null_lists` are the rows of null lists."""
+    schema = pa.schema([pa.field(KEYS[0], data_type), pa.field(KEYS[1], pa.binary())])
+    with writer.open_file(FILE_NAME, schema) as file:
+        if null_lists is not None:
+            file.metadata["lance:label_list_nulls"] = str(file.add_buffer(null_lists.to_row_addr_tree_map()))
+        num_bitmaps = write_postings(file, schema, postings, ROW_ADDR_TREE_MAP)
+        file.metadata[_STATISTICS] = json.dumps({"num_bitmaps": num_bitmaps}, separators=(",", ":"))
+
+
+class OpenBitmap(OpenIndex):
+    """An open BITMAP segment."""
+
+    def __init__(self, reader: IndexFileReader) -> None:
+        self.file = BitmapFile(reader)
+
+    def search(self, query: IndexQuery) -> IndexResult:
+        """Return the rows that a query selects."""
+        if isinstance(query, IsNull):
+            return IndexResult(self.file.null_rows)
+        assert isinstance(query, (IsIn, Range))
+        return IndexResult(self.file.selected(query), self.file.null_rows)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return statistics of the segment."""
+        return self.file.statistics
+
+    def prewarm(self) -> None:
+        """Read all pages into the cache."""
+        self.file.prewarm()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Approximate size in memory."""
+        return 1024
+
+
+class Bitmap(IndexKind):
+    """BITMAP."""
+
+    name = "BITMAP"
+    plan_name = "Bitmap"
+    type_url = "/lance.table.BitmapIndexDetails"
+    max_version = 0
+
+    def version_for(self, *, stable_row_ids: bool) -> int:
+        """Return the `index_version` of new segments."""
+        return 0
+
+    def stores_row_ids(self, index_version: int) -> bool:
+        """Return whether segments of tables with stable row ids store these ids rather than addresses."""
+        return True
+
+    def check_field(self, field: Field, path: str) -> None:
+        """Raise UnsupportedFeatureError if the type cannot be indexed."""
+        if not is_ordered(field.data_type):
+            raise UnsupportedFeatureError(
+                f"column {path!r} has the type {field.data_type}, which a BITMAP index does not support; "
+                "use numbers, booleans, strings, binaries, decimals, dates or times",
+                feature=f"BITMAP indexes of {field.data_type}",
+            )
+
+    def answers(self, query: IndexQuery, details: bytes) -> bool:
+        """Return whether an index can answer a query."""
+        return isinstance(query, (IsIn, Range, IsNull))
+
+    def open(self, files: SegmentFiles) -> OpenBitmap:
+        """Open a segment."""
+        return OpenBitmap(files.open(FILE_NAME))
+
+    def build(
+        self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
+    ) -> Message:
+        """Write the files of a new segment and return its details."""
+        return self.merge(writer, field, (), batches, options)
+
+    def merge(
+        self,
+        writer: SegmentWriter,
+        field: Field,
+        sources: Sequence[tuple[OpenIndex, RowFilter]],
+        batches: Iterable[pa.RecordBatch],
+        options: Mapping[str, Any],
+    ) -> Message:
+        """Write one segment with the entries of several others and of new rows, and return its details."""
+        checked_options(self.name, options, {})
+        streams = []
+        for source, row_filter in sources:
+            assert isinstance(source, OpenBitmap)
+            streams.append(source.file.postings(kept(row_filter)))
+        with PostingSorter(field.data_type) as sorter:
+            for batch in batches:
+                sorter.add(batch.column(VALUE), batch.column(ROW).to_numpy())
+            write_bitmaps(writer, field.data_type, merge_postings([*streams, sorter.sorted()]))
+        return index_details_pb2.BitmapIndexDetails()
+
+    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: RowMapping) -> bool:
+        """Write a segment whose rows are mapped."""
+        assert isinstance(source, OpenBitmap)
+        write_bitmaps(writer, source.file.keys.stored_type, source.file.postings(mapping.apply))
+        return True
+
+
+KIND = Bitmap()

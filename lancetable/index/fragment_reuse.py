@@ -1,0 +1,148 @@
+"""Fragment reuse index: the rows that compactions moved without updating the indexes.
+
+    version 6    fragments 0, 1 -> 5     changed {0:0, 0:1, 1:1}     0:0 -> 5:0   0:1 -> 5:1   1:1 -> 5:2   1:0 deleted
+    version 9    fragments 4, 5 -> 7     changed {4:0, 5:1, 5:2}     4:0 -> 7:0   5:1 -> 7:1   5:2 -> 7:2
+
+The entry `__lance_frag_reuse` of the manifest describes, for each such compaction, groups of old fragments and the new
+fragments that contain their rows. A row of an old fragment that is not among the changed rows was deleted; the others
+are numbered in ascending order, through all new fragments of the group. An index whose addresses are older is searched
+as it is, and the rows that it returns are mapped through all versions. Ids of fragments are never reused, so a version
+does not change rows that are newer. Source: protos/table.proto, FragmentReuseIndexDetails.
+
+Tables with stable row ids have no such entry, because their indexes need not be updated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from lancetable.errors import CorruptFileError
+from lancetable.format.paths import check_relative, join
+from lancetable.format.protobuf_conversion import parse_message
+from lancetable.format.row_address import join as join_address
+from lancetable.format.row_address import split
+from lancetable.index.row_sets import RowSet
+from lancetable.proto import table_pb2
+
+if TYPE_CHECKING:
+    from lancetable.format.row_address import U64Array
+    from lancetable.index.segments import SegmentFiles
+
+TYPE_NAME: Final = "FragmentReuseIndexDetails"
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseGroup:
+    """Old fragments whose rows were moved to new fragments.
+
+    `first_ranks` contains the number of changed rows before each old fragment, and `new_ends` that up to the end of each
+    new fragment.
+    """
+
+    changed: RowSet
+    first_ranks: Mapping[int, int]
+    new_fragments: U64Array
+    new_ends: npt.NDArray[np.int64]
+
+    def moved(self, fragment_id: int, offsets: U64Array) -> tuple[U64Array, npt.NDArray[np.bool_]]:
+        """Return the new addresses of rows of an old fragment, and for each whether it exists."""
+        changed = self.changed.offsets(fragment_id)
+        if not len(changed):
+            return offsets, np.zeros(len(offsets), np.bool_)
+        at = np.searchsorted(changed, offsets)
+        exists = changed[np.minimum(at, len(changed) - 1)] == offsets
+        ranks = self.first_ranks[fragment_id] + at
+        number = np.minimum(np.searchsorted(self.new_ends, ranks, "right"), len(self.new_ends) - 1)
+        starts = np.append(0, self.new_ends[:-1])
+        return join_address(self.new_fragments[number], ranks - starts[number]), exists
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentReuse:
+    """Groups of all versions, from the oldest to the newest."""
+
+    versions: tuple[tuple[ReuseGroup, ...], ...]
+
+    @property
+    def old_fragments(self) -> frozenset[int]:
+        """The ids of all fragments that were moved."""
+        return frozenset().union(*(group.first_ranks for groups in self.versions for group in groups))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Approximate size in memory."""
+        return 256 + sum(512 + group.changed.memory_bytes for groups in self.versions for group in groups)
+
+    def coverage(self, fragments: frozenset[int]) -> frozenset[int]:
+        """Return the fragments that an index covers which was built for `fragments`.
+
+        New fragments are covered if all old fragments of their group are.
+        """
+        covered = set(fragments)
+        for groups in self.versions:
+            for group in groups:
+                if covered.issuperset(group.first_ranks):
+                    covered.update(group.new_fragments.tolist())
+                covered.difference_update(group.first_ranks)
+        return frozenset(covered)
+
+    def apply(self, rows: U64Array) -> tuple[U64Array, npt.NDArray[np.bool_]]:
+        """Return the current addresses of rows, and for each whether it exists."""
+        rows, exists = rows.copy(), np.ones(len(rows), np.bool_)
+        for groups in self.versions:
+            group_of = {fragment_id: group for group in groups for fragment_id in group.first_ranks}
+            fragments, offsets = split(rows)
+            for fragment_id in np.unique(fragments[exists]).tolist():
+                group = group_of.get(fragment_id)
+                if group is not None:
+                    members = np.flatnonzero(exists & (fragments == fragment_id))
+                    rows[members], exists[members] = group.moved(fragment_id, offsets[members])
+        return rows, exists
+
+    def current(self, rows: RowSet) -> RowSet:
+        """Return the current addresses of a set of rows."""
+        if rows.fragments.isdisjoint(self.old_fragments):
+            return rows
+        addresses, exists = self.apply(rows.addresses())
+        return RowSet.of(addresses[exists])
+
+
+def read_fragment_reuse(files: SegmentFiles) -> FragmentReuse:
+    """Read the fragment reuse index of a version. Raises CorruptFileError if it is damaged."""
+    path = files.version.location.path
+    details = parse_message(table_pb2.FragmentReuseIndexDetails, files.details, path)
+    content: Any = details.inline
+    if details.WhichOneof("content") == "external":
+        external = details.external
+        path = join(files.directory, check_relative(external.path, path))
+        data = files.version.store.read(path, external.offset, external.offset + external.size)
+        content = parse_message(table_pb2.FragmentReuseIndexDetails.InlineContent, data, path)
+    versions = sorted(content.versions, key=lambda version: version.dataset_version)
+    return FragmentReuse(tuple(tuple(_group(group, path) for group in version.groups) for version in versions))
+
+
+def _group(message: Any, path: str) -> ReuseGroup:
+    changed = RowSet.from_roaring_treemap(memoryview(message.changed_row_addrs), path)
+    first_ranks, rank = {}, 0
+    for digest in sorted(message.old_fragments, key=lambda digest: digest.id):
+        offsets = changed.offsets(digest.id)
+        if len(offsets) and offsets[-1] >= digest.physical_rows:
+            raise CorruptFileError(
+                f"the fragment reuse index moves row {offsets[-1]} of fragment {digest.id}",
+                f"less than {digest.physical_rows}",
+                path=path,
+            )
+        first_ranks[digest.id] = rank
+        rank += len(offsets)
+    new_rows = [digest.physical_rows for digest in message.new_fragments]
+    if sum(new_rows) != len(changed) or not changed.fragments <= first_ranks.keys():
+        raise CorruptFileError(
+            "the fragment reuse index does not move all rows of its fragments", len(changed), sum(new_rows), path=path
+        )
+    new_fragments = np.array([digest.id for digest in message.new_fragments], np.uint64)
+    return ReuseGroup(changed, first_ranks, new_fragments, np.cumsum(new_rows, dtype=np.int64))

@@ -1,0 +1,337 @@
+"""JSON indexes: an index of another kind over the values at a path of JSON documents.
+
+    documents   {"x": 3}  {"x": null}  {}  null  {"x": 5}        details   path "x", details of a BTREE
+    values      3         null         null null  5              files     those of a BTREE of int64
+
+The first value that is not null determines the type: int64, double, string or bool. Other values must have the same
+type, except that integers are converted to double. The details do not contain the type; it is that of the files, so a
+BLOOMFILTER, whose files do not contain it either, is not used.
+
+Planning. pylance 14.0.2 uses these indexes for `json_get_int`, `json_get_float`, `json_get_string` and `json_get_bool`
+of the column and a literal that equals the path of the index, but not for `json_extract` and `json_get`. Predicates on
+the function are those on a column of its type: comparisons, BETWEEN as two queries, IN, IS NULL, IS TRUE, and `contains`
+of an NGRAM; LIKE and bare booleans are not pushed down. Plans print the query as `[Json(j = 2->x)]@j_idx(BTree)`, with
+the column in place of the value and the name of the target kind. The query is an `AtJsonPath`, whose type must be that
+of the index (`OpenIndex.accepts`), because the functions convert values of other types. The functions select a member
+by its name, while the path of an index may contain several names or elements. An index is therefore used only if its
+path is one plain name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from lancetable.errors import InvalidInputError, UnsupportedFeatureError
+from lancetable.expr.evaluate.json_functions import find, parse_path
+from lancetable.expr.evaluate.operators import EvaluationError
+from lancetable.format import jsonb
+from lancetable.format.protobuf_conversion import parse_message
+from lancetable.format.schema import Schema
+from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, kind_named, kind_of_details
+from lancetable.index.queries import AtJsonPath, IndexQuery
+from lancetable.proto import index_pb2, table_pb2
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from lancetable.format.schema import Field
+    from lancetable.index.index_files import SegmentWriter
+    from lancetable.index.kind import RowMapping
+    from lancetable.index.results import IndexResult
+    from lancetable.index.segments import SegmentFiles
+
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAMES: Final = {pa.int64(): "an integer", pa.float64(): "a number", pa.string(): "a string", pa.bool_(): "a boolean"}
+_VALUE_COLUMNS: Final = {
+    "BTREE": ("page_lookup.lance", "min"),
+    "BITMAP": ("bitmap_page_lookup.lance", "keys"),
+    "ZONEMAP": ("zonemap.lance", "min"),
+}
+"""Column with the type of the values of a kind. The files of a BLOOMFILTER do not contain it."""
+
+_I64: Final = 1 << 63
+
+
+class OpenJsonPath(OpenIndex):
+    """An open JSON segment."""
+
+    def __init__(self, target: OpenIndex, path: str, value_type: pa.DataType | None) -> None:
+        self.target = target
+        self.path = path
+        self.value_type = value_type
+
+    def accepts(self, query: IndexQuery) -> bool:
+        """Return whether the indexed values have the type of a query."""
+        return isinstance(query, AtJsonPath) and query.data_type == self.value_type
+
+    def search(self, query: IndexQuery) -> IndexResult:
+        """Return the rows that a query selects."""
+        assert isinstance(query, AtJsonPath)
+        if not self.accepts(query):
+            raise InvalidInputError(
+                f"the index stores values of type {self.value_type} at path {self.path!r}, "
+                f"but the query expects {query.data_type}; scan the column instead"
+            )
+        return self.target.search(query.query)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return statistics of the segment."""
+        return self.target.statistics()
+
+    def prewarm(self) -> None:
+        """Read all pages into the cache."""
+        self.target.prewarm()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Approximate size in memory."""
+        return self.target.memory_bytes + 256
+
+
+@dataclass(frozen=True)
+class JsonPath(IndexKind):
+    """JSON. The kind of the target is known for a segment, and if options are given."""
+
+    target: IndexKind | None = None
+
+    name = "JSON"
+    type_url = "/lance.index.pb.JsonIndexDetails"
+    max_version = 0
+
+    @property
+    def plan_name(self) -> str:  # type: ignore[override]  # a class variable of other kinds
+        """Name in plans, that of the target."""
+        return "Json" if self.target is None else self.target.plan_name
+
+    def for_details(self, details: bytes) -> JsonPath | None:
+        """Return the kind with the target of a segment, None if the target is not known."""
+        message = _parse(details)
+        target = kind_of_details(message.target_details.type_url)
+        return None if target is None else JsonPath(target)
+
+    def for_options(self, options: Mapping[str, Any]) -> JsonPath:
+        """Return the kind with the target that options select.
+
+        Raises InvalidInputError if they are incomplete, and UnsupportedFeatureError for an unknown kind.
+        """
+        target = _option(options, "target_index_type")
+        _option(options, "path")
+        return JsonPath(kind_named(target))
+
+    def version_for(self, *, stable_row_ids: bool) -> int:
+        """Return the `index_version` of new segments.
+
+        Raises UnsupportedFeatureError if the target stores addresses of tables with stable row ids. The details do not
+        contain the version of the target, so pylance would read them as row ids.
+        """
+        target = self._target
+        version = target.version_for(stable_row_ids=stable_row_ids)
+        if stable_row_ids and not target.stores_row_ids(version):
+            raise UnsupportedFeatureError(
+                f"a JSON index of type {target.name} is not supported for tables with stable row ids; use BITMAP",
+                feature=f"JSON indexes of type {target.name} with stable row ids",
+            )
+        return 0
+
+    def stores_row_ids(self, index_version: int) -> bool:
+        """Return whether segments of tables with stable row ids store these ids rather than addresses."""
+        return self._target.stores_row_ids(index_version)
+
+    def check_field(self, field: Field, path: str) -> None:
+        """Raise UnsupportedFeatureError if the column does not contain JSON documents."""
+        if not field.is_json:
+            raise UnsupportedFeatureError(
+                f"column {path!r} has the type {field.data_type}, but a JSON index needs a JSON column",
+                feature=f"JSON indexes of {field.data_type}",
+            )
+
+    def answers(self, query: IndexQuery, details: bytes) -> bool:
+        """Return whether an index with these details can answer a query, if it has the type of the query."""
+        message = _parse(details)
+        return (
+            isinstance(query, AtJsonPath)
+            and query.path == message.path
+            and _PLAIN_NAME.fullmatch(query.path) is not None
+            and self._target.answers(query.query, message.target_details.value)
+        )
+
+    def is_exact(self, query: IndexQuery, details: bytes) -> bool:
+        """Return whether the answer of the target is exact."""
+        assert isinstance(query, AtJsonPath)
+        return self._target.is_exact(query.query, _parse(details).target_details.value)
+
+    def open(self, files: SegmentFiles) -> OpenJsonPath:
+        """Open a segment."""
+        message = _parse(files.details)
+        entry = table_pb2.IndexMetadata.FromString(files.metadata.raw)
+        entry.index_details.CopyFrom(message.target_details)
+        metadata = replace(files.metadata, raw=entry.SerializeToString(), type_url=entry.index_details.type_url)
+        target = self._target.open(replace(files, metadata=metadata))
+        return OpenJsonPath(target, message.path, _value_type(files, self._target))
+
+    def build(
+        self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
+    ) -> Message:
+        """Write the files of a new segment and return its details.
+
+        The values of `batches` are JSON strings or JSONB. Options are the `path`, the `target_index_type`, and
+        `target_index_parameters`, a dict or its JSON string.
+        """
+        return self.merge(writer, field, (), batches, options)
+
+    def merge(
+        self,
+        writer: SegmentWriter,
+        field: Field,
+        sources: Sequence[tuple[OpenIndex, RowFilter]],
+        batches: Iterable[pa.RecordBatch],
+        options: Mapping[str, Any],
+    ) -> Message:
+        """Write one segment with the entries of several others and of new rows, and return its details.
+
+        Without options, those of the first source apply.
+        """
+        targets, path, data_type = [], None, None
+        for source, row_filter in sources:
+            assert isinstance(source, OpenJsonPath)
+            if source.path != (path or source.path) or source.value_type != (data_type or source.value_type):
+                raise InvalidInputError(f"segments of a JSON index differ in path or type: {path!r}, {source.path!r}")
+            path, data_type = source.path, source.value_type
+            targets.append((source.target, row_filter))
+        path = path or _option(options, "path")
+        _check_path(path)
+        parameters = options.get("target_index_parameters") or {}
+        if isinstance(parameters, str):
+            parameters = _parse_parameters(parameters)
+        data_type, values = _extract(batches, path, data_type)
+        target_field = Schema.from_arrow(pa.schema([pa.field(field.name, data_type)])).fields[0]
+        self._target.check_field(target_field, f"{field.name}, path {path}")
+        if targets:
+            details = self._target.merge(writer, target_field, targets, values, parameters)
+        else:
+            details = self._target.build(writer, target_field, values, parameters)
+        message = index_pb2.JsonIndexDetails(path=path)
+        message.target_details.type_url = self._target.type_url
+        message.target_details.value = details.SerializeToString()
+        return message
+
+    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: RowMapping) -> bool:
+        """Write a segment whose rows are mapped."""
+        assert isinstance(source, OpenJsonPath)
+        return self._target.remap(writer, source.target, mapping)
+
+    @property
+    def _target(self) -> IndexKind:
+        if self.target is None:
+            raise InvalidInputError("a JSON index needs the options path and target_index_type")
+        return self.target
+
+
+def _value_type(files: SegmentFiles, target: IndexKind) -> pa.DataType | None:
+    """Return the type of the indexed values, None if the files of the target do not contain it."""
+    if target.name == "NGRAM":
+        return pa.string()
+    column = _VALUE_COLUMNS.get(target.name)
+    return None if column is None else files.open(column[0]).column_type(column[1])
+
+
+def _parse(details: bytes) -> index_pb2.JsonIndexDetails:
+    """Parse details. Raises CorruptFileError if they are malformed."""
+    message: index_pb2.JsonIndexDetails = parse_message(index_pb2.JsonIndexDetails, details)
+    return message
+
+
+def _option(options: Mapping[str, Any], name: str) -> str:
+    value = options.get(name)
+    if not isinstance(value, str):
+        raise InvalidInputError(f"a JSON index needs the option {name!r}, a string; got {value!r}")
+    return value
+
+
+def _parse_parameters(text: str) -> dict[str, Any]:
+    try:
+        parameters = json.loads(text)
+    except ValueError as error:
+        raise InvalidInputError(f"target_index_parameters is not JSON: {error}") from error
+    if not isinstance(parameters, dict):
+        raise InvalidInputError(f"target_index_parameters must be a JSON object, got {text!r}")
+    return parameters
+
+
+def _check_path(path: str) -> None:
+    try:
+        parse_path(path)
+    except EvaluationError as error:
+        raise InvalidInputError(str(error)) from error
+
+
+def _extract(
+    batches: Iterable[pa.RecordBatch], path: str, data_type: pa.DataType | None
+) -> tuple[pa.DataType, Iterator[pa.RecordBatch]]:
+    """Return the type of the values at a path, and batches of these values; without values the type is string."""
+    found = ((_values(batch.column(VALUE), path), batch.column(ROW)) for batch in batches)
+    nulls = []
+    if data_type is None:
+        for values, rows in found:
+            first = next((value for value in values if value is not None), None)
+            if first is not None:
+                data_type = _type_of(first, path)
+                found = chain([(values, rows)], found)
+                break
+            nulls.append(rows)
+    chosen = pa.string() if data_type is None else data_type
+    typed = ((_array(values, chosen, path), rows) for values, rows in found)
+    empty = ((pa.nulls(len(rows), chosen), rows) for rows in nulls)
+    return chosen, (pa.record_batch([*columns], [VALUE, ROW]) for columns in chain(empty, typed))
+
+
+def _values(documents: pa.Array, path: str) -> list[Any]:
+    """Return the values at a path as Python objects, containers as items of `jsonb`."""
+    if isinstance(documents, pa.ExtensionArray):
+        documents = documents.storage
+    if pa.types.is_string(documents.type) or pa.types.is_large_string(documents.type):
+        documents = jsonb.from_text(documents, VALUE)
+    return [None if document is None else _value(document, path) for document in documents.to_pylist()]
+
+
+def _value(document: bytes, path: str) -> Any:
+    items = find(document, path)
+    if not items:
+        return None
+    return jsonb.scalar(items[0]) if len(items) == 1 and jsonb.is_scalar(items[0]) else items
+
+
+def _type_of(value: Any, path: str) -> pa.DataType:
+    """Return the type of an index whose first value is `value`."""
+    if isinstance(value, bool):
+        return pa.bool_()
+    if isinstance(value, str):
+        return pa.string()
+    if isinstance(value, int) and -_I64 <= value < _I64:
+        return pa.int64()
+    if isinstance(value, (int, float)):
+        return pa.float64()
+    raise InvalidInputError(f"the value at JSON path {path!r} is an array or object; choose the path of a single value")
+
+
+def _array(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
+    for value in values:
+        if value is None:
+            continue
+        found = _type_of(value, path)
+        if found != data_type and not (data_type == pa.float64() and found == pa.int64()):
+            raise InvalidInputError(
+                f"the values at JSON path {path!r} have several types: {_NAMES[data_type]} and {_NAMES[found]}; "
+                "an index needs values of one type"
+            )
+    return pa.array(values, data_type)
+
+
+KIND = JsonPath()

@@ -1,0 +1,188 @@
+"""LABEL_LIST indexes of lists: for each distinct element, the set of the rows whose list contains it.
+
+    lists   [a, b]  [a]  []  null  [null]        keys  null  a       b        null lists
+    rows    0       1    2   3     4                   {4}   {0, 1}  {0}      {3}
+
+The file is that of a BITMAP index. The global buffer that the metadata `lance:label_list_nulls` refers to contains the
+set of the rows whose list is null, for which a search is null, as a RowAddrTreeMap. Version 0 of these indexes does not
+contain this set, so it is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.index.bitmap import FILE_NAME, BitmapFile, write_bitmaps
+from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
+from lancetable.index.posting_files import RowMapper, kept
+from lancetable.index.postings import PostingSorter, merge_postings
+from lancetable.index.queries import HasLabels, IndexQuery, IsIn
+from lancetable.index.results import IndexResult
+from lancetable.index.row_sets import RowSet
+from lancetable.index.sort_keys import is_ordered
+from lancetable.proto import index_details_pb2
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from lancetable.format.schema import Field
+    from lancetable.index.index_files import IndexFileReader, SegmentWriter
+    from lancetable.index.kind import RowMapping
+    from lancetable.index.segments import SegmentFiles
+
+_NULL_LISTS: Final = "lance:label_list_nulls"
+
+
+class OpenLabelList(OpenIndex):
+    """An open LABEL_LIST segment."""
+
+    def __init__(self, reader: IndexFileReader) -> None:
+        self.file = BitmapFile(reader)
+        self._reader = reader
+
+    @property
+    def null_lists(self) -> RowSet:
+        """The rows whose list is null."""
+        return self._reader.cached("null lists", self._read_null_lists, lambda rows: rows.memory_bytes + 256)
+
+    def _read_null_lists(self) -> RowSet:
+        number = self._reader.number(_NULL_LISTS, -1)
+        if number < 0:
+            raise CorruptFileError(f"metadata entry {_NULL_LISTS!r} is missing", path=self._reader.path)
+        return RowSet.from_row_addr_tree_map(self._reader.buffer(number), self._reader.path)
+
+    def search(self, query: IndexQuery) -> IndexResult:
+        """Return the rows that a query selects."""
+        assert isinstance(query, HasLabels)
+        labels = query.values.drop_null()
+        if not query.all_of_them:
+            found = [self.file.selected(IsIn(query.column, labels))] if len(labels) else []
+        else:
+            found = [self.file.selected(IsIn(query.column, labels[at : at + 1])) for at in range(len(labels))]
+        if query.values.null_count:
+            found.append(self.file.null_rows)
+        rows = RowSet.union(found)
+        if query.all_of_them:
+            for part in found:
+                rows &= part
+        return IndexResult(rows, self.null_lists)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return statistics of the segment."""
+        return self.file.statistics
+
+    def prewarm(self) -> None:
+        """Read all pages into the cache."""
+        self.file.prewarm()
+        self.null_lists  # noqa: B018  # is cached
+
+    def null_lists_after(self, mapper: RowMapper) -> RowSet:
+        """Return the mapped rows whose list is null."""
+        rows, exists = mapper(self.null_lists.addresses())
+        return RowSet.of(rows[exists])
+
+    @property
+    def memory_bytes(self) -> int:
+        """Approximate size in memory."""
+        return 1024
+
+
+class LabelList(IndexKind):
+    """LABEL_LIST."""
+
+    name = "LABEL_LIST"
+    plan_name = "LabelList"
+    type_url = "/lance.table.LabelListIndexDetails"
+    min_version = 1
+    max_version = 1
+
+    def version_for(self, *, stable_row_ids: bool) -> int:
+        """Return the `index_version` of new segments."""
+        return 1
+
+    def stores_row_ids(self, index_version: int) -> bool:
+        """Return whether segments of tables with stable row ids store these ids rather than addresses."""
+        return True
+
+    def check_field(self, field: Field, path: str) -> None:
+        """Raise UnsupportedFeatureError if the type cannot be indexed."""
+        data_type = field.data_type
+        is_list = pa.types.is_list(data_type) or pa.types.is_large_list(data_type)
+        if not is_list or not _is_label(data_type.value_type):
+            raise UnsupportedFeatureError(
+                f"column {path!r} has the type {data_type}, which a LABEL_LIST index does not support; "
+                "use lists of values that are neither lists nor structs",
+                feature=f"LABEL_LIST indexes of {data_type}",
+            )
+
+    def answers(self, query: IndexQuery, details: bytes) -> bool:
+        """Return whether an index can answer a query."""
+        return isinstance(query, HasLabels) and len(query.values) > 0
+
+    def open(self, files: SegmentFiles) -> OpenLabelList:
+        """Open a segment."""
+        return OpenLabelList(files.open(FILE_NAME))
+
+    def build(
+        self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
+    ) -> Message:
+        """Write the files of a new segment and return its details."""
+        return self.merge(writer, field, (), batches, options)
+
+    def merge(
+        self,
+        writer: SegmentWriter,
+        field: Field,
+        sources: Sequence[tuple[OpenIndex, RowFilter]],
+        batches: Iterable[pa.RecordBatch],
+        options: Mapping[str, Any],
+    ) -> Message:
+        """Write one segment with the entries of several others and of new rows, and return its details."""
+        checked_options(self.name, options, {})
+        streams, null_lists = [], []
+        for source, row_filter in sources:
+            assert isinstance(source, OpenLabelList)
+            streams.append(source.file.postings(kept(row_filter)))
+            null_lists.append(source.null_lists_after(kept(row_filter)))
+        data_type = field.data_type.value_type
+        with PostingSorter(_plain_type(data_type)) as sorter:
+            null_rows = [_add_labels(sorter, batch) for batch in batches]
+            null_lists.append(RowSet.of(np.concatenate([np.empty(0, np.uint64), *null_rows])))
+            postings = merge_postings([*streams, sorter.sorted()])
+            write_bitmaps(writer, data_type, postings, RowSet.union(null_lists))
+        return index_details_pb2.LabelListIndexDetails()
+
+    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: RowMapping) -> bool:
+        """Write a segment whose rows are mapped."""
+        assert isinstance(source, OpenLabelList)
+        null_lists = source.null_lists_after(mapping.apply)
+        write_bitmaps(writer, source.file.keys.stored_type, source.file.postings(mapping.apply), null_lists)
+        return True
+
+
+def _is_label(data_type: pa.DataType) -> bool:
+    return is_ordered(_plain_type(data_type)) or pa.types.is_null(data_type)
+
+
+def _plain_type(data_type: pa.DataType) -> pa.DataType:
+    return data_type.value_type if pa.types.is_dictionary(data_type) else data_type
+
+
+def _add_labels(sorter: PostingSorter, batch: pa.RecordBatch) -> Any:
+    """Add the elements of the lists of a batch. Returns the rows of null lists."""
+    lists, rows = batch.column(VALUE), batch.column(ROW).to_numpy()
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy()
+    labels = lists.flatten()
+    if pa.types.is_dictionary(labels.type):
+        labels = labels.dictionary_decode()
+    sorter.add(labels, np.repeat(rows, lengths))
+    return rows[lists.is_null().to_numpy(zero_copy_only=False)]
+
+
+KIND = LabelList()

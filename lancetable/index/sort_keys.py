@@ -1,0 +1,199 @@
+"""Sort keys: integers or byte strings that compare as the values of an index do.
+
+    type                                     keys
+    integers, dates, times, booleans         the integers
+    floating point                           integers in IEEE total order: -nan < -inf < -0.0 < 0.0 < inf < nan
+    decimals                                 big-endian bytes with an inverted sign
+    strings, binaries                        their bytes
+
+Integer keys are a NumPy array, byte strings an Arrow array of a binary type. Keys of nulls are undefined.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lancetable.file.kernels.varbin import offset_dtype, offsets_of
+from lancetable.file.zone_map_builder import number_dtype, values_of
+
+Keys: TypeAlias = "npt.NDArray[Any] | pa.Array[Any]"
+Int64: TypeAlias = npt.NDArray[np.int64]
+Side: TypeAlias = Literal["left", "right"]
+
+_MAX_SCANS: Final = 8  # number of probes up to which scanning all keys is faster than searching
+_WORD: Final = 7  # bytes of a string that one step of its sort compares
+
+
+def is_ordered(data_type: pa.DataType) -> bool:
+    """Return True if values of a type have sort keys."""
+    types = pa.types
+    return bool(
+        number_dtype(data_type) is not None
+        or types.is_boolean(data_type)
+        or types.is_decimal(data_type)
+        or types.is_fixed_size_binary(data_type)
+        or offset_dtype(data_type) is not None
+    )
+
+
+def keys_of(array: pa.Array) -> Keys:
+    """Return the sort keys of the values of an ordered type."""
+    kind = array.type
+    if pa.types.is_boolean(kind):
+        array, kind = array.cast(pa.uint8()), pa.uint8()
+    dtype = number_dtype(kind)
+    if dtype is not None:
+        if len(array) == 0:
+            return np.empty(0, f"i{dtype.itemsize}" if dtype.kind == "f" else dtype)
+        values = values_of(array, dtype)
+        return float_keys(values) if dtype.kind == "f" else values
+    if pa.types.is_decimal(kind):
+        return _decimal_keys(array)
+    if pa.types.is_string(kind):
+        return array.view(pa.binary())
+    return array.view(pa.large_binary()) if pa.types.is_large_string(kind) else array
+
+
+def _decimal_keys(array: pa.Array) -> pa.Array:
+    width = array.type.bit_width // 8
+    data = np.empty((0, width), np.uint8)
+    if len(array):
+        data = np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width).reshape(-1, width)
+    keys = data[:, ::-1].copy()
+    keys[:, 0] ^= 0x80
+    return pa.Array.from_buffers(pa.binary(width), len(array), [None, pa.py_buffer(keys)])
+
+
+def float_keys(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the keys of floating point numbers."""
+    bits = values.view(f"i{values.itemsize}")
+    # The magnitude of negative numbers is inverted, so that a greater magnitude is a smaller integer.
+    keys: npt.NDArray[Any] = bits ^ ((bits >> (8 * values.itemsize - 1)) & np.iinfo(bits.dtype).max)
+    return keys
+
+
+def concat(parts: list[Keys]) -> Keys:
+    """Concatenate keys of one type."""
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else pa.concat_arrays(parts)
+
+
+def take(keys: Keys, rows: Int64) -> Keys:
+    """Return the keys of some rows."""
+    return keys[rows] if isinstance(keys, np.ndarray) else keys.take(pa.array(rows))
+
+
+def distinct(keys: Keys) -> Keys:
+    """Return ascending keys without repeats."""
+    if isinstance(keys, np.ndarray):
+        return keys[np.concatenate((np.ones(len(keys[:1]), np.bool_), keys[1:] != keys[:-1]))]
+    if len(keys) < 2:
+        return keys
+    return pa.concat_arrays([keys[:1], keys[1:].filter(pc.not_equal(keys[1:], keys[:-1]))])
+
+
+def any_less(keys: Keys, others: Keys) -> bool:
+    """Return True if one of the keys is less than the other key at the same position."""
+    if isinstance(keys, np.ndarray):
+        return bool((keys < others).any())
+    return bool(len(keys)) and bool(pc.any(pc.less(keys, others)).as_py())
+
+
+def are_equal(keys: Keys, others: Keys) -> bool:
+    """Return True if keys and others have the same elements."""
+    if isinstance(keys, np.ndarray):
+        return np.array_equal(keys, others)
+    return bool(keys.equals(others))
+
+
+def is_ascending(keys: Keys) -> bool:
+    """Return True if no key is less than the one before."""
+    return not any_less(keys[1:], keys[:-1])
+
+
+def positions(keys: Keys, probes: Keys, side: Side) -> Int64:
+    """Return, for each probe, the number of ascending keys below it (`left`), or not above it (`right`)."""
+    if isinstance(keys, np.ndarray):
+        return np.searchsorted(keys, np.asarray(probes, keys.dtype), side)
+    compare = pc.less if side == "left" else pc.less_equal
+    if len(probes) <= _MAX_SCANS:
+        return np.array([compare(keys, probe).true_count for probe in probes], np.int64)
+    low, high = np.zeros(len(probes), np.int64), np.full(len(probes), len(keys), np.int64)
+    while (active := np.flatnonzero(low < high)).size:  # a binary search of all probes at once
+        middle = (low[active] + high[active]) // 2
+        below = compare(keys.take(pa.array(middle)), probes.take(pa.array(active))).to_numpy(zero_copy_only=False)
+        low[active] = np.where(below, middle + 1, low[active])
+        high[active] = np.where(below, high[active], middle)
+    return low
+
+
+def sort_indices(keys: Keys) -> Int64:
+    """Return the row numbers of the keys in ascending order; equal keys keep their order.
+
+    The sort is fast if the keys consist of a few ascending runs, so it also merges sorted blocks.
+    """
+    return np.argsort(keys, kind="stable") if isinstance(keys, np.ndarray) else _string_order(keys)
+
+
+def _string_order(keys: pa.Array) -> Int64:
+    """Sort byte strings by words: by the first bytes that differ, then equal ones by the next bytes, and so on."""
+    starts, ends, words = _spans(keys)
+    starts = starts + _common_prefix(keys)
+    codes = _codes(starts, ends, words)
+    order = np.argsort(codes, kind="stable")
+    codes, groups = codes[order], np.zeros(len(order), np.int64)
+    rows = np.arange(len(order))  # positions of `order` that are not final
+    while len(rows):
+        # Strings with equal codes form a group. If they are longer than the codes, their next bytes are compared.
+        new = np.ones(len(rows), np.bool_)
+        new[1:] = (codes[1:] != codes[:-1]) | (groups[1:] != groups[:-1])
+        groups = np.cumsum(new)
+        tied = (np.bincount(groups)[groups] > 1) & (codes & 0xFF == _WORD)
+        rows, groups, starts = rows[tied], groups[tied], starts + _WORD
+        members = order[rows]
+        codes = _codes(starts[members], ends[members], words)
+        within = np.lexsort((codes, groups))
+        order[rows], codes = members[within], codes[within]
+    return order
+
+
+def _spans(keys: pa.Array) -> tuple[Int64, Int64, npt.NDArray[np.uint64]]:
+    """Return the start and end of each string, and the eight bytes from each position on, as one number each."""
+    if pa.types.is_fixed_size_binary(keys.type):
+        width, content = keys.type.byte_width, keys.buffers()[1]
+        offsets = np.arange(keys.offset, keys.offset + len(keys) + 1, dtype=np.int64) * width
+    else:
+        offsets, content = offsets_of(keys).astype(np.int64), keys.buffers()[2]
+    first, last = (int(offsets[0]), int(offsets[-1])) if len(keys) else (0, 0)
+    data = b"" if content is None else memoryview(content)[first:last]
+    padded = np.zeros(last - first + 8, np.uint8)  # zeros after the data allow reading past its end
+    padded[: last - first] = np.frombuffer(data, np.uint8)
+    words = np.ndarray((last - first + 1,), np.dtype(">u8"), padded.data, strides=(1,))
+    offsets = offsets - first
+    return offsets[:-1], offsets[1:], words
+
+
+def _codes(starts: Int64, ends: Int64, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return the next seven bytes of each string, filled with zeros, and in the last byte the number of them."""
+    sizes = np.clip(ends - starts, 0, _WORD)
+    codes: npt.NDArray[np.uint64] = words[np.minimum(starts, len(words) - 1)].astype(np.uint64)
+    unused_bits = (64 - 8 * sizes).astype(np.uint64)
+    codes >>= unused_bits & np.uint64(63)
+    codes <<= unused_bits & np.uint64(63)
+    codes[sizes == 0] = 0
+    codes |= sizes.astype(np.uint64)
+    return codes
+
+
+def _common_prefix(keys: pa.Array) -> int:
+    """Return the length of the longest prefix of all strings."""
+    extremes = pc.min_max(keys)
+    low, high = extremes["min"].as_py() or b"", extremes["max"].as_py() or b""
+    different = [a != b for a, b in zip(low, high)]
+    return different.index(True) if True in different else min(len(low), len(high))
