@@ -53,10 +53,10 @@ class SpillDirectory:
 
     def write(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """Write a file. Raises StoreError if that fails."""
-        with self.reporting_errors(), pa.OSFile(self.file(name), "wb") as file:
-            with pa.ipc.new_stream(file, schema) as writer:
-                for batch in batches:
-                    writer.write_batch(batch)
+        path = self.file(name)
+        with self.reporting_errors(), pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
 
     def read(self, name: str) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a file. Raises StoreError if that fails."""

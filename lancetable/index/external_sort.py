@@ -3,8 +3,8 @@
     batches ─► chunks, each sorted on the thread pool ─► runs in memory ─┐
                      above half of the budget: merged to a run on disk ──┴─► merge_runs ─► sorted batches
 
-Nulls precede all values, and equal values are in no particular order. Runs are merged block by block: the rows up to the
-smallest last key of all current blocks precede all rows of later blocks, so they are sorted together and returned.
+Nulls precede all values, and equal values are in no particular order. Runs are merged block by block: the rows up to
+the smallest last key of all current blocks precede all rows of later blocks, so they are sorted together and returned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lancetable.file import thread_pool
 from lancetable.file.spill_directory import SpillDirectory, memory_budget
-from lancetable.index.kind import ROW, VALUE
+from lancetable.index.kind import VALUE
 from lancetable.index.sort_keys import Keys, concat, keys_of, positions, sort_indices, take
 
 Run = Iterator[pa.RecordBatch]

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError
+from lancetable.index.sort_keys import is_ordered
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -202,6 +203,20 @@ def checked_options(kind: str, options: Mapping[str, Any], defaults: Mapping[str
         if not isinstance(value, expected) and not (expected is float and type(value) is int):
             raise InvalidInputError(f"option {name!r} must be of type {expected.__name__}, got {value!r}")
     return {**defaults, **options}
+
+
+def check_ordered(field: Field, path: str, kind: str) -> None:
+    """Raise UnsupportedFeatureError unless values of a column can be ordered."""
+    if field.is_json:
+        hint = "create an index of one of its paths"
+    elif field.is_blob or field.children or not is_ordered(field.data_type):
+        hint = "choose a column of numbers, strings, binaries, dates or times"
+    else:
+        return
+    raise UnsupportedFeatureError(
+        f"column {path!r} of type {field.logical_type} cannot have a {kind} index; {hint}",
+        feature=f"{kind} indexes of {field.logical_type} columns",
+    )
 
 
 _MODULES = {

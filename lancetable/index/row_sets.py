@@ -26,6 +26,7 @@ from lancetable.format.row_address import U64Array, join, split
 
 _U32, _U64, _ENTRY = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<II")
 _ALL_OFFSETS = range(1 << 32)
+_MAX_WAITING_ROWS = 1 << 22
 _SIZES = ("n_bytes_array_containers", "n_bytes_run_containers", "n_bytes_bitset_containers")
 
 
@@ -56,6 +57,19 @@ class RowSet:
         starts = np.flatnonzero(np.concatenate(([True], fragments[1:] != fragments[:-1])))
         ends = np.append(starts[1:], len(fragments))
         return cls({int(fragments[start]): _bitmap(offsets[start:end]) for start, end in zip(starts, ends)})
+
+    @classmethod
+    def of_parts(cls, parts: Iterable[npt.NDArray[Any]]) -> RowSet:
+        """Return the set of the addresses of some arrays. The arrays need not be in memory at the same time."""
+        sets, waiting, num_rows = list[RowSet](), list[npt.NDArray[Any]](), 0
+        for part in parts:
+            waiting.append(part)
+            num_rows += len(part)
+            if num_rows >= _MAX_WAITING_ROWS:
+                sets.append(cls.of(np.concatenate(waiting)))
+                waiting, num_rows = [], 0
+        last = cls.of(waiting[0] if len(waiting) == 1 else np.concatenate(waiting)) if waiting else cls()
+        return cls.union([*sets, last]) if sets else last
 
     @classmethod
     def of_fragments(cls, num_rows: Mapping[int, int]) -> RowSet:
