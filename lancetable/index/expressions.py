@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from lancetable.file import thread_pool
 from lancetable.index.kind import IndexKind
-from lancetable.index.queries import IndexQuery
+from lancetable.index.queries import AtJsonPath, IndexQuery
 from lancetable.index.results import Exactness, IndexResult
 from lancetable.index.row_sets import RowSet
 from lancetable.index.segments import IndexSegment
@@ -78,8 +78,13 @@ class NamedIndex:
     fragments: frozenset[int]
 
     def answers(self, query: IndexQuery) -> bool:
-        """Return whether all segments can answer a query."""
-        return all(self.kind.answers(query, details) for details in self.details)
+        """Return whether all segments can answer a query.
+
+        Segments of documents are opened, because the type of their values is stored in their files only.
+        """
+        if not all(self.kind.answers(query, details) for details in self.details):
+            return False
+        return not isinstance(query, AtJsonPath) or all(segment.open().accepts(query) for segment in self.segments)
 
     def is_exact(self, query: IndexQuery) -> bool:
         """Return whether the answers of all segments are exact."""
@@ -106,7 +111,7 @@ class Search(IndexExpression):
         return self.index.is_exact(self.query)
 
     def evaluate(self, covered: CoveredRows) -> IndexResult:
-        segments = [segment for segment in self.index.segments if segment.fragments & covered.fragments]
+        segments = [segment for segment in self.index.segments if not segment.fragments.isdisjoint(covered.fragments)]
         if not segments:
             return IndexResult(RowSet())
         # The segments of a remote table are searched in parallel, because each search takes several requests.

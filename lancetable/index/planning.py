@@ -33,6 +33,7 @@ from lancetable.expr.syntax import ast
 from lancetable.expr.syntax.ast import Expr
 from lancetable.format.schema import Schema
 from lancetable.index.expressions import AllOf, AnyOf, IndexExpression, NamedIndex, Negation, Search
+from lancetable.index.kind import IndexKind
 from lancetable.index.queries import (
     AtJsonPath,
     Contains,
@@ -92,15 +93,13 @@ def indexes_by_field(version: TableVersion) -> Mapping[int, Sequence[NamedIndex]
 def _find_indexes(version: TableVersion) -> dict[int, list[NamedIndex]]:
     fragments = version.manifest.fragments
     uncounted = frozenset(fragments.ids()[fragments.physical_rows() == 0].tolist())
-    by_name: dict[tuple[str, type, int], list[IndexSegment]] = {}
+    by_name: dict[tuple[str, IndexKind, int], list[IndexSegment]] = {}
     for segment in index_segments(version):
         fields = segment.files.metadata.fields
         if segment.kind is not None and len(fields) == 1 and segment.fragments - uncounted:
-            by_name.setdefault((segment.name, type(segment.kind), fields[0]), []).append(segment)
+            by_name.setdefault((segment.name, segment.kind, fields[0]), []).append(segment)
     indexes: dict[int, list[NamedIndex]] = {}
-    for (name, _, field_id), segments in by_name.items():
-        kind = segments[0].kind
-        assert kind is not None
+    for (name, kind, field_id), segments in by_name.items():
         details = tuple(dict.fromkeys(segment.files.details for segment in segments))
         covered = frozenset().union(*(segment.fragments for segment in segments)) - uncounted
         indexes.setdefault(field_id, []).append(

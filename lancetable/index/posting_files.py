@@ -108,9 +108,7 @@ class PostingFile:
         array, path = read_column(self.reader, self._column, rows), self.reader.path
         if array.null_count:
             raise CorruptFileError("a set of rows is null", path=path)
-        parse_one = (
-            RowSet.from_row_addr_tree_map if self._form is ROW_ADDR_TREE_MAP else RowSet.from_roaring_treemap
-        )
+        parse_one = RowSet.from_row_addr_tree_map if self._form is ROW_ADDR_TREE_MAP else RowSet.from_roaring_treemap
         return [parse_one(memoryview(value.as_buffer()), path) for value in array]
 
     def _containers(self, rows: Int64) -> Containers:

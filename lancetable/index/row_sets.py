@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import array
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from lancetable.errors import CorruptFileError
 from lancetable.format.row_address import U64Array, join, split
 
 _U32, _U64, _ENTRY = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<II")
+_FEW_ROWS = 16
 _ALL_OFFSETS = range(1 << 32)
 _MAX_WAITING_ROWS = 1 << 22
 _SIZES = ("n_bytes_array_containers", "n_bytes_run_containers", "n_bytes_bitset_containers")
@@ -47,8 +48,11 @@ class RowSet:
     @classmethod
     def of(cls, addresses: npt.NDArray[Any]) -> RowSet:
         """Return the set of (n,) addresses, in any order, with or without repeats."""
-        if not len(addresses):
-            return cls()
+        if len(addresses) <= _FEW_ROWS:
+            offsets_of: dict[int, list[int]] = {}
+            for address in addresses.tolist():
+                offsets_of.setdefault(address >> 32, []).append(address & 0xFFFF_FFFF)
+            return cls({fragment_id: BitMap(few) for fragment_id, few in offsets_of.items()})
         fragments, offsets = split(addresses)
         if (fragments == fragments[0]).all():
             return cls({int(fragments[0]): _bitmap(offsets)})
@@ -61,7 +65,9 @@ class RowSet:
     @classmethod
     def of_parts(cls, parts: Iterable[npt.NDArray[Any]]) -> RowSet:
         """Return the set of the addresses of some arrays. The arrays need not be in memory at the same time."""
-        sets, waiting, num_rows = list[RowSet](), list[npt.NDArray[Any]](), 0
+        sets: list[RowSet] = []
+        waiting: list[npt.NDArray[Any]] = []
+        num_rows = 0
         for part in parts:
             waiting.append(part)
             num_rows += len(part)
@@ -143,11 +149,9 @@ class RowSet:
         parts = [join(fragment_id, _values(self._bitmaps[fragment_id])) for fragment_id in sorted(self._bitmaps)]
         return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
-    def in_fragments(self, fragment_ids: Iterable[int]) -> RowSet:
+    def in_fragments(self, fragment_ids: Collection[int]) -> RowSet:
         """Return the rows of some fragments."""
-        return RowSet(
-            {fragment_id: self._bitmaps[fragment_id] for fragment_id in self._bitmaps.keys() & {*fragment_ids}}
-        )
+        return RowSet({key: bitmap for key, bitmap in self._bitmaps.items() if key in fragment_ids})
 
     # ------------------------------------------------------------------------------------------------ serialization
 

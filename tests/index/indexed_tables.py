@@ -252,9 +252,7 @@ def entry_of(
     field = dataset.table_version.schema.field("v")
     assert field is not None
     files = [IndexFile(file.path, file.size_bytes) for file in writer.files]
-    return Index(
-        name, "v_idx", [field.id], dataset.version, covered, index_version, files=files, index_details=details
-    )
+    return Index(name, "v_idx", [field.id], dataset.version, covered, index_version, files=files, index_details=details)
 
 
 def commit(dataset: lancetable.LanceDataset, *entries: Any) -> lancetable.LanceDataset:

@@ -5,11 +5,10 @@ Scans, counts, deletes, updates and merges read the covered fragments by these r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import Fragment
@@ -23,6 +22,8 @@ from lancetable.table.live_rows import Offsets, deleted_offsets, physical_rows
 
 if TYPE_CHECKING:
     from lancetable.table.version import TableVersion
+
+_FEW = 32  # fragments, up to which looking up each of them is faster than one vectorized search
 
 
 class IndexSelection:
@@ -55,26 +56,26 @@ class IndexSelection:
         if result.exactness is Exactness.AT_LEAST:
             # The predicate can be true for any row: all fragments are scanned.
             covered, self._rows = frozenset(), RowSet()
-        self._covered = self._mask(covered)
-        self._selected = self._mask(self._rows.fragments)
+        self._covered = None if len(covered) == len(fragments) else self._positions(covered)
+        self._selected = self._positions(self._rows.fragments)
 
-    def _mask(self, fragment_ids: Collection[int]) -> npt.NDArray[np.bool_]:
-        """Return whether each fragment of the manifest is in a set."""
-        ids = self._version.manifest.fragments.ids()
-        if len(fragment_ids) == len(ids):
-            return np.ones(len(ids), np.bool_)
-        return np.isin(ids, np.fromiter(fragment_ids, np.uint64, len(fragment_ids)))
+    def _positions(self, fragment_ids: frozenset[int]) -> frozenset[int | None]:
+        """Return the positions of fragments in the manifest."""
+        fragments = self._version.manifest.fragments
+        if len(fragment_ids) <= _FEW:
+            return frozenset(map(fragments.position, fragment_ids))
+        found = np.isin(fragments.ids(), np.fromiter(fragment_ids, np.uint64, len(fragment_ids)))
+        return frozenset(np.flatnonzero(found).tolist())
 
     def covers(self, position: int) -> bool:
         """Return whether the fragment at a position in the manifest is covered."""
-        return bool(self._covered[position])
+        return self._covered is None or position in self._covered
 
-    def to_read(self, positions: Sequence[int], *, only_covered: bool) -> list[int]:
+    def to_read(self, positions: Sequence[int], *, only_covered: bool) -> Sequence[int]:
         """Return the positions of fragments with selected rows and, unless `only_covered`, of uncovered fragments."""
-        at = np.array(positions, np.int64)
-        needed = self._selected[at] if only_covered else self._selected[at] | ~self._covered[at]
-        remaining: list[int] = at[needed].tolist()
-        return remaining
+        if self._covered is None or only_covered:
+            return [position for position in positions if position in self._selected]
+        return [position for position in positions if position in self._selected or position not in self._covered]
 
     def offsets(self, position: int) -> Offsets:
         """Return the physical offsets of the selected live rows of a covered fragment, ascending.

@@ -17,6 +17,8 @@ RangeRows: TypeAlias = Callable[[Fragment], int]
 # Ranges of at most _SMALL_ROWS are grouped until a group has _GROUP_ROWS.
 _GROUP_ROWS = 8 * 1024
 _SMALL_ROWS = 2 * 1024
+# Rows of a fragment that are read at once, whatever their size.
+_FEW_ROWS = 16
 
 
 class RowRange(NamedTuple):
@@ -41,7 +43,8 @@ def split_offsets(fragment: Fragment, offsets: Offsets, range_rows: RangeRows) -
     """Split rows of a fragment that indexes selected into parts of at most `range_rows(fragment)` rows."""
     start = 0
     while start < len(offsets):
-        stop = start + range_rows(fragment)
+        # A lookup that selects few rows does not need an estimate of their size.
+        stop = start + (range_rows(fragment) if len(offsets) > _FEW_ROWS else _FEW_ROWS)
         yield RowRange(fragment, offsets[start:stop], by_index=True)
         start = stop
 

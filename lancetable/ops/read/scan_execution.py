@@ -295,14 +295,20 @@ class ScanRun:
         return self._rows_in_memory(plan.filter_columns)
 
     def _rows_in_memory(self, columns: Sequence[Field]) -> RangeRows:
+        """Return the number of rows of `columns` that are read at a time, computed when it is first used."""
         plan = self.plan
-        row_bytes = 1.0
-        if plan.fragments:
-            first = self.row_counts.fragments[plan.fragments[0]]
-            row_bytes = max(1.0, bytes_per_row(self.version, first, columns))
-        rows = min(int(_FILTER_BYTES / row_bytes), _MAX_FILTER_ROWS)
-        rows = max(1024, min(rows, _LIMITED_ROWS) if plan.limit is not None else rows)
-        return lambda _: rows
+
+        limit: list[int] = []
+
+        def rows(_: Fragment) -> int:
+            if not limit:
+                first = self.row_counts.fragments[plan.fragments[0]]
+                row_bytes = max(1.0, bytes_per_row(self.version, first, columns))
+                most = min(int(_FILTER_BYTES / row_bytes), _MAX_FILTER_ROWS)
+                limit.append(max(1024, min(most, _LIMITED_ROWS) if plan.limit is not None else most))
+            return limit[0]
+
+        return rows if plan.fragments else lambda _: _MAX_FILTER_ROWS
 
     def _selected_range_rows(self, range_rows: RangeRows) -> RangeRows:
         """Return the size limit of parts of the rows that indexes select; `range_rows` is that of other rows."""

@@ -23,14 +23,9 @@ import pyarrow.compute as pc
 from lancetable import expr
 from lancetable.errors import InvalidInputError, OutOfRangeError
 from lancetable.format.schema import Field, Schema
+from lancetable.ops.read.cached_projection import CACHED_PROJECTION_BYTES, projection_of
 from lancetable.ops.read.order import ColumnOrdering
-from lancetable.ops.read.projection import (
-    PHYSICAL_ADDRESS,
-    Projection,
-    evaluation_schema,
-    project,
-    read_set,
-)
+from lancetable.ops.read.projection import PHYSICAL_ADDRESS, Projection, evaluation_schema, project, read_set
 from lancetable.table.version import TableVersion
 
 if TYPE_CHECKING:
@@ -149,7 +144,7 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
     TypeError for arguments of a wrong type.
     """
     schema = version.schema
-    projection = _project(schema, options)
+    projection = _project(version, options)
     order = tuple(map(_ordering, options.order_by or ()))
     include_deleted = bool(options.include_deleted_rows)
     if include_deleted and "_rowid" not in projection.virtual:
@@ -178,17 +173,17 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
     )
     if predicate is None:
         return plan
-    filtered = _with_filter(schema, plan, predicate, options)
+    filtered = _with_filter(version, plan, predicate, options)
     index = _plan_indexes(version, predicate, options)
     if index is None:
         return filtered
-    refined = plan if index.refine is None else _with_filter(schema, plan, index.refine, options)
+    refined = plan if index.refine is None else _with_filter(version, plan, index.refine, options)
     return replace(filtered, index=index, refined=refined, only_indexed=bool(options.fast_search))
 
 
-def _with_filter(schema: Schema, plan: ScanPlan, predicate: expr.Expr, options: ScanOptions) -> ScanPlan:
+def _with_filter(version: TableVersion, plan: ScanPlan, predicate: expr.Expr, options: ScanOptions) -> ScanPlan:
     """Return a plan with a filter. Early-materialized columns are read together with the filter columns."""
-    columns, virtual = _filter_columns(schema, predicate, _BLOB_HANDLING[options.blob_handling])
+    columns, virtual = _filter_columns(version, predicate, _BLOB_HANDLING[options.blob_handling])
     columns = _with_early(columns, _early(plan.projection.columns, options.late_materialization))
     return replace(
         plan,
@@ -209,14 +204,14 @@ def _plan_indexes(version: TableVersion, predicate: expr.Expr, options: ScanOpti
     return plan_indexes(version, predicate)
 
 
-def _project(schema: Schema, options: ScanOptions) -> Projection:
+def _project(version: TableVersion, options: ScanOptions) -> Projection:
     if options.blob_handling not in _BLOB_HANDLING:
         known = ", ".join(sorted(name for name in _BLOB_HANDLING if name is not None))
         raise InvalidInputError(f"Invalid blob_handling: {options.blob_handling}. Expected one of: {known}")
     as_bytes = _BLOB_HANDLING[options.blob_handling]
     virtual = (("_rowid", options.with_row_id), ("_rowaddr", options.with_row_address))
-    add = [name for name, is_selected in virtual if is_selected]
-    return project(schema, options.columns, add=add, blobs_as_bytes=as_bytes)
+    add = tuple(name for name, is_selected in virtual if is_selected)
+    return projection_of(version, options.columns, add=add, blobs_as_bytes=as_bytes)
 
 
 def _ordering(key: str | ColumnOrdering) -> ColumnOrdering:
@@ -267,11 +262,19 @@ def resolve_filter(schema: Schema, predicate: Filter, *, blobs_as_bytes: bool = 
     raise TypeError(f"a filter must be an SQL string or a pyarrow expression, not {type(predicate).__name__}")
 
 
-def _filter_columns(schema: Schema, predicate: expr.Expr, as_bytes: bool) -> tuple[tuple[Field, ...], tuple[str, ...]]:
+def _filter_columns(
+    version: TableVersion, predicate: expr.Expr, as_bytes: bool
+) -> tuple[tuple[Field, ...], tuple[str, ...]]:
     names = expr.columns_of(predicate)
     virtual = tuple(name for name in names if name in expr.VIRTUAL_COLUMNS)
-    stored = [name for name in names if name not in expr.VIRTUAL_COLUMNS]
-    return read_set(schema, stored, blobs_as_bytes=as_bytes), virtual
+    stored = tuple(name for name in names if name not in expr.VIRTUAL_COLUMNS)
+    columns: tuple[Field, ...] = version.cache.get_or_derive(
+        ("filter columns", as_bytes, stored),
+        version.manifest,
+        lambda: read_set(version.schema, stored, blobs_as_bytes=as_bytes),
+        lambda _: CACHED_PROJECTION_BYTES,
+    )
+    return columns, virtual
 
 
 def _with_early(filter_columns: Sequence[Field], early: Sequence[Field]) -> tuple[Field, ...]:
