@@ -268,7 +268,7 @@ def _is_numbers(array: pa.Array, data_type: pa.DataType) -> bool:
 
 
 def _size_bytes(page: _Page) -> int:
-    return page.rows.nbytes + (0 if page.keys is None else int(page.keys.nbytes))
+    return int(page.rows.nbytes + (0 if page.keys is None else page.keys.nbytes))
 
 
 def _text(value: pa.Scalar) -> str:

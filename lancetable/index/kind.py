@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from lancetable.index.queries import IndexQuery
     from lancetable.index.results import IndexResult
     from lancetable.index.segments import SegmentFiles
-
-T = TypeVar("T")
 
 VALUE, ROW = "value", "row"
 """Columns of the batches from which indexes are built: values, and row addresses or stable row ids (uint64)."""
@@ -190,7 +188,7 @@ class IndexKind(ABC):
         """Write a segment whose rows are mapped. Return False, without writing, if this kind cannot be remapped."""
 
 
-def checked_options(kind: str, options: Mapping[str, Any], defaults: Mapping[str, T]) -> dict[str, T]:
+def checked_options(kind: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a build, with defaults for missing ones.
 
     Raises InvalidInputError if an option is unknown, or if its type differs from that of its default.
@@ -200,7 +198,7 @@ def checked_options(kind: str, options: Mapping[str, Any], defaults: Mapping[str
             known = ", ".join(defaults) or "none"
             raise InvalidInputError(f"{kind} indexes have no option {name!r}; their options are: {known}")
         expected = type(defaults[name])
-        if not isinstance(value, expected) and not (expected is float and type(value) is int):
+        if type(value) is not expected and not (expected is float and type(value) is int):
             raise InvalidInputError(f"option {name!r} must be of type {expected.__name__}, got {value!r}")
     return {**defaults, **options}
 

@@ -78,6 +78,14 @@ class RowSet:
         return cls.union([*sets, last]) if sets else last
 
     @classmethod
+    def of_ranges(cls, fragment_ids: npt.NDArray[Any], starts: npt.NDArray[Any], ends: npt.NDArray[Any]) -> RowSet:
+        """Return the rows from offset `starts` to before `ends` of fragments."""
+        bitmaps: dict[int, BitMap] = {}
+        for fragment_id, start, end in zip(fragment_ids.tolist(), starts.tolist(), ends.tolist()):
+            bitmaps.setdefault(fragment_id, BitMap()).add_range(start, end)
+        return cls(bitmaps)
+
+    @classmethod
     def of_fragments(cls, num_rows: Mapping[int, int]) -> RowSet:
         """Return all rows of fragments, given the number of physical rows of each."""
         return cls({fragment_id: BitMap(range(count)) for fragment_id, count in num_rows.items()})

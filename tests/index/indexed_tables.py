@@ -134,6 +134,7 @@ def answer(query: IndexQuery, rows: Iterable[int], values: Iterable[Any]) -> tup
 # ------------------------------------------------------------------------------------------------------------------ SQL
 
 
+_INTEGERS = {pa.int64().id: "Int64", pa.uint64().id: "UInt64"}
 _SQL_TYPES = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
 
 
@@ -149,7 +150,8 @@ def sql_literal(value: pa.Scalar) -> str:
     if isinstance(shown, bytes):
         return f"x'{shown.hex()}'"
     if isinstance(shown, bool | int):
-        return str(shown).lower()
+        # The parser reads the smallest 64-bit integer as a floating point number.
+        return str(shown).lower() if abs(shown) < 1 << 62 else f"arrow_cast('{shown}', '{_INTEGERS[kind.id]}')"
     if pa.types.is_decimal(kind):
         return f"arrow_cast('{shown}', 'Decimal{kind.bit_width}({kind.precision}, {kind.scale})')"
     number = value.cast(pa.int32() if kind.bit_width == 32 else pa.int64()).as_py()
@@ -169,7 +171,7 @@ def sql_of(query: IndexQuery) -> str | None:
     if isinstance(query, IsNull):
         return "v is null"
     if isinstance(query, StartsWith):
-        return f"starts_with(v, '{query.prefix}')"
+        return f"starts_with(v, '{query.prefix}')" if query.prefix else None
     if isinstance(query, IsIn):
         return f"v in ({', '.join(map(sql_literal, query.values))})" if len(query.values) else None
     assert isinstance(query, Range)
@@ -281,3 +283,18 @@ def assert_answers(dataset: lancetable.LanceDataset, queries: Iterable[IndexQuer
             else:
                 assert found >= true & covered, query
                 assert not found & found_null, query
+
+
+def assert_pylance_answers(dataset: lancetable.LanceDataset, queries: Iterable[IndexQuery]) -> None:
+    """Check that pylance uses the index for queries, and answers them and their negations as a scan does."""
+    import lance
+
+    theirs = lance.dataset(dataset.uri)
+    for query in queries:
+        sql = sql_of(query)
+        for predicate in () if sql is None else (sql, f"not ({sql})"):
+            found = theirs.to_table(columns=["id"], filter=predicate)["id"].to_pylist()
+            scanned = theirs.scanner(columns=["id"], filter=predicate, use_scalar_index=False).to_table()
+            assert sorted(found) == sorted(scanned["id"].to_pylist()), predicate
+        if sql is not None and sql != "v in (false)":  # which pylance rewrites to a negation
+            assert "ScalarIndexQuery" in theirs.scanner(filter=sql).explain_plan(), sql
