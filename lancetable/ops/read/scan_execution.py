@@ -179,6 +179,14 @@ class ScanRun:
             return self.plan.fragments
         return self.selection.to_read(self.plan.fragments, only_covered=self.plan.only_indexed)
 
+    @property
+    def selects_result(self) -> bool:
+        """Whether the rows that indexes select belong to the result, so that no filter is evaluated on them."""
+        refined = self.plan.refined
+        return (
+            self.selection is not None and self.selection.is_exact and refined is not None and refined.predicate is None
+        )
+
     def plan_of(self, group: Sequence[RowRange]) -> ScanPlan:
         """Return the plan by which a group is read, whose filter is the part that indexes have not answered."""
         if group[0].by_index and self.plan.refined is not None and self.selection is not None:
@@ -312,8 +320,8 @@ class ScanRun:
 
     def _selected_range_rows(self, range_rows: RangeRows) -> RangeRows:
         """Return the size limit of parts of the rows that indexes select; `range_rows` is that of other rows."""
-        plan, selection = self.plan, self.selection
-        if selection is None or not selection.is_exact or plan.refined is None or plan.refined.predicate is not None:
+        plan = self.plan
+        if not self.selects_result:
             return range_rows
         # All of these rows belong to the result.
         if self.sizer is None:
@@ -326,7 +334,7 @@ class ScanRun:
     def _row_ranges(self, range_rows: RangeRows) -> Iterator[RowRange]:
         plan, fragments = self.plan, self.row_counts.fragments
         selected_range_rows = self._selected_range_rows(range_rows)
-        candidates = self._limited_ranges() if plan.predicate is None and not plan.row_ranges else self._candidates()
+        candidates = self._limited_ranges() if plan.predicate is None and not plan.row_ranges else self.candidates()
         counts = self._counts
         for position, rows in candidates:
             if plan.row_ranges is not None and position in plan.row_ranges:
@@ -343,8 +351,11 @@ class ScanRun:
                 is_first = False
                 yield row_range
 
-    def _candidates(self) -> Iterator[tuple[int, list[range] | Offsets]]:
-        """Yield the rows of each fragment that may satisfy the filter: offsets that indexes select, or ranges."""
+    def candidates(self) -> Iterator[tuple[int, list[range] | Offsets]]:
+        """Yield the position of each fragment, with the rows that may satisfy the filter.
+
+        They are ranges or, if indexes select them, ascending offsets of live rows.
+        """
         plan, selection, fragments = self.plan, self.selection, self.row_counts.fragments
         prunes = plan.predicate is not None and plan.use_stats
 
