@@ -580,6 +580,12 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
             Add `_rowid` or `_rowaddr`, both uint64.
         use_stats
             False disables pruning by the statistics in data files. The result is the same.
+        use_scalar_index
+            False disables scalar indexes. By default, the filter uses those that can answer it or parts of it; rows of
+            fragments that they do not cover are scanned. The result is the same.
+        fast_search
+            True leaves out fragments that the indexes of the filter do not cover. Without an index for the filter, all
+            fragments are scanned.
         io_buffer_size
             Accepted for compatibility, without effect.
         late_materialization
@@ -600,9 +606,9 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
         progress
             Callback for the progress of each read, or True for a progress bar; see `lancetable.progress`. Not in
             pylance.
-        nearest, full_text_query, index_segments, fast_search, row_addr_allowlist, row_addr_blocklist
+        nearest, full_text_query, index_segments, row_addr_allowlist, row_addr_blocklist
             Index search, which is not supported; raise UnsupportedFeatureError if given.
-        prefilter, use_scalar_index, disable_scoring_autoprojection
+        prefilter, disable_scoring_autoprojection
             Accepted for compatibility, without effect.
 
         Returns
@@ -776,7 +782,8 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
         check_filter("filter", filter)
         scanned = {name: value for name, value in kwargs.items() if name not in PYARROW_COUNT_OPTIONS}
         options = self._default_scan_options
-        if scanned or self._view_filter is not None or "filter" in options or "include_deleted_rows" in options:
+        changed = options.keys() & {"filter", "include_deleted_rows", "fast_search", "use_scalar_index"}
+        if scanned or changed or self._view_filter is not None:
             return self.scanner(**{"columns": [], "filter": filter, "with_row_id": True, **scanned}).count_rows()
         return ops.matching_rows.count_rows(self._table, filter)
 

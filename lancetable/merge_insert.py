@@ -166,8 +166,12 @@ class MergeInsertBuilder:
         return self
 
     def use_index(self, use_index: bool) -> MergeInsertBuilder:
-        """Do nothing; accepted for compatibility, because secondary indexes are not read."""
-        return self
+        """Enable or disable looking up keys in a scalar index of a key column; the result is the same.
+
+        An index is used if the source has at most one row for each 1,000 rows of the table, or 1,024 rows. Otherwise
+        all keys of the table are read.
+        """
+        return self._with(use_index=bool(use_index))
 
     def data_storage_version(self, version: str) -> MergeInsertBuilder:
         """Set the format of new data files; the format of the table by default. Raises InvalidInputError, TypeError."""

@@ -185,7 +185,7 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         return count_plan(self._version, self._plan)
 
     def explain_plan(self, verbose: bool = False) -> str:
-        """Return the plan as a string, including the effect of statistics. Reads no data.
+        """Return the plan as a string, including the effect of statistics and the use of indexes. Reads no data.
 
         `verbose` adds the columns.
 
@@ -194,9 +194,8 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         >>> print(ds.scanner(columns=["id"], filter="distance > 1000").explain_plan())
         Project: id
           LateRead: columns=[id] of the rows that pass the filter
-            Filter: distance > 1000
-              LanceRead: projection=[distance], num_fragments=2 of 2
-                Statistics: skip 0 of 2 fragments, 0 of 8 rows, about 0 of ... bytes
+            LanceRead: uri=..., projection=[distance], num_fragments=2, ..., full_filter=distance > 1000, ...
+              Statistics: skip 0 of 2 fragments, 0 of 8 rows, about 0 of ... bytes
         <BLANKLINE>
         """
         return ops.explain.explain_plan(self._version, self._plan, verbose=verbose)
@@ -377,8 +376,8 @@ class ScannerBuilder:
         return self._set("scan_stats_callback", callback)
 
     def use_scalar_index(self, use_scalar_index: bool | None = True) -> ScannerBuilder:
-        """Do nothing; accepted for compatibility, because indexes are not used."""
-        return self
+        """Enable or disable the use of scalar indexes by the filter; the result is the same."""
+        return self._set("use_scalar_index", use_scalar_index)
 
     def prefilter(self, prefilter: bool | None) -> ScannerBuilder:
         """Do nothing; accepted for compatibility, because it only applies to vector search."""
@@ -389,13 +388,12 @@ class ScannerBuilder:
         return self
 
     def fast_search(self, flag: bool | None) -> ScannerBuilder:
-        """Raise UnsupportedFeatureError if set, because indexes are not used."""
-        scope.reject("index search", fast_search=flag)
-        return self
+        """Leave out fragments that the indexes of the filter do not cover, if the filter uses indexes."""
+        return self._set("fast_search", flag)
 
     def with_index_segments(self, index_segments: Iterable[Any] | None) -> ScannerBuilder:
-        """Raise UnsupportedFeatureError if given, because indexes are not used."""
-        scope.reject("index search", index_segments=index_segments)
+        """Raise UnsupportedFeatureError if given, because segments can be selected for vector search only."""
+        scope.reject("index segments of filters", index_segments=index_segments)
         return self
 
     def row_addr_prefilter(self, allowlist: bytes | None = None, blocklist: bytes | None = None) -> ScannerBuilder:
@@ -441,8 +439,7 @@ class ScannerBuilder:
 # The builder method of each key of `default_scan_options`, which is also the name of an argument of `scanner`.
 SETTERS = {
     **{name: name for name in ScanOptions.__dataclass_fields__ if hasattr(ScannerBuilder, name)},
-    **{name: name for name in ("use_scalar_index", "prefilter", "disable_scoring_autoprojection")},
-    **{name: name for name in ("fast_search", "nearest", "progress")},
+    **{name: name for name in ("prefilter", "disable_scoring_autoprojection", "nearest", "progress")},
     "fragments": "with_fragments",
     "index_segments": "with_index_segments",
     "full_text_query": "full_text_search",

@@ -207,7 +207,7 @@ def test_scanner_forms(ds: LanceDataset) -> None:
     assert (scanner.projected_schema, scanner.dataset_schema) == (pa.schema({"id": pa.int64()}), TABLE.schema)
     assert scanner.head(2)["id"].to_pylist() == [3, 4]
     assert ds.scanner(limit=1).head(5).num_rows == 1
-    assert "id" in scanner.explain_plan() and "Filter" in scanner.explain_plan(True)
+    assert "full_filter=id > 2" in scanner.explain_plan() and "Column: id" in scanner.explain_plan(True)
     assert "output_rows=7" in scanner.analyze_plan()
     tagged = list(scanner.scan_batches())
     assert [batch.fragment.fragment_id for batch in tagged] == [0, 1, 2]

@@ -148,7 +148,11 @@ class BTreeIndex(OpenIndex):
             return
         # Pages that overlap each range, and those of them that are within it.
         starts = self._first + ranges.starts_in(self._highs)
-        ends = np.maximum(starts, self._known + ranges.ends_in(self._lows))
+        ends = self._known + ranges.ends_in(self._lows)
+        if len(starts) == len(ends) == 1:
+            yield from self._select_one(ranges, int(starts[0]), int(ends[0]))
+            return
+        ends = np.maximum(starts, ends)
         inner_starts = np.clip(self._known + ranges.starts_in(self._lows), starts, ends)
         inner_ends = np.clip(self._first + ranges.ends_in(self._highs), inner_starts, ends)
         _, inner = _expand(inner_starts, inner_ends)
@@ -162,6 +166,15 @@ class BTreeIndex(OpenIndex):
         partial = self._pages(numbers[borders[:-1]].tolist(), with_values=True)
         for (start, end), (number, page) in zip(pairwise(borders.tolist()), partial):
             yield _rows_within(ranges.select(owners[start:end]), page, int(self._null_counts[number]))
+
+    def _select_one(self, ranges: KeyRanges, start: int, end: int) -> Iterator[U64Array]:
+        """Yield the rows in a single range, which overlaps the pages from `start` to `end`. The common case."""
+        inner_start = min(self._known + int(ranges.starts_in(self._lows)[0]), end)
+        inner_end = max(min(self._first + int(ranges.ends_in(self._highs)[0]), end), inner_start)
+        for _, page in self._pages(range(inner_start, inner_end)):
+            yield page.rows
+        for number, page in self._pages([*range(start, inner_start), *range(inner_end, end)], with_values=True):
+            yield _rows_within(ranges, page, int(self._null_counts[number]))
 
     # --------------------------------------------------------------------------------------------------------- pages
 

@@ -15,6 +15,7 @@ from lancetable.file.writer import FileWriter
 from lancetable.format.index import IndexFile
 from lancetable.format.paths import join
 from lancetable.format.schema import Field, Schema
+from lancetable.index.search_statistics import note_loaded, store_of
 from lancetable.store.base import discard
 
 if TYPE_CHECKING:
@@ -56,10 +57,10 @@ class IndexFileReader:
         """Return the metadata, and the map from field ids to columns."""
 
         def read() -> tuple[FileMetadata, dict[int, int]]:
-            metadata = open_data_file(self.store, self.path, size=self._size_bytes)
+            metadata = open_data_file(store_of(self.store), self.path, size=self._size_bytes)
             return metadata, dict(zip(*number_columns(metadata.schema, metadata.version)))
 
-        return self.cached("index file", read, lambda entry: entry[0].memory_bytes)
+        return self._cache.get_or_compute(("index file", self._key), read, lambda entry: entry[0].memory_bytes)
 
     @property
     def num_rows(self) -> int:
@@ -98,7 +99,7 @@ class IndexFileReader:
             raise CorruptFileError(what, f"less than {len(buffers)}", number, path=self.path)
         start, end = buffers[number]
         metadata.limits.check("metadata_bytes", end - start, self.path, "bytes of a global buffer")
-        return self.store.read(self.path, start, end)
+        return store_of(self.store).read(self.path, start, end)
 
     def read(self, names: Sequence[str], rows: Rows | None = None) -> pa.Table:
         """Read columns, for some rows in ascending order or for all.
@@ -106,14 +107,16 @@ class IndexFileReader:
         Raises CorruptFileError if a column does not exist, and the errors of `read_columns`.
         """
         metadata, columns = self._open()
-        arrays = read_columns(self.store, self.path, metadata, self._fields(metadata, names), columns, rows)
+        fields = self._fields(metadata, names)
+        arrays = read_columns(store_of(self.store), self.path, metadata, fields, columns, rows)
         return pa.table(dict(zip(names, arrays)))
 
     def read_ranges(self, names: Sequence[str], ranges: Sequence[range]) -> list[list[pa.Array]]:
         """Read columns for some ranges of rows, together: one array for each range and column. Raises like `read`."""
         metadata, columns = self._open()
         fields = self._fields(metadata, names)
-        found = read_files(self.store, [FileRows(self.path, metadata, fields, columns, rows) for rows in ranges])
+        selections = [FileRows(self.path, metadata, fields, columns, rows) for rows in ranges]
+        found = read_files(store_of(self.store), selections)
         return [[_one_array(chunks, field) for chunks, field in zip(arrays, fields)] for arrays in found]
 
     def _fields(self, metadata: FileMetadata, names: Sequence[str]) -> list[Field]:
@@ -125,14 +128,20 @@ class IndexFileReader:
 
     def cached(self, kind: Hashable, make: Callable[[], T], size_bytes: Callable[[T], int]) -> T:
         """Return a value computed from the file; `kind` distinguishes the values of one file."""
-        return self._cache.get_or_compute((kind, self._key), make, size_bytes)
+
+        def load() -> T:
+            note_loaded()
+            return make()
+
+        return self._cache.get_or_compute((kind, self._key), load, size_bytes)
 
     def find_cached(self, kind: Hashable) -> Any | None:
         """Return a cached value, or None."""
         return self._cache.get((kind, self._key))
 
     def put_cached(self, kind: Hashable, value: object, size_bytes: int) -> None:
-        """Add a value to the cache."""
+        """Add a value that was read to the cache."""
+        note_loaded()
         self._cache.put((kind, self._key), value, size_bytes)
 
 

@@ -26,6 +26,7 @@ from lancetable.format.row_address import U64Array, join, split
 
 _U32, _U64, _ENTRY = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<II")
 _FEW_ROWS = 16
+_MAX_SPARSENESS = 32  # up to this number of rows for each member of a set, marking members is faster than sorting
 _ALL_OFFSETS = range(1 << 32)
 _MAX_WAITING_ROWS = 1 << 22
 _SIZES = ("n_bytes_array_containers", "n_bytes_run_containers", "n_bytes_bitset_containers")
@@ -54,13 +55,18 @@ class RowSet:
                 offsets_of.setdefault(address >> 32, []).append(address & 0xFFFF_FFFF)
             return cls({fragment_id: BitMap(few) for fragment_id, few in offsets_of.items()})
         fragments, offsets = split(addresses)
-        if (fragments == fragments[0]).all():
-            return cls({int(fragments[0]): _bitmap(offsets)})
-        order = np.argsort(fragments, kind="stable")
-        fragments, offsets = fragments[order], offsets[order]
-        starts = np.flatnonzero(np.concatenate(([True], fragments[1:] != fragments[:-1])))
-        ends = np.append(starts[1:], len(fragments))
-        return cls({int(fragments[start]): _bitmap(offsets[start:end]) for start, end in zip(starts, ends)})
+        first, last = int(fragments.min()), int(fragments.max())
+        if first == last:
+            return cls({first: _bitmap(offsets)})
+        # NumPy sorts 16-bit numbers in linear time.
+        keys = (fragments - np.uint64(first)).astype(np.uint16) if last - first < 1 << 16 else fragments
+        order = np.argsort(keys, kind="stable")
+        keys, offsets = keys[order], offsets[order]
+        starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+        found = fragments[order[starts]].tolist()
+        ends = np.append(starts[1:], len(keys)).tolist()
+        bounds = zip(found, starts.tolist(), ends, strict=True)
+        return cls({fragment_id: _bitmap(offsets[start:end]) for fragment_id, start, end in bounds})
 
     @classmethod
     def of_parts(cls, parts: Iterable[npt.NDArray[Any]]) -> RowSet:
@@ -215,8 +221,17 @@ class RowSet:
 
 
 def _bitmap(offsets: npt.NDArray[Any]) -> BitMap:
+    """Return the bitmap of offsets in any order, with or without repeats."""
+    offsets = offsets.astype(np.uint32)
+    length = int(offsets.max()) + 1
+    if length <= _MAX_SPARSENESS * len(offsets):
+        is_member = np.zeros(length, np.bool_)
+        is_member[offsets] = True
+        offsets = np.flatnonzero(is_member).astype(np.uint32)
+    else:
+        offsets = np.sort(offsets)
     # BitMap copies a buffer in one step, but reads a NumPy array value by value, and it is slow for unsorted values.
-    return BitMap(array.array("I", np.sort(offsets.astype(np.uint32)).tobytes()))
+    return BitMap(array.array("I", offsets.tobytes()))
 
 
 def _values(bitmap: BitMap) -> npt.NDArray[np.uint32]:

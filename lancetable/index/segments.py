@@ -6,7 +6,7 @@ their rows were moved, rewritten or removed since it was built.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ from lancetable.index.index_files import IndexFileReader
 from lancetable.index.kind import IndexKind, OpenIndex, kind_of_details
 from lancetable.index.results import IndexResult
 from lancetable.index.row_sets import RowSet
+from lancetable.index.search_statistics import note_opened
+from lancetable.lazy import lazy_property
 from lancetable.proto import table_pb2
 from lancetable.table.live_rows import deleted_offsets
 from lancetable.table.row_id_sequences import row_id_index
@@ -59,7 +61,7 @@ class SegmentFiles:
         return IndexFileReader(self.version.store, path, self.version.cache, size)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class IndexSegment:
     """One segment of an index of a version.
 
@@ -89,12 +91,18 @@ class IndexSegment:
     def open(self) -> OpenIndex:
         """Open the segment for searches; the opened index is cached."""
         assert self.kind is not None
-        kind, files = self.kind, self.files
-        key = ("index", files.version.store.key(files.directory))
-        index: OpenIndex = files.version.cache.get_or_compute(
-            key, lambda: kind.open(files), lambda opened: opened.memory_bytes
-        )
+        cache = self.files.version.cache
+        index: OpenIndex | None = cache.get(self._key)
+        note_opened(was_cached=index is not None)
+        if index is None:
+            index = self.kind.open(self.files)
+            cache.put(self._key, index, index.memory_bytes)
         return index
+
+    @lazy_property
+    def _key(self) -> Hashable:
+        """The key of the opened index in the cache."""
+        return ("index", self.files.version.store.key(self.files.directory))
 
     def answers(self, query: IndexQuery) -> bool:
         """Return whether the segment can answer a query. Raises CorruptFileError if a file of it is damaged."""
@@ -105,19 +113,20 @@ class IndexSegment:
 
         Raises CorruptFileError if a file of the segment is damaged.
         """
-        result = self.open().search(query)
-        result = IndexResult(self._addresses(result.true), self._addresses(result.null), result.exactness)
+        result, version = self.open().search(query), self.files.version
+        if self.stores_row_ids:
+            result = IndexResult(_addresses(version, result.true), _addresses(version, result.null), result.exactness)
+        elif (reuse := fragment_reuse(version)) is not None:
+            result = IndexResult(reuse.current(result.true), reuse.current(result.null), result.exactness)
         return result.in_fragments(self.fragments)
 
-    def _addresses(self, rows: RowSet) -> RowSet:
-        """Return the current addresses of the rows that the segment names."""
-        if self.stores_row_ids:
-            if not rows:
-                return rows
-            addresses, found = row_id_index(self.files.version).find(rows.addresses())
-            return RowSet.of(addresses[found])
-        reuse = fragment_reuse(self.files.version)
-        return rows if reuse is None else reuse.current(rows)
+
+def _addresses(version: TableVersion, ids: RowSet) -> RowSet:
+    """Return the addresses of the rows with some stable row ids; ids without a live row are left out."""
+    if not ids:
+        return ids
+    addresses, found = row_id_index(version).find(ids.addresses())
+    return RowSet.of(addresses[found])
 
 
 def index_segments(version: TableVersion) -> tuple[IndexSegment, ...]:

@@ -17,7 +17,8 @@ from lancetable.errors import InvalidInputError
 from lancetable.ops.read.memory_release import note_allocated, release_memory
 from lancetable.ops.read.order import ColumnOrdering, select_first, sort_indices
 from lancetable.ops.read.projection import Columns, concat_tables
-from lancetable.ops.read.scan_execution import RowRange, ScanRun
+from lancetable.ops.read.row_ranges import RowRange
+from lancetable.ops.read.scan_execution import ScanRun
 from lancetable.ops.read.scan_plan import ScanOptions, ScanPlan, plan_scan
 from lancetable.ops.read.take import fetch_addresses
 from lancetable.table.live_rows import Offsets

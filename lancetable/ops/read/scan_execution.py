@@ -1,13 +1,17 @@
 """Execution of a `ScanPlan`. Row ranges are read in parallel and returned as tables, in order.
 
     fragments ─ statistics ─> row ranges ─> groups ─┬─ pool ─> filter columns ─> matches ─> late columns ─┐
-                                                    └─ pool ─> ...                                        ├─> tables
+              └ indexes ────> rows ───────> groups ─┴─ pool ─> ...                                        ├─> tables
     no filter: columns of a range are slices of the pages of a file                                       ┘
 
 A row range is a part of one fragment, small enough that several ranges fit in memory. Small ranges of several fragments
 form a group, which is read and filtered at once, because the fixed cost of a range would exceed the cost of its rows. A
 filter is evaluated first, on the filter columns only. The late columns of matching rows are read as a range if the rows
 are adjacent or dense; sparse rows are gathered (`fragments.narrow`).
+
+Fragments that indexes cover are read by the rows that the indexes select (`ops/read/index_selection.py`), in the same
+order. Of the filter, only the part that the indexes do not answer is evaluated on these rows, or all of it if the
+answer is not exact.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,33 +31,50 @@ from lancetable import expr
 from lancetable.file import thread_pool
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
+from lancetable.lazy import lazy_property
 from lancetable.ops.read.adaptive_range_size import RangeSizer
 from lancetable.ops.read.memory_release import with_memory_release
 from lancetable.ops.read.projection import ColumnLike, assemble, concat_columns
+from lancetable.ops.read.row_ranges import (
+    RangeRows,
+    RowRange,
+    group_ranges,
+    num_runs,
+    restrict,
+    split_offsets,
+    split_ranges,
+)
 from lancetable.ops.read.scan_plan import ScanPlan
 from lancetable.ops.read.take import virtual_values
-from lancetable.ops.read.zone_pruning import intersect, prunable_columns, prune_fragment
+from lancetable.ops.read.zone_pruning import prunable_columns, prune_fragment
 from lancetable.store.io_stats import ScanStore
 from lancetable.table.field_locations import file_layouts
-from lancetable.table.fragment_reader import Selection, filter_columns, narrow, read_selection, read_selections, select
-from lancetable.table.live_rows import physical_offsets, physical_rows, row_count_index
+from lancetable.table.fragment_reader import (
+    Selection,
+    filter_columns,
+    narrow,
+    read_selection,
+    read_selections,
+    select,
+    select_live,
+)
+from lancetable.table.live_rows import Offsets, physical_offsets, physical_rows, row_count_index
 from lancetable.table.row_sizes import bytes_per_row, has_fixed_size, memory_per_row, min_bytes
 from lancetable.table.version import TableVersion
+
+if TYPE_CHECKING:
+    from lancetable.index.search_statistics import SearchStatistics
+    from lancetable.ops.read.index_selection import IndexSelection
 
 T = TypeVar("T")
 R = TypeVar("R")
 Mask: TypeAlias = npt.NDArray[np.bool_]
-# Returns the maximum number of rows of the next range of a fragment.
-RangeRows: TypeAlias = Callable[[Fragment], int]
 
 # Size of the filter columns of a range if the result is not streamed.
 _FILTER_BYTES = 16 * 1024 * 1024
 _MAX_FILTER_ROWS = 256 * 1024
 # Maximum rows of a range with a limit, because the first ranges probably contain enough rows.
 _LIMITED_ROWS = 64 * 1024
-# Ranges of at most _SMALL_ROWS are grouped until a group has _GROUP_ROWS.
-_GROUP_ROWS = 8 * 1024
-_SMALL_ROWS = 2 * 1024
 # Late columns of a group of at most this size are read with the filter columns.
 _EARLY_BYTES = 2 * 1024 * 1024
 # Columns of a group of at most this size are copied into one array.
@@ -63,11 +84,13 @@ _PARALLEL_ROWS = 128 * 1024
 _PARALLEL_FRAGMENT_ROWS = 8 * 1024
 # Number of rows whose late columns are read to estimate the size of a row.
 _SAMPLE_ROWS = 256
+# If an index selects more rows of a fragment than this, zone maps restrict the rows that must be filtered.
+_MIN_PRUNED_ROWS = 8 * 1024
 
 
 @dataclass
 class ScanStatistics:
-    """Statistics of a scan, passed to `scan_stats_callback`. Counts of indices are 0, because scans do not use them."""
+    """Statistics of a scan, passed to `scan_stats_callback`."""
 
     iops: int = 0
     requests: int = 0
@@ -79,13 +102,6 @@ class ScanStatistics:
     index_cache_misses: int = 0
     all_counts: dict[str, int] = field(default_factory=dict)
     all_times: dict[str, int] = field(default_factory=dict)  # nanoseconds
-
-
-class RowRange(NamedTuple):
-    """Physical rows of one fragment."""
-
-    fragment: Fragment
-    rows: range
 
 
 class FilteredRows(NamedTuple):
@@ -125,6 +141,7 @@ class ScanRun:
             self._scan_store = ScanStore(version.store)
             version = replace(version, store=self._scan_store)
         self.version = version
+        self.search_statistics: SearchStatistics | None = None  # set if indexes were searched
 
     def __enter__(self) -> ScanRun:
         return self
@@ -135,9 +152,46 @@ class ScanRun:
             return
         elapsed = {"elapsed": time.perf_counter_ns() - self._start_ns}
         iops, size_bytes = store.stats.read_iops, store.stats.read_bytes
-        self.plan.stats_callback(
-            ScanStatistics(iops, store.requests, size_bytes, all_counts=self._counts, all_times=elapsed)
+        statistics = ScanStatistics(iops, store.requests, size_bytes, all_counts=self._counts, all_times=elapsed)
+        searched = self.search_statistics
+        if searched is not None:
+            statistics.indices_loaded, statistics.parts_loaded = searched.indices_loaded, searched.parts_loaded
+            statistics.index_comparisons = searched.comparisons
+            statistics.index_cache_hits, statistics.index_cache_misses = searched.cache_hits, searched.cache_misses
+            self._counts.update(index_cache_hits=searched.cache_hits, index_cache_misses=searched.cache_misses)
+        self.plan.stats_callback(statistics)
+
+    @lazy_property
+    def selection(self) -> IndexSelection | None:
+        """The rows that indexes select, searched on first access; None if the plan does not use indexes."""
+        if self.plan.index is None:
+            return None
+        from lancetable.index.search_statistics import SearchStatistics
+        from lancetable.ops.read.index_selection import IndexSelection
+
+        self.search_statistics = SearchStatistics(store=self._scan_store)
+        return IndexSelection(self.version, self.plan.index, self.plan.fragments, self.search_statistics)
+
+    @lazy_property
+    def positions(self) -> Sequence[int]:
+        """The positions of the fragments to read, in order: those without rows that indexes select are left out."""
+        if self.selection is None:
+            return self.plan.fragments
+        return self.selection.to_read(self.plan.fragments, only_covered=self.plan.only_indexed)
+
+    @property
+    def selects_result(self) -> bool:
+        """Whether the rows that indexes select belong to the result, so that no filter is evaluated on them."""
+        refined = self.plan.refined
+        return (
+            self.selection is not None and self.selection.is_exact and refined is not None and refined.predicate is None
         )
+
+    def plan_of(self, group: Sequence[RowRange]) -> ScanPlan:
+        """Return the plan by which a group is read, whose filter is the part that indexes have not answered."""
+        if group[0].by_index and self.plan.refined is not None and self.selection is not None:
+            return self.plan.refined if self.selection.is_exact else self.plan
+        return self.plan
 
     def tables(self, batch_rows: int | None = None) -> Iterator[pa.Table]:
         """Yield the result in order, with limit and offset applied. Pass `batch_rows` if the result is streamed."""
@@ -182,11 +236,15 @@ class ScanRun:
         fragments = self.plan.fragments
         if len(fragments) == 1 and self.plan.predicate is None and self.sizer is None:
             return False  # The columns of the fragment are decoded in parallel instead.
-        counts = self.row_counts
-        is_whole = len(fragments) == len(counts.fragments)
-        num_rows = counts.num_rows if is_whole else sum(map(counts.num_rows_at, fragments))
+        counts, selection, positions = self.row_counts, self.selection, self.positions
+        if selection is not None:
+            uncovered = [position for position in positions if not selection.covers(position)]
+            num_rows = selection.num_rows + sum(map(counts.num_rows_at, uncovered))
+        else:
+            is_whole = len(fragments) == len(counts.fragments)
+            num_rows = counts.num_rows if is_whole else sum(map(counts.num_rows_at, fragments))
         # The cost of small fragments is mostly Python code, which threads cannot run in parallel.
-        return num_rows >= max(_PARALLEL_ROWS, _PARALLEL_FRAGMENT_ROWS * len(fragments))
+        return num_rows >= max(_PARALLEL_ROWS, _PARALLEL_FRAGMENT_ROWS * len(positions))
 
     def _make_sizer(self, batch_rows: int) -> RangeSizer:
         plan = self.plan
@@ -212,7 +270,8 @@ class ScanRun:
             combined=plan.strict_batch_size or has_filter,
             batch_bytes=plan.batch_size_bytes,
         )
-        if local and first is not None and (first.physical_rows or 0) > batch_rows:
+        few = self.selection is not None and self.selection.num_rows <= _SAMPLE_ROWS
+        if local and first is not None and (first.physical_rows or 0) > batch_rows and not few:
             self._measure_late_columns(sizer, first)
         return sizer
 
@@ -227,50 +286,104 @@ class ScanRun:
     # --- row ranges
 
     def groups(self) -> Iterator[list[RowRange]]:
-        """Return groups of row ranges, restricted by limit and offset without a filter, by statistics with a filter."""
+        """Return groups of rows, restricted by limit and offset without a filter, else by statistics and indexes."""
+        apart = not self.version.store.capabilities.local
         if self.sizer is None:
-            return group_ranges(self._row_ranges(self.range_rows()))
+            return group_ranges(self._row_ranges(self.range_rows()), apart=apart)
         ranges = self._row_ranges(self.sizer.range_rows)
         if self.plan.predicate is None:
             return ([rows] for rows in ranges)  # A batch does not contain rows of several fragments.
-        return group_ranges(ranges, self.sizer.group_rows)
+        return group_ranges(ranges, self.sizer.group_rows, apart=apart)
 
     def range_rows(self) -> RangeRows:
         """Return the size limit of row ranges for a result that is not streamed; without a filter, whole fragments."""
         plan = self.plan
         if plan.predicate is None:
             return lambda _: 1 << 62
-        row_bytes = 1.0
-        if plan.fragments:
-            first = self.row_counts.fragments[plan.fragments[0]]
-            row_bytes = max(1.0, bytes_per_row(self.version, first, plan.filter_columns))
-        rows = min(int(_FILTER_BYTES / row_bytes), _MAX_FILTER_ROWS)
-        rows = max(1024, min(rows, _LIMITED_ROWS) if plan.limit is not None else rows)
-        return lambda _: rows
+        return self._rows_in_memory(plan.filter_columns)
+
+    def _rows_in_memory(self, columns: Sequence[Field]) -> RangeRows:
+        """Return the number of rows of `columns` that are read at a time, computed when it is first used."""
+        plan = self.plan
+
+        limit: list[int] = []
+
+        def rows(_: Fragment) -> int:
+            if not limit:
+                first = self.row_counts.fragments[plan.fragments[0]]
+                row_bytes = max(1.0, bytes_per_row(self.version, first, columns))
+                most = min(int(_FILTER_BYTES / row_bytes), _MAX_FILTER_ROWS)
+                limit.append(max(1024, min(most, _LIMITED_ROWS) if plan.limit is not None else most))
+            return limit[0]
+
+        return rows if plan.fragments else lambda _: _MAX_FILTER_ROWS
+
+    def _selected_range_rows(self, range_rows: RangeRows) -> RangeRows:
+        """Return the size limit of parts of the rows that indexes select; `range_rows` is that of other rows."""
+        plan = self.plan
+        if not self.selects_result:
+            return range_rows
+        # All of these rows belong to the result.
+        if self.sizer is None:
+            range_rows = self._rows_in_memory(plan.projection.columns)
+        if plan.limit is None:
+            return range_rows
+        most = max(1, plan.offset + plan.limit)
+        return lambda fragment: min(range_rows(fragment), most)
 
     def _row_ranges(self, range_rows: RangeRows) -> Iterator[RowRange]:
         plan, fragments = self.plan, self.row_counts.fragments
-        if plan.predicate is None and not plan.row_ranges:
-            ranges_of_fragments = self._limited_ranges()
-        elif plan.predicate is not None and plan.use_stats:
-            ranges_of_fragments = self._pruned_ranges(plan.predicate)
-        else:
-            ranges_of_fragments = (
-                (position, [range(physical_rows(self.version, fragments[position]))]) for position in plan.fragments
-            )
+        selected_range_rows = self._selected_range_rows(range_rows)
+        candidates = self._limited_ranges() if plan.predicate is None and not plan.row_ranges else self.candidates()
         counts = self._counts
-        for position, ranges in ranges_of_fragments:
+        for position, rows in candidates:
             if plan.row_ranges is not None and position in plan.row_ranges:
-                ranges = intersect(ranges, [plan.row_ranges[position]])
+                rows = restrict(rows, [plan.row_ranges[position]])
             is_first = True
-            for row_range in split_ranges(fragments[position], ranges, range_rows):
+            if isinstance(rows, list):
+                row_ranges = split_ranges(fragments[position], rows, range_rows)
+            else:
+                row_ranges = split_offsets(fragments[position], rows, selected_range_rows)
+            for row_range in row_ranges:
                 counts["rows_scanned"] += len(row_range.rows)
-                counts["ranges_scanned"] += 1
+                counts["ranges_scanned"] += num_runs(row_range.rows) if plan.stats_callback is not None else 1
                 counts["fragments_scanned"] += is_first
                 is_first = False
                 yield row_range
 
-    def _limited_ranges(self) -> Iterator[tuple[int, list[range]]]:
+    def candidates(self) -> Iterator[tuple[int, list[range] | Offsets]]:
+        """Yield the position of each fragment, with the rows that may satisfy the filter.
+
+        They are ranges or, if indexes select them, ascending offsets of live rows.
+        """
+        plan, selection, fragments = self.plan, self.selection, self.row_counts.fragments
+        prunes = plan.predicate is not None and plan.use_stats
+
+        def find(position: int) -> tuple[int, list[range] | Offsets]:
+            if selection is not None and selection.covers(position):
+                return position, self._selected(selection, position)
+            fragment = fragments[position]
+            return position, self._pruned(fragment, plan) if prunes else [range(physical_rows(self.version, fragment))]
+
+        # Remote footers, statistics and deletion files are fetched in parallel.
+        remote = not self.version.store.capabilities.local and not thread_pool.in_worker()
+        parallel = remote and (prunes or selection is not None)
+        return thread_pool.in_order(find, self.positions) if parallel else map(find, self.positions)
+
+    def _selected(self, selection: IndexSelection, position: int) -> list[range] | Offsets:
+        """Return the rows of a covered fragment that indexes select and zone maps do not rule out."""
+        plan = self.plan.refined if selection.is_exact and self.plan.refined is not None else self.plan
+        offsets = selection.offsets(position)
+        if plan.predicate is None or not plan.use_stats or len(offsets) < _MIN_PRUNED_ROWS:
+            return offsets
+        return restrict(offsets, self._pruned(self.row_counts.fragments[position], plan))
+
+    def _pruned(self, fragment: Fragment, plan: ScanPlan) -> list[range]:
+        assert plan.predicate is not None
+        columns = prunable_columns(self.version.schema, plan.predicate)
+        return prune_fragment(self.version, fragment, plan.predicate, columns)
+
+    def _limited_ranges(self) -> Iterator[tuple[int, list[range] | Offsets]]:
         """Yield the physical rows of each fragment that are within limit and offset."""
         skip, remaining = self.plan.offset, self.plan.limit
         for position in self.plan.fragments:
@@ -290,16 +403,6 @@ class ScanRun:
                 remaining -= stop - skip
             skip = 0
 
-    def _pruned_ranges(self, predicate: expr.Expr) -> Iterator[tuple[int, list[range]]]:
-        columns = prunable_columns(self.version.schema, predicate)
-
-        def prune(position: int) -> tuple[int, list[range]]:
-            return position, prune_fragment(self.version, self.row_counts.fragments[position], predicate, columns)
-
-        # Remote footers and statistics are fetched in parallel.
-        remote = not self.version.store.capabilities.local and not thread_pool.in_worker()
-        return thread_pool.in_order(prune, self.plan.fragments) if remote else map(prune, self.plan.fragments)
-
     def num_rows_at(self, position: int) -> int:
         """Return the number of rows of a fragment to which limit and offset apply."""
         if self.plan.include_deleted:
@@ -310,7 +413,7 @@ class ScanRun:
 
     def read(self, group: Sequence[RowRange]) -> pa.Table | None:
         """Read the rows of a group that satisfy the filter, as a table of the result; None without such rows."""
-        plan, sizer = self.plan, self.sizer
+        plan, sizer = self.plan_of(group), self.sizer
         if plan.predicate is None:
             selections = self.select(group)
             if not selections:
@@ -337,14 +440,14 @@ class ScanRun:
 
     def filter(self, group: Sequence[RowRange]) -> FilteredRows | None:
         """Evaluate the filter on the rows of a group; None if the group has no rows."""
-        plan = self.plan
+        plan = self.plan_of(group)
         assert plan.predicate is not None
         selections = self.select(group)
         if not selections:
             return None
         num_rows = sum([selection.num_rows for selection in selections])
         early = plan.filter_columns
-        late = plan.late_columns if self._reads_all(selections) else ()
+        late = plan.late_columns if self._reads_all(plan, selections) else ()
         columns = self._read_columns(selections, (*early, *late))
         if self.sizer is not None:
             self.sizer.note_read(num_rows, sum([column.nbytes for column in columns]))
@@ -357,13 +460,13 @@ class ScanRun:
             self.num_matching += int(np.count_nonzero(rows.counts()))
         return rows
 
-    def _reads_all(self, selections: Sequence[Selection]) -> bool:
+    def _reads_all(self, plan: ScanPlan, selections: Sequence[Selection]) -> bool:
         """Return True if the late columns of a group are read together with its filter columns.
 
         This saves a round trip to a remote store. It is done if the late columns are small and at least half of the
         ranges so far had matches.
         """
-        late = self.plan.late_columns
+        late = plan.late_columns
         if len(selections) == 1 or not late or self.num_matching * 2 < max(1, self.num_tested):
             return False
         if file_layouts(self.version).has_blob_files:
@@ -373,8 +476,10 @@ class ScanRun:
 
     def select(self, group: Sequence[RowRange]) -> list[Selection]:
         """Return the non-empty selections of a group."""
+        if group[0].by_index:
+            return [select_live(fragment, rows) for fragment, rows, _ in group if not isinstance(rows, range)]
         include_deleted = self.plan.include_deleted
-        selections = [select(self.version, fragment, rows, keep_deleted=include_deleted) for fragment, rows in group]
+        selections = [select(self.version, fragment, rows, keep_deleted=include_deleted) for fragment, rows, _ in group]
         return [selection for selection in selections if selection.num_rows]
 
     def _read_columns(self, selections: Sequence[Selection], columns: Sequence[Field]) -> list[ColumnLike]:
@@ -389,35 +494,6 @@ class ScanRun:
         projection = self.plan.projection
         virtual = {name: self._virtual_column(selections, name) for name in projection.virtual}
         return assemble(projection, columns, virtual, sum([selection.num_rows for selection in selections]))
-
-
-def split_ranges(fragment: Fragment, ranges: Iterable[range], range_rows: RangeRows) -> Iterator[RowRange]:
-    """Split rows of a fragment into ranges of at most `range_rows(fragment)` rows."""
-    for rows in ranges:
-        start = rows.start
-        while start < rows.stop:
-            stop = min(rows.stop, start + range_rows(fragment))
-            yield RowRange(fragment, range(start, stop))
-            start = stop
-
-
-def group_ranges(ranges: Iterable[RowRange], max_rows: Callable[[], int] | None = None) -> Iterator[list[RowRange]]:
-    """Group consecutive small ranges, up to `_GROUP_ROWS` or `max_rows()` rows; a larger range is a group by itself."""
-    group: list[RowRange] = []
-    num_rows = 0
-    for row_range in ranges:
-        size = len(row_range.rows)
-        limit = _GROUP_ROWS if max_rows is None else min(_GROUP_ROWS, max_rows())
-        if group and (size > _SMALL_ROWS or num_rows + size > limit):
-            yield group
-            group, num_rows = [], 0
-        group.append(row_range)
-        num_rows += size
-        if size > _SMALL_ROWS:
-            yield group
-            group, num_rows = [], 0
-    if group:
-        yield group
 
 
 def _mask(predicate: expr.Expr, table: pa.Table, num_rows: int) -> Mask:

@@ -1,12 +1,13 @@
 """Scan planning: conversion of scan options to a frozen plan, without I/O.
 
     ScanOptions(columns, filter, limit ...)  --plan_scan-->  ScanPlan
+        index             searches of indexes that select rows, and the part of the filter that they do not answer
         filter columns    read first, for the row ranges that statistics do not exclude
         late columns      read for the matching rows only
         outputs           nested fields, expressions, virtual columns, in the caller's order
 
 Zone statistics are stored in the data files. Zones are therefore pruned when the plan runs or when
-`ops/read/explain.py` explains it.
+`ops/read/explain.py` explains it. Planning reads the entries of indexes in the manifest, but no file of an index.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,15 +23,13 @@ import pyarrow.compute as pc
 from lancetable import expr
 from lancetable.errors import InvalidInputError, OutOfRangeError
 from lancetable.format.schema import Field, Schema
+from lancetable.ops.read.cached_projection import CACHED_PROJECTION_BYTES, projection_of
 from lancetable.ops.read.order import ColumnOrdering
-from lancetable.ops.read.projection import (
-    PHYSICAL_ADDRESS,
-    Projection,
-    evaluation_schema,
-    project,
-    read_set,
-)
+from lancetable.ops.read.projection import PHYSICAL_ADDRESS, Projection, evaluation_schema, project, read_set
 from lancetable.table.version import TableVersion
+
+if TYPE_CHECKING:
+    from lancetable.index.planning import IndexPlan
 
 Filter: TypeAlias = "str | pc.Expression | expr.Expr"
 
@@ -64,6 +63,8 @@ class ScanOptions:
     include_deleted_rows: bool | None = None
     late_materialization: bool | Sequence[str] | None = None
     use_stats: bool | None = None
+    use_scalar_index: bool | None = None
+    fast_search: bool | None = None
     scan_in_order: bool | None = None
     blob_handling: str | None = None
     batch_readahead: int | None = None
@@ -79,6 +80,10 @@ class ScanPlan:
     `fragments` and the keys of `row_ranges` are positions in the manifest. `shared[i]` is the index in `filter_columns`
     of the i-th field of `projection.columns` if it is read together with the filter columns, or None if it is a late
     column. `keys` projects the columns of `order` and the row addresses; None without an order.
+
+    `index` describes how indexes answer the filter; None if they are not used. `refined` is then the plan for the rows
+    that an exact search selects: its filter is the part that no index answers. With `only_indexed`, fragments that the
+    indexes do not cover are left out.
     """
 
     projection: Projection
@@ -98,6 +103,9 @@ class ScanPlan:
     strict_batch_size: bool = False
     include_deleted: bool = False
     stats_callback: Callable[[Any], None] | None = None
+    index: IndexPlan | None = None
+    refined: ScanPlan | None = None
+    only_indexed: bool = False
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -115,8 +123,17 @@ class ScanPlan:
         """Return the plan that reads the `order` columns and row addresses, in scan order and without limit."""
         assert self.keys is not None
         shared = tuple(_index_of(field, self.filter_columns) for field in self.keys.columns)
+        refined = None if self.refined is None else self.refined.for_keys()
         return replace(
-            self, projection=self.keys, shared=shared, order=(), keys=None, limit=None, offset=0, stats_callback=None
+            self,
+            projection=self.keys,
+            shared=shared,
+            order=(),
+            keys=None,
+            limit=None,
+            offset=0,
+            stats_callback=None,
+            refined=refined,
         )
 
 
@@ -127,7 +144,7 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
     TypeError for arguments of a wrong type.
     """
     schema = version.schema
-    projection = _project(schema, options)
+    projection = _project(version, options)
     order = tuple(map(_ordering, options.order_by or ()))
     include_deleted = bool(options.include_deleted_rows)
     if include_deleted and "_rowid" not in projection.virtual:
@@ -140,19 +157,10 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
         # A constant predicate requires no read: it is true for all rows or for no row.
         positions = positions if predicate.value.as_py() else ()
         predicate = None
-    filter_columns, filter_virtual = _filter_columns(schema, predicate, as_bytes)
-    if predicate is not None:
-        # Read early-materialized columns together with the filter columns.
-        filter_columns = _with_early(filter_columns, _early(projection.columns, options.late_materialization))
-    return ScanPlan(
+    plan = ScanPlan(
         projection=projection,
         fragments=positions,
         row_ranges=row_ranges,
-        predicate=predicate,
-        filter_columns=filter_columns,
-        filter_virtual=filter_virtual,
-        use_stats=predicate is not None and options.use_stats is not False,
-        shared=tuple(_index_of(field, filter_columns) for field in projection.columns),
         order=order,
         keys=_keys(schema, order),
         limit=_row_count("limit", options.limit),
@@ -163,16 +171,47 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
         include_deleted=include_deleted,
         stats_callback=options.scan_stats_callback,
     )
+    if predicate is None:
+        return plan
+    filtered = _with_filter(version, plan, predicate, options)
+    index = _plan_indexes(version, predicate, options)
+    if index is None:
+        return filtered
+    refined = plan if index.refine is None else _with_filter(version, plan, index.refine, options)
+    return replace(filtered, index=index, refined=refined, only_indexed=bool(options.fast_search))
 
 
-def _project(schema: Schema, options: ScanOptions) -> Projection:
+def _with_filter(version: TableVersion, plan: ScanPlan, predicate: expr.Expr, options: ScanOptions) -> ScanPlan:
+    """Return a plan with a filter. Early-materialized columns are read together with the filter columns."""
+    columns, virtual = _filter_columns(version, predicate, _BLOB_HANDLING[options.blob_handling])
+    columns = _with_early(columns, _early(plan.projection.columns, options.late_materialization))
+    return replace(
+        plan,
+        predicate=predicate,
+        filter_columns=columns,
+        filter_virtual=virtual,
+        use_stats=options.use_stats is not False,
+        shared=tuple(_index_of(field, columns) for field in plan.projection.columns),
+    )
+
+
+def _plan_indexes(version: TableVersion, predicate: expr.Expr, options: ScanOptions) -> IndexPlan | None:
+    """Return how indexes answer the filter. Indexes do not contain deleted rows."""
+    if version.manifest.index_section is None or options.use_scalar_index is False or options.include_deleted_rows:
+        return None
+    from lancetable.index.planning import plan_indexes  # imported here, because most tables have no indexes
+
+    return plan_indexes(version, predicate)
+
+
+def _project(version: TableVersion, options: ScanOptions) -> Projection:
     if options.blob_handling not in _BLOB_HANDLING:
         known = ", ".join(sorted(name for name in _BLOB_HANDLING if name is not None))
         raise InvalidInputError(f"Invalid blob_handling: {options.blob_handling}. Expected one of: {known}")
     as_bytes = _BLOB_HANDLING[options.blob_handling]
     virtual = (("_rowid", options.with_row_id), ("_rowaddr", options.with_row_address))
-    add = [name for name, is_selected in virtual if is_selected]
-    return project(schema, options.columns, add=add, blobs_as_bytes=as_bytes)
+    add = tuple(name for name, is_selected in virtual if is_selected)
+    return projection_of(version, options.columns, add=add, blobs_as_bytes=as_bytes)
 
 
 def _ordering(key: str | ColumnOrdering) -> ColumnOrdering:
@@ -224,14 +263,18 @@ def resolve_filter(schema: Schema, predicate: Filter, *, blobs_as_bytes: bool = 
 
 
 def _filter_columns(
-    schema: Schema, predicate: expr.Expr | None, as_bytes: bool
+    version: TableVersion, predicate: expr.Expr, as_bytes: bool
 ) -> tuple[tuple[Field, ...], tuple[str, ...]]:
-    if predicate is None:
-        return (), ()
     names = expr.columns_of(predicate)
     virtual = tuple(name for name in names if name in expr.VIRTUAL_COLUMNS)
-    stored = [name for name in names if name not in expr.VIRTUAL_COLUMNS]
-    return read_set(schema, stored, blobs_as_bytes=as_bytes), virtual
+    stored = tuple(name for name in names if name not in expr.VIRTUAL_COLUMNS)
+    columns: tuple[Field, ...] = version.cache.get_or_derive(
+        ("filter columns", as_bytes, stored),
+        version.manifest,
+        lambda: read_set(version.schema, stored, blobs_as_bytes=as_bytes),
+        lambda _: CACHED_PROJECTION_BYTES,
+    )
+    return columns, virtual
 
 
 def _with_early(filter_columns: Sequence[Field], early: Sequence[Field]) -> tuple[Field, ...]:

@@ -11,7 +11,7 @@ version, so taking one row costs little more than reading it.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -24,6 +24,7 @@ from lancetable.file.column_interfaces import contains_dictionary
 from lancetable.file.io_scheduler import as_range
 from lancetable.format.fragment import Fragment
 from lancetable.format.row_address import split
+from lancetable.ops.read.cached_projection import projection_of
 from lancetable.ops.read.projection import (
     PHYSICAL_ADDRESS,
     ROW_OFFSET,
@@ -32,7 +33,6 @@ from lancetable.ops.read.projection import (
     Projection,
     assemble,
     concat_columns,
-    project,
 )
 from lancetable.table.fragment_reader import Selection, deleted_mask, read_selections, select, virtual_column
 from lancetable.table.live_rows import (
@@ -49,7 +49,6 @@ Indices: TypeAlias = "Sequence[int] | npt.NDArray[Any] | pa.Array | pa.ChunkedAr
 
 _LONG_LIST_ITEMS = 1024
 _SMALL_TAKE_ROWS = 48  # up to this number of rows, Python sorts faster than NumPy
-_CACHED_PROJECTION_BYTES = 4096
 
 
 def take_offsets(
@@ -322,15 +321,7 @@ def virtual_values(version: TableVersion, selection: Selection, name: str) -> pa
 
 
 def _projection(version: TableVersion, columns: Columns, blobs_as_bytes: bool = False) -> Projection:
-    """Return the projection of requested columns, cached with the version."""
-    items = columns.items() if isinstance(columns, Mapping) else columns
-    requested = tuple(items) if isinstance(items, Iterable) else None
-    return version.cache.get_or_derive(
-        ("take projection", type(columns), blobs_as_bytes, requested),
-        version.manifest,
-        lambda: project(version.schema, columns, blobs_as_bytes=blobs_as_bytes, whole_columns=True),
-        lambda _: _CACHED_PROJECTION_BYTES,
-    )
+    return projection_of(version, columns, blobs_as_bytes=blobs_as_bytes, whole_columns=True)
 
 
 def integers(values: Indices, name: str, *, unsigned: bool = False) -> npt.NDArray[Any]:
