@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
+from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedTypeError
 from lancetable.file.kernels.varbin import offset_dtype, offsets_of
 from lancetable.file.kernels.xxh64 import Hashes, hash_numbers, hash_strings
 from lancetable.file.zone_map_builder import number_dtype, values_of
@@ -123,6 +123,11 @@ class BloomFilterIndex(ZonedIndex):
         for start in range(0, len(self.zones), _ZONES_PER_READ):
             self.filters(range(start, min(start + _ZONES_PER_READ, len(self.zones))))
 
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The options with which the segment was built. See OpenIndex."""
+        return {"number_of_items": self.number_of_items, "probability": self.probability}
+
     def statistics(self) -> dict[str, Any]:
         """Return statistics of the segment. See OpenIndex."""
         return {
@@ -219,13 +224,13 @@ class BloomFilter(IndexKind):
         return False
 
     def check_field(self, field: Field, path: str) -> None:
-        """Raise UnsupportedFeatureError if a column cannot be indexed. See IndexKind."""
+        """Raise UnsupportedTypeError if a column cannot be indexed. See IndexKind."""
         kind = field.data_type
         hashed = offset_dtype(kind) is not None or (
             number_dtype(kind) is not None and not pa.types.is_duration(kind) and not pa.types.is_float16(kind)
         )
         if not hashed or field.is_json or field.is_blob:
-            raise UnsupportedFeatureError(
+            raise UnsupportedTypeError(
                 f"column {path!r} of type {field.logical_type} cannot have a BLOOMFILTER index; choose a column of"
                 " integers, float32, float64, strings, binaries, dates, times or timestamps",
                 feature=f"BLOOMFILTER indexes of {field.logical_type} columns",

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from lancetable.errors import InvalidInputError, UnsupportedFeatureError
+from lancetable.errors import InvalidInputError, UnsupportedFeatureError, UnsupportedTypeError
 from lancetable.expr.evaluate.json_functions import find, parse_path
 from lancetable.expr.evaluate.operators import EvaluationError
 from lancetable.format import jsonb
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from lancetable.format.schema import Field
     from lancetable.index.index_files import SegmentWriter
-    from lancetable.index.row_mapping import RowMapping
     from lancetable.index.results import IndexResult
+    from lancetable.index.row_mapping import RowMapping
     from lancetable.index.segments import SegmentFiles
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -62,8 +62,9 @@ _I64: Final = 1 << 63
 class OpenJsonPath(OpenIndex):
     """An open JSON segment."""
 
-    def __init__(self, target: OpenIndex, path: str, value_type: pa.DataType | None) -> None:
+    def __init__(self, target: OpenIndex, kind: IndexKind, path: str, value_type: pa.DataType | None) -> None:
         self.target = target
+        self.kind = kind
         self.path = path
         self.value_type = value_type
 
@@ -80,6 +81,15 @@ class OpenJsonPath(OpenIndex):
                 f"but the query expects {query.data_type}; scan the column instead"
             )
         return self.target.search(query.query)
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The options with which the segment was built."""
+        return {
+            "path": self.path,
+            "target_index_type": self.kind.name,
+            "target_index_parameters": dict(self.target.parameters),
+        }
 
     def statistics(self) -> dict[str, Any]:
         """Return statistics of the segment."""
@@ -145,9 +155,9 @@ class JsonPath(IndexKind):
         return self._target.stores_row_ids(index_version)
 
     def check_field(self, field: Field, path: str) -> None:
-        """Raise UnsupportedFeatureError if the column does not contain JSON documents."""
+        """Raise UnsupportedTypeError if the column does not contain JSON documents."""
         if not field.is_json:
-            raise UnsupportedFeatureError(
+            raise UnsupportedTypeError(
                 f"column {path!r} has the type {field.data_type}, but a JSON index needs a JSON column",
                 feature=f"JSON indexes of {field.data_type}",
             )
@@ -174,7 +184,7 @@ class JsonPath(IndexKind):
         entry.index_details.CopyFrom(message.target_details)
         metadata = replace(files.metadata, raw=entry.SerializeToString(), type_url=entry.index_details.type_url)
         target = self._target.open(replace(files, metadata=metadata))
-        return OpenJsonPath(target, message.path, _value_type(files, self._target))
+        return OpenJsonPath(target, self._target, message.path, _value_type(files, self._target))
 
     def build(
         self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]

@@ -103,6 +103,11 @@ class ZoneMapIndex(ZonedIndex):
             selected |= self._nans > 0
         return selected
 
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The options with which the segment was built. See OpenIndex."""
+        return {"rows_per_zone": self.rows_per_zone}
+
     def statistics(self) -> dict[str, Any]:
         """Return statistics of the segment. See OpenIndex."""
         return {"num_zones": len(self.zones), "rows_per_zone": self.rows_per_zone}
@@ -197,7 +202,7 @@ class ZoneMap(IndexKind):
         return False
 
     def check_field(self, field: Field, path: str) -> None:
-        """Raise UnsupportedFeatureError if a column cannot be indexed. See IndexKind."""
+        """Raise UnsupportedTypeError if a column cannot be indexed. See IndexKind."""
         check_ordered(field, path, self.name)
 
     def answers(self, query: IndexQuery, details: bytes) -> bool:

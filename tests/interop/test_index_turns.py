@@ -35,6 +35,12 @@ INDEXES = [
     ("tags", "LABEL_LIST"),
     ("st.x", "BTREE"),
     ("st.x", "BITMAP"),
+    ("id", "ZONEMAP"),
+    ("f", "ZONEMAP"),
+    ("s", "ZONEMAP"),
+    ("id", "BLOOMFILTER"),
+    ("s", "BLOOMFILTER"),
+    ("j", "JSON"),
 ]
 PREDICATES = [
     "id = 7",
@@ -55,6 +61,9 @@ PREDICATES = [
     "st.x = 3",
     "st.x > 3 OR s = 'zz bcd'",
     "st.x IS NULL",
+    "json_get_int(j, 'a') = 2",
+    "json_get_int(j, 'a') > 1",
+    "json_get_int(j, 'a') IS NULL",
 ]
 
 
@@ -69,6 +78,7 @@ def rows(rng: random.Random, ids: Iterable[int]) -> pa.Table:
             "tags": pa.array(
                 [rng.choice([None, [], ["a"], ["a", "b"], ["c", None]]) for _ in ids], pa.list_(pa.string())
             ),
+            "j": pa.array([rng.choice([None, "{}", '{"a": 1}', '{"a": 2, "b": [1]}']) for _ in ids], pa.json_()),
             "o": pa.array([rng.randrange(100) for _ in ids], pa.int32()),
             "st": pa.array(
                 [rng.choice([{"x": None}, {"x": rng.randrange(6)}]) for _ in ids], pa.struct({"x": pa.int32()})
@@ -109,7 +119,7 @@ class Story:
     def create(self, ds: Dataset, column: str, kind: str) -> None:
         self.log.append(f"{type(ds).__module__}: {kind} of {column}")
         if _has(ds, column):
-            ds.create_scalar_index(column, kind, replace=True)
+            ds.create_scalar_index(column, _config(ds, kind), replace=True)
 
     # --- checks
 
@@ -125,11 +135,20 @@ class Story:
                 found = _row_ids(ds, predicate, use_index=use_index)
                 who = f"{type(ds).__module__}, use_scalar_index={use_index}"
                 assert found == expected, (predicate, who, sorted(found ^ expected), self.log, _coverage(ours))
+            assert _uses_index(ours, predicate) == _uses_index(theirs, predicate), (
+                predicate,
+                self.log,
+                _coverage(ours),
+            )
 
 
 def _row_ids(ds: Dataset, predicate: str, *, use_index: bool) -> set[int]:
     scanner = ds.scanner(columns=[], filter=predicate, with_row_id=True, use_scalar_index=use_index)
     return set(scanner.to_table()["_rowid"].to_pylist())
+
+
+def _uses_index(ds: Dataset, predicate: str) -> bool:
+    return "ScalarIndexQuery" in ds.scanner(columns=["id"], filter=predicate).explain_plan()
 
 
 def _coverage(ds: Dataset) -> list[Any]:
@@ -138,6 +157,14 @@ def _coverage(ds: Dataset) -> list[Any]:
         for index in ds.describe_indices()
         if not index.name.startswith("__")
     ]
+
+
+def _config(ds: Dataset, kind: str) -> Any:
+    """Return the kind of an index as an argument of a library."""
+    library = lancetable if isinstance(ds, lancetable.LanceDataset) else lance
+    if kind != "JSON":
+        return kind
+    return library.indices.IndexConfig("json", {"target_index_type": "bitmap", "path": "a"})
 
 
 def _has(ds: Dataset, column: str) -> bool:
@@ -222,8 +249,9 @@ def optimize(story: Story, ds: Dataset) -> None:
         options = {"num_indices_to_merge": 99}
     story.note(str(options))
     if isinstance(ds, lance.LanceDataset):
-        # pylance cannot extend indexes of nested columns: "No column with name x".
-        options["index_names"] = [index.name for index in ds.describe_indices() if "st.x" not in index.field_names]
+        # pylance cannot extend indexes of nested columns ("No column with name x") and of JSON paths.
+        extended = [index.name for index in ds.describe_indices() if index.field_names[0] not in ("st.x", "j")]
+        options["index_names"] = extended
     ds.optimize.optimize_indices(**options)
 
 
@@ -231,14 +259,14 @@ def create_index(story: Story, ds: Dataset) -> None:
     column, kind = story.rng.choice(INDEXES)
     story.note(f"{kind} of {column}")
     if _has(ds, column):
-        ds.create_scalar_index(column, kind, train=story.rng.random() < 0.8)
+        ds.create_scalar_index(column, _config(ds, kind), train=story.rng.random() < 0.8)
 
 
 def create_in_parts(story: Story, ds: Dataset) -> None:
     """Build segments for groups of fragments, merge some, and commit them."""
     column, kind = story.rng.choice(INDEXES)
     fragments = [fragment.fragment_id for fragment in ds.get_fragments()]
-    if not fragments or not _has(ds, column):
+    if not fragments or not _has(ds, column) or kind == "JSON":
         return
     size = story.rng.randrange(1, len(fragments) + 1)
     groups = [fragments[start : start + size] for start in range(0, len(fragments), size)]

@@ -30,7 +30,7 @@ from lancetable.ops.index.segment_builder import (
     merge_segments,
 )
 from lancetable.ops.index.stale_segments import stale_segments
-from lancetable.ops.index.targets import find_column, kind_of, segments_named, target_of
+from lancetable.ops.index.targets import details_name, find_column, kind_of, segments_named, target_of
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.table.version import checkout
 
@@ -152,7 +152,7 @@ def _checked(version: TableVersion, entries: Sequence[IndexMetadata]) -> list[In
         seen |= covered
     first = entries[0]
     for entry in entries:
-        if entry.type_url.rpartition(".")[2] != first.type_url.rpartition(".")[2]:
+        if details_name(entry.type_url) != details_name(first.type_url):
             raise InvalidInputError(
                 f"CreateIndex: segment set for index {first.name!r} mixes incompatible index detail types"
                 f" {first.type_url} and {entry.type_url}"
@@ -180,7 +180,7 @@ def _replaced(version: TableVersion, name: str, segments: Sequence[IndexSegment]
         covered = _covered(entry) & live
         if entry.fields != first.fields:
             raise InvalidInputError(f"Index name {name!r} already exists with different fields; choose another name")
-        if entry.type_url.rpartition(".")[2] != first.type_url.rpartition(".")[2]:
+        if details_name(entry.type_url) != details_name(first.type_url):
             if live - new:
                 raise InvalidInputError(
                     f"CreateIndex: cannot change index {name!r} from {entry.type_url} to {first.type_url} with partial"

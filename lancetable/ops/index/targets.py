@@ -31,6 +31,7 @@ def target_of(
     IndexExistsError
         If an index with this name is on another column, or exists although `replace` is False.
     """
+    kind = kind.for_options(options)
     field = find_column(version.schema, column)
     path = version.schema.path_of(field.id)
     _check_not_repeated(version.schema, field, path)
@@ -81,13 +82,20 @@ def _check_not_repeated(schema: Schema, field: Field, path: str) -> None:
 
 def _default_name(version: TableVersion, field: Field, path: str, kind: IndexKind) -> str:
     """Return the name of an index on a column: the first one that is free or belongs to the same kind of index."""
-    taken: dict[str, IndexSegment] = {segment.name: segment for segment in index_segments(version)}
+    taken = {segment.name: segment.files.metadata for segment in index_segments(version)}
     for number in itertools.count(1):
         name = f"{path}_idx" if number == 1 else f"{path}_idx_{number}"
         other = taken.get(name)
-        if other is None or (other.kind is kind and other.files.metadata.fields == (field.id,)):
+        if other is None or (
+            other.fields == (field.id,) and details_name(other.type_url) == details_name(kind.type_url)
+        ):
             return name
     raise AssertionError("unreachable")
+
+
+def details_name(type_url: str) -> str:
+    """Return the name of the details of an index; releases differ in the package before it."""
+    return type_url.rpartition(".")[2]
 
 
 def segments_named(version: TableVersion, name: str) -> list[IndexSegment]:
@@ -124,7 +132,7 @@ def kind_of(segments: Sequence[IndexSegment]) -> IndexKind:
     for segment in segments:
         if segment.kind is None:
             entry = segment.files.metadata
-            name = entry.type_url.rpartition(".")[2] or "unknown type"
+            name = details_name(entry.type_url) or "unknown type"
             raise UnsupportedFeatureError(
                 f"index {segment.name!r}: {name} of version {entry.index_version or 0} is not supported; use the"
                 " library that has created it, or drop it",
