@@ -84,11 +84,15 @@ class OpenJsonPath(OpenIndex):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The options with which the segment was built."""
+        """The options with which the segment was built, with the type of the values.
+
+        All segments of an index must have values of one type, also those in which all values are null.
+        """
         return {
             "path": self.path,
             "target_index_type": self.kind.name,
             "target_index_parameters": dict(self.target.parameters),
+            "value_type": self.value_type,
         }
 
     def statistics(self) -> dict[str, Any]:
@@ -191,8 +195,9 @@ class JsonPath(IndexKind):
     ) -> Message:
         """Write the files of a new segment and return its details.
 
-        The values of `batches` are JSON strings or JSONB. Options are the `path`, the `target_index_type`, and
-        `target_index_parameters`, a dict or its JSON string.
+        The values of `batches` are JSON strings or JSONB. Options are the `path`, the `target_index_type`,
+        `target_index_parameters`, a dict or its JSON string, and `value_type`, an Arrow type; by default, the first
+        value determines it.
         """
         return self.merge(writer, field, (), batches, options)
 
@@ -215,7 +220,7 @@ class JsonPath(IndexKind):
                 raise InvalidInputError(f"segments of a JSON index differ in path or type: {path!r}, {source.path!r}")
             path, data_type = source.path, source.value_type
             targets.append((source.target, row_filter))
-        path = path or _option(options, "path")
+        path, data_type = path or _option(options, "path"), data_type or options.get("value_type")
         _check_path(path)
         parameters = options.get("target_index_parameters") or {}
         if isinstance(parameters, str):
