@@ -6,6 +6,8 @@ import uuid as uuid_module
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import pyarrow as pa
+
 from lancetable import scope
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError
 from lancetable.progress import IndexProgress, index_report, tracked
@@ -211,6 +213,37 @@ class DatasetIndexes:
         from lancetable.ops.index.create import drop_index
 
         self._table = drop_index(self._table, name)
+
+    def remap_row_addrs(self, addrs: pa.Array) -> pa.Array | None:
+        """Return the current addresses of rows that deferred compactions have moved.
+
+        The record of a compaction is kept until all indexes are rewritten. Addresses from before compactions that are
+        not recorded are returned unchanged.
+
+        Parameters
+        ----------
+        addrs
+            Row addresses, uint64.
+
+        Returns
+        -------
+        pyarrow.Array or None
+            The addresses, with nulls for rows that do not exist any more; None if no compaction is recorded.
+
+        Raises
+        ------
+        TypeError
+            If `addrs` is not an array of uint64.
+        """
+        from lancetable.index.segments import fragment_reuse
+
+        if not isinstance(addrs, pa.Array) or addrs.type != pa.uint64() or addrs.null_count:
+            raise TypeError("addrs must be a pyarrow array of uint64 without nulls")
+        reuse = fragment_reuse(self._table)
+        if reuse is None:
+            return None
+        rows, exists = reuse.apply(addrs.to_numpy())
+        return pa.array(rows, mask=~exists)
 
     # --- distributed builds
 

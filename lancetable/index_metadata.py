@@ -14,6 +14,7 @@ import pyroaring
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 
+from lancetable.commit.fragment_reuse import current_index_section
 from lancetable.errors import CorruptFileError, InvalidInputError
 from lancetable.format import index as format_index
 from lancetable.proto import index_pb2, table_pb2
@@ -25,7 +26,11 @@ __all__ = ["Index", "IndexDescription", "IndexFile"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MAX_FRAGMENTS = 1 << 24
-_SETTINGS: dict[str, Any] = {"Vector": index_pb2.VectorIndexDetails, "Inverted": table_pb2.InvertedIndexDetails}
+_SETTINGS: dict[str, Any] = {
+    "Vector": index_pb2.VectorIndexDetails,
+    "Inverted": table_pb2.InvertedIndexDetails,
+    "Json": index_pb2.JsonIndexDetails,
+}
 # Settings of inverted indexes that are not always stored.
 _INVERTED_DEFAULTS = {"lance_tokenizer": None, "custom_stop_words": None, "block_size": 128}
 _COMPLETE: dict[str, Any] = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
@@ -150,7 +155,7 @@ def describe_indices(version: TableVersion) -> list[IndexDescription]:
         If an entry is damaged.
     """
     path, schema = version.location.path, version.schema
-    entries = list(map(Index.from_format, format_index.parse_indices(version.file.index_section(version.store), path)))
+    entries = list(map(Index.from_format, format_index.parse_indices(current_index_section(version), path)))
     described = []
     for name in sorted({entry.name for entry in entries}):
         segments = [entry for entry in entries if entry.name == name]
@@ -177,6 +182,8 @@ def describe_settings(type_url: str, settings: bytes, name: str) -> tuple[str, d
         return kind, {}
     try:
         message = _SETTINGS[kind].FromString(settings)
+        if kind == "Json":
+            return kind, {"path": message.path, "target_details": {}}
         values = MessageToDict(message, **_COMPLETE)
         if kind == "Inverted":
             values |= {"language": json.loads(message.language), **MessageToDict(message.code_config, **_COMPLETE)}

@@ -252,9 +252,10 @@ class Compaction:
     def commit(
         dataset: LanceDataset, rewrites: list[RewriteResult], options: CompactionOptions | dict[str, Any] | None = None
     ) -> CompactionMetrics:
-        """Commit results, and move the dataset to the new version. `options` may be those of the plan.
+        """Commit results, and move the dataset to the new version.
 
-        Fragments of tasks without a result are unchanged.
+        Fragments of tasks without a result are unchanged. Of the `options`, which may be those of the plan, only
+        `defer_index_remap` has an effect here.
 
         Raises
         ------
@@ -263,9 +264,11 @@ class Compaction:
         InvalidOperationError
             If two results have the same fragments.
         """
-        check_options(options or {})
+        settings = settings_for(dataset, check_options(options or {}))
         results = [rewrite._rewritten for rewrite in rewrites]
-        dataset._table = compact.commit(dataset.table_version, results)
+        dataset._table = compact.commit(
+            dataset.table_version, results, defer_index_remap=settings.defer_index_remap
+        )
         return metrics_of(results)
 
     @staticmethod
@@ -338,7 +341,10 @@ class DatasetOptimizer:
             Rewrite a fragment, even alone, if too many of its rows are deleted; True by default.
         materialize_deletions_threshold
             The share of deleted rows above which a fragment is rewritten; 0.1 by default.
-        defer_index_remap, binary_copy_read_batch_bytes
+        defer_index_remap
+            Do not rewrite indexes that store row addresses. Readers map the addresses until `optimize_indices` rewrites
+            the indexes. Not for tables with stable row ids.
+        binary_copy_read_batch_bytes
             Accepted for compatibility, without effect.
         num_threads
             Number of concurrent tasks; all cores by default.
@@ -367,6 +373,8 @@ class DatasetOptimizer:
             If moved rows were changed concurrently. The table is unchanged; try again.
         InvalidInputError, TypeError
             If an option is invalid.
+        UnsupportedFeatureError
+            If `defer_index_remap` is set and the table has stable row ids.
 
         Examples
         --------

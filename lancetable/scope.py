@@ -16,7 +16,6 @@ _Groups = Mapping[str, str]
 
 DATASET: _Groups = {
     "vector indexes; use create_scalar_index for other kinds": "create_index get_ivf_model centroids",
-    "addresses of rows before deferred compactions": "remap_row_addrs",
     "the MemWAL": "initialize_mem_wal mem_wal_writer mem_wal_index_details",
     "refreshed storage credentials": "storage_options_accessor",
     "a view with another schema": "replace_schema",

@@ -27,9 +27,7 @@ GAPS = {
     "LanceDataset": scope.DATASET,
     "LanceScanner": scope.SCANNER,
     "dataset.ScannerBuilder": scope.SCANNER_BUILDER,
-    "dataset.LanceStats": scope.STATS,
     "dataset.MergeInsertBuilder": scope.MERGE_INSERT,
-    "optimize.DatasetOptimizer": scope.OPTIMIZER,
 }
 # (name, parameter): our default and why it differs.
 OTHER_DEFAULTS = {
@@ -37,6 +35,7 @@ OTHER_DEFAULTS = {
     ("set_logger", "name"): "'lancetable'",
     ("commit.CommitConflictError.__init__", "retryable"): "None",  # the class decides
     ("fragment.DataFile.__init__", "column_indices"): "None",
+    ("LanceDataset.create_scalar_index", "document_granularity"): "None",  # full text search is out of scope
 }
 # Constructors that users never call; those of lancetable take other arguments.
 OWN_CONSTRUCTORS = {"LanceScanner", "dataset.Tags", "fragment.FragmentSession", "file.ReaderResults"}

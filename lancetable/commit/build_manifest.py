@@ -309,6 +309,9 @@ def _(operation: tx.Rewrite, draft: ManifestDraft) -> None:
         )
     draft.remove(old)
     draft.add_rewritten(new)
+    if operation.reuse_index is not None:
+        draft.set_reuse_index(operation.reuse_index)
+        return
     rewritten = {index.old_id: index for index in operation.rewritten_indices}
     gone = pyroaring.BitMap(old)
     groups = [

@@ -31,6 +31,7 @@ from lancetable.format.fragment import TOMBSTONE, Fragment
 from lancetable.format.index import index_messages
 from lancetable.format.manifest import Manifest
 from lancetable.format.schema import Schema
+from lancetable.format.transaction import ReuseIndex
 from lancetable.format.version import FileVersion
 from lancetable.proto import table_pb2
 from lancetable.table.deletion_file_codec import parse_roaring
@@ -307,6 +308,20 @@ class ManifestDraft:
         if self.index_section is not None and fragment_ids:
             schema = Manifest(self.message).schema
             self.edit_indices(index_coverage.cover_moved_rows(fragment_ids, sources, field_ids, schema))
+
+    def set_reuse_index(self, new: ReuseIndex) -> None:
+        """Replace the fragment reuse index. The coverage of other indexes is not changed.
+
+        Raises RetryableCommitConflictError if another commit has changed the fragment reuse index.
+        """
+        indices = self.indices()
+        present = next((index for index in indices if index.name == new.entry.name), None)
+        if (None if present is None else present.uuid.uuid) != (None if new.replaces is None else new.replaces.bytes):
+            raise RetryableCommitConflictError(
+                "the fragment reuse index was changed by another commit; run the operation again on the newest version"
+            )
+        self.set_indices([*(index for index in indices if index is not present), new.entry.to_proto()])
+        self.coverage_changed = False  # segments cover the old fragments until the next commit
 
     def remove_unusable_indices(self) -> None:
         """Remove indexes on fields that do not exist, and segments without live fragments if coverage has changed.

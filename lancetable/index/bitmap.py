@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from lancetable.format.schema import Field
     from lancetable.index.index_files import IndexFileReader, SegmentWriter
-    from lancetable.index.row_mapping import RowMapping
+    from lancetable.index.row_mapping import AddressMapping
     from lancetable.index.segments import SegmentFiles
 
 FILE_NAME: Final = "bitmap_page_lookup.lance"
@@ -166,7 +166,7 @@ class Bitmap(IndexKind):
             write_bitmaps(writer, field.data_type, merge_postings([*streams, sorter.sorted()]))
         return index_details_pb2.BitmapIndexDetails()
 
-    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: RowMapping) -> bool:
+    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
         """Write a segment whose rows are mapped."""
         assert isinstance(source, OpenBitmap)
         write_bitmaps(writer, source.file.keys.stored_type, source.file.postings(mapping.apply))

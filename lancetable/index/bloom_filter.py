@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from lancetable.format.schema import Field
     from lancetable.index.index_files import IndexFileWriter, SegmentWriter
-    from lancetable.index.row_mapping import RowMapping
+    from lancetable.index.row_mapping import AddressMapping
     from lancetable.index.segments import SegmentFiles
 
 _FILE: Final = "bloomfilter.lance"
@@ -290,7 +290,7 @@ class BloomFilter(IndexKind):
                 file.metadata[NULL_BITMAP_KEY] = str(file.add_buffer(all_nulls.to_row_addr_tree_map()))
         return index_pb2.BloomFilterIndexDetails()
 
-    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: RowMapping) -> bool:
+    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
         """Return False: zones cannot be remapped. See IndexKind."""
         return False
 

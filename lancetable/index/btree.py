@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from lancetable.format.row_address import U64Array
     from lancetable.format.schema import Field
-    from lancetable.index.row_mapping import RowMapping
+    from lancetable.index.row_mapping import AddressMapping
     from lancetable.index.segments import SegmentFiles
 
 _DATA_FILE: Final = "page_data.lance"
@@ -406,7 +406,7 @@ class BTree(IndexKind):
             _PageWriter(writer, field.data_type, page_rows).write(merge_runs([*runs, *sort.runs()]))
         return index_details_pb2.BTreeIndexDetails()
 
-    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: RowMapping) -> bool:
+    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
         """Write a segment whose rows are mapped. See IndexKind."""
         assert isinstance(source, BTreeIndex)
         _PageWriter(writer, source.data_type, source.page_rows).write(_mapped(source.sorted_rows(), mapping))
@@ -418,7 +418,7 @@ def _filtered(batches: Run, keep: RowFilter) -> Run:
         yield batch.filter(pa.array(keep(batch.column(ROW).to_numpy())))
 
 
-def _mapped(batches: Run, mapping: RowMapping) -> Run:
+def _mapped(batches: Run, mapping: AddressMapping) -> Run:
     for batch in batches:
         rows, exists = mapping.apply(batch.column(ROW).to_numpy())
         yield pa.record_batch({VALUE: batch.column(VALUE), ROW: pa.array(rows)}).filter(pa.array(exists))

@@ -16,24 +16,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
-from lancetable.format.paths import check_relative, join
-from lancetable.format.protobuf_conversion import parse_message
 from lancetable.format.row_address import join as join_address
 from lancetable.format.row_address import split
 from lancetable.index.row_sets import RowSet
-from lancetable.proto import table_pb2
+from lancetable.table.fragment_reuse import read_content
 
 if TYPE_CHECKING:
+    from lancetable.format.index import IndexMetadata
     from lancetable.format.row_address import U64Array
-    from lancetable.index.segments import SegmentFiles
-
-TYPE_NAME: Final = "FragmentReuseIndexDetails"
+    from lancetable.table.version import TableVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +61,10 @@ class ReuseGroup:
 
 @dataclass(frozen=True, slots=True)
 class FragmentReuse:
-    """Groups of all versions, from the oldest to the newest."""
+    """Groups of all versions, from the oldest to the newest; `newest_version` is the number of the last one."""
 
     versions: tuple[tuple[ReuseGroup, ...], ...]
+    newest_version: int
 
     @property
     def old_fragments(self) -> frozenset[int]:
@@ -112,18 +110,12 @@ class FragmentReuse:
         return RowSet.of(addresses[exists])
 
 
-def read_fragment_reuse(files: SegmentFiles) -> FragmentReuse:
+def read_fragment_reuse(version: TableVersion, entry: IndexMetadata) -> FragmentReuse:
     """Read the fragment reuse index of a version. Raises CorruptFileError if it is damaged."""
-    path = files.version.location.path
-    details = parse_message(table_pb2.FragmentReuseIndexDetails, files.details, path)
-    content: Any = details.inline
-    if details.WhichOneof("content") == "external":
-        external = details.external
-        path = join(files.directory, check_relative(external.path, path))
-        data = files.version.store.read(path, external.offset, external.offset + external.size)
-        content = parse_message(table_pb2.FragmentReuseIndexDetails.InlineContent, data, path)
-    versions = sorted(content.versions, key=lambda version: version.dataset_version)
-    return FragmentReuse(tuple(tuple(_group(group, path) for group in version.groups) for version in versions))
+    path = version.location.path
+    compactions = sorted(read_content(version, entry).versions, key=lambda each: each.dataset_version)
+    groups = tuple(tuple(_group(group, path) for group in each.groups) for each in compactions)
+    return FragmentReuse(groups, compactions[-1].dataset_version if compactions else 0)
 
 
 def _group(message: Any, path: str) -> ReuseGroup:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from lancetable.format.schema import Field
     from lancetable.index.index_files import SegmentWriter
     from lancetable.index.results import IndexResult
-    from lancetable.index.row_mapping import RowMapping
+    from lancetable.index.row_mapping import AddressMapping
     from lancetable.index.segments import SegmentFiles
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -237,7 +237,7 @@ class JsonPath(IndexKind):
         message.target_details.value = details.SerializeToString()
         return message
 
-    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: RowMapping) -> bool:
+    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
         """Write a segment whose rows are mapped."""
         assert isinstance(source, OpenJsonPath)
         return self._target.remap(writer, source.target, mapping)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError, UnsupportedTypeError
-from lancetable.index.row_mapping import RowMapping
+from lancetable.index.row_mapping import AddressMapping
 from lancetable.index.sort_keys import is_ordered
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class IndexKind(ABC):
         """
 
     @abstractmethod
-    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: RowMapping) -> bool:
+    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
         """Write a segment whose rows are mapped. Return False, without writing, if this kind cannot be remapped."""
 
 

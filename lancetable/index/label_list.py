@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from lancetable.format.schema import Field
     from lancetable.index.index_files import IndexFileReader, SegmentWriter
-    from lancetable.index.row_mapping import RowMapping
+    from lancetable.index.row_mapping import AddressMapping
     from lancetable.index.segments import SegmentFiles
 
 _NULL_LISTS: Final = "lance:label_list_nulls"
@@ -158,7 +158,7 @@ class LabelList(IndexKind):
             write_bitmaps(writer, data_type, postings, RowSet.union(null_lists))
         return index_details_pb2.LabelListIndexDetails()
 
-    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: RowMapping) -> bool:
+    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
         """Write a segment whose rows are mapped."""
         assert isinstance(source, OpenLabelList)
         null_lists = source.null_lists_after(mapping.apply)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from lancetable.format.schema import Field
     from lancetable.index.index_files import IndexFileReader, SegmentWriter
-    from lancetable.index.row_mapping import RowMapping
+    from lancetable.index.row_mapping import AddressMapping
     from lancetable.index.segments import SegmentFiles
     from lancetable.index.sort_keys import Int64
 
@@ -200,7 +200,7 @@ class NGram(IndexKind):
             _write(writer, merge_postings([*streams, sorter.sorted()]))
         return index_details_pb2.NGramIndexDetails()
 
-    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: RowMapping) -> bool:
+    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
         """Write a segment whose rows are mapped."""
         assert isinstance(source, OpenNGram)
         _write(writer, source.file.postings(mapping.apply))

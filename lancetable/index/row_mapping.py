@@ -14,12 +14,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import InvalidOperationError
 from lancetable.format.row_address import U64Array, join, split
+
+
+class AddressMapping(Protocol):
+    """Mapping from rows that an index names to their current addresses."""
+
+    def apply(self, rows: U64Array) -> tuple[U64Array, npt.NDArray[np.bool_]]:
+        """Return the (n,) new addresses of rows, and for each whether it exists.
+
+        Rows of other fragments are unchanged. The new address of a row that does not exist is undefined.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ChainedMapping:
+    """A mapping that is followed by another one."""
+
+    first: AddressMapping
+    second: AddressMapping
+
+    def apply(self, rows: U64Array) -> tuple[U64Array, npt.NDArray[np.bool_]]:
+        """Return the new addresses of rows, and for each whether it exists. See AddressMapping."""
+        rows, exists = self.first.apply(rows)
+        rows, still_exists = self.second.apply(rows)
+        return rows, exists & still_exists
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +91,7 @@ class RowMapping:
         return frozenset(self._ids.tolist())
 
     def apply(self, rows: U64Array) -> tuple[U64Array, npt.NDArray[np.bool_]]:
-        """Return the (n,) new addresses of rows, and for each whether it exists.
-
-        Rows of other fragments are unchanged. The new address of a row that does not exist is undefined.
-        """
+        """Return the new addresses of rows, and for each whether it exists. See AddressMapping."""
         if not len(self._ids):
             return rows, np.ones(len(rows), np.bool_)
         fragments, offsets = split(rows)

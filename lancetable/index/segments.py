@@ -14,9 +14,8 @@ import numpy as np
 import pyroaring
 
 from lancetable.errors import CorruptFileError
-from lancetable.format.index import IndexMetadata, parse_indices, uuid_text
-from lancetable.format.paths import INDICES_DIR, check_relative, join
-from lancetable.index.fragment_reuse import TYPE_NAME as FRAGMENT_REUSE
+from lancetable.format.index import IndexMetadata, parse_indices
+from lancetable.format.paths import check_relative, join
 from lancetable.index.fragment_reuse import FragmentReuse, read_fragment_reuse
 from lancetable.index.index_files import IndexFileReader
 from lancetable.index.kind import IndexKind, OpenIndex, kind_of_details
@@ -25,6 +24,7 @@ from lancetable.index.row_sets import RowSet
 from lancetable.index.search_statistics import note_opened
 from lancetable.lazy import lazy_property
 from lancetable.proto import table_pb2
+from lancetable.table.fragment_reuse import index_directory, reuse_entry_of
 from lancetable.table.live_rows import deleted_offsets
 from lancetable.table.row_id_sequences import row_id_index
 
@@ -43,10 +43,7 @@ class SegmentFiles:
     @property
     def directory(self) -> str:
         """The directory of the segment in the store."""
-        relative = f"{INDICES_DIR}/{uuid_text(self.metadata.uuid.bytes)}"
-        if self.metadata.base_id is None:
-            return join(self.version.base, relative)
-        return self.version.base_file_path(self.metadata.base_id, relative)
+        return index_directory(self.version, self.metadata)
 
     @property
     def details(self) -> bytes:
@@ -87,6 +84,15 @@ class IndexSegment:
             and self.kind is not None
             and self.kind.stores_row_ids(version)
         )
+
+    @property
+    def has_old_addresses(self) -> bool:
+        """Whether addresses of the segment may have to be mapped by the fragment reuse index.
+
+        Segments of later versions are built from current addresses.
+        """
+        reuse = fragment_reuse(self.files.version)
+        return reuse is not None and self.files.metadata.dataset_version <= reuse.newest_version
 
     def open(self) -> OpenIndex:
         """Open the segment for searches; the opened index is cached."""
@@ -168,8 +174,6 @@ def fragment_reuse(version: TableVersion) -> FragmentReuse | None:
 
     Raises CorruptFileError if it is damaged.
     """
-    if version.manifest.has_stable_row_ids:
-        return None
     reuse: tuple[FragmentReuse, ...] = version.cache.get_or_derive(
         "fragment reuse",
         version.manifest,
@@ -180,9 +184,9 @@ def fragment_reuse(version: TableVersion) -> FragmentReuse | None:
 
 
 def _read_reuse(version: TableVersion) -> Iterator[FragmentReuse]:
-    for entry in _entries(version):
-        if entry.type_url.endswith(FRAGMENT_REUSE):
-            yield read_fragment_reuse(SegmentFiles(version, entry))
+    entry = reuse_entry_of(version, _entries(version))
+    if entry is not None:
+        yield read_fragment_reuse(version, entry)
 
 
 def _entries(version: TableVersion) -> tuple[IndexMetadata, ...]:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from lancetable.format.row_address import U64Array
     from lancetable.format.schema import Field
     from lancetable.index.index_files import SegmentWriter
-    from lancetable.index.row_mapping import RowMapping
+    from lancetable.index.row_mapping import AddressMapping
     from lancetable.index.segments import SegmentFiles
 
 _FILE: Final = "zonemap.lance"
@@ -262,7 +262,7 @@ class ZoneMap(IndexKind):
             rows_per_zone=zone_rows, use_seeds=chosen["use_seeds"], has_null_bitmap=all_nulls is not None
         )
 
-    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: RowMapping) -> bool:
+    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
         """Return False: zones cannot be remapped. See IndexKind."""
         return False
 

@@ -1,36 +1,41 @@
 """Extension of indexes to fragments that they do not cover, and merging of their segments.
 
-segments           A covers 0..3    B covers 4    fragment 5 is not covered
+    segments           A covers 0..3    B covers 4    fragment 5 is not covered
 
-default            A                B' covers 4, 5           the newest segment is extended
-num_to_merge=0     A                B    C covers 5          a new segment
-num_to_merge=2     A' covers 0..5
-retrain            A' covers 0..5, built from the data
+    default            A                B' covers 4, 5           the newest segment is extended
+    num_to_merge=0     A                B    C covers 5          a new segment
+    num_to_merge=2     A' covers 0..5
+    retrain            A' covers 0..5, built from the data
+
+Other segments are merged or rewritten as well if they contain old entries of rows in fragment 5
+(ops/index/stale_segments.py), or addresses before a deferred compaction (ops/index/deferred_remap.py).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from lancetable.commit.loop import DEFAULT_TIMEOUT_SECONDS
-from lancetable.format.index import IndexMetadata
-from lancetable.index.segments import IndexSegment, index_segments
+from lancetable.format.index import IndexMetadata, parse_indices
+from lancetable.index.segments import IndexSegment, fragment_reuse, index_segments
 from lancetable.ops.change.retry import on_newest
 from lancetable.ops.index.column_values import num_values
 from lancetable.ops.index.segment_builder import (
     IndexTarget,
-    build_segment,
+    can_merge,
     commit_segments,
     discarding_incomplete,
+    fragments_to_read,
     merge_segments,
-    stores_row_ids,
+    rebuild_segment,
+    remap_segment,
 )
 from lancetable.ops.index.stale_segments import stale_segments
 from lancetable.ops.index.targets import kind_of
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
+from lancetable.table.fragment_reuse import reuse_entry_of
 
 if TYPE_CHECKING:
     from lancetable.table.version import TableVersion
@@ -41,20 +46,21 @@ _CONFLICT_RETRIES = 10
 
 
 class Extension(NamedTuple):
-    """A new segment of an index: segments to merge, and fragments whose values are read."""
+    """A new segment of an index: segments that it replaces, and fragments whose values are read.
+
+    `model` is the segment whose parameters apply. With `rebuilds`, the values of all fragments are read.
+    """
 
     target: IndexTarget
-    newest: IndexSegment
+    model: IndexSegment
     sources: tuple[IndexSegment, ...]
     fragments: tuple[int, ...]
     rebuilds: bool = False
 
     @property
-    def read_fragments(self) -> tuple[int, ...]:
-        """The fragments whose values are read, including those of the sources if the segment is built anew."""
-        if not self.rebuilds:
-            return self.fragments
-        return tuple(sorted({*self.fragments, *(number for source in self.sources for number in source.fragments)}))
+    def read_fragments(self) -> list[int]:
+        """The fragments whose values are read."""
+        return fragments_to_read(self.sources, self.fragments) if self.rebuilds else list(self.fragments)
 
 
 def optimize_indices(
@@ -103,7 +109,8 @@ def optimize_indices(
         with discarding_incomplete(base) as added:
             for each in plan:
                 added.append(_extend(base, each, tracker))  # complete ones are removed after an error
-        return commit_segments(base, added, [source.files.metadata for each in plan for source in each.sources])
+        replaced = [source.files.metadata for each in plan for source in each.sources]
+        return commit_segments(base, added, [*replaced, *_needless_reuse_index(base, replaced)])
 
     return on_newest(version, attempt, conflict_retries=_CONFLICT_RETRIES, retry_timeout_s=DEFAULT_TIMEOUT_SECONDS)
 
@@ -114,7 +121,8 @@ def plan_extensions(
     """Return the segments to write. Raises UnsupportedFeatureError if `names` contains an index of an unknown kind."""
     groups: dict[str, list[IndexSegment]] = {}
     for segment in index_segments(version):
-        if segment.files.metadata.fields and (names is None or segment.name in names):
+        fields = segment.files.metadata.fields
+        if fields and version.schema.by_id.keys() >= {*fields} and (names is None or segment.name in names):
             groups.setdefault(segment.name, []).append(segment)
     plan = []
     for name, segments in groups.items():
@@ -143,21 +151,34 @@ def _plan_extensions(
         return
     count = 1 if num_to_merge is None else min(num_to_merge, len(segments))
     if not missing and count < 2:
-        return
+        count = 0
     merged = segments[len(segments) - count :]
     stale = [segment for segment in stale_segments(version, segments, missing) if segment not in merged]
     if count:
         merged, stale = [segment for segment in segments if segment in merged or segment in stale], []
-    # Row ids of an older version of the kind cannot be mixed with addresses.
-    mixed = any(source.stores_row_ids != stores_row_ids(version, kind) for source in merged)
-    yield Extension(target, newest, tuple(merged), missing, rebuilds=mixed)
-    for segment in stale:
-        yield Extension(target, newest, (segment,), ())
+    if merged or missing:
+        yield Extension(target, newest, tuple(merged), missing, not can_merge(version, kind, merged))
+    for segment in segments:
+        is_stale, is_old = segment in stale, segment.has_old_addresses
+        if segment not in merged and (is_stale or is_old):
+            yield Extension(target, segment, (segment,), (), rebuilds=is_stale and is_old)
 
 
 def _extend(version: TableVersion, extension: Extension, tracker: Tracker) -> IndexMetadata:
-    """Write a segment. New entries get the parameters of the newest existing segment."""
-    if extension.sources and not extension.rebuilds:
-        return merge_segments(version, extension.target, extension.sources, extension.fragments, tracker=tracker)
-    target = replace(extension.target, options=extension.newest.open().parameters)
-    return build_segment(version, target, extension.read_fragments, tracker=tracker)
+    target, sources, model = extension.target, extension.sources, extension.model
+    reuse = fragment_reuse(version)
+    if extension.rebuilds or not sources:
+        return rebuild_segment(version, target, model, extension.read_fragments, tracker=tracker)
+    if reuse is not None and len(sources) == 1 and not extension.fragments and model.has_old_addresses:
+        return remap_segment(version, target, model, reuse, tracker)
+    return merge_segments(version, target, sources, extension.fragments, tracker=tracker)
+
+
+def _needless_reuse_index(version: TableVersion, replaced: Sequence[IndexMetadata]) -> list[IndexMetadata]:
+    """Return the entry of the fragment reuse index if no segment needs it after some are replaced."""
+    entries = parse_indices(version.file.index_section(version.store), version.location.path)
+    reuse, record = fragment_reuse(version), reuse_entry_of(version, entries)
+    if reuse is None or record is None:
+        return []
+    kept = [entry for entry in entries if entry.fields and entry not in replaced]
+    return [] if any(entry.dataset_version <= reuse.newest_version for entry in kept) else [record]

@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from lancetable.commit.index_coverage import covered_fragments
 from lancetable.format.paths import join
 from lancetable.format.transaction import RewriteGroup, RewrittenIndex
-from lancetable.index.row_mapping import RowMapping
-from lancetable.index.segments import IndexSegment, index_segments
+from lancetable.index.row_mapping import ChainedMapping, AddressMapping, RowMapping
+from lancetable.index.segments import IndexSegment, fragment_reuse, index_segments
 from lancetable.ops.index.segment_builder import new_segment, segment_directory
 from lancetable.proto import table_pb2
 from lancetable.store.base import discard
@@ -51,11 +50,15 @@ class IndexRemapper:
             uuid = segment.files.metadata.uuid
             if _is_moved(segment, groups):
                 if uuid not in self._rewritten:
-                    self._rewritten[uuid] = _rewrite(version, segment, self._mapping())
+                    self._rewritten[uuid] = _rewrite(version, segment, self._mapping_of(segment))
                 rewritten = self._rewritten[uuid]
                 if rewritten is not None:
                     done.append(rewritten)
         return tuple(done)
+
+    def _mapping_of(self, segment: IndexSegment) -> AddressMapping:
+        reuse = fragment_reuse(segment.files.version)
+        return self._mapping() if reuse is None else ChainedMapping(reuse, self._mapping())
 
     def discard(self, version: TableVersion, *, keep: Sequence[RewrittenIndex] = ()) -> None:
         """Remove the files of rewritten segments that are not committed, except for some."""
@@ -70,14 +73,12 @@ class IndexRemapper:
 
 def _is_moved(segment: IndexSegment, groups: Sequence[RewriteGroup]) -> bool:
     """Return whether the commit replaces fragments of a segment that stores addresses."""
-    entry = segment.files.metadata
-    covered = covered_fragments(entry.fragment_bitmap, entry.name)
-    if segment.kind is None or segment.stores_row_ids or not covered:
+    if segment.kind is None or segment.stores_row_ids:
         return False
-    return any(all(old.id in covered for old in group.old_fragments) for group in groups)
+    return any(all(old.id in segment.fragments for old in group.old_fragments) for group in groups)
 
 
-def _rewrite(version: TableVersion, segment: IndexSegment, mapping: RowMapping) -> RewrittenIndex | None:
+def _rewrite(version: TableVersion, segment: IndexSegment, mapping: AddressMapping) -> RewrittenIndex | None:
     """Write a segment with new addresses. Return None if its kind cannot be rewritten."""
     assert segment.kind is not None
     entry, new_id = segment.files.metadata, uuid_module.uuid4()

@@ -6,7 +6,7 @@ import time
 import uuid as uuid_module
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,11 +28,10 @@ from lancetable.store.base import discard
 from lancetable.table.row_id_sequences import row_id_index
 
 if TYPE_CHECKING:
-    from google.protobuf.message import Message
-
     from lancetable.format.row_address import U64Array
     from lancetable.format.schema import Field
     from lancetable.index.kind import IndexKind, RowFilter
+    from lancetable.index.row_mapping import AddressMapping
     from lancetable.index.segments import IndexSegment
     from lancetable.table.version import TableVersion
 
@@ -61,8 +60,9 @@ def build_segment(
     """
     kind, field, options = target.kind, target.field, target.options
 
-    def build(writer: SegmentWriter) -> Message:
-        return kind.build(writer, field, _values(version, target, fragment_ids, tracker), options)
+    def build(writer: SegmentWriter) -> bytes:
+        values = _values(version, target, fragment_ids, tracker)
+        return kind.build(writer, field, values, options).SerializeToString()
 
     return _write(version, target, fragment_ids, version.version, build, uuid)
 
@@ -78,17 +78,66 @@ def merge_segments(
     """Write one segment with the entries of several others, and the live rows of more fragments.
 
     Entries of rows that a source does not cover any more are left out. The parameters of the first source are kept.
+    If the entries cannot be merged, the segment is built from the data.
     """
+    if not can_merge(version, target.kind, sources):
+        return rebuild_segment(version, target, sources[0], fragments_to_read(sources, fragment_ids), tracker=tracker)
     kind, field = target.kind, target.field
     covered = {fragment_id for source in sources for fragment_id in source.fragments}
     # A newer number would hide that addresses of the old segments were moved by a deferred compaction.
     versions = [source.files.metadata.dataset_version for source in sources if source.fragments]
 
-    def merge(writer: SegmentWriter) -> Message:
+    def merge(writer: SegmentWriter) -> bytes:
         opened = [(source.open(), row_filter(version, source)) for source in sources]
-        return kind.merge(writer, field, opened, _values(version, target, fragment_ids, tracker), target.options)
+        values = _values(version, target, fragment_ids, tracker)
+        return kind.merge(writer, field, opened, values, target.options).SerializeToString()
 
     return _write(version, target, covered | {*fragment_ids}, min(versions, default=version.version), merge)
+
+
+def can_merge(version: TableVersion, kind: IndexKind, sources: Sequence[IndexSegment]) -> bool:
+    """Return whether the entries of segments name rows in the same way as a new segment of a version.
+
+    Old versions of a kind store row ids where new ones store addresses, and a deferred compaction leaves old addresses.
+    """
+    form = stores_row_ids(version, kind)
+    return all(source.stores_row_ids == form and not source.has_old_addresses for source in sources)
+
+
+def fragments_to_read(sources: Sequence[IndexSegment], fragment_ids: Sequence[int]) -> list[int]:
+    """Return the fragments of segments, and more fragments, in ascending order."""
+    return sorted({*fragment_ids, *(number for source in sources for number in source.fragments)})
+
+
+def rebuild_segment(
+    version: TableVersion,
+    target: IndexTarget,
+    model: IndexSegment,
+    fragment_ids: Sequence[int],
+    *,
+    tracker: Tracker = NO_PROGRESS,
+) -> IndexMetadata:
+    """Write a segment with the live rows of fragments and the parameters of an existing segment."""
+    options = {**model.open().parameters, **target.options}
+    return build_segment(version, replace(target, options=options), fragment_ids, tracker=tracker)
+
+
+def remap_segment(
+    version: TableVersion, target: IndexTarget, source: IndexSegment, mapping: AddressMapping, tracker: Tracker
+) -> IndexMetadata:
+    """Write a segment with current addresses; if its kind cannot map addresses, it is built from the data."""
+    is_mapped = False
+    entry = source.files.metadata
+
+    def remap(writer: SegmentWriter) -> bytes:
+        nonlocal is_mapped
+        is_mapped = target.kind.remap(writer, source.open(), mapping)
+        return source.files.details
+
+    written = _write(version, target, source.fragments, version.version, remap)
+    if not is_mapped:
+        return rebuild_segment(version, target, source, sorted(source.fragments), tracker=tracker)
+    return replace(written, index_version=entry.index_version)
 
 
 def row_filter(version: TableVersion, segment: IndexSegment) -> RowFilter:
@@ -136,16 +185,16 @@ def _write(
     target: IndexTarget,
     fragment_ids: Iterable[int],
     dataset_version: int,
-    write: Callable[[SegmentWriter], Message],
+    write: Callable[[SegmentWriter], bytes],
     uuid: uuid_module.UUID | None = None,
 ) -> IndexMetadata:
-    """Write a segment by `write`, which returns the details of the index, and return its entry."""
+    """Write a segment by `write`, which returns the serialized details, and return its entry."""
     uuid = uuid or uuid_module.uuid4()
     with new_segment(version, uuid) as writer:
         details = write(writer)
     message = table_pb2.IndexMetadata()
     message.index_details.type_url = target.kind.type_url
-    message.index_details.value = details.SerializeToString()
+    message.index_details.value = details
     return IndexMetadata(
         uuid,
         target.name,

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from lancetable.commit.backoff import Backoff
+from lancetable.commit.fragment_reuse import current_index_section
 from lancetable.commit.index_coverage import covered_fragments
 from lancetable.commit.loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS, commit_transaction
 from lancetable.commit.publish import discarding_on_failure
@@ -37,11 +38,12 @@ from lancetable.errors import (
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment, SequenceLocation
 from lancetable.format.index import index_messages
-from lancetable.format.transaction import RewriteGroup, Transaction
+from lancetable.format.transaction import ReuseIndex, RewriteGroup, Transaction
 from lancetable.format.version import FileVersion
 from lancetable.index.row_mapping import MovedGroup, OldFragment, RowMapping
 from lancetable.index.segments import live_rows
 from lancetable.ops.change.deletion_vectors import discard_deletions
+from lancetable.ops.index.deferred_remap import check_can_defer, discard_record, record_moves
 from lancetable.ops.index.remap import IndexRemapper
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.read.scan import execute_scan
@@ -86,6 +88,7 @@ class CompactionSettings:
     max_source_bytes: int | None = None
     excluded_fragment_ids: frozenset[int] = frozenset()
     data_storage_version: FileVersion | None = None
+    defer_index_remap: bool = False
 
     def __post_init__(self) -> None:
         if self.compaction_mode is not None and self.compaction_mode not in _MODES:
@@ -164,7 +167,9 @@ def _count(text: str) -> int:
 _COUNTS = [setting.name for setting in fields(CompactionSettings) if setting.type in ("int", "int | None")]
 _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     **dict.fromkeys(_COUNTS, ("a non-negative integer", _count)),
-    "materialize_deletions": ("true or false", {"true": True, "false": False}.__getitem__),
+    **dict.fromkeys(
+        ("materialize_deletions", "defer_index_remap"), ("true or false", {"true": True, "false": False}.__getitem__)
+    ),
     "materialize_deletions_threshold": ("a number", float),
     "compaction_mode": ("a compaction mode", str),
     "data_storage_version": ("a file version", FileVersion.parse),
@@ -185,6 +190,8 @@ class _Candidate:
 def plan(version: TableVersion, settings: CompactionSettings) -> list[Task]:
     """Return the tasks that compact `version`. Raises UnsupportedFeatureError for a table that cannot be written."""
     version.check_writable()
+    if settings.defer_index_remap:
+        check_can_defer(version)
     tasks = [
         Task(tuple(candidate.fragment for candidate in part), version.version)
         for run in _runs(version, settings)
@@ -205,7 +212,7 @@ def _runs(version: TableVersion, settings: CompactionSettings) -> Iterator[list[
 def _candidates(version: TableVersion, settings: CompactionSettings) -> Iterator[_Candidate | None]:
     """Yield a candidate for each fragment, or None if the fragment is not rewritten."""
     coverage = {}
-    for index in index_messages(version.file.index_section(version.store), version.location.path):
+    for index in index_messages(current_index_section(version), version.location.path):
         covered = covered_fragments(index.fragment_bitmap, index.name)
         if covered is not None and index.fields:
             coverage[index.uuid.uuid] = covered
@@ -357,13 +364,19 @@ def _versions(version: TableVersion, fragment: Fragment, data: bytes | SequenceL
 # --- commit -----------------------------------------------------------------------------------------------------------
 
 
-def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
+def commit(
+    version: TableVersion, results: Iterable[Rewritten], *, defer_index_remap: bool = False
+) -> TableVersion:
     """Commit the results of any tasks of one plan, in any order.
 
+    Indexes that store addresses are rewritten, unless `defer_index_remap` records the moves for later.
+
     Raises RetryableCommitConflictError if old fragments were changed after planning, except by deletions of rows, and
-    InvalidOperationError for results of different plans or several results for one fragment. The new files are not
-    removed on a conflict.
+    InvalidOperationError for results of different plans or several results for one fragment, UnsupportedFeatureError if
+    the rewriting of indexes cannot be deferred. The new files are not removed on a conflict.
     """
+    if defer_index_remap:
+        check_can_defer(version)
     results = sorted(
         (result for result in results if result.old_fragments), key=lambda result: result.old_fragments[0].id
     )
@@ -396,15 +409,16 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
         while True:
             moved = [_with_later_deletions(planned, newest, group) for group in groups]
             current = tuple(group for group in moved if group.old_fragments)
-            rewritten = indexes.rewrite(newest, current)
+            rewritten = () if defer_index_remap else indexes.rewrite(newest, current)
+            record = record_moves(planned, newest, groups, current) if defer_index_remap else None
             newest.store.sync(newest.base)
             # If other commits have removed all old fragments, commit on the planned version, which fails.
-            rewrite = Transaction.create(newest.version, tx.Rewrite(current, rewritten))
+            rewrite = Transaction.create(newest.version, tx.Rewrite(current, rewritten, record))
             if not current:
                 rewrite = Transaction.create(read_version, tx.Rewrite(tuple(groups)))
             new = [fragment for group in current for fragment in group.new_fragments]
             try:
-                with discarding_on_failure(partial(discard_deletions, newest, new)):
+                with discarding_on_failure(partial(_discard_attempt, newest, new, record)):
                     committed = commit_transaction(newest, rewrite)
             except RetryableCommitConflictError:
                 if not current or not backoff.next_attempt():
@@ -413,6 +427,13 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
             else:
                 indexes.discard(newest, keep=rewritten)
                 return committed
+
+
+def _discard_attempt(version: TableVersion, new: Sequence[Fragment], record: ReuseIndex | None) -> None:
+    """Remove the deletion files and the record of moves of an attempt to commit."""
+    discard_deletions(version, new)
+    if record is not None:
+        discard_record(version, record)
 
 
 def row_mapping(planned: TableVersion, groups: Iterable[RewriteGroup]) -> RowMapping:
@@ -496,7 +517,7 @@ def compact(
         return version, []
     done = _executed(version, tasks, settings, tracker)
     with discarding_on_failure(lambda: _discard(version, done)):
-        return commit(version, done), done
+        return commit(version, done, defer_index_remap=settings.defer_index_remap), done
 
 
 def _executed(

@@ -1,0 +1,48 @@
+"""Entry of the fragment reuse index: compactions whose moves are not yet applied to the addresses in indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from lancetable.format.index import IndexMetadata, uuid_text
+from lancetable.format.paths import INDICES_DIR, check_relative, join
+from lancetable.format.protobuf_conversion import parse_message
+from lancetable.proto import table_pb2
+
+if TYPE_CHECKING:
+    from lancetable.table.version import TableVersion
+
+INDEX_NAME: Final = "__lance_frag_reuse"
+TYPE_URL: Final = "/lance.table.FragmentReuseIndexDetails"
+
+
+def index_directory(version: TableVersion, entry: IndexMetadata) -> str:
+    """Return the directory of an index segment in the store."""
+    relative = f"{INDICES_DIR}/{uuid_text(entry.uuid.bytes)}"
+    if entry.base_id is None:
+        return join(version.base, relative)
+    return version.base_file_path(entry.base_id, relative)
+
+
+def reuse_entry_of(version: TableVersion, entries: Iterable[IndexMetadata]) -> IndexMetadata | None:
+    """Return the entry of the fragment reuse index, None if there is none or the row ids of the table are stable."""
+    if version.manifest.has_stable_row_ids:
+        return None
+    return next((entry for entry in entries if entry.type_url.rpartition(".")[2] == TYPE_URL.rpartition(".")[2]), None)
+
+
+def read_content(version: TableVersion, entry: IndexMetadata) -> Any:
+    """Return the InlineContent message of a fragment reuse index, which is stored in the manifest or in a file.
+
+    Raises CorruptFileError if it is malformed.
+    """
+    path = version.location.path
+    value = table_pb2.IndexMetadata.FromString(entry.raw).index_details.value
+    details = parse_message(table_pb2.FragmentReuseIndexDetails, value, path)
+    if details.WhichOneof("content") != "external":
+        return details.inline
+    external = details.external
+    path = join(index_directory(version, entry), check_relative(external.path, path))
+    data = version.store.read(path, external.offset, external.offset + external.size)
+    return parse_message(table_pb2.FragmentReuseIndexDetails.InlineContent, data, path)
