@@ -91,9 +91,12 @@ def matching_rows(
     """Yield the fragments with live rows that satisfy the predicate, and the physical offsets of these rows.
 
     Fragments are in the order of the manifest, offsets are ascending int64. `fragments` are the ids of the fragments to
-    search; None selects all. Rows that statistics rule out are not read. Raises the errors of `matching_offsets`.
+    search; None selects all. Rows that statistics rule out are not read. Indexes are used for all fragments only: if a
+    task gets some of them, each task would search for the rows of all tasks. Raises the errors of `matching_offsets`.
     """
-    plan = plan_scan(version, ScanOptions(columns=[], filter=predicate, fragments=fragments))
+    use_index = fragments is None
+    options = ScanOptions(columns=[], filter=predicate, fragments=fragments, use_scalar_index=use_index)
+    plan = plan_scan(version, options)
     with ScanRun(version, plan) as run:
         matches = itertools.chain.from_iterable(run.map(lambda group: _matches(run, group), run.groups()))
         for _, parts in itertools.groupby(matches, lambda match: match.fragment.id):
