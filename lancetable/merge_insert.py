@@ -25,6 +25,7 @@ from lancetable.ops.change.merge.clauses import (
     check_source,
     key_fields,
 )
+from lancetable.ops.change.merge.key_matches import key_indexes
 from lancetable.ops.change.rewritten_rows import discard_prepared
 from lancetable.ops.change.spill import PartitionedRows, memory_budget_bytes
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
@@ -281,6 +282,8 @@ class MergeInsertBuilder:
         num_fragments = len(version.manifest.fragments)
         keys = ", ".join(self._clauses.on)
         lines.append(f"    LanceRead: projection=[{keys}], num_fragments={num_fragments}, zones without keys skipped")
+        if self._clauses.use_index and (found := key_indexes(version, self._clauses)):
+            lines.append(f"      IndexLookup: the keys of a small source in [{', '.join(found)}]")
         lines.append(f"    Source: columns=[{', '.join(names)}]")
         if verbose:
             lines += [f"      Column: {field.name} type={field.data_type}" for field in version.schema.fields]

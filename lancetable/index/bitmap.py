@@ -25,6 +25,7 @@ from lancetable.index.queries import IndexQuery, IsIn, IsNull, Range
 from lancetable.index.results import IndexResult
 from lancetable.index.roaring_containers import ROW_ADDR_TREE_MAP
 from lancetable.index.row_sets import RowSet
+from lancetable.index.search_statistics import note_comparisons
 from lancetable.index.sort_keys import is_ordered
 from lancetable.proto import index_details_pb2
 
@@ -55,7 +56,9 @@ class BitmapFile(PostingFile):
 
     def selected(self, query: IsIn | Range) -> RowSet:
         """Return the rows of the keys that a query selects."""
-        return self.union(self.keys.rows(self.keys.selected(key_ranges(query, self.keys.data_type))))
+        selected = self.keys.rows(self.keys.selected(key_ranges(query, self.keys.data_type)))
+        note_comparisons(len(selected))
+        return self.union(selected)
 
 
 def _parse_statistics(text: str, path: str) -> dict[str, Any]:

@@ -240,6 +240,10 @@ class BloomFilter(IndexKind):
         """Return whether an index can answer a query. See IndexKind."""
         return isinstance(query, IsIn | IsNull)
 
+    def is_exact(self, query: IndexQuery, details: bytes) -> bool:
+        """Return False, because the details do not record the set of rows with nulls. See IndexKind."""
+        return False
+
     def open(self, files: SegmentFiles) -> BloomFilterIndex:
         """Open a segment. See IndexKind."""
         return BloomFilterIndex(files)

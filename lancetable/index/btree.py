@@ -33,6 +33,7 @@ from lancetable.index.kind import (
 from lancetable.index.queries import IndexQuery, IsIn, IsNull, Range, StartsWith
 from lancetable.index.results import IndexResult
 from lancetable.index.row_sets import RowSet
+from lancetable.index.search_statistics import note_comparisons
 from lancetable.index.sort_keys import Int64, Keys, any_less, are_equal, is_ascending, is_ordered, keys_of
 from lancetable.proto import index_details_pb2
 
@@ -275,6 +276,7 @@ def _expand(starts: Int64, ends: Int64) -> tuple[Int64, Int64]:
 
 def _rows_within(ranges: KeyRanges, page: _Page, num_nulls: int) -> U64Array:
     assert page.keys is not None
+    note_comparisons(len(page.rows))
     rows, starts, ends = page.rows[num_nulls:], ranges.starts_in(page.keys), ranges.ends_in(page.keys)
     if len(starts) == 1:
         return rows[starts[0] : ends[0]]

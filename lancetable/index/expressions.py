@@ -16,11 +16,10 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from lancetable.file import thread_pool
-from lancetable.index.kind import IndexKind
-from lancetable.index.queries import AtJsonPath, IndexQuery
+from lancetable.index.named_indexes import NamedIndex
+from lancetable.index.queries import IndexQuery
 from lancetable.index.results import Exactness, IndexResult
 from lancetable.index.row_sets import RowSet
-from lancetable.index.segments import IndexSegment
 from lancetable.lazy import lazy_property
 
 if TYPE_CHECKING:
@@ -61,34 +60,6 @@ class IndexExpression(ABC):
 
         Deleted rows may be among them. Raises CorruptFileError if a file of an index is damaged.
         """
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NamedIndex:
-    """An index with its segments. `fragments` are the fragments that one of them covers.
-
-    `details` are the distinct details of the segments.
-    """
-
-    name: str
-    kind: IndexKind
-    field_id: int
-    segments: tuple[IndexSegment, ...]
-    details: tuple[bytes, ...]
-    fragments: frozenset[int]
-
-    def answers(self, query: IndexQuery) -> bool:
-        """Return whether all segments can answer a query.
-
-        Segments of documents are opened, because the type of their values is stored in their files only.
-        """
-        if not all(self.kind.answers(query, details) for details in self.details):
-            return False
-        return not isinstance(query, AtJsonPath) or all(segment.open().accepts(query) for segment in self.segments)
-
-    def is_exact(self, query: IndexQuery) -> bool:
-        """Return whether the answers of all segments are exact."""
-        return all(self.kind.is_exact(query, details) for details in self.details)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

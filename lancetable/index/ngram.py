@@ -28,6 +28,7 @@ from lancetable.index.required_trigrams import Condition, trigrams_of_regex
 from lancetable.index.results import Exactness, IndexResult
 from lancetable.index.roaring_containers import ROARING_TREEMAP
 from lancetable.index.row_sets import RowSet
+from lancetable.index.search_statistics import note_comparisons
 from lancetable.index.trigrams import trigrams, trigrams_of
 from lancetable.proto import index_details_pb2
 
@@ -92,6 +93,7 @@ class OpenNGram(OpenIndex):
         condition = _condition(query)
         assert condition
         tokens = sorted({token for choices in condition for choice in choices for token in choice})
+        note_comparisons(len(tokens))
         rows = dict(zip(tokens, self._tokens.find(tokens)))
         # Without the trigrams that no string contains, most searches need not read any set.
         possible = [[choice for choice in choices if None not in map(rows.get, choice)] for choices in condition]

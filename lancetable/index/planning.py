@@ -76,50 +76,6 @@ def plan_indexes(version: TableVersion, predicate: Expr) -> IndexPlan | None:
     return IndexPlan(part.expression, part.refine, part.expression.fragments)
 
 
-def indexes_by_field(version: TableVersion) -> Mapping[int, Sequence[NamedIndex]]:
-    """Return the indexes that scans can use, by id of the indexed field, in the order of the manifest; cached.
-
-    Indexes of several fields or of an unknown kind, and fragments without a recorded number of rows, are left out.
-    """
-    found: Mapping[int, Sequence[NamedIndex]] = version.cache.get_or_derive(
-        "indexes by field",
-        version.manifest,
-        lambda: _find_indexes(version),
-        lambda indexes: 512 * sum(map(len, indexes.values())) + 128,
-    )
-    return found
-
-
-def _find_indexes(version: TableVersion) -> dict[int, list[NamedIndex]]:
-    fragments = version.manifest.fragments
-    uncounted = frozenset(fragments.ids()[fragments.physical_rows() == 0].tolist())
-    by_name: dict[tuple[str, IndexKind, int], list[IndexSegment]] = {}
-    for segment in index_segments(version):
-        fields = segment.files.metadata.fields
-        if segment.kind is not None and len(fields) == 1 and segment.fragments - uncounted:
-            by_name.setdefault((segment.name, segment.kind, fields[0]), []).append(segment)
-    indexes: dict[int, list[NamedIndex]] = {}
-    for (name, kind, field_id), segments in by_name.items():
-        details = tuple(dict.fromkeys(segment.files.details for segment in segments))
-        covered = frozenset().union(*(segment.fragments for segment in segments)) - uncounted
-        indexes.setdefault(field_id, []).append(
-            NamedIndex(name, kind, field_id, tuple(segments), details, frozenset(covered))
-        )
-    return indexes
-
-
-def unknown_indexes(version: TableVersion, predicate: Expr) -> list[IndexSegment]:
-    """Return the indexes of columns in a predicate that this library does not know, one segment of each name."""
-    paths = [version.schema.field(name) for name in columns_of(predicate) if name not in VIRTUAL_COLUMNS]
-    fields = {part.id for field in paths if field is not None for part in field.walk()}
-    unknown = [
-        segment
-        for segment in index_segments(version)
-        if segment.kind is None and fields.intersection(segment.files.metadata.fields)
-    ]
-    return list({segment.name: segment for segment in unknown}.values())
-
-
 class _Part(NamedTuple):
     """An expression that selects all rows for which a predicate is true, if `refine` is true for them as well."""
 
@@ -359,58 +315,6 @@ class _Planner:
             return None
         stored = unwrapped_type(expr.data_type)
         return _Subject(field.id, expr.name, stored if data_type is None else data_type, json_path)
-
-
-@dataclass(frozen=True, slots=True)
-class _Bounds:
-    """Comparisons of a subject with constants, of which the tightest bounds form a range."""
-
-    subject: _Subject
-    comparisons: tuple[Expr, ...]
-    bounds: list[tuple[str, pa.Scalar[Any]]]
-
-    def merged(self, other: _Bounds) -> _Bounds:
-        return _Bounds(self.subject, self.comparisons + other.comparisons, self.bounds + other.bounds)
-
-    def query(self) -> Range:
-        lower, includes_lower = self._tightest((">", ">="), pc.greater)
-        upper, includes_upper = self._tightest(("<", "<="), pc.less)
-        return Range(
-            self.subject.column,
-            # The zeros are -0.0 and 0.0, in this order: a bound that includes them is the one further outside.
-            _signed_zero(lower, negative=includes_lower),
-            _signed_zero(upper, negative=not includes_upper),
-            includes_lower,
-            includes_upper,
-        )
-
-    def _tightest(self, ops: tuple[str, str], excludes_more: Callable[..., Any]) -> tuple[pa.Scalar[Any] | None, bool]:
-        """Return the tightest bound with one of two operators, exclusive and inclusive, and whether it is inclusive."""
-        chosen: tuple[pa.Scalar[Any] | None, bool] = (None, True)
-        for op, value in self.bounds:
-            if op not in ops:
-                continue
-            bound, _ = chosen
-            if (
-                bound is None
-                or _holds(excludes_more, value, bound)
-                or (op == ops[0] and _holds(pc.equal, value, bound))
-            ):
-                chosen = value, op == ops[1]
-        return chosen
-
-
-def _holds(kernel: Callable[..., Any], left: pa.Scalar[Any], right: pa.Scalar[Any]) -> bool:
-    if left.type == pa.float16():
-        left, right = left.cast(pa.float32()), right.cast(pa.float32())
-    return bool(kernel(left, right).as_py())
-
-
-def _signed_zero(bound: pa.Scalar[Any] | None, *, negative: bool) -> pa.Scalar[Any] | None:
-    """Return a bound, with the given sign if it is a zero of a float type."""
-    if bound is None or not pa.types.is_floating(bound.type) or bound.as_py() != 0:
-        return bound
-    return pa.scalar(-0.0 if negative else 0.0, pa.float64()).cast(bound.type)
 
 
 def _constant(expr: Expr, data_type: pa.DataType) -> pa.Scalar[Any] | None:

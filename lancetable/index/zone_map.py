@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from lancetable.errors import CorruptFileError, InvalidInputError
 from lancetable.file.kernels.varbin import offset_dtype
 from lancetable.file.zone_map_builder import summary_of
+from lancetable.format.protobuf_conversion import parse_message
 from lancetable.index.key_ranges import key_ranges
 from lancetable.index.kind import (
     ROW,
@@ -208,6 +209,11 @@ class ZoneMap(IndexKind):
     def answers(self, query: IndexQuery, details: bytes) -> bool:
         """Return whether an index can answer a query. See IndexKind."""
         return isinstance(query, IsIn | Range | IsNull | StartsWith)
+
+    def is_exact(self, query: IndexQuery, details: bytes) -> bool:
+        """Return whether the answer is exact: nulls, if the segment contains the set of their rows. See IndexKind."""
+        message = parse_message(index_details_pb2.ZoneMapIndexDetails, details)
+        return isinstance(query, IsNull) and bool(message.has_null_bitmap)
 
     def open(self, files: SegmentFiles) -> ZoneMapIndex:
         """Open a segment. See IndexKind."""

@@ -27,6 +27,7 @@ from lancetable.index.kind import OpenIndex, RowFilter
 from lancetable.index.queries import IndexQuery, IsNull
 from lancetable.index.results import Exactness, IndexResult
 from lancetable.index.row_sets import RowSet
+from lancetable.index.search_statistics import note_comparisons
 
 Bools = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
@@ -176,6 +177,7 @@ class ZonedIndex(OpenIndex):
     def search(self, query: IndexQuery) -> IndexResult:
         """Return the rows that a query selects. See OpenIndex."""
         nulls = self.null_rows()
+        note_comparisons(len(self.has_null))
         if isinstance(query, IsNull):
             if nulls is not None:
                 return IndexResult(nulls)

@@ -220,9 +220,17 @@ def like(values: Values, pattern: Values, ignore_case: bool) -> Values:
     if is_constant(pattern) and not pattern.is_valid:
         return pa.scalar(None, pa.bool_()) if is_constant(values) else pa.nulls(len(values), pa.bool_())
     if is_constant(pattern):
-        return _like_constant(values, pattern.as_py(), ignore_case)
+        return _like_constant(values, _complete(pattern.as_py()), ignore_case)
     strings, patterns = aligned(values, pattern)
-    return match_patterns(strings, patterns, lambda text: pc.match_like(strings, text, ignore_case=ignore_case))
+    return match_patterns(
+        strings, patterns, lambda text: pc.match_like(strings, _complete(text), ignore_case=ignore_case)
+    )
+
+
+def _complete(pattern: str) -> str:
+    """Return a LIKE pattern in which a backslash at the end is escaped. Arrow would ignore it."""
+    num_backslashes = len(pattern) - len(pattern.rstrip("\\"))
+    return pattern + "\\" if num_backslashes % 2 else pattern
 
 
 def match_patterns(

@@ -11,6 +11,7 @@ import numpy as np
 from lancetable import expr
 from lancetable.expr import Expr
 from lancetable.format.fragment import Fragment
+from lancetable.ops.read.candidates import Candidates, Rows
 from lancetable.ops.read.row_ranges import RowRange, group_ranges, split_ranges
 from lancetable.ops.read.scan_execution import ScanRun
 from lancetable.ops.read.scan_plan import Filter, ScanOptions, ScanPlan, plan_scan, resolve_filter
@@ -44,10 +45,11 @@ def count_plan(version: TableVersion, plan: ScanPlan) -> int:
     with ScanRun(version, plan) as run:
         if plan.predicate is None:
             total = sum(map(run.num_rows_at, plan.fragments))
-        elif run.selection is not None and run.selects_result and plan.row_ranges is None:
-            covered = {position for position in run.positions if run.selection.covers(position)}
-            total = sum(map(run.selection.count, covered))
-            others = tuple(position for position in run.positions if position not in covered)
+        elif (selection := run.candidates.selection) is not None and run.candidates.are_result and not plan.row_ranges:
+            positions = run.candidates.positions
+            covered = {position for position in positions if selection.covers(position)}
+            total = sum(map(selection.count, covered))
+            others = tuple(position for position in positions if position not in covered)
             rest = replace(plan, fragments=others, index=None, refined=None, stats_callback=None)
             total += _count_matches(ScanRun(run.version, rest))
         else:
@@ -89,9 +91,12 @@ def matching_rows(
     """Yield the fragments with live rows that satisfy the predicate, and the physical offsets of these rows.
 
     Fragments are in the order of the manifest, offsets are ascending int64. `fragments` are the ids of the fragments to
-    search; None selects all. Rows that statistics rule out are not read. Raises the errors of `matching_offsets`.
+    search; None selects all. Rows that statistics rule out are not read. Indexes are used for all fragments only: if a
+    task gets some of them, each task would search for the rows of all tasks. Raises the errors of `matching_offsets`.
     """
-    plan = plan_scan(version, ScanOptions(columns=[], filter=predicate, fragments=fragments))
+    use_index = fragments is None
+    options = ScanOptions(columns=[], filter=predicate, fragments=fragments, use_scalar_index=use_index)
+    plan = plan_scan(version, options)
     with ScanRun(version, plan) as run:
         matches = itertools.chain.from_iterable(run.map(lambda group: _matches(run, group), run.groups()))
         for _, parts in itertools.groupby(matches, lambda match: match.fragment.id):
@@ -104,17 +109,16 @@ def matching_rows(
 
 def candidate_rows(
     version: TableVersion, predicate: Expr | None, fragments: Sequence[int] | None = None, *, use_index: bool = True
-) -> Iterator[tuple[Fragment, list[range] | Offsets]]:
+) -> Iterator[tuple[Fragment, Rows]]:
     """Yield the fragments with the rows that may satisfy a predicate, which are not read; all rows for None.
 
     The rows are ranges, with deleted rows, or offsets of live rows that indexes select. `fragments` as for
     `matching_rows`.
     """
     options = ScanOptions(columns=[], filter=predicate, fragments=fragments, use_scalar_index=use_index)
-    with ScanRun(version, plan_scan(version, options)) as run:
-        for position, rows in run.candidates():
-            if len(rows):
-                yield version.manifest.fragments[position], rows
+    for position, rows in Candidates(version, plan_scan(version, options)).rows():
+        if len(rows):
+            yield version.manifest.fragments[position], rows
 
 
 def _matches(run: ScanRun, group: Sequence[RowRange]) -> list[Selection]:

@@ -64,25 +64,26 @@ def num_runs(rows: range | Offsets) -> int:
 
 
 def group_ranges(
-    ranges: Iterable[RowRange], max_rows: Callable[[], int] | None = None, *, apart: bool = False
+    ranges: Iterable[RowRange], max_rows: Callable[[], int] | None = None, *, max_selected_rows: int | None = None
 ) -> Iterator[list[RowRange]]:
     """Group consecutive small ranges, up to `_GROUP_ROWS` or `max_rows()` rows; a larger range is a group by itself.
 
-    A group does not contain both ranges and rows that indexes selected. With `apart`, each of the latter is a group,
-    because the rows of a group are requested from one file after the other.
+    A group does not contain both ranges and rows that indexes selected. Of the latter, a group has at most
+    `max_selected_rows`, or is a single part of them.
     """
     group: list[RowRange] = []
     num_rows = 0
     for row_range in ranges:
-        size = len(row_range.rows)
+        size, by_index = len(row_range.rows), row_range.by_index
         limit = _GROUP_ROWS if max_rows is None else min(_GROUP_ROWS, max_rows())
-        is_other = bool(group) and (group[0].by_index != row_range.by_index or (apart and row_range.by_index))
-        if group and (size > _SMALL_ROWS or num_rows + size > limit or is_other):
+        if by_index and max_selected_rows is not None:
+            limit = min(limit, max_selected_rows)
+        if group and (size > _SMALL_ROWS or num_rows + size > limit or group[0].by_index != by_index):
             yield group
             group, num_rows = [], 0
         group.append(row_range)
         num_rows += size
-        if size > _SMALL_ROWS:
+        if size > _SMALL_ROWS or (by_index and num_rows >= limit):
             yield group
             group, num_rows = [], 0
     if group:

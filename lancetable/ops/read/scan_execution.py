@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,8 @@ from lancetable import expr
 from lancetable.file import thread_pool
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
-from lancetable.lazy import lazy_property
 from lancetable.ops.read.adaptive_range_size import RangeSizer
+from lancetable.ops.read.candidates import Candidates, Rows
 from lancetable.ops.read.memory_release import with_memory_release
 from lancetable.ops.read.projection import ColumnLike, assemble, concat_columns
 from lancetable.ops.read.row_ranges import (
@@ -46,7 +46,6 @@ from lancetable.ops.read.row_ranges import (
 )
 from lancetable.ops.read.scan_plan import ScanPlan
 from lancetable.ops.read.take import virtual_values
-from lancetable.ops.read.zone_pruning import prunable_columns, prune_fragment
 from lancetable.store.io_stats import ScanStore
 from lancetable.table.field_locations import file_layouts
 from lancetable.table.fragment_reader import (
@@ -58,13 +57,9 @@ from lancetable.table.fragment_reader import (
     select,
     select_live,
 )
-from lancetable.table.live_rows import Offsets, physical_offsets, physical_rows, row_count_index
+from lancetable.table.live_rows import physical_offsets, physical_rows, row_count_index
 from lancetable.table.row_sizes import bytes_per_row, has_fixed_size, memory_per_row, min_bytes
 from lancetable.table.version import TableVersion
-
-if TYPE_CHECKING:
-    from lancetable.index.search_statistics import SearchStatistics
-    from lancetable.ops.read.index_selection import IndexSelection
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -84,8 +79,6 @@ _PARALLEL_ROWS = 128 * 1024
 _PARALLEL_FRAGMENT_ROWS = 8 * 1024
 # Number of rows whose late columns are read to estimate the size of a row.
 _SAMPLE_ROWS = 256
-# If an index selects more rows of a fragment than this, zone maps restrict the rows that must be filtered.
-_MIN_PRUNED_ROWS = 8 * 1024
 
 
 @dataclass
@@ -141,7 +134,7 @@ class ScanRun:
             self._scan_store = ScanStore(version.store)
             version = replace(version, store=self._scan_store)
         self.version = version
-        self.search_statistics: SearchStatistics | None = None  # set if indexes were searched
+        self.candidates = Candidates(version, plan, self._scan_store)
 
     def __enter__(self) -> ScanRun:
         return self
@@ -153,7 +146,7 @@ class ScanRun:
         elapsed = {"elapsed": time.perf_counter_ns() - self._start_ns}
         iops, size_bytes = store.stats.read_iops, store.stats.read_bytes
         statistics = ScanStatistics(iops, store.requests, size_bytes, all_counts=self._counts, all_times=elapsed)
-        searched = self.search_statistics
+        searched = self.candidates.statistics
         if searched is not None:
             statistics.indices_loaded, statistics.parts_loaded = searched.indices_loaded, searched.parts_loaded
             statistics.index_comparisons = searched.comparisons
@@ -161,37 +154,9 @@ class ScanRun:
             self._counts.update(index_cache_hits=searched.cache_hits, index_cache_misses=searched.cache_misses)
         self.plan.stats_callback(statistics)
 
-    @lazy_property
-    def selection(self) -> IndexSelection | None:
-        """The rows that indexes select, searched on first access; None if the plan does not use indexes."""
-        if self.plan.index is None:
-            return None
-        from lancetable.index.search_statistics import SearchStatistics
-        from lancetable.ops.read.index_selection import IndexSelection
-
-        self.search_statistics = SearchStatistics(store=self._scan_store)
-        return IndexSelection(self.version, self.plan.index, self.plan.fragments, self.search_statistics)
-
-    @lazy_property
-    def positions(self) -> Sequence[int]:
-        """The positions of the fragments to read, in order: those without rows that indexes select are left out."""
-        if self.selection is None:
-            return self.plan.fragments
-        return self.selection.to_read(self.plan.fragments, only_covered=self.plan.only_indexed)
-
-    @property
-    def selects_result(self) -> bool:
-        """Whether the rows that indexes select belong to the result, so that no filter is evaluated on them."""
-        refined = self.plan.refined
-        return (
-            self.selection is not None and self.selection.is_exact and refined is not None and refined.predicate is None
-        )
-
     def plan_of(self, group: Sequence[RowRange]) -> ScanPlan:
         """Return the plan by which a group is read, whose filter is the part that indexes have not answered."""
-        if group[0].by_index and self.plan.refined is not None and self.selection is not None:
-            return self.plan.refined if self.selection.is_exact else self.plan
-        return self.plan
+        return self.candidates.plan_of_selected if group[0].by_index else self.plan
 
     def tables(self, batch_rows: int | None = None) -> Iterator[pa.Table]:
         """Yield the result in order, with limit and offset applied. Pass `batch_rows` if the result is streamed."""
@@ -236,7 +201,7 @@ class ScanRun:
         fragments = self.plan.fragments
         if len(fragments) == 1 and self.plan.predicate is None and self.sizer is None:
             return False  # The columns of the fragment are decoded in parallel instead.
-        counts, selection, positions = self.row_counts, self.selection, self.positions
+        counts, selection, positions = self.row_counts, self.candidates.selection, self.candidates.positions
         if selection is not None:
             uncovered = [position for position in positions if not selection.covers(position)]
             num_rows = selection.num_rows + sum(map(counts.num_rows_at, uncovered))
@@ -270,7 +235,8 @@ class ScanRun:
             combined=plan.strict_batch_size or has_filter,
             batch_bytes=plan.batch_size_bytes,
         )
-        few = self.selection is not None and self.selection.num_rows <= _SAMPLE_ROWS
+        selection = self.candidates.selection
+        few = selection is not None and selection.num_rows <= _SAMPLE_ROWS
         if local and first is not None and (first.physical_rows or 0) > batch_rows and not few:
             self._measure_late_columns(sizer, first)
         return sizer
@@ -287,13 +253,21 @@ class ScanRun:
 
     def groups(self) -> Iterator[list[RowRange]]:
         """Return groups of rows, restricted by limit and offset without a filter, else by statistics and indexes."""
-        apart = not self.version.store.capabilities.local
+        # Groups are requested in parallel, but the files of a group one after the other.
+        most = self._limited_rows() if self.version.store.capabilities.local else 1
         if self.sizer is None:
-            return group_ranges(self._row_ranges(self.range_rows()), apart=apart)
+            return group_ranges(self._row_ranges(self.range_rows()), max_selected_rows=most)
         ranges = self._row_ranges(self.sizer.range_rows)
         if self.plan.predicate is None:
             return ([rows] for rows in ranges)  # A batch does not contain rows of several fragments.
-        return group_ranges(ranges, self.sizer.group_rows, apart=apart)
+        return group_ranges(ranges, self.sizer.group_rows, max_selected_rows=most)
+
+    def _limited_rows(self) -> int | None:
+        """Return the number of rows to read of those that indexes select; None without a limit."""
+        plan = self.plan
+        if plan.limit is None or not self.candidates.are_result:
+            return None
+        return max(1, plan.offset + plan.limit)
 
     def range_rows(self) -> RangeRows:
         """Return the size limit of row ranges for a result that is not streamed; without a filter, whole fragments."""
@@ -305,7 +279,6 @@ class ScanRun:
     def _rows_in_memory(self, columns: Sequence[Field]) -> RangeRows:
         """Return the number of rows of `columns` that are read at a time, computed when it is first used."""
         plan = self.plan
-
         limit: list[int] = []
 
         def rows(_: Fragment) -> int:
@@ -320,21 +293,16 @@ class ScanRun:
 
     def _selected_range_rows(self, range_rows: RangeRows) -> RangeRows:
         """Return the size limit of parts of the rows that indexes select; `range_rows` is that of other rows."""
-        plan = self.plan
-        if not self.selects_result:
-            return range_rows
-        # All of these rows belong to the result.
-        if self.sizer is None:
-            range_rows = self._rows_in_memory(plan.projection.columns)
-        if plan.limit is None:
-            return range_rows
-        most = max(1, plan.offset + plan.limit)
-        return lambda fragment: min(range_rows(fragment), most)
+        if self.candidates.are_result and self.sizer is None:
+            range_rows = self._rows_in_memory(self.plan.projection.columns)
+        most = self._limited_rows()
+        return range_rows if most is None else lambda fragment: min(range_rows(fragment), most)
 
     def _row_ranges(self, range_rows: RangeRows) -> Iterator[RowRange]:
         plan, fragments = self.plan, self.row_counts.fragments
         selected_range_rows = self._selected_range_rows(range_rows)
-        candidates = self._limited_ranges() if plan.predicate is None and not plan.row_ranges else self.candidates()
+        has_candidates = plan.predicate is not None or bool(plan.row_ranges)
+        candidates = self.candidates.rows() if has_candidates else self._limited_ranges()
         counts = self._counts
         for position, rows in candidates:
             if plan.row_ranges is not None and position in plan.row_ranges:
@@ -351,39 +319,7 @@ class ScanRun:
                 is_first = False
                 yield row_range
 
-    def candidates(self) -> Iterator[tuple[int, list[range] | Offsets]]:
-        """Yield the position of each fragment, with the rows that may satisfy the filter.
-
-        They are ranges or, if indexes select them, ascending offsets of live rows.
-        """
-        plan, selection, fragments = self.plan, self.selection, self.row_counts.fragments
-        prunes = plan.predicate is not None and plan.use_stats
-
-        def find(position: int) -> tuple[int, list[range] | Offsets]:
-            if selection is not None and selection.covers(position):
-                return position, self._selected(selection, position)
-            fragment = fragments[position]
-            return position, self._pruned(fragment, plan) if prunes else [range(physical_rows(self.version, fragment))]
-
-        # Remote footers, statistics and deletion files are fetched in parallel.
-        remote = not self.version.store.capabilities.local and not thread_pool.in_worker()
-        parallel = remote and (prunes or selection is not None)
-        return thread_pool.in_order(find, self.positions) if parallel else map(find, self.positions)
-
-    def _selected(self, selection: IndexSelection, position: int) -> list[range] | Offsets:
-        """Return the rows of a covered fragment that indexes select and zone maps do not rule out."""
-        plan = self.plan.refined if selection.is_exact and self.plan.refined is not None else self.plan
-        offsets = selection.offsets(position)
-        if plan.predicate is None or not plan.use_stats or len(offsets) < _MIN_PRUNED_ROWS:
-            return offsets
-        return restrict(offsets, self._pruned(self.row_counts.fragments[position], plan))
-
-    def _pruned(self, fragment: Fragment, plan: ScanPlan) -> list[range]:
-        assert plan.predicate is not None
-        columns = prunable_columns(self.version.schema, plan.predicate)
-        return prune_fragment(self.version, fragment, plan.predicate, columns)
-
-    def _limited_ranges(self) -> Iterator[tuple[int, list[range] | Offsets]]:
+    def _limited_ranges(self) -> Iterator[tuple[int, Rows]]:
         """Yield the physical rows of each fragment that are within limit and offset."""
         skip, remaining = self.plan.offset, self.plan.limit
         for position in self.plan.fragments:

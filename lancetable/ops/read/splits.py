@@ -88,13 +88,15 @@ def even_task_rows(version: TableVersion, num_tasks: int) -> int:
 def scan_options_of(splits: Iterable[Split], options: ScanOptions) -> list[ScanOptions]:
     """Return options of scans that read the rows of `splits` in order, with the other options unchanged.
 
-    Several scans are returned only if a fragment occurs in more than one split.
+    Several scans are returned only if a fragment occurs in more than one split. The scans do not use indexes, because
+    each task would search them for the rows of all tasks.
     """
     scans: list[dict[int, range]] = [{}]
     for split in splits:
         if split.fragment_id in scans[-1]:
             scans.append({})
         scans[-1][split.fragment_id] = range(split.start, split.stop)
+    options = replace(options, use_scalar_index=False)
     return [replace(options, fragments=list(ranges), row_ranges=ranges) for ranges in scans if ranges]
 
 

@@ -273,3 +273,19 @@ def pruning_predicate(fields: Iterable[Field], keys: Sequence[pa.ChunkedArray], 
     if not terms:
         return None
     return terms[0] if len(terms) == 1 else And(tuple(terms))
+
+
+def key_indexes(version: TableVersion, clauses: Clauses) -> list[str]:
+    """Return the names of the indexes in which a merge can look up keys."""
+    if version.manifest.index_section is None:
+        return []
+    from lancetable.index.planning import indexes_by_field  # imported here, because most tables have no indexes
+    from lancetable.index.queries import IsIn
+
+    indexes = indexes_by_field(version)
+    return [
+        index.name
+        for field in key_fields(version.schema, clauses.on)
+        for index in indexes.get(field.id, ())
+        if index.answers(IsIn(field.name, pa.array([], field.data_type)))
+    ]
