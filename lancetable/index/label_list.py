@@ -71,7 +71,9 @@ class OpenLabelList(OpenIndex):
         if query.all_of_them:
             for part in found:
                 rows &= part
-        return IndexResult(rows, self.null_lists)
+        # Indexes of files of version 2.0 may also contain labels of null lists, which these files store.
+        null_lists = self.null_lists
+        return IndexResult(rows - null_lists, null_lists)
 
     def statistics(self) -> dict[str, Any]:
         """Return statistics of the segment."""
