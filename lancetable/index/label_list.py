@@ -20,10 +20,11 @@ import pyarrow.compute as pc
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.index.bitmap import FILE_NAME, BitmapFile, write_bitmaps
 from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
-from lancetable.index.posting_files import RowMapper, kept
+from lancetable.index.posting_files import kept
 from lancetable.index.postings import PostingSorter, merge_postings
 from lancetable.index.queries import HasLabels, IndexQuery, IsIn
 from lancetable.index.results import IndexResult
+from lancetable.index.roaring_containers import RowMapper
 from lancetable.index.row_sets import RowSet
 from lancetable.index.sort_keys import is_ordered
 from lancetable.proto import index_details_pb2
