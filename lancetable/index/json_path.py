@@ -347,6 +347,8 @@ def _array(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
                 f"the values at JSON path {path!r} have several types: {_NAMES[data_type]} and {_NAMES[found]}; "
                 "an index needs values of one type"
             )
+    if data_type == pa.float64():
+        values = [None if value is None else float(value) for value in values]
     return pa.array(values, data_type)
 
 

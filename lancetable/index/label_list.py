@@ -20,10 +20,11 @@ import pyarrow.compute as pc
 from lancetable.errors import CorruptFileError, UnsupportedTypeError
 from lancetable.index.bitmap import FILE_NAME, BitmapFile, write_bitmaps
 from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
-from lancetable.index.posting_files import RowMapper, kept
+from lancetable.index.posting_files import kept
 from lancetable.index.postings import PostingSorter, merge_postings
 from lancetable.index.queries import HasLabels, IndexQuery, IsIn
 from lancetable.index.results import IndexResult
+from lancetable.index.roaring_containers import RowMapper
 from lancetable.index.row_sets import RowSet
 from lancetable.index.sort_keys import is_ordered
 from lancetable.proto import index_details_pb2
@@ -71,7 +72,9 @@ class OpenLabelList(OpenIndex):
         if query.all_of_them:
             for part in found:
                 rows &= part
-        return IndexResult(rows, self.null_lists)
+        # Indexes of files of version 2.0 may also contain labels of null lists, which these files store.
+        null_lists = self.null_lists
+        return IndexResult(rows - null_lists, null_lists)
 
     def statistics(self) -> dict[str, Any]:
         """Return statistics of the segment."""

@@ -5,8 +5,8 @@ Sets are read when a search needs them. If they are few, each is cached; larger 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +14,10 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError
 from lancetable.index.key_blocks import KeyBlocks, read_column
 from lancetable.index.postings import Postings
-from lancetable.index.roaring_containers import ROW_ADDR_TREE_MAP, Containers, Form, parse
+from lancetable.index.roaring_containers import ROW_ADDR_TREE_MAP, Containers, Form, RowMapper, parse
 from lancetable.index.row_sets import RowSet
 
 if TYPE_CHECKING:
-    from lancetable.format.row_address import U64Array
     from lancetable.index.index_files import IndexFileReader, IndexFileWriter
     from lancetable.index.kind import RowFilter
     from lancetable.index.sort_keys import Int64
@@ -29,10 +28,6 @@ MAX_CACHED: Final = 256
 _READ_BYTES: Final = 8 << 20  # size of the sets that are read and parsed at once
 _WRITE_BYTES: Final = 32 << 20  # size of the sets that are serialized at once
 _SMALL_BYTES: Final = 1 << 10  # average size up to which sets are parsed together
-
-RowMapper = Callable[["U64Array"], "tuple[U64Array, Any]"]
-"""Function that returns the new rows of an index, and for each whether it still exists."""
-
 
 def kept(row_filter: RowFilter) -> RowMapper:
     """Return the mapper that keeps the rows of a filter."""
@@ -67,9 +62,10 @@ class PostingFile:
         """Return the sets in some distinct rows of the file; they are cached."""
         found = {row: self.reader.find_cached((self._column, row)) for row in rows.tolist()}
         missing = [row for row, rows_of_key in found.items() if rows_of_key is None]
-        for row, (rows_of_key, size_bytes) in zip(missing, self._read(np.array(missing, np.int64))):
-            found[row] = rows_of_key
-            self.reader.put_cached((self._column, row), rows_of_key, 512 + 2 * size_bytes)
+        for chunk in self._chunks(np.array(missing, np.int64)):
+            for row, (rows_of_key, size_bytes) in zip(chunk.tolist(), self._read(chunk)):
+                found[row] = rows_of_key
+                self.reader.put_cached((self._column, row), rows_of_key, 512 + 2 * size_bytes)
         return [rows_of_key for rows_of_key in found.values() if rows_of_key is not None]
 
     def union(self, rows: Int64) -> RowSet:
@@ -92,17 +88,18 @@ class PostingFile:
 
     def postings(self, mapper: RowMapper) -> Iterator[Postings]:
         """Return all keys in ascending order, with the mapped rows of each; keys without rows are left out."""
-        if self.keys.null_row is not None:
-            rows, exists = mapper(self.null_rows.addresses())
-            if exists.any():
-                containers = Containers.of(np.zeros(int(exists.sum()), np.int64), rows[exists])
+        null_row = self.keys.null_row
+        if null_row is not None:
+            containers = self._containers(np.array([null_row])).mapped(mapper)
+            if len(containers):
                 yield Postings(pa.nulls(1, self.keys.data_type), containers)
         for positions in self._chunks(np.arange(len(self.keys))):
-            numbers, rows = self._containers(self.keys.rows(positions)).rows()
-            rows, exists = mapper(rows)
-            used, numbers = np.unique(numbers[exists], return_inverse=True)
+            containers = self._containers(self.keys.rows(positions)).mapped(mapper)
+            used = np.unique(containers.key)
             keys = self.keys.read(int(positions[0]), int(positions[-1]) + 1)
-            yield Postings(keys.take(pa.array(used)), Containers.of(numbers, rows[exists]))
+            numbers = np.zeros(len(keys), np.int64)
+            numbers[used] = np.arange(len(used))
+            yield Postings(keys.take(pa.array(used)), containers.renumbered(numbers))
 
     def _read(self, rows: Int64) -> Iterator[tuple[RowSet, int]]:
         """Return the sets in some rows of the file, with the size of each in the file."""

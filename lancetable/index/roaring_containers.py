@@ -18,7 +18,7 @@ Bitmaps with run containers start with another number; pyroaring parses them one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -28,12 +28,15 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
-from lancetable.errors import CorruptFileError
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.kernels.varbin import gather, offsets_of, offsets_of_sizes
 from lancetable.format.row_address import U64Array, join
 
 Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+
+RowMapper = Callable[["U64Array"], "tuple[U64Array, npt.NDArray[np.bool_]]"]
+"""Function that returns the new rows of an index, and for each whether it still exists."""
 
 MAX_ARRAY: Final = 4096
 """Largest number of rows of a container that is not a bitset."""
@@ -140,6 +143,20 @@ class Containers:
         low = _unpack(self.count, self.data)
         return np.repeat(self.key, self.count), np.repeat(self.high << np.uint64(16), self.count) | low
 
+    def mapped(self, mapper: RowMapper) -> Containers:
+        """Return the containers of the mapped rows. The rows are expanded a limited number at once."""
+        offsets = self.data_offsets()
+        batches = np.cumsum(self.count) // _EXPANDED_ROWS
+        edges = np.flatnonzero(np.diff(batches, prepend=-1, append=-1)).tolist()
+        parts = []
+        for start, end in pairwise(edges):
+            data = self.data[offsets[start] : offsets[end]]
+            part = Containers(self.key[start:end], self.high[start:end], self.count[start:end], data)
+            numbers, rows = part.rows()
+            rows, exists = mapper(rows)
+            parts.append(Containers.of(numbers[exists], rows[exists]))
+        return Containers.concat(parts)
+
     def renumbered(self, numbers: Int64) -> Containers:
         """Return the containers with the new number of each bitmap; the order is restored by `concat`."""
         return Containers(numbers[self.key], self.high, self.count, self.data)
@@ -196,7 +213,10 @@ class Containers:
     # ------------------------------------------------------------------------------------------------ serialization
 
     def serialized(self, num_keys: int, form: Form) -> pa.Array:
-        """Return the serialized bitmaps 0 to `num_keys`, exclusive, as binaries of less than 1 GiB in total."""
+        """Return the serialized bitmaps 0 to `num_keys`, exclusive, as binaries.
+
+        Raises UnsupportedFeatureError if they have more than 1 GiB in total.
+        """
         fragments = (self.high >> np.uint64(16)).astype(np.uint32)
         new_entry = np.ones(len(self), np.bool_)
         new_entry[1:] = (self.key[1:] != self.key[:-1]) | (fragments[1:] != fragments[:-1])
@@ -222,7 +242,7 @@ class Containers:
         offsets, data = gather(starts, ends, pool)
         offsets = offsets[np.append(prefix_at, len(starts))]
         if offsets[-1] > _MAX_BINARY_BYTES:
-            raise OverflowError("too many bitmaps for one array")
+            raise UnsupportedFeatureError("an index cannot store a set of rows above 1 GiB", feature="sets of rows above 1 GiB")
         return pa.Array.from_buffers(
             pa.binary(), num_keys, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
         )

@@ -26,7 +26,9 @@ def groups(values: list[Any], rows: list[int]) -> dict[Any, set[int]]:
 
 
 def key_of(value: Any) -> Any:
-    return (str(value), math.copysign(1, value)) if isinstance(value, float) and (value == 0 or value != value) else value
+    return (
+        (str(value), math.copysign(1, value)) if isinstance(value, float) and (value == 0 or value != value) else value
+    )
 
 
 def groups_of(stream: Iterator[Postings]) -> list[tuple[Any, set[int]]]:
@@ -106,7 +108,9 @@ def test_no_values_give_no_groups() -> None:
 
 
 @given(
-    st.lists(st.lists(st.tuples(st.one_of(st.none(), st.integers(0, 9)), st.integers(0, 70_000)), max_size=8), max_size=4)
+    st.lists(
+        st.lists(st.tuples(st.one_of(st.none(), st.integers(0, 9)), st.integers(0, 70_000)), max_size=8), max_size=4
+    )
 )
 def test_merged_streams_contain_the_rows_of_all(parts: list[list[tuple[int | None, int]]]) -> None:
     def stream(part: list[tuple[int | None, int]]) -> Iterator[Postings]:
