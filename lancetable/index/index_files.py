@@ -10,11 +10,11 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError
 from lancetable.file.column_numbers import number_columns
 from lancetable.file.footer import FileMetadata
-from lancetable.file.reader import FileRows, open_data_file, read_columns, read_files
+from lancetable.file.reader import open_data_file, read_columns
 from lancetable.file.writer import FileWriter
 from lancetable.format.index import IndexFile
 from lancetable.format.paths import join
-from lancetable.format.schema import Field, Schema
+from lancetable.format.schema import Schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,23 +100,23 @@ class IndexFileReader:
 
         Raises CorruptFileError if a column does not exist, and the errors of `read_columns`.
         """
-        metadata, columns = self._open()
-        arrays = read_columns(self.store, self.path, metadata, self._fields(metadata, names), columns, rows)
-        return pa.table(dict(zip(names, arrays)))
+        return pa.table(dict(zip(names, self._read(names, rows))))
 
-    def read_ranges(self, names: Sequence[str], ranges: Sequence[range]) -> list[list[pa.Array]]:
-        """Read columns for some ranges of rows, together: one array for each range and column. Raises like `read`."""
-        metadata, columns = self._open()
-        fields = self._fields(metadata, names)
-        found = read_files(self.store, [FileRows(self.path, metadata, fields, columns, rows) for rows in ranges])
-        return [[_one_array(chunks, field) for chunks, field in zip(arrays, fields)] for arrays in found]
+    def read_arrays(self, names: Sequence[str], rows: Rows | None = None) -> list[pa.Array]:
+        """Read columns as one array each. See `read`."""
+        return [
+            column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+            for column in self._read(names, rows)
+        ]
 
-    def _fields(self, metadata: FileMetadata, names: Sequence[str]) -> list[Field]:
+    def _read(self, names: Sequence[str], rows: Rows | None) -> list[pa.Array | pa.ChunkedArray]:
+        metadata, columns = self._open()
         fields = [metadata.schema.field(name) for name in names]
         for name, field in zip(names, fields):
             if field is None:
                 raise CorruptFileError(f"an index file lacks column {name!r}", path=self.path)
-        return [field for field in fields if field is not None]
+        known = [field for field in fields if field is not None]
+        return read_columns(self.store, self.path, metadata, known, columns, rows)
 
     def cached(self, kind: Hashable, make: Callable[[], T], size_bytes: Callable[[T], int]) -> T:
         """Return a value computed from the file; `kind` distinguishes the values of one file."""
@@ -129,10 +129,6 @@ class IndexFileReader:
     def put_cached(self, kind: Hashable, value: object, size_bytes: int) -> None:
         """Add a value to the cache."""
         self._cache.put((kind, self._key), value, size_bytes)
-
-
-def _one_array(chunks: list[pa.Array], field: Field) -> pa.Array:
-    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.nulls(0, field.data_type)
 
 
 class SegmentWriter:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import array
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,13 @@ from pyroaring import BitMap
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.row_address import U64Array, join, split
+from lancetable.index.dense_bitmaps import CONTAINER_VALUES, bitmap_of_members
 
 _U32, _U64, _ENTRY = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<II")
 _ALL_OFFSETS = range(1 << 32)
-_MAX_WAITING_ROWS = 1 << 22
+_MAX_WAITING_ROWS = 1 << 20
+_MAX_CELLS_PER_ROW = 32  # ratio up to which marking rows in an array is faster than sorting them
+_MAX_CELLS = 1 << 26
 _SIZES = ("n_bytes_array_containers", "n_bytes_run_containers", "n_bytes_bitset_containers")
 
 
@@ -47,16 +51,20 @@ class RowSet:
     @classmethod
     def of(cls, addresses: npt.NDArray[Any]) -> RowSet:
         """Return the set of (n,) addresses, in any order, with or without repeats."""
-        if not len(addresses):
-            return cls()
+        if len(addresses) <= 1:
+            return cls({int(row) >> 32: BitMap([int(row) & 0xFFFF_FFFF]) for row in addresses.tolist()})
         fragments, offsets = split(addresses)
-        if (fragments == fragments[0]).all():
-            return cls({int(fragments[0]): _bitmap(offsets)})
-        order = np.argsort(fragments, kind="stable")
-        fragments, offsets = fragments[order], offsets[order]
-        starts = np.flatnonzero(np.concatenate(([True], fragments[1:] != fragments[:-1])))
-        ends = np.append(starts[1:], len(fragments))
-        return cls({int(fragments[start]): _bitmap(offsets[start:end]) for start, end in zip(starts, ends)})
+        first = int(fragments.min())
+        num_fragments = int(fragments.max()) - first + 1
+        width = (int(offsets.max()) | CONTAINER_VALUES - 1) + 1
+        if num_fragments * width <= min(_MAX_CELLS_PER_ROW * len(addresses), _MAX_CELLS):
+            is_member = np.zeros((num_fragments, width), np.bool_)
+            is_member.reshape(-1)[(fragments - np.uint64(first)) * np.uint64(width) + offsets] = True
+            return cls({first + number: bitmap_of_members(members) for number, members in enumerate(is_member)})
+        ascending = np.sort(addresses)
+        fragments, offsets = split(ascending)
+        borders = [0, *(np.flatnonzero(fragments[1:] != fragments[:-1]) + 1).tolist(), len(ascending)]
+        return cls({int(fragments[start]): _bitmap(offsets[start:end]) for start, end in pairwise(borders)})
 
     @classmethod
     def of_parts(cls, parts: Iterable[npt.NDArray[Any]]) -> RowSet:
@@ -146,11 +154,11 @@ class RowSet:
         parts = [join(fragment_id, _values(self._bitmaps[fragment_id])) for fragment_id in sorted(self._bitmaps)]
         return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
-    def in_fragments(self, fragment_ids: Iterable[int]) -> RowSet:
+    def in_fragments(self, fragment_ids: Set[int]) -> RowSet:
         """Return the rows of some fragments."""
-        return RowSet(
-            {fragment_id: self._bitmaps[fragment_id] for fragment_id in self._bitmaps.keys() & {*fragment_ids}}
-        )
+        if self._bitmaps.keys() <= fragment_ids:
+            return self
+        return RowSet({number: bitmap for number, bitmap in self._bitmaps.items() if number in fragment_ids})
 
     # ------------------------------------------------------------------------------------------------ serialization
 
@@ -205,9 +213,9 @@ class RowSet:
         return cls(bitmaps)
 
 
-def _bitmap(offsets: npt.NDArray[Any]) -> BitMap:
-    # BitMap copies a buffer in one step, but reads a NumPy array value by value, and it is slow for unsorted values.
-    return BitMap(array.array("I", np.sort(offsets.astype(np.uint32)).tobytes()))
+def _bitmap(ascending: npt.NDArray[Any]) -> BitMap:
+    # BitMap copies a buffer in one step, but reads a NumPy array value by value.
+    return BitMap(array.array("I", ascending.astype(np.uint32).tobytes()))
 
 
 def _values(bitmap: BitMap) -> npt.NDArray[np.uint32]:

@@ -18,7 +18,6 @@ from lancetable.format.index import IndexMetadata, parse_indices, uuid_text
 from lancetable.format.paths import INDICES_DIR, check_relative, join
 from lancetable.index.index_files import IndexFileReader
 from lancetable.index.kind import IndexKind, OpenIndex, kind_of_details
-from lancetable.index.results import IndexResult
 from lancetable.index.row_sets import RowSet
 from lancetable.proto import table_pb2
 from lancetable.table.live_rows import deleted_offsets
@@ -26,6 +25,7 @@ from lancetable.table.row_id_sequences import row_id_index
 
 if TYPE_CHECKING:
     from lancetable.index.queries import IndexQuery
+    from lancetable.index.results import IndexResult
     from lancetable.table.version import TableVersion
 
 
@@ -101,7 +101,7 @@ class IndexSegment:
         """
         result = self.open().search(query)
         if self.stores_row_ids:
-            result = IndexResult(self._addresses(result.true), self._addresses(result.null), result.exactness)
+            result = result.map(self._addresses)
         return result.in_fragments(self.fragments)
 
     def _addresses(self, ids: RowSet) -> RowSet:

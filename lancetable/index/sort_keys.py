@@ -95,10 +95,10 @@ def take(keys: Keys, rows: Int64) -> Keys:
 
 def distinct(keys: Keys) -> Keys:
     """Return ascending keys without repeats."""
-    if isinstance(keys, np.ndarray):
-        return keys[np.concatenate((np.ones(len(keys[:1]), np.bool_), keys[1:] != keys[:-1]))]
     if len(keys) < 2:
         return keys
+    if isinstance(keys, np.ndarray):
+        return keys[np.append(True, keys[1:] != keys[:-1])]
     return pa.concat_arrays([keys[:1], keys[1:].filter(pc.not_equal(keys[1:], keys[:-1]))])
 
 
@@ -124,7 +124,7 @@ def is_ascending(keys: Keys) -> bool:
 def positions(keys: Keys, probes: Keys, side: Side) -> Int64:
     """Return, for each probe, the number of ascending keys below it (`left`), or not above it (`right`)."""
     if isinstance(keys, np.ndarray):
-        return np.searchsorted(keys, np.asarray(probes, keys.dtype), side)
+        return keys.searchsorted(probes, side)
     if len(probes) <= _MAX_SINGLE:
         search = bisect_left if side == "left" else bisect_right
         return np.array([search(keys, probe.as_py(), key=_AS_PY) for probe in probes], np.int64)
@@ -143,6 +143,8 @@ def sort_indices(keys: Keys) -> Int64:
 
     The sort is fast if the keys consist of a few ascending runs, so it also merges sorted blocks.
     """
+    if len(keys) < 2:
+        return np.arange(len(keys))
     return np.argsort(keys, kind="stable") if isinstance(keys, np.ndarray) else _string_order(keys)
 
 

@@ -175,15 +175,18 @@ class ZonedIndex(OpenIndex):
 
     def search(self, query: IndexQuery) -> IndexResult:
         """Return the rows that a query selects. See OpenIndex."""
-        nulls = self.null_rows()
         if isinstance(query, IsNull):
+            nulls = self.null_rows()
             if nulls is not None:
                 return IndexResult(nulls)
             return IndexResult(self.zones.rows(self.has_null), exactness=Exactness.AT_MOST)
         true = self.zones.rows(self.select(query))
-        if nulls is not None:
-            return IndexResult(true - nulls, nulls, Exactness.AT_MOST)
-        return IndexResult(true, self.zones.rows(self.has_null) - true, Exactness.AT_MOST)
+
+        def null() -> RowSet:
+            nulls = self.null_rows()
+            return (self.zones.rows(self.has_null) if nulls is None else nulls) - true
+
+        return IndexResult(true, null, Exactness.AT_MOST)
 
     @abstractmethod
     def select(self, query: IndexQuery) -> Bools:
