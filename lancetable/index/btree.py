@@ -29,6 +29,7 @@ from lancetable.index.kind import (
     RowFilter,
     RowMapping,
     check_ordered,
+    check_same_type,
     checked_options,
 )
 from lancetable.index.queries import IndexQuery, IsIn, IsNull, Range, StartsWith
@@ -49,6 +50,7 @@ _LOOKUP_FILE: Final = "page_lookup.lance"
 _PAGE_ROWS_KEY: Final = "batch_size"
 _PARTITIONED_KEY: Final = "range_partitioned"
 _DEFAULT_PAGE_ROWS: Final = 4096
+_MAX_PAGE_ROWS: Final = 1 << 31
 _PAGES_PER_READ: Final = 256
 _VALUE_PAGES_PER_READ: Final = 16
 _ROWS_PER_BLOCK: Final = 64 * 1024
@@ -77,8 +79,10 @@ class BTreeIndex(OpenIndex):
         bounds_and_counts = lookup.read_arrays(["min", "max", "null_count", "page_idx"])
         self._minimum, self._maximum, null_counts, numbers = bounds_and_counts
         self.data_type, self.num_pages = self._minimum.type, len(self._minimum)
-        if self.page_rows < 1 or not is_ordered(self.data_type) or self._maximum.type != self.data_type:
-            raise self._corrupt("invalid page size or type of bounds")
+        if not 0 < self.page_rows <= _MAX_PAGE_ROWS:
+            raise self._corrupt("invalid page size")
+        if not is_ordered(self.data_type) or self._maximum.type != self.data_type:
+            raise self._corrupt("invalid types of bounds")
         if not _is_numbers(numbers, pa.uint32()) or not _is_numbers(null_counts, pa.uint32()):
             raise self._corrupt("invalid numbers or null counts of pages")
         if not np.array_equal(numbers.to_numpy(), np.arange(self.num_pages)):
@@ -317,8 +321,9 @@ class _PageWriter:
         schema = pa.schema([("values", self._data_type), pa.field("ids", pa.uint64(), nullable=False)])
         with self._writer.open_file(_DATA_FILE, schema) as file:
             for batch in batches:
-                self._add_bounds(batch.column(VALUE))
-                file.write(pa.RecordBatch.from_arrays([batch.column(VALUE), batch.column(ROW)], schema=schema))
+                if batch.num_rows:
+                    self._add_bounds(batch.column(VALUE))
+                    file.write(pa.RecordBatch.from_arrays([batch.column(VALUE), batch.column(ROW)], schema=schema))
         if self._num_rows % self._page_rows:
             self._maximum.append(self._last)
         self._write_lookup()
@@ -336,8 +341,6 @@ class _PageWriter:
     def _write_lookup(self) -> None:
         numbers = np.arange(-(-self._num_rows // self._page_rows))
         null_counts = np.clip(self._num_nulls - numbers * self._page_rows, 0, self._page_rows)
-        if len(numbers):
-            null_counts[-1] = min(null_counts[-1], self._num_rows - numbers[-1] * self._page_rows)
         columns = {
             "min": pa.chunked_array(self._minimum, self._data_type),
             "max": pa.chunked_array(self._maximum, self._data_type),
@@ -396,11 +399,12 @@ class BTree(IndexKind):
         page_rows = _DEFAULT_PAGE_ROWS
         for source, keep in reversed(sources):
             assert isinstance(source, BTreeIndex)
+            check_same_type(self.name, source.data_type, field)
             runs.append(_filtered(source.sorted_rows(), keep))
             page_rows = source.page_rows
         page_rows = checked_options(self.name, options, {"zone_size": page_rows})["zone_size"]
-        if page_rows < 1:
-            raise InvalidInputError(f"option 'zone_size' must be positive, got {page_rows}")
+        if not 0 < page_rows <= _MAX_PAGE_ROWS:
+            raise InvalidInputError(f"option 'zone_size' must be from 1 to {_MAX_PAGE_ROWS}, got {page_rows}")
         with ExternalSort() as sort:
             for batch in batches:
                 sort.add(batch)

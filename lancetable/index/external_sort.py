@@ -117,8 +117,11 @@ class ExternalSort:
         return name
 
     def _new_file(self) -> str:
+        """Return the name of a new file. The directory is created here, not by several threads at the same time."""
         self._num_files += 1
-        return f"{self._num_files}.arrow"
+        name = f"{self._num_files}.arrow"
+        self._directory.file(name)
+        return name
 
     def _keep(self, run: pa.RecordBatch | str) -> None:
         if isinstance(run, str):

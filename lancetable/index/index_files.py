@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_MAX_DIGITS = 19
+
 
 class IndexFileReader:
     """Reader of one file of a segment. Its metadata is read on first use and cached; rows are read on demand.
@@ -80,7 +82,7 @@ class IndexFileReader:
         value = self.text(key)
         if value is None:
             return default
-        if not value.isdecimal():
+        if not value.isdecimal() or len(value) > _MAX_DIGITS:
             raise CorruptFileError(f"metadata entry {key!r} of an index file", "a number", value, path=self.path)
         return int(value)
 

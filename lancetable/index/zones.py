@@ -122,6 +122,7 @@ class ZoneCutter:
         Returns the ranges of rows in each zone, and whether each range starts a zone.
         """
         fragment = int(rows[0]) >> 32
+        assert int(rows[-1]) >> 32 == fragment, "a batch contains rows of one fragment"
         if fragment != self._fragment or self._num_rows == self._rows_per_zone:
             self._fragment, self._num_rows = fragment, 0
         starts = np.arange(-self._num_rows, len(rows), self._rows_per_zone)
