@@ -28,7 +28,7 @@ def explain_plan(version: TableVersion, plan: ScanPlan, *, verbose: bool = False
     if plan.limit is not None or plan.offset:
         lines.append(f"Limit: skip={plan.offset}, fetch={'all' if plan.limit is None else plan.limit}")
     if plan.order:
-        lines.append("Sort: " + ", ".join(map(_format_ordering, plan.order)))
+        lines.append("Sort: " + ", ".join(map(format_ordering, plan.order)))
     scanned = plan.projection.columns
     if plan.predicate is not None:
         scanned = plan.filter_columns
@@ -49,7 +49,7 @@ def explain_plan(version: TableVersion, plan: ScanPlan, *, verbose: bool = False
     return "".join(f"{'  ' * depth}{line}\n" for depth, line in enumerate(lines))
 
 
-def _format_ordering(ordering: ColumnOrdering) -> str:
+def format_ordering(ordering: ColumnOrdering) -> str:
     direction = "ASC" if ordering.ascending else "DESC"
     return f"{ordering.column_name} {direction} NULLS {'FIRST' if ordering.nulls_first else 'LAST'}"
 
@@ -86,11 +86,14 @@ def analyze_plan(version: TableVersion, plan: ScanPlan) -> str:
     start = time.perf_counter()
     num_rows = scan_table(version, replace(plan, stats_callback=collected.append)).num_rows
     elapsed_ms = (time.perf_counter() - start) * 1e3
-    statistics = collected[0]
+    plan_lines = explain_plan(version, plan, took=measured_reads(collected[0], num_rows)).splitlines(keepends=True)
+    return f"Analyze: elapsed={elapsed_ms:.3f}ms\n" + "".join("  " + line for line in plan_lines)
+
+
+def measured_reads(statistics: ScanStatistics, num_rows: int) -> str:
+    """Describe the reads of a scan with `num_rows` rows in its result."""
     counts = ", ".join(f"{name}={value}" for name, value in statistics.all_counts.items())
-    took = (
+    return (
         f"output_rows={num_rows}, {counts}, bytes_read={statistics.bytes_read}, iops={statistics.iops}, "
         f"requests={statistics.requests}"
     )
-    plan_lines = explain_plan(version, plan, took=took).splitlines(keepends=True)
-    return f"Analyze: elapsed={elapsed_ms:.3f}ms\n" + "".join("  " + line for line in plan_lines)

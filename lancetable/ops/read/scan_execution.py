@@ -166,13 +166,13 @@ class ScanRun:
             if remaining == 0:
                 return
 
-    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """Map `function` over `items` and yield the results in order; in parallel if that is faster."""
+    def map(self, function: Callable[[T], R], items: Iterable[T], *, parallel: bool | None = None) -> Iterator[R]:
+        """Map `function` over `items` and yield the results in order; in parallel by default if that is faster."""
+        parallel = self._is_parallel() if parallel is None else parallel and thread_pool.can_share()
         if self.sizer is None:
-            return thread_pool.in_order(function, items) if self._is_parallel() else map(function, items)
+            return thread_pool.in_order(function, items) if parallel else map(function, items)
         function = partial(with_memory_release, function)
-        ahead = self.sizer.max_pending
-        return thread_pool.in_order(function, items, ahead) if self._is_parallel() else map(function, items)
+        return thread_pool.in_order(function, items, self.sizer.max_pending) if parallel else map(function, items)
 
     def _is_parallel(self) -> bool:
         if not thread_pool.can_share():
@@ -234,6 +234,11 @@ class ScanRun:
         if self.plan.predicate is None:
             return ([rows] for rows in ranges)  # A batch does not contain rows of several fragments.
         return group_ranges(ranges, self.sizer.group_rows)
+
+    def bounded_groups(self) -> Iterator[list[RowRange]]:
+        """Return groups of row ranges whose arrays have a bounded size, for functions that reduce them."""
+        sizer = self.sizer = self._make_sizer(1)
+        return group_ranges(self._row_ranges(sizer.range_rows), sizer.group_rows)
 
     def range_rows(self) -> RangeRows:
         """Return the size limit of row ranges for a result that is not streamed; without a filter, whole fragments."""
@@ -350,7 +355,7 @@ class ScanRun:
             self.sizer.note_read(num_rows, sum([column.nbytes for column in columns]))
         virtual = [self._virtual_column(selections, name) for name in plan.filter_virtual]
         names = [*[column.name for column in early], *plan.filter_virtual]
-        mask = _mask(plan.predicate, pa.table([*columns[: len(early)], *virtual], names=names), num_rows)
+        mask = predicate_mask(plan.predicate, pa.table([*columns[: len(early)], *virtual], names=names), num_rows)
         rows = FilteredRows(selections, columns, mask)
         if len(selections) > 1:
             self.num_tested += len(selections)
@@ -420,7 +425,7 @@ def group_ranges(ranges: Iterable[RowRange], max_rows: Callable[[], int] | None 
         yield group
 
 
-def _mask(predicate: expr.Expr, table: pa.Table, num_rows: int) -> Mask:
+def predicate_mask(predicate: expr.Expr, table: pa.Table, num_rows: int) -> Mask:
     """Return the rows for which the predicate is true; null counts as false."""
     if not table.num_columns:
         # A table without columns does not keep its number of rows.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,7 @@ from lancetable.errors import InvalidInputError, OutOfRangeError
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.read.order import ColumnOrdering
 from lancetable.ops.read.projection import (
+    NOT_COMPUTED,
     PHYSICAL_ADDRESS,
     Projection,
     evaluation_schema,
@@ -31,6 +32,9 @@ from lancetable.ops.read.projection import (
     read_set,
 )
 from lancetable.table.version import TableVersion
+
+if TYPE_CHECKING:
+    from lancetable.ops.read.nearest.query import NearestQuery
 
 Filter: TypeAlias = "str | pc.Expression | expr.Expr"
 
@@ -46,7 +50,8 @@ class ScanOptions:
 
     `fragments` are fragment ids in the order to scan them (None: all). `row_ranges` maps fragment ids to a range of
     physical rows; it cannot be combined with limit, offset or order. The tuning options `batch_readahead`,
-    `fragment_readahead`, `io_buffer_size` and `scan_in_order` are accepted and ignored.
+    `fragment_readahead`, `io_buffer_size` and `scan_in_order` are accepted and ignored. A scan with `nearest` is a
+    search, planned by `ops/read/nearest`, which alone uses the options after it.
     """
 
     columns: Sequence[str] | Mapping[str, str] | None = None
@@ -70,6 +75,10 @@ class ScanOptions:
     fragment_readahead: int | None = None
     io_buffer_size: int | None = None
     scan_stats_callback: Callable[[Any], None] | None = None
+    nearest: NearestQuery | None = None
+    prefilter: bool | None = None
+    fast_search: bool | None = None
+    disable_scoring_autoprojection: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,27 +129,31 @@ class ScanPlan:
         )
 
 
-def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
+def plan_scan(version: TableVersion, options: ScanOptions, computed: pa.Schema = NOT_COMPUTED) -> ScanPlan:
     """Check the options and return the plan.
+
+    `computed` are virtual columns that the caller computes for the rows of the plan, which it then reads by address.
 
     Raises InvalidInputError and OutOfRangeError for invalid option values, ColumnNotFoundError, InvalidSqlError, and
     TypeError for arguments of a wrong type.
     """
     schema = version.schema
-    projection = _project(schema, options)
+    projection = _project(schema, options, computed)
     order = tuple(map(_ordering, options.order_by or ()))
     include_deleted = bool(options.include_deleted_rows)
     if include_deleted and "_rowid" not in projection.virtual:
         raise InvalidInputError("include_deleted_rows is set but with_row_id is false")
     as_bytes = _BLOB_HANDLING[options.blob_handling]
-    predicate = None if options.filter is None else resolve_filter(schema, options.filter, blobs_as_bytes=as_bytes)
+    predicate = None
+    if options.filter is not None:
+        predicate = resolve_filter(schema, options.filter, blobs_as_bytes=as_bytes, computed=computed)
     positions = _fragment_positions(version, options.fragments)
     row_ranges = _fragment_ranges(version, options)
     if predicate is not None and isinstance(predicate, expr.Literal):
         # A constant predicate requires no read: it is true for all rows or for no row.
         positions = positions if predicate.value.as_py() else ()
         predicate = None
-    filter_columns, filter_virtual = _filter_columns(schema, predicate, as_bytes)
+    filter_columns, filter_virtual = _filter_columns(schema, predicate, as_bytes, computed)
     if predicate is not None:
         # Read early-materialized columns together with the filter columns.
         filter_columns = _with_early(filter_columns, _early(projection.columns, options.late_materialization))
@@ -154,7 +167,7 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
         use_stats=predicate is not None and options.use_stats is not False,
         shared=tuple(_index_of(field, filter_columns) for field in projection.columns),
         order=order,
-        keys=_keys(schema, order),
+        keys=_keys(schema, order, computed),
         limit=_row_count("limit", options.limit),
         offset=_row_count("offset", options.offset) or 0,
         batch_rows=_batch_rows(options.batch_size),
@@ -165,14 +178,14 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
     )
 
 
-def _project(schema: Schema, options: ScanOptions) -> Projection:
+def _project(schema: Schema, options: ScanOptions, computed: pa.Schema) -> Projection:
     if options.blob_handling not in _BLOB_HANDLING:
         known = ", ".join(sorted(name for name in _BLOB_HANDLING if name is not None))
         raise InvalidInputError(f"Invalid blob_handling: {options.blob_handling}. Expected one of: {known}")
     as_bytes = _BLOB_HANDLING[options.blob_handling]
     virtual = (("_rowid", options.with_row_id), ("_rowaddr", options.with_row_address))
     add = [name for name, is_selected in virtual if is_selected]
-    return project(schema, options.columns, add=add, blobs_as_bytes=as_bytes)
+    return project(schema, options.columns, add=add, blobs_as_bytes=as_bytes, computed=computed)
 
 
 def _ordering(key: str | ColumnOrdering) -> ColumnOrdering:
@@ -184,11 +197,11 @@ def _ordering(key: str | ColumnOrdering) -> ColumnOrdering:
     return ColumnOrdering(name, bool(key.ascending), bool(key.nulls_first))
 
 
-def _keys(schema: Schema, order: Sequence[ColumnOrdering]) -> Projection | None:
+def _keys(schema: Schema, order: Sequence[ColumnOrdering], computed: pa.Schema) -> Projection | None:
     if not order:
         return None
     names = [ordering.column_name for ordering in order]
-    return project(schema, list(dict.fromkeys(names)), add=[PHYSICAL_ADDRESS])
+    return project(schema, list(dict.fromkeys(names)), add=[PHYSICAL_ADDRESS], computed=computed)
 
 
 def _early(columns: Sequence[Field], late: bool | Sequence[str] | None) -> list[Field]:
@@ -209,28 +222,30 @@ def _early(columns: Sequence[Field], late: bool | Sequence[str] | None) -> list[
 # --- filter ----------------------------------------------------------------------------------------------------------
 
 
-def resolve_filter(schema: Schema, predicate: Filter, *, blobs_as_bytes: bool = False) -> expr.Expr:
-    """Return the predicate as an expression.
+def resolve_filter(
+    schema: Schema, predicate: Filter, *, blobs_as_bytes: bool = False, computed: pa.Schema = NOT_COMPUTED
+) -> expr.Expr:
+    """Return the predicate as an expression over the columns of the table and `computed`.
 
     Raises InvalidSqlError, ColumnNotFoundError, and TypeError for an object of another type.
     """
     if isinstance(predicate, str):
-        return expr.parse_predicate(predicate, evaluation_schema(schema, blobs_as_bytes))
+        return expr.parse_predicate(predicate, evaluation_schema(schema, blobs_as_bytes, computed))
     if isinstance(predicate, pc.Expression):
-        return expr.from_arrow_expression(predicate, evaluation_schema(schema, blobs_as_bytes))
+        return expr.from_arrow_expression(predicate, evaluation_schema(schema, blobs_as_bytes, computed))
     if isinstance(predicate, expr.Expr):
         return predicate
     raise TypeError(f"a filter must be an SQL string or a pyarrow expression, not {type(predicate).__name__}")
 
 
 def _filter_columns(
-    schema: Schema, predicate: expr.Expr | None, as_bytes: bool
+    schema: Schema, predicate: expr.Expr | None, as_bytes: bool, computed: pa.Schema
 ) -> tuple[tuple[Field, ...], tuple[str, ...]]:
     if predicate is None:
         return (), ()
     names = expr.columns_of(predicate)
-    virtual = tuple(name for name in names if name in expr.VIRTUAL_COLUMNS)
-    stored = [name for name in names if name not in expr.VIRTUAL_COLUMNS]
+    virtual = tuple(name for name in names if name in (*expr.VIRTUAL_COLUMNS, *computed.names))
+    stored = [name for name in names if name not in virtual]
     return read_set(schema, stored, blobs_as_bytes=as_bytes), virtual
 
 
