@@ -549,7 +549,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         filter: Filter | None = None,
         limit: int | None = None,
         offset: int | None = None,
-        nearest: Any = None,
+        nearest: Mapping[str, Any] | None = None,
         batch_size: int | None = None,
         batch_size_bytes: int | None = None,
         batch_readahead: int | None = None,
@@ -620,9 +620,20 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         progress
             Callback for the progress of each read, or True for a progress bar; see `lancetable.progress`. Not in
             pylance.
-        nearest, full_text_query, index_segments, fast_search, row_addr_allowlist, row_addr_blocklist
+        nearest
+            Find the rows with the nearest vectors: a dict with the arguments of `ScannerBuilder.nearest`, such as
+            `{"column": "embedding", "q": vector, "k": 10}`. The result is ordered by distance and has the column
+            `_distance`. The search is exact, also for columns with a vector index.
+        prefilter
+            Apply the filter before the search, so that it finds `k` matching rows, instead of to the rows that it
+            finds (default). A search of `fragments` requires it.
+        disable_scoring_autoprojection
+            Return `_distance` only if `columns` contains it.
+        fast_search
+            Search only the fragments that the vector index of the column covers.
+        full_text_query, index_segments, row_addr_allowlist, row_addr_blocklist
             Index search, which is not supported; raise UnsupportedFeatureError if given.
-        prefilter, use_scalar_index, disable_scoring_autoprojection
+        use_scalar_index
             Accepted for compatibility, without effect.
 
         Returns
@@ -633,8 +644,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         Raises
         ------
         InvalidInputError, OutOfRangeError, TypeError
-            If a number is negative or exceeds 2^63, or an argument has a wrong type. Names, SQL and types of columns
-            are checked by the read methods of the scanner.
+            If a number is negative or exceeds 2^63, an argument has a wrong type, or `nearest` does not fit its column.
+            Other names, SQL and types of columns are checked by the read methods of the scanner.
         UnsupportedFeatureError
             If an argument of index search is given.
 
@@ -655,7 +666,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         filter: Filter | None = None,
         limit: int | None = None,
         offset: int | None = None,
-        nearest: Any = None,
+        nearest: Mapping[str, Any] | None = None,
         batch_size: int | None = None,
         batch_size_bytes: int | None = None,
         batch_readahead: int | None = None,
@@ -699,7 +710,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         filter: Filter | None = None,
         limit: int | None = None,
         offset: int | None = None,
-        nearest: Any = None,
+        nearest: Mapping[str, Any] | None = None,
         batch_size: int | None = None,
         batch_size_bytes: int | None = None,
         batch_readahead: int | None = None,
@@ -737,7 +748,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         filter: Filter | None = None,
         limit: int | None = None,
         offset: int | None = None,
-        nearest: Any = None,
+        nearest: Mapping[str, Any] | None = None,
         batch_size: int | None = None,
         batch_readahead: int | None = None,
         fragment_readahead: int | None = None,

@@ -27,6 +27,10 @@ Distances: TypeAlias = npt.NDArray[np.float64]
 
 # Size of the part of a block that is multiplied at once. It stays in the cache of a core for the second pass.
 _CACHED_BYTES = 1024 * 1024
+# Size of matrix products: number of queries, and number of multiplications. BLAS divides larger ones among threads of
+# its own, which wait for each other and compete with the thread pool.
+_TILE_QUERIES = 16
+_TILE_PRODUCTS = 256 * 1024
 
 
 class Metric(Enum):
@@ -89,13 +93,11 @@ class FloatQueries(Queries):
         # Values below the smallest normal number are rounded absolutely.
         self._underflow = (dim + 8) * float(limits.tiny)
         with np.errstate(all="ignore"):
-            self._exact = vectors.astype(np.float64)
+            self._exact = self._scaled(vectors.astype(np.float64))
             self._norms = np.sqrt(_row_sums(self._exact, self._exact))
-            scaled = self._exact / self._norms[:, None] if metric is Metric.COSINE else self._exact
-            self._factors = scaled.astype(self._dtype)
+            factors = self._exact / self._norms[:, None] if metric is Metric.COSINE else self._exact
+            self._factors = factors.astype(self._dtype)
         self.defined = np.logical_not(np.any(np.isnan(self._exact), axis=1))
-        if metric is Metric.COSINE:
-            self.defined = self.defined & (self._norms > 0) & np.isfinite(self._norms)
 
     def bounds(self, vectors: Vectors) -> tuple[Distances, Distances]:
         """Return bounds of the distances; see `Queries`."""
@@ -114,8 +116,17 @@ class FloatQueries(Queries):
         with np.errstate(all="ignore"):
             for start in range(0, len(vectors), step):
                 part = slice(start, start + step)
-                found[part] = self._distances(vectors[part].astype(np.float64), queries[part])
+                found[part] = self._distances(self._scaled(vectors[part].astype(np.float64)), queries[part])
         return found
+
+    def _scaled(self, vectors: Distances) -> Distances:
+        """Return vectors whose squares neither overflow nor underflow, if the length of vectors does not matter.
+
+        A vector without a direction becomes NaN.
+        """
+        if self._metric is not Metric.COSINE or not vectors.size:
+            return vectors
+        return vectors / np.abs(vectors).max(axis=1, keepdims=True)
 
     def _products(self, vectors: Vectors) -> tuple[Distances, Distances]:
         """Return the products (rows, queries) with the queries, and the squared lengths (rows,) of the vectors."""
@@ -126,12 +137,19 @@ class FloatQueries(Queries):
             part = slice(start, start + step)
             values = vectors[part].astype(self._dtype, copy=False)
             np.einsum("ij,ij->i", values, values, out=squares[part])
-            if self.count == 1:
-                # For a single query, the threads of BLAS would cost more than they save.
-                np.einsum("ij,j->i", values, self._factors[0], out=products[part, 0])
-            else:
-                np.matmul(values, self._factors.T, out=products[part])
+            self._multiply(values, products[part])
         return products.astype(np.float64), squares.astype(np.float64)
+
+    def _multiply(self, values: Vectors, products: Vectors) -> None:
+        if self.count == 1:
+            np.einsum("ij,j->i", values, self._factors[0], out=products[:, 0])
+            return
+        for query in range(0, self.count, _TILE_QUERIES):
+            factors = self._factors[query : query + _TILE_QUERIES].T
+            step = _rows_of(_TILE_PRODUCTS, factors.size)
+            for row in range(0, len(values), step):
+                out = products[row : row + step, query : query + _TILE_QUERIES]
+                np.matmul(values[row : row + step], factors, out=out)
 
     def _estimates(self, products: Distances, squares: Distances) -> tuple[Distances, Distances]:
         """Return the distances for `products` (rows, queries) and `squares` (rows, 1), and their greatest error."""
@@ -141,8 +159,8 @@ class FloatQueries(Queries):
         lengths = np.sqrt(squares)
         if self._metric is Metric.DOT:
             return 1 - products, self._error * lengths * self._norms + self._underflow
-        # The relative error of the square of a very short vector is not bounded.
-        lengths[squares < self._underflow / self._error] = np.nan
+        # The relative error of the square is not bounded for very short vectors, and it overflows for very long ones.
+        lengths[~np.isfinite(squares) | (squares < self._underflow / self._error)] = np.nan
         return 1 - products / lengths, np.broadcast_to(np.float64(self._error), products.shape)
 
     def _distances(self, vectors: Distances, queries: npt.NDArray[np.int64]) -> Distances:

@@ -35,9 +35,12 @@ def explain_nearest(version: TableVersion, plan: NearestPlan, *, verbose: bool =
 
 def _search_lines(plan: NearestPlan) -> list[str]:
     query, metric = plan.query, plan.metric.value
-    limits = [f"{DISTANCE} >= {query.lower:g}"] * (query.lower is not None)
-    limits += [f"{DISTANCE} < {query.upper:g}"] * (query.upper is not None)
-    lines = [f"FilterExec: {' AND '.join(limits)}"] * bool(limits)
+    limits = []
+    if query.lower is not None:
+        limits.append(f"{DISTANCE} >= {query.lower:g}")
+    if query.upper is not None:
+        limits.append(f"{DISTANCE} < {query.upper:g}")
+    lines = [f"FilterExec: {' AND '.join(limits)}"] if limits else []
     if query.is_batch:
         lines.append(f"KNNVectorDistance: queries={len(query.vectors)}, k={plan.k}, metric={metric}")
     else:

@@ -29,6 +29,8 @@ from lancetable.table.row_sizes import memory_per_row
 _MAX_BOUNDS = 512 * 1024
 # Below this size of the searched vectors, passing work to threads costs more than it saves.
 _PARALLEL_BYTES = 16 * 1024 * 1024
+# If a block has more candidates than this for each row to find, its own bounds are used to exclude more rows.
+_MANY_CANDIDATES = 4
 
 
 class FoundRows(NamedTuple):
@@ -153,17 +155,18 @@ def _candidates(
     """Return the rows of a block that can be among the nearest ones, the numbers of their searches, and distances."""
     lower, upper = block.bounds(queries)
     limits = nearest.limits
-    if len(lower) > nearest.k:
-        # At least k rows of the block are not farther than the k-th of their upper bounds.
-        certain = upper if query.lower is None else np.where(lower >= query.lower, upper, np.inf)
-        kth = np.partition(certain, nearest.k - 1, axis=0)[nearest.k - 1].astype(np.float32)
-        limits = np.minimum(limits, kth)
-    # Rows with the same distance in float32 are ordered by row id.
-    selected = lower <= np.nextafter(limits, np.float32(np.inf))
+    selected = lower <= _next(limits)
     if query.lower is not None:
         selected &= upper >= np.nextafter(np.float32(query.lower), np.float32(-np.inf))
     if query.upper is not None:
         selected &= lower <= query.upper
+    if len(lower) > nearest.k and np.count_nonzero(selected) > _MANY_CANDIDATES * nearest.k * len(limits):
+        # At least k rows of the block are not farther than the k-th of their upper bounds.
+        certain = upper if query.lower is None else np.where(lower >= query.lower, upper, np.inf)
+        kth = np.partition(certain, nearest.k - 1, axis=0)[nearest.k - 1]
+        with np.errstate(over="ignore"):
+            limits = np.minimum(limits, kth.astype(np.float32))
+        selected &= lower <= _next(limits)
     rows, searches = np.nonzero(selected)
     with np.errstate(over="ignore"):
         distances = block.distances(queries, rows, searches).astype(np.float32)
@@ -173,3 +176,8 @@ def _candidates(
     if query.upper is not None:
         kept &= distances < query.upper
     return rows[kept], searches[kept], distances[kept]
+
+
+def _next(limits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return the next greater numbers. Rows whose distances are equal in float32 are ordered by row id."""
+    return np.nextafter(limits, np.float32(np.inf))
