@@ -474,10 +474,8 @@ class ScannerBuilder:
 
         Examples
         --------
-        >>> import pyarrow as pa
-        >>> import lancetable
         >>> vectors = pa.array([[0, 0], [3, 4], [1, 1]], pa.list_(pa.float32(), 2))
-        >>> points = lancetable.write_dataset(pa.table({"id": [1, 2, 3], "v": vectors}), tmp_path / "points.lance")
+        >>> points = lancetable.write_dataset(pa.table({"id": [1, 2, 3], "v": vectors}), "points.lance")
         >>> points.to_table(columns=["id"], nearest={"column": "v", "q": [1, 0], "k": 2}).to_pydict()
         {'id': [1, 3], '_distance': [1.0, 1.0]}
         """

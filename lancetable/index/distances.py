@@ -126,7 +126,8 @@ class FloatQueries(Queries):
         """
         if self._metric is not Metric.COSINE or not vectors.size:
             return vectors
-        return vectors / np.abs(vectors).max(axis=1, keepdims=True)
+        scaled: Distances = vectors / np.abs(vectors).max(axis=1, keepdims=True)
+        return scaled
 
     def _products(self, vectors: Vectors) -> tuple[Distances, Distances]:
         """Return the products (rows, queries) with the queries, and the squared lengths (rows,) of the vectors."""
@@ -135,7 +136,9 @@ class FloatQueries(Queries):
         step = _rows_of(_CACHED_BYTES, vectors.shape[1] * self._dtype.itemsize)
         for start in range(0, len(vectors), step):
             part = slice(start, start + step)
-            values = vectors[part].astype(self._dtype, copy=False)
+            values = vectors[part]
+            if values.dtype == np.float16:
+                values = widen(values)
             np.einsum("ij,ij->i", values, values, out=squares[part])
             self._multiply(values, products[part])
         return products.astype(np.float64), squares.astype(np.float64)
@@ -196,6 +199,19 @@ class HammingQueries(Queries):
     def distances(self, vectors: Vectors, queries: npt.NDArray[np.int64]) -> Distances:
         """Return the distances; see `Queries`."""
         return _bit_counts(vectors ^ self._vectors[queries]).astype(np.float64)
+
+
+def widen(values: Vectors) -> npt.NDArray[np.float32]:
+    """Convert float16 to float32. Several times as fast as NumPy's conversion, unless a value is infinite or NaN."""
+    #   float16   s eeeee mmmmmmmmmm                       exponent bias 15, maximum 65504
+    #   float32   s 000eeeee mmmmmmmmmm0000000000000       exponent bias 127: times 2^112
+    bits = values.view(np.int16).astype(np.int32)
+    np.left_shift(bits, 13, out=bits)
+    np.bitwise_and(bits, np.int32(-0x7000_0001), out=bits)
+    wide = bits.view(np.float32)
+    np.multiply(wide, np.float32(2.0**112), out=wide)
+    # An exponent of ones would be that of a number from 65536.
+    return wide if wide.min(initial=0) > -65536 and wide.max(initial=0) < 65536 else values.astype(np.float32)
 
 
 def _rows_of(size_bytes: int, row_bytes: int) -> int:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lancetable.errors import InvalidInputError
 from lancetable.index import distances
-from lancetable.index.distances import Metric, prepare
+from lancetable.index.distances import Metric, prepare, widen
 
 FLOATS = [np.float16, np.float32, np.float64]
 SCALES = [1.0, 1e-3, 1e3, 1e-20, 1e18, 1e-41]
@@ -132,6 +132,13 @@ def test_bounds_of_vectors_without_finite_squares_are_infinite(metric: Metric, v
 def test_a_query_with_nan_is_not_defined(metric: Metric) -> None:
     queries = prepare(metric, np.array([[1.0, np.nan], [0.0, 0.0], [1.0, 2.0]]))
     assert queries.defined.tolist() == [False, metric is not Metric.COSINE, True]
+
+
+def test_widened_numbers_are_the_same() -> None:
+    values = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    finite = values[np.isfinite(values)]
+    for numbers in (finite, values, values[:0], values[::-1], values.reshape(64, 1024)[:, 5:17]):
+        assert np.array_equal(widen(numbers), numbers.astype(np.float32), equal_nan=True)
 
 
 @pytest.mark.parametrize("dim", [1, 3, 8, 13, 64])

@@ -180,4 +180,5 @@ def _candidates(
 
 def _next(limits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Return the next greater numbers. Rows whose distances are equal in float32 are ordered by row id."""
-    return np.nextafter(limits, np.float32(np.inf))
+    following: npt.NDArray[np.float32] = np.nextafter(limits, np.float32(np.inf))
+    return following
