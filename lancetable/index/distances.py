@@ -24,6 +24,7 @@ from lancetable.errors import InvalidInputError
 
 Vectors: TypeAlias = npt.NDArray[Any]  # (rows, dim) of float16, float32, float64 or uint8
 Distances: TypeAlias = npt.NDArray[np.float64]
+Numbers: TypeAlias = npt.NDArray[np.int64]
 
 # Size of the part of a block that is multiplied at once. It stays in the cache of a core for the second pass.
 _CACHED_BYTES = 1024 * 1024
@@ -70,8 +71,18 @@ class Queries(ABC):
     def bounds(self, vectors: Vectors) -> tuple[Distances, Distances]:
         """Return lower and upper bounds (rows, queries) of the distances. They are infinite for undefined distances."""
 
+    def distances(self, vectors: Vectors, rows: Numbers, queries: Numbers) -> Distances:
+        """Return the distances of pairs: the vector in a row and the query with the number at the same position."""
+        found = np.empty(len(rows), np.float64)
+        step = _rows_of(_CACHED_BYTES, vectors.shape[1] * 8)
+        with np.errstate(all="ignore"):
+            for start in range(0, len(rows), step):
+                part = slice(start, start + step)
+                found[part] = self._distances(vectors[rows[part]], queries[part])
+        return found
+
     @abstractmethod
-    def distances(self, vectors: Vectors, queries: npt.NDArray[np.int64]) -> Distances:
+    def _distances(self, vectors: Vectors, queries: Numbers) -> Distances:
         """Return the distance of each vector to the query with the number at the same position."""
 
 
@@ -87,11 +98,12 @@ class FloatQueries(Queries):
         super().__init__(vectors)
         self._metric = metric
         self._dtype = np.dtype(np.float64 if vectors.dtype == np.float64 else np.float32)
-        limits, dim = np.finfo(self._dtype), vectors.shape[1]
-        # Twice the relative error of a sum of products. The rest covers the few operations that follow.
-        self._error = (dim + 8) * float(limits.eps)
+        limits, terms = np.finfo(self._dtype), vectors.shape[1] + 8
+        # Twice the relative error of a sum of products. The additional terms cover the few operations that follow.
+        error = terms * float(limits.eps)
+        self._error = error / (1 - error) if error < 0.5 else np.inf
         # Values below the smallest normal number are rounded absolutely.
-        self._underflow = (dim + 8) * float(limits.tiny)
+        self._underflow = terms * float(limits.tiny)
         with np.errstate(all="ignore"):
             self._exact = self._scaled(vectors.astype(np.float64))
             self._norms = np.sqrt(_row_sums(self._exact, self._exact))
@@ -108,16 +120,6 @@ class FloatQueries(Queries):
             unknown = ~np.isfinite(distances) | ~np.isfinite(error)
         lower[unknown], upper[unknown] = -np.inf, np.inf
         return lower, upper
-
-    def distances(self, vectors: Vectors, queries: npt.NDArray[np.int64]) -> Distances:
-        """Return exact distances; see `Queries`."""
-        found = np.empty(len(vectors), np.float64)
-        step = _rows_of(_CACHED_BYTES, vectors.shape[1] * 8)
-        with np.errstate(all="ignore"):
-            for start in range(0, len(vectors), step):
-                part = slice(start, start + step)
-                found[part] = self._distances(self._scaled(vectors[part].astype(np.float64)), queries[part])
-        return found
 
     def _scaled(self, vectors: Distances) -> Distances:
         """Return vectors whose squares neither overflow nor underflow, if the length of vectors does not matter.
@@ -166,15 +168,16 @@ class FloatQueries(Queries):
         lengths[~np.isfinite(squares) | (squares < self._underflow / self._error)] = np.nan
         return 1 - products / lengths, np.broadcast_to(np.float64(self._error), products.shape)
 
-    def _distances(self, vectors: Distances, queries: npt.NDArray[np.int64]) -> Distances:
+    def _distances(self, vectors: Vectors, queries: Numbers) -> Distances:
+        values = self._scaled(vectors.astype(np.float64))
         exact = self._exact[0] if self.count == 1 else self._exact[queries]
         if self._metric is Metric.L2:
-            differences = vectors - exact
+            differences = values - exact
             return _row_sums(differences, differences)
-        products = _row_sums(vectors, exact)
+        products = _row_sums(values, exact)
         if self._metric is Metric.DOT:
             return 1 - products
-        lengths = np.sqrt(_row_sums(vectors, vectors)) * self._norms[queries]
+        lengths = np.sqrt(_row_sums(values, values)) * self._norms[queries]
         distances: Distances = np.clip(1 - products / lengths, 0.0, 2.0)
         return distances
 
@@ -196,8 +199,7 @@ class HammingQueries(Queries):
                 found[part, number] = _bit_counts(vectors[part] ^ query)
         return found, found
 
-    def distances(self, vectors: Vectors, queries: npt.NDArray[np.int64]) -> Distances:
-        """Return the distances; see `Queries`."""
+    def _distances(self, vectors: Vectors, queries: Numbers) -> Distances:
         return _bit_counts(vectors ^ self._vectors[queries]).astype(np.float64)
 
 

@@ -71,7 +71,7 @@ def test_bounds_enclose_the_distance(block: tuple[Any, Any], metric: Metric) -> 
 def test_distances_are_exact(block: tuple[Any, Any], metric: Metric) -> None:
     vectors, queries = block
     rows, numbers = (pairs.ravel() for pairs in np.indices((len(vectors), len(queries))))
-    found = prepare(metric, queries).distances(vectors[rows], numbers)
+    found = prepare(metric, queries).distances(vectors, rows, numbers)
     expected = [exact_distance(metric, vectors[row], queries[number]) for row, number in zip(rows, numbers)]
     sizes = np.linalg.norm(vectors[rows].astype(float), axis=1) * np.linalg.norm(queries[numbers].astype(float), axis=1)
     tolerance = 1e-14 * (1 if metric is Metric.COSINE else 1 + sizes)
@@ -93,7 +93,7 @@ def test_bounds_exclude_most_rows() -> None:
 def test_equal_vectors_have_distance_zero(metric: Metric, dtype: type) -> None:
     vectors = (np.random.default_rng(3).normal(size=(50, 96)) * 7).astype(dtype)
     numbers = np.arange(50)
-    found = prepare(metric, vectors).distances(vectors, numbers)
+    found = prepare(metric, vectors).distances(vectors, numbers, numbers)
     assert (found >= 0).all()
     assert (found <= 1e-15).all()
 
@@ -103,7 +103,7 @@ def test_cosine_distances_do_not_depend_on_the_length(scale: float) -> None:
     vectors = np.array([[3.0, 4.0], [4.0, 3.0]]) * scale
     queries = prepare(Metric.COSINE, vectors[:1])
     assert queries.defined.all()
-    assert queries.distances(vectors, np.zeros(2, np.int64)) == pytest.approx([0, 0.04])
+    assert queries.distances(vectors, np.arange(2), np.zeros(2, np.int64)) == pytest.approx([0, 0.04])
     lower, upper = queries.bounds(vectors)
     assert (lower[:, 0] <= [0, 0.04]).all()
     assert (upper[:, 0] >= [0, 0.04]).all()
@@ -114,8 +114,8 @@ def test_a_distance_does_not_depend_on_the_other_rows() -> None:
     query = vectors[:1] + 1
     for metric in (Metric.L2, Metric.COSINE, Metric.DOT):
         queries = prepare(metric, query)
-        together = queries.distances(vectors, np.zeros(500, np.int64))
-        alone = [queries.distances(vectors[row : row + 1], np.zeros(1, np.int64))[0] for row in range(500)]
+        together = queries.distances(vectors, np.arange(500), np.zeros(500, np.int64))
+        alone = [queries.distances(vectors, np.array([row]), np.zeros(1, np.int64))[0] for row in range(500)]
         assert together.tolist() == alone
 
 
@@ -153,7 +153,7 @@ def test_hamming_counts_bits(dim: int, old_numpy: bool, monkeypatch: pytest.Monk
     for bound in prepared.bounds(vectors):
         assert np.array_equal(bound, expected)
     numbers = np.arange(40) % 3
-    assert np.array_equal(prepared.distances(vectors, numbers), expected[np.arange(40), numbers])
+    assert np.array_equal(prepared.distances(vectors, np.arange(40), numbers), expected[np.arange(40), numbers])
 
 
 def test_large_products_are_divided_into_tiles(monkeypatch: pytest.MonkeyPatch) -> None:

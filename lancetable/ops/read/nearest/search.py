@@ -18,15 +18,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lancetable.index.distances import Queries, prepare
+from lancetable.index.distances import Numbers, Queries, prepare
 from lancetable.ops.read.nearest.plan import NearestPlan
 from lancetable.ops.read.nearest.query import NearestQuery
-from lancetable.ops.read.nearest.vector_blocks import MultivectorBlock, Numbers, VectorBlock, vector_block
+from lancetable.ops.read.nearest.vector_blocks import MultivectorBlock, VectorBlock, vector_block
 from lancetable.ops.read.scan_execution import RowRange, ScanRun
 from lancetable.table.row_sizes import memory_per_row
 
-# Maximum number of bounds (rows x queries) that are computed at once.
-_MAX_BOUNDS = 512 * 1024
+# Maximum number of bounds (vectors x queries) that are computed at once, each of which needs about 50 bytes.
+_MAX_BOUNDS = 128 * 1024
 # Below this size of the searched vectors, passing work to threads costs more than it saves.
 _PARALLEL_BYTES = 16 * 1024 * 1024
 # If a block has more candidates than this for each row to find, its own bounds are used to exclude more rows.
@@ -133,18 +133,18 @@ def _search_group(
     table = run.read(group)
     if table is None:
         return _NO_ROWS
+    row_ids, addresses = (table.column(name).to_numpy() for name in ("_rowid", "_rowaddr"))
     parts = [_NO_ROWS]
     start = 0
     for chunk in table.column(0).chunks:
         block = vector_block(chunk)
-        step = max(1, _MAX_BOUNDS // queries.count)
+        bounds_per_row = queries.count * max(1, len(block.vectors) // max(1, len(block.rows)))
+        step = max(1, _MAX_BOUNDS // bounds_per_row)
         for first in range(0, len(block.rows), step):
             part = block.slice(first, first + step)
             rows, searches, distances = _candidates(part, query, queries, nearest)
-            row_ids, addresses = (
-                table.column(name).to_numpy()[start + part.rows[rows]] for name in ("_rowid", "_rowaddr")
-            )
-            parts.append(FoundRows(searches.astype(np.int32), distances, row_ids, addresses))
+            found = start + part.rows[rows]
+            parts.append(FoundRows(searches.astype(np.int32), distances, row_ids[found], addresses[found]))
         start += len(chunk)
     return concat_rows(parts)
 

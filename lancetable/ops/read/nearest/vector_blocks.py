@@ -10,15 +10,13 @@ in pylance; a null vector inside of a multivector is ignored.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.index.distances import Distances, Queries, Vectors
-
-Numbers = npt.NDArray[np.int64]
+from lancetable.index.distances import Distances, Numbers, Queries, Vectors
 
 
 class VectorBlock(NamedTuple):
@@ -33,7 +31,7 @@ class VectorBlock(NamedTuple):
 
     def distances(self, queries: Queries, rows: Numbers, searches: Numbers) -> Distances:
         """Return the distances of pairs of a row of the block and a search; NaN for undefined distances."""
-        return queries.distances(self.vectors[rows], searches)
+        return queries.distances(self.vectors, rows, searches)
 
     def slice(self, start: int, stop: int) -> VectorBlock:
         """Return a part of the rows."""
@@ -63,10 +61,9 @@ class MultivectorBlock(NamedTuple):
         lengths = np.diff(self.starts)[rows]
         starts = np.concatenate([[0], np.cumsum(lengths)])
         numbers = np.repeat(self.starts[rows] - starts[:-1], lengths) + np.arange(starts[-1])
-        vectors = self.vectors[numbers]
-        found = np.empty((len(vectors), queries.count), np.float64)
+        found = np.empty((len(numbers), queries.count), np.float64)
         for number in range(queries.count):
-            found[:, number] = queries.distances(vectors, np.full(len(vectors), number))
+            found[:, number] = queries.distances(self.vectors, numbers, np.full(len(numbers), number))
         if self.known is not None:
             found[~self.known[numbers]] = np.nan
         return self._closest(found, starts)[:, 0]
@@ -80,7 +77,8 @@ class MultivectorBlock(NamedTuple):
 
     def _closest(self, distances: Distances, starts: Numbers) -> Distances:
         """Reduce the distances (vectors, queries) to those of rows (rows, 1). NaN is ignored if a vector has none."""
-        closest: Distances = np.fmin.reduceat(distances, starts[:-1], axis=0).sum(axis=1, keepdims=True)
+        with np.errstate(invalid="ignore"):
+            closest: Distances = np.fmin.reduceat(distances, starts[:-1], axis=0).sum(axis=1, keepdims=True)
         return closest
 
 
@@ -105,15 +103,12 @@ def vector_block(array: pa.Array) -> VectorBlock | MultivectorBlock:
 
 def _matrix(array: pa.FixedSizeListArray) -> Vectors:
     """Return the values (rows, dim) of an array of vectors, without a copy unless it contains nulls in vectors."""
-    dim, values = array.type.list_size, array.values
+    dim = array.type.list_size
+    values = array.values.slice(array.offset * dim, len(array) * dim)
     dtype = np.dtype(values.type.to_pandas_dtype())
-    count = len(array) * dim
-    first = values.offset + array.offset * dim
-    validity, data = values.buffers()
-    matrix: npt.NDArray[Any] = (
-        np.frombuffer(data, dtype, count, first * dtype.itemsize) if count else np.empty(0, dtype)
-    )
-    if validity is not None and values.null_count:
-        known = values.slice(array.offset * dim, count).is_valid().to_numpy(zero_copy_only=False)
-        matrix = np.where(known, matrix, dtype.type(0))
+    matrix: Vectors = np.empty(0, dtype)
+    if len(values):
+        matrix = np.frombuffer(values.buffers()[1], dtype, len(values), values.offset * dtype.itemsize)
+    if values.null_count:
+        matrix = np.where(values.is_valid().to_numpy(zero_copy_only=False), matrix, dtype.type(0))
     return matrix.reshape(len(array), dim)
