@@ -1398,7 +1398,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If a version has two different manifests.
         """
         table = self._table
-        ops.migrate.rename_manifests_at(table.store, table.base, table.handler)
+        ops.migrate.rename_manifests_at(table)
         location = table.handler.locate(table.store, table.base, table.version)
         self._table = latest(table) if location is None else open_location(table, location)
 

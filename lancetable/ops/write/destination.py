@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
@@ -22,7 +21,7 @@ from lancetable.store.base import ObjectStore
 from lancetable.table.base_paths import WriteTarget, all_targets, resolve_targets, with_ids
 from lancetable.table.fragment_writer import FragmentWriter, WriteLimits, WriteProgress, remove_below
 from lancetable.table.legacy_dictionaries import dictionaries_of
-from lancetable.table.version import TableVersion
+from lancetable.table.version import Table, TableVersion
 
 _TINY_ROWS: Final = 1024  # batches with fewer rows and bytes are coalesced, up to _MAX_COALESCED batches
 _TINY_BYTES: Final = 16 << 10
@@ -85,23 +84,20 @@ class Destination:
             version.base,
             version.uri,
             options.file_version or manifest.file_version,
-            _resolve(version.store, version.base, version.uri, manifest.base_paths, options),
+            _resolve(version, manifest.base_paths, options),
             manifest.base_paths,
             dictionaries_of(version) if mode == "append" else None,
         )
 
     @classmethod
-    def of_new_table(
-        cls, store: ObjectStore, base: str, uri: str | os.PathLike[str], options: WriteOptions
-    ) -> Destination:
+    def of_new_table(cls, table: Table, options: WriteOptions) -> Destination:
         """Return the destination of files for a table that does not exist yet.
 
         Raises InvalidOperationError for a target that is not one of `initial_bases`.
         """
-        address = os.fspath(uri)
         bases = {path.id: path for path in with_ids(options.initial_bases)}
-        targets = _resolve(store, base, address, bases, options)
-        return cls(store, base, address, options.file_version or STABLE_VERSION, targets, bases)
+        targets = _resolve(table, bases, options)
+        return cls(table.store, table.base, table.uri, options.file_version or STABLE_VERSION, targets, bases)
 
     def write(self, schema: Schema, batches: Iterable[pa.RecordBatch], options: WriteOptions) -> list[Fragment]:
         """Write data files of `schema` for the batches and return their fragments, which have id 0.
@@ -140,14 +136,12 @@ class Destination:
         remove_below(self.store, self.targets, fragments)
 
 
-def _resolve(
-    store: ObjectStore, base: str, uri: str, bases: Mapping[int, BasePath], options: WriteOptions
-) -> tuple[WriteTarget, ...]:
+def _resolve(table: Table, bases: Mapping[int, BasePath], options: WriteOptions) -> tuple[WriteTarget, ...]:
     if not options.target_all_bases:
-        return resolve_targets(store, base, uri, bases, options.target_bases)
+        return resolve_targets(table.store, table.base, table.uri, bases, options.target_bases)
     if options.target_bases:
         raise InvalidOperationError("Cannot specify target_all_bases together with target_bases")
-    return all_targets(store, base, bases, include_table=options.include_primary)
+    return all_targets(table.store, table.base, bases, include_table=options.include_primary)
 
 
 def _coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

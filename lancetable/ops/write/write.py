@@ -28,7 +28,6 @@ from lancetable.format.paths import TRANSACTIONS_DIR, ManifestNamingScheme, data
 from lancetable.format.schema import Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import STABLE_VERSION, FileVersion
-from lancetable.handlers.choose import choose_handler
 from lancetable.ops.write.blob_columns import blob_schema
 from lancetable.ops.write.conform import conform_schema
 from lancetable.ops.write.destination import DEFAULT_OPTIONS, Destination, WriteMode, WriteOptions
@@ -86,14 +85,12 @@ def create(
     CommitStateUnknownError
         If the outcome of the commit is unknown.
     """
-    store, base = open_store(uri, storage_options)
-    address = os.fspath(uri)
-    handler = choose_handler(store, address, commit_lock, storage_options)
-    exists = handler.latest(store, base) is not None
+    table = Table.of_uri(uri, storage_options, commit_lock, cache)
+    store, exists = table.store, table.exists()
     if exists and not (replace_existing and isinstance(store, MemoryStore)):
-        raise AlreadyExistsError(f"Dataset already exists: {address}", path=address)
+        raise AlreadyExistsError(f"Dataset already exists: {table.uri}", path=table.uri)
     stored = _new_schema(schema, options.file_version or STABLE_VERSION)
-    destination = Destination.of_new_table(store, base, address, options)
+    destination = Destination.of_new_table(table, options)
     if exists and isinstance(store, MemoryStore):
         store.replace_existing()
     fragments = destination.write(stored, batches, options)
@@ -101,7 +98,7 @@ def create(
     with discarding_on_failure(lambda: destination.discard(fragments)):
         destination.sync_bases()
         return create_table(
-            Table(store, base, address, handler, TableCache() if cache is None else cache, storage_options),
+            table,
             Transaction.create(0, operation, properties=options.properties),
             file_version=destination.file_version,
             naming=ManifestNamingScheme.V2 if options.v2_manifest_paths else ManifestNamingScheme.V1,
@@ -187,9 +184,9 @@ def write_fragments(
     if isinstance(target, TableVersion):
         destination, transaction = _write_to_table(target, schema, batches, options, mode)
     else:
-        store, base = open_store(target, storage_options)
+        table = Table.of_uri(target, storage_options)
         stored = _new_schema(schema, options.file_version or STABLE_VERSION)
-        destination = Destination.of_new_table(store, base, target, options)
+        destination = Destination.of_new_table(table, options)
         fragments = tuple(destination.write(stored, batches, options))
         operation = tx.Overwrite(fragments, stored, initial_bases=tuple(destination.bases.values()))
         transaction = Transaction.create(0, operation, properties=options.properties)
