@@ -17,7 +17,6 @@ from lancetable.format.schema import Schema
 from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.conform import conform_batches
-from lancetable.store.base import ObjectStore
 from lancetable.table.base_paths import WriteTarget, all_targets, resolve_targets, with_ids
 from lancetable.table.fragment_writer import FragmentWriter, WriteLimits, WriteProgress, remove_below
 from lancetable.table.legacy_dictionaries import dictionaries_of
@@ -59,9 +58,7 @@ DEFAULT_OPTIONS: Final = WriteOptions()
 class Destination:
     """A table to which data files are written, and the target directories, which are used in turn."""
 
-    store: ObjectStore
-    base: str
-    uri: str
+    table: Table
     file_version: FileVersion
     targets: tuple[WriteTarget, ...]
     bases: Mapping[int, BasePath]  # base paths of the table, which managed blobs may reference
@@ -80,9 +77,7 @@ class Destination:
             )
         manifest = version.manifest
         return cls(
-            version.store,
-            version.base,
-            version.uri,
+            version,
             options.file_version or manifest.file_version,
             _resolve(version, manifest.base_paths, options),
             manifest.base_paths,
@@ -97,7 +92,7 @@ class Destination:
         """
         bases = {path.id: path for path in with_ids(options.initial_bases)}
         targets = _resolve(table, bases, options)
-        return cls(table.store, table.base, table.uri, options.file_version or STABLE_VERSION, targets, bases)
+        return cls(table, options.file_version or STABLE_VERSION, targets, bases)
 
     def write(self, schema: Schema, batches: Iterable[pa.RecordBatch], options: WriteOptions) -> list[Fragment]:
         """Write data files of `schema` for the batches and return their fragments, which have id 0.
@@ -107,14 +102,14 @@ class Destination:
         """
         if self.file_version not in FAMILIES:
             raise UnsupportedFeatureError(
-                f"writing data files of version {self.file_version} is not supported yet: {self.uri}",
+                f"writing data files of version {self.file_version} is not supported yet: {self.table.uri}",
                 feature=f"writing data files of version {self.file_version}",
             )
         limits, tracker = replace(options.limits, base_ids=frozenset(self.bases)), options.tracker
         if limits.keep_arrays and limits.max_bytes_per_file > _MAX_COALESCED * _TINY_BYTES:
             batches = _coalesced(batches)
         writer = FragmentWriter(
-            self.store,
+            self.table.store,
             self.targets,
             schema,
             limits,
@@ -129,11 +124,11 @@ class Destination:
         """Sync files outside of the directory of the table; the commit syncs only the files inside it."""
         for place in self.targets:
             if place.base_id is not None:
-                self.store.sync(place.directory)
+                self.table.store.sync(place.directory)
 
     def discard(self, fragments: Iterable[Fragment]) -> None:
         """Remove the data files of fragments that will not be committed; log failures."""
-        remove_below(self.store, self.targets, fragments)
+        remove_below(self.table.store, self.targets, fragments)
 
 
 def _resolve(table: Table, bases: Mapping[int, BasePath], options: WriteOptions) -> tuple[WriteTarget, ...]:

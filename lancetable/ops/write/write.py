@@ -194,7 +194,7 @@ def write_fragments(
     written = transaction.operation.fragments
     with discarding_on_failure(lambda: destination.discard(written)):
         destination.sync_bases()
-        destination.store.sync(destination.base)
+        destination.table.store.sync(destination.table.base)
     return transaction
 
 
