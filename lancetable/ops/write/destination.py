@@ -8,7 +8,6 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from lancetable.commit.loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS
 from lancetable.errors import InvalidOperationError, UnsupportedFeatureError
 from lancetable.file.reader import FAMILIES
 from lancetable.format.fragment import Fragment
@@ -31,7 +30,7 @@ WriteMode = Literal["create", "append", "overwrite"]
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Options of writes and commits.
+    """Options of writes.
 
     If `file_version` is None, a table keeps its format, and a new table gets the default format.
     """
@@ -42,8 +41,6 @@ class WriteOptions:
     properties: Mapping[str, str] = field(default_factory=dict)  # properties of the transaction
     v2_manifest_paths: bool = True
     stable_row_ids: bool = False  # only for a new table
-    max_retries: int = DEFAULT_MAX_RETRIES
-    timeout_s: float = DEFAULT_TIMEOUT_SECONDS
     initial_bases: tuple[BasePath, ...] = ()  # registered with a new table
     target_bases: tuple[str, ...] = ()  # names or paths of bases for new files, used in turn; empty: only the table
     target_all_bases: bool = False  # new files are distributed over all bases in turn

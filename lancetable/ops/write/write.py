@@ -143,13 +143,8 @@ def _commit(
     assert isinstance(operation, tx.Append | tx.Overwrite)
     with discarding_on_failure(lambda: destination.discard(operation.fragments)):
         destination.sync_bases()
-        return commit_transaction(
-            version,
-            transaction,
-            max_retries=options.max_retries,
-            timeout_s=options.timeout_s,
-            file_version=options.file_version if isinstance(operation, tx.Overwrite) else None,
-        )
+        file_version = options.file_version if isinstance(operation, tx.Overwrite) else None
+        return commit_transaction(version, transaction, file_version=file_version)
 
 
 def write_fragments(
