@@ -14,10 +14,8 @@ from lancetable.format.paths import (
     INDICES_DIR,
     TRANSACTIONS_DIR,
     VERSIONS_DIR,
-    is_detached,
-    join,
-    parse_manifest_name,
 )
+from lancetable.handlers.latest_version import detached_locations
 from lancetable.proto import table_pb2
 from lancetable.table.version import TableVersion, open_location
 
@@ -122,9 +120,5 @@ def files_of_detached_versions(version: TableVersion) -> set[str]:
 
 def detached_versions(version: TableVersion) -> Iterator[TableVersion]:
     """Yield all detached versions of the branch."""
-    for meta in version.store.list_names(join(version.base, VERSIONS_DIR)):
-        parsed = parse_manifest_name(meta.name)
-        if parsed is not None and is_detached(parsed[0]):
-            location = version.handler.locate(version.store, version.base, parsed[0])
-            if location is not None:
-                yield open_location(version, location)
+    for location in detached_locations(version.store, version.base):
+        yield open_location(version, location)

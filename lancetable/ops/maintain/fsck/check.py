@@ -50,10 +50,9 @@ from lancetable.format.paths import (
     VERSIONS_DIR,
     ManifestLocation,
     hint_path,
-    is_detached,
     join,
-    parse_manifest_name,
 )
+from lancetable.handlers.latest_version import detached_locations
 from lancetable.ops.maintain.fsck.manifests import check_manifest, has_schema
 from lancetable.ops.maintain.fsck.pages import PageCheck
 from lancetable.ops.maintain.fsck.quarantine import open_manifest, quarantined
@@ -216,11 +215,8 @@ class _Check:
             opened = opened or version
             if version is not None and newest_intact is None and not self._has_problems(DEFECTS, start):
                 newest_intact = version.version
-        for meta in self.store.list_names(join(base, VERSIONS_DIR)):
-            parsed = parse_manifest_name(meta.name)
-            if parsed is not None and is_detached(parsed[0]):
-                path = join(base, f"{VERSIONS_DIR}/{meta.name}")
-                self._check_location(table, ManifestLocation(parsed[0], path, meta.size_bytes, parsed[1]))
+        for location in detached_locations(self.store, base):
+            self._check_location(table, location)
         return opened, newest, newest_intact
 
     def _check_location(self, table: Table, location: ManifestLocation) -> TableVersion | None:
