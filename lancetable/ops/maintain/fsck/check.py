@@ -44,9 +44,7 @@ from lancetable.errors import (
 )
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.paths import (
-    BRANCHES_DIR,
     QUARANTINE_DIR,
-    TAGS_DIR,
     VERSIONS_DIR,
     ManifestLocation,
     hint_path,
@@ -315,15 +313,10 @@ class _Check:
 
     def _check_refs(self, version: TableVersion, branches: list[str]) -> None:
         """Check tags and branches; add the names of the branches to `branches`."""
-        for name in self._ref_names(join(version.main_base, TAGS_DIR)):
+        for name in refs.TAGS.names(self.store, version.main_base):
             self._add_all(findings_of("tag", name, partial(_check_tag, version, name)))
-        for name in self._ref_names(join(version.main_base, BRANCHES_DIR)):
-            name = name.replace("%2F", "/")
+        for name in refs.BRANCHES.names(self.store, version.main_base):
             self._add_all(findings_of("branch", name, partial(_check_branch_ref, version, name, branches)))
-
-    def _ref_names(self, prefix: str) -> list[str]:
-        names = (meta.name for meta in self.store.list_names(prefix))
-        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
 
     def _check_unreferenced(self, version: TableVersion, newest: int | None) -> None:
         """Check the hint of a branch, and files that no version references."""
