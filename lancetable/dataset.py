@@ -1574,8 +1574,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> ds.diff(1).inserted["id"].to_pylist()
         [7, 8]
         """
-        after = self._table if newer is None else self._at(newer)
-        return ops.diff.diff(self._at(older), after, [key] if isinstance(key, str) else key)
+        keys = [key] if isinstance(key, str) else key
+        return ops.diff.diff(self._at(older), self._table if newer is None else self._at(newer), keys)
 
     def sql(self, sql: str) -> SqlQueryBuilder:
         """Return a query over this dataset, run by DuckDB. The SQL refers to the dataset as `dataset`.
