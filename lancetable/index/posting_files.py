@@ -29,6 +29,7 @@ _READ_BYTES: Final = 8 << 20  # size of the sets that are read and parsed at onc
 _WRITE_BYTES: Final = 32 << 20  # size of the sets that are serialized at once
 _SMALL_BYTES: Final = 1 << 10  # average size up to which sets are parsed together
 
+
 def kept(row_filter: RowFilter) -> RowMapper:
     """Return the mapper that keeps the rows of a filter."""
     return lambda rows: (rows, row_filter(rows))

@@ -3,7 +3,7 @@
     values  b a b -        keys       -    a    b        null first, then ascending
     rows    0 1 2 3        postings   3    1    0 2
 
-Values are grouped by an external sort. Runs of about a million rows are grouped in memory, and written to temporary
+Values are grouped by an external sort. Runs of half a million rows are grouped in memory, and written to temporary
 files if they exceed a part of the memory budget; then the runs are merged, a few blocks at a time. Segments of an index
 are merged in the same way.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lancetable.format.row_address import U64Array
     from lancetable.index.sort_keys import Keys
 
-_RUN_ROWS: Final = 1 << 20
+_RUN_ROWS: Final = 1 << 19
 _RUN_BYTES: Final = 128 << 20
 _BLOCK_BYTES: Final = 1 << 19  # size of the part of a run that is read at once
 
@@ -158,7 +158,7 @@ class PostingSorter:
         run = self._group()
         self._runs.append(run)
         self._runs_bytes += sum(postings.memory_bytes for postings in run)
-        if self._runs_bytes > self._budget_bytes // 4:
+        if self._runs_bytes > self._budget_bytes // 8:
             for run in self._runs:
                 blocks = (postings.to_batch() for postings in _blocks(run))
                 first = next(blocks)

@@ -242,7 +242,9 @@ class Containers:
         offsets, data = gather(starts, ends, pool)
         offsets = offsets[np.append(prefix_at, len(starts))]
         if offsets[-1] > _MAX_BINARY_BYTES:
-            raise UnsupportedFeatureError("an index cannot store a set of rows above 1 GiB", feature="sets of rows above 1 GiB")
+            raise UnsupportedFeatureError(
+                "an index cannot store a set of rows above 1 GiB", feature="sets of rows above 1 GiB"
+            )
         return pa.Array.from_buffers(
             pa.binary(), num_keys, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
         )

@@ -5,7 +5,10 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 import lancetable
 from lancetable.errors import LanceError
@@ -52,6 +55,24 @@ def build_index(dataset: lancetable.LanceDataset, kind: IndexKind) -> lancetable
     batches = tables.batches_of(dataset, tables.row_column_of(dataset, stores_ids))
     details = kind.build(writer, field_of(dataset), batches, {})
     return replace_index(dataset, kind, name, writer, details.SerializeToString())
+
+
+DELETED = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+
+
+@dataclass(frozen=True)
+class ListedMapping:
+    """Mapping of rows by a list: the new row of each of some ascending rows, or DELETED; other rows do not change."""
+
+    old: np.ndarray
+    new: np.ndarray
+
+    def apply(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the new rows, and for each whether it exists."""
+        at = np.minimum(np.searchsorted(self.old, rows), len(self.old) - 1)
+        known = self.old[at] == rows
+        new = np.where(known, self.new[at], rows)
+        return new, new != DELETED
 
 
 def damage_trials(path: Path, queries: Iterable[IndexQuery], num_trials: int, seed: int = 0) -> tuple[int, int]:

@@ -16,11 +16,18 @@ from lancetable.format.paths import join
 from lancetable.index import key_blocks, posting_files
 from lancetable.index.bitmap import FILE_NAME, KIND, write_bitmaps
 from lancetable.index.index_files import SegmentWriter
-from lancetable.index.kind import RowMapping
 from lancetable.index.queries import IsIn, IsNull, Range, StartsWith
 from lancetable.index.row_sets import RowSet
 from tests.index import indexed_tables as tables
-from tests.index.segment_files import build_index, damage_trials, field_of, replace_index, writer_of
+from tests.index.segment_files import (
+    DELETED,
+    ListedMapping,
+    build_index,
+    damage_trials,
+    field_of,
+    replace_index,
+    writer_of,
+)
 
 lance = pytest.importorskip("lance")
 
@@ -237,15 +244,15 @@ def test_rows_are_mapped_after_a_compaction(tmp_path: Path) -> None:
     # Rows of fragment 1 change places with those of fragment 2, of which the even ones are deleted.
     old = np.concatenate([np.arange(30, dtype=np.uint64) + np.uint64(fragment << 32) for fragment in (1, 2)])
     new = np.concatenate((old[30:], old[:30]))
-    new[30::2] = RowMapping.DELETED
+    new[30::2] = DELETED
     name, writer = writer_of(dataset)
-    assert KIND.remap(writer, segment.open(), RowMapping(old, new, frozenset({1, 2})))
+    assert KIND.remap(writer, segment.open(), ListedMapping(old, new))
     (mapped,) = tables.segments(replace_index(dataset, KIND, name, writer))
     moved = dict(zip(old.tolist(), new.tolist(), strict=True))
     for query in queries_of(values):
         before, after = segment.search(query), mapped.search(query)
         for rows, mapped_rows in ((before.true, after.true), (before.null, after.null)):
-            assert set(mapped_rows) == {moved.get(row, row) for row in rows} - {int(RowMapping.DELETED)}
+            assert set(mapped_rows) == {moved.get(row, row) for row in rows} - {int(DELETED)}
 
 
 # --------------------------------------------------------------------------------------------------------------- others

@@ -15,11 +15,11 @@ import pytest
 import lancetable
 from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
 from lancetable.index.json_path import KIND, JsonPath
-from lancetable.index.kind import RowMapping, kind_named
+from lancetable.index.kind import kind_named
 from lancetable.index.queries import AtJsonPath, Contains, IndexQuery, IsIn, IsNull, Range
 from lancetable.proto import index_pb2
 from tests.index import indexed_tables as tables
-from tests.index.segment_files import damage_trials, field_of, replace_index, writer_of
+from tests.index.segment_files import ListedMapping, damage_trials, field_of, replace_index, writer_of
 
 lance = pytest.importorskip("lance")
 
@@ -241,7 +241,7 @@ def test_segments_are_merged_and_mapped(tmp_path: Path, target: str) -> None:
         assert isinstance(segment.kind, JsonPath)
         name, writer = writer_of(dataset)
         rows = np.array(list(itertools.chain(range(6), range(1 << 32, 6 + (1 << 32)))), np.uint64)
-        mapping = RowMapping(rows, np.roll(rows, 6), frozenset({0, 1}))
+        mapping = ListedMapping(rows, np.roll(rows, 6))
         assert segment.kind.remap(writer, segment.open(), mapping)
         dataset = replace_index(dataset, segment.kind, name, writer, segment.files.details)
         (mapped,) = tables.segments(dataset)

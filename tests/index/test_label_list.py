@@ -15,11 +15,18 @@ import pytest
 import lancetable
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.index.bitmap import FILE_NAME
-from lancetable.index.kind import RowMapping
 from lancetable.index.label_list import KIND
 from lancetable.index.queries import HasLabels, IsNull
 from tests.index import indexed_tables as tables
-from tests.index.segment_files import build_index, damage_trials, field_of, replace_index, writer_of
+from tests.index.segment_files import (
+    DELETED,
+    ListedMapping,
+    build_index,
+    damage_trials,
+    field_of,
+    replace_index,
+    writer_of,
+)
 
 lance = pytest.importorskip("lance")
 
@@ -188,8 +195,8 @@ def test_rows_are_mapped_after_a_compaction(tmp_path: Path, label_type: pa.DataT
     lists = lists_of_type(label_type, 60)
     dataset = build_index(tables.write_table(tmp_path, lists, fragments=1), KIND)
     (segment,) = tables.segments(dataset)
-    mapping = RowMapping(np.arange(60, dtype=np.uint64), np.arange(60, dtype=np.uint64)[::-1].copy(), frozenset({0}))
-    mapping.new[7] = RowMapping.DELETED
+    mapping = ListedMapping(np.arange(60, dtype=np.uint64), np.arange(60, dtype=np.uint64)[::-1].copy())
+    mapping.new[7] = DELETED
     name, writer = writer_of(dataset)
     assert KIND.remap(writer, segment.open(), mapping)
     (mapped,) = tables.segments(replace_index(dataset, KIND, name, writer))

@@ -14,13 +14,20 @@ import pytest
 
 import lancetable
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.index.kind import RowMapping
 from lancetable.index.ngram import KIND
 from lancetable.index.queries import Contains, IndexQuery, IsNull, MatchesRegex
 from lancetable.index.results import Exactness
 from lancetable.index.trigrams import trigrams_of
 from tests.index import indexed_tables as tables
-from tests.index.segment_files import build_index, damage_trials, field_of, replace_index, writer_of
+from tests.index.segment_files import (
+    DELETED,
+    ListedMapping,
+    build_index,
+    damage_trials,
+    field_of,
+    replace_index,
+    writer_of,
+)
 
 lance = pytest.importorskip("lance")
 
@@ -159,8 +166,8 @@ def test_pylance_merges_written_segments(tmp_path: Path) -> None:
 def test_rows_are_mapped_after_a_compaction(tmp_path: Path) -> None:
     dataset = build_index(tables.write_table(tmp_path, texts_of(60, pa.string()), fragments=1), KIND)
     (segment,) = tables.segments(dataset)
-    mapping = RowMapping(np.arange(60, dtype=np.uint64), np.arange(60, dtype=np.uint64)[::-1].copy(), frozenset({0}))
-    mapping.new[::7] = RowMapping.DELETED
+    mapping = ListedMapping(np.arange(60, dtype=np.uint64), np.arange(60, dtype=np.uint64)[::-1].copy())
+    mapping.new[::7] = DELETED
     name, writer = writer_of(dataset)
     assert KIND.remap(writer, segment.open(), mapping)
     (mapped,) = tables.segments(replace_index(dataset, KIND, name, writer))
