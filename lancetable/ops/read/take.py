@@ -322,13 +322,21 @@ def virtual_values(version: TableVersion, selection: Selection, name: str) -> pa
 
 
 def _projection(version: TableVersion, columns: Columns, blobs_as_bytes: bool = False) -> Projection:
-    """Return the projection of requested columns, cached with the version."""
-    items = columns.items() if isinstance(columns, Mapping) else columns
-    requested = tuple(items) if isinstance(items, Iterable) else None
+    """Return the projection of requested columns, cached with the version.
+
+    A projection with expressions is not cached, because their values may depend on the current time.
+    """
+
+    def build() -> Projection:
+        return project(version.schema, columns, blobs_as_bytes=blobs_as_bytes, whole_columns=True)
+
+    if isinstance(columns, Mapping):
+        return build()
+    requested = tuple(columns) if isinstance(columns, Iterable) else None
     return version.cache.get_or_derive(
         ("take projection", type(columns), blobs_as_bytes, requested),
         version.manifest,
-        lambda: project(version.schema, columns, blobs_as_bytes=blobs_as_bytes, whole_columns=True),
+        build,
         lambda _: _CACHED_PROJECTION_BYTES,
     )
 
