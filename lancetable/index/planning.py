@@ -24,16 +24,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.expr import VIRTUAL_COLUMNS
-from lancetable.expr.analyze.columns import columns_of
 from lancetable.expr.analyze.like_patterns import LikePattern
 from lancetable.expr.arrow_types import unwrapped_type
 from lancetable.expr.evaluate.operators import NEGATED
 from lancetable.expr.syntax import ast
 from lancetable.expr.syntax.ast import Expr
 from lancetable.format.schema import Schema
-from lancetable.index.expressions import AllOf, AnyOf, IndexExpression, NamedIndex, Negation, Search
-from lancetable.index.kind import IndexKind
+from lancetable.index.expressions import AllOf, AnyOf, IndexExpression, Negation, Search
+from lancetable.index.named_indexes import NamedIndex, indexes_by_field
 from lancetable.index.queries import (
     AtJsonPath,
     Contains,
@@ -42,10 +40,9 @@ from lancetable.index.queries import (
     IsIn,
     IsNull,
     MatchesRegex,
-    Range,
     StartsWith,
 )
-from lancetable.index.segments import IndexSegment, index_segments
+from lancetable.index.range_bounds import Bound, range_of
 from lancetable.table.version import TableVersion
 
 _JSON_GETTERS = {"json_get_string", "json_get_int", "json_get_float", "json_get_bool"}
@@ -92,6 +89,14 @@ class _Subject(NamedTuple):
     json_path: str | None = None
 
 
+class _Bounds(NamedTuple):
+    """Comparisons of one subject with constants by <, <=, > or >=, and their bounds, which form a range."""
+
+    subject: _Subject
+    comparisons: tuple[ast.Compare, ...]
+    bounds: tuple[Bound, ...]
+
+
 class _Planner:
     def __init__(self, schema: Schema, indexes: Mapping[int, Sequence[NamedIndex]]) -> None:
         self._schema, self._indexes = schema, indexes
@@ -106,15 +111,13 @@ class _Planner:
     def conjunction(self, predicate: ast.And) -> _Part | None:
         expressions: list[IndexExpression] = []
         refine: list[Expr] = []
-        for arg in self._with_merged_ranges(predicate.args):
-            part = self._ranges(arg) if isinstance(arg, _Bounds) else self.part(arg)
+        for arg in self._with_merged_bounds(predicate.args):
+            part = self._range(arg) if isinstance(arg, _Bounds) else self.part(arg)
             if part is not None:
                 expressions.append(part.expression)
-            rest = part.refine if part is not None else arg
-            if isinstance(rest, _Bounds):
-                refine += rest.comparisons
-            elif rest is not None:
-                refine.append(rest)
+                refine += [part.refine] if part.refine is not None else []
+            else:
+                refine += arg.comparisons if isinstance(arg, _Bounds) else [arg]
         if not expressions:
             return None
         expression = expressions[0] if len(expressions) == 1 else AllOf(tuple(expressions))
@@ -178,7 +181,7 @@ class _Planner:
             return self._not(self.part(_negated(predicate)))
         if predicate.op != "=":
             bounds = self._bounds(predicate)
-            return None if bounds is None else self._ranges(bounds)
+            return None if bounds is None else self._range(bounds)
         subject = self._subject(predicate.left)
         value = None if subject is None else _constant(predicate.right, subject.data_type)
         if subject is None or value is None:
@@ -210,33 +213,31 @@ class _Planner:
     # --- ranges
 
     def _bounds(self, predicate: Expr) -> _Bounds | None:
-        """Return the bounds of a comparison of an indexed column with a constant by <, <=, > or >=, else None."""
+        """Return the comparison of an indexed column with a constant by <, <=, > or >=, else None."""
         if not isinstance(predicate, ast.Compare) or predicate.op in ("=", "!="):
             return None
         subject = self._subject(predicate.left)
-        value = None if subject is None else _constant(predicate.right, subject.data_type)
-        if subject is None or value is None or pa.types.is_nested(subject.data_type):
+        if subject is None or pa.types.is_nested(subject.data_type):
             return None
-        return _Bounds(subject, (predicate,), [(predicate.op, value)])
+        value = _constant(predicate.right, subject.data_type)
+        return None if value is None else _Bounds(subject, (predicate,), ((predicate.op, value),))
 
-    def _with_merged_ranges(self, args: Iterable[Expr]) -> list[Expr | _Bounds]:
-        """Replace the bounds of each indexed column by one range, at the place of the first of them."""
-        merged: list[Expr | _Bounds] = []
-        places: dict[_Subject, int] = {}
-        for arg in args:
+    def _with_merged_bounds(self, args: Iterable[Expr]) -> Iterable[Expr | _Bounds]:
+        """Combine the comparisons of each indexed column, at the place of the first of them."""
+        merged: dict[object, Expr | _Bounds] = {}
+        for number, arg in enumerate(args):
             bounds = self._bounds(arg)
             if bounds is None:
-                merged.append(arg)
+                merged[number] = arg
                 continue
-            place = places.setdefault(bounds.subject, len(merged))
-            if place == len(merged):
-                merged.append(bounds)
-            else:
-                merged[place] = merged[place].merged(bounds)  # type: ignore[union-attr]  # bounds of the same subject
-        return merged
+            first = merged.get(bounds.subject)
+            if isinstance(first, _Bounds):
+                bounds = _Bounds(bounds.subject, first.comparisons + bounds.comparisons, first.bounds + bounds.bounds)
+            merged[bounds.subject] = bounds
+        return merged.values()
 
-    def _ranges(self, bounds: _Bounds) -> _Part | None:
-        return self._search(bounds.subject, bounds.query())
+    def _range(self, bounds: _Bounds) -> _Part | None:
+        return self._search(bounds.subject, range_of(bounds.subject.column, bounds.bounds))
 
     # --- strings and lists
 

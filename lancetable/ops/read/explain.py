@@ -99,7 +99,7 @@ def _index_lines(version: TableVersion, plan: ScanPlan, measured: ScanStatistics
             treatment = "left out (fast_search)" if plan.only_indexed else "scanned with the full filter"
             yield f"UnindexedFragments: {uncovered} of {len(plan.fragments)}, {treatment}"
     if plan.predicate is not None and version.manifest.index_section is not None:
-        from lancetable.index.planning import unknown_indexes
+        from lancetable.index.named_indexes import unknown_indexes
 
         for segment in unknown_indexes(version, plan.predicate):
             yield f"UnusedIndex: {segment.name} of an unknown type ({segment.files.metadata.type_url})"

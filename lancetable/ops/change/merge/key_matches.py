@@ -279,7 +279,7 @@ def key_indexes(version: TableVersion, clauses: Clauses) -> list[str]:
     """Return the names of the indexes in which a merge can look up keys."""
     if version.manifest.index_section is None:
         return []
-    from lancetable.index.planning import indexes_by_field  # imported here, because most tables have no indexes
+    from lancetable.index.named_indexes import indexes_by_field  # imported here, because most tables have no indexes
     from lancetable.index.queries import IsIn
 
     indexes = indexes_by_field(version)
