@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 
 import pyarrow as pa
 
@@ -51,11 +52,12 @@ class SpillDirectory:
                 self._path = tempfile.mkdtemp(prefix="lancetable-spill-")
         return os.path.join(self._path or "", name)
 
-    def write(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write a file. Raises StoreError if that fails."""
-        path = self.file(name)
-        with self.reporting_errors(), pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-            for batch in batches:
+    def write(self, name: str, batches: Iterable[pa.RecordBatch]) -> None:
+        """Write batches, at least one, to a file. Raises StoreError if that fails."""
+        path, rest = self.file(name), iter(batches)
+        first = next(rest)
+        with self.reporting_errors(), pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, first.schema) as writer:
+            for batch in chain((first,), rest):
                 writer.write_batch(batch)
 
     def read(self, name: str) -> Iterator[pa.RecordBatch]:

@@ -110,7 +110,7 @@ class BloomFilterIndex(ZonedIndex):
         """Return the filters of some zones, cached."""
 
         def read() -> pa.Array:
-            ((filters,),) = self.file.read_ranges(["bloom_filter_data"], [zones])
+            (filters,) = self.file.read_arrays(["bloom_filter_data"], zones)
             if filters.type != pa.binary() or filters.null_count:
                 raise CorruptFileError("invalid filters of a BLOOMFILTER index", path=self.file.path)
             return filters
@@ -306,7 +306,7 @@ def _kept_zones(source: OpenIndex, keep: RowFilter) -> Iterator[pa.RecordBatch]:
     for start in range(0, len(kept), _ZONES_PER_READ):
         zones = range(start, min(start + _ZONES_PER_READ, len(kept)))
         names = [field.name for field in _SCHEMA]
-        (columns,) = source.file.read_ranges(names, [zones])
+        columns = source.file.read_arrays(names, zones)
         yield pa.record_batch(columns, schema=_SCHEMA).filter(pa.array(kept[start : zones.stop]))
 
 

@@ -11,7 +11,7 @@ Version 1 stores row addresses. Version 0 stores stable row ids if the table has
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from lancetable.index.kind import (
     OpenIndex,
     RowFilter,
     check_ordered,
+    check_same_type,
     checked_options,
 )
 from lancetable.index.queries import IndexQuery, IsIn, IsNull, Range, StartsWith
@@ -50,7 +51,9 @@ _LOOKUP_FILE: Final = "page_lookup.lance"
 _PAGE_ROWS_KEY: Final = "batch_size"
 _PARTITIONED_KEY: Final = "range_partitioned"
 _DEFAULT_PAGE_ROWS: Final = 4096
-_PAGES_PER_READ: Final = 64
+_MAX_PAGE_ROWS: Final = 1 << 31
+_PAGES_PER_READ: Final = 256
+_VALUE_PAGES_PER_READ: Final = 16
 _ROWS_PER_BLOCK: Final = 64 * 1024
 
 
@@ -74,11 +77,13 @@ class BTreeIndex(OpenIndex):
             )
         self._path = lookup.path
         self.page_rows = lookup.number(_PAGE_ROWS_KEY, _DEFAULT_PAGE_ROWS)
-        columns = lookup.read(["min", "max", "null_count", "page_idx"])
-        self._minimum, self._maximum, null_counts, numbers = (column.combine_chunks() for column in columns.columns)
+        bounds_and_counts = lookup.read_arrays(["min", "max", "null_count", "page_idx"])
+        self._minimum, self._maximum, null_counts, numbers = bounds_and_counts
         self.data_type, self.num_pages = self._minimum.type, len(self._minimum)
-        if self.page_rows < 1 or not is_ordered(self.data_type) or self._maximum.type != self.data_type:
-            raise self._corrupt("invalid page size or type of bounds")
+        if not 0 < self.page_rows <= _MAX_PAGE_ROWS:
+            raise self._corrupt("invalid page size")
+        if not is_ordered(self.data_type) or self._maximum.type != self.data_type:
+            raise self._corrupt("invalid types of bounds")
         if not _is_numbers(numbers, pa.uint32()) or not _is_numbers(null_counts, pa.uint32()):
             raise self._corrupt("invalid numbers or null counts of pages")
         if not np.array_equal(numbers.to_numpy(), np.arange(self.num_pages)):
@@ -130,7 +135,7 @@ class BTreeIndex(OpenIndex):
         if isinstance(query, IsNull):
             return IndexResult(self._nulls())
         ranges = key_ranges(query, self.data_type).with_nan()
-        return IndexResult(RowSet.of_parts(chain.from_iterable(map(self._select, ranges))), self._nulls())
+        return IndexResult(RowSet.of_parts(chain.from_iterable(map(self._select, ranges))), self._nulls)
 
     def _nulls(self) -> RowSet:
         def read() -> RowSet:
@@ -156,17 +161,20 @@ class BTreeIndex(OpenIndex):
         ends = np.maximum(starts, ends)
         inner_starts = np.clip(self._known + ranges.starts_in(self._lows), starts, ends)
         inner_ends = np.clip(self._first + ranges.ends_in(self._highs), inner_starts, ends)
-        _, inner = _expand(inner_starts, inner_ends)
-        for _, page in self._pages(np.unique(inner).tolist()):
+        for _, page in self._pages(np.unique(_expand(inner_starts, inner_ends)[1]).tolist()):
             yield page.rows
-        before, after = _expand(starts, inner_starts), _expand(inner_ends, ends)
-        owners, numbers = (np.concatenate(pair) for pair in zip(before, after))
-        order = np.argsort(numbers, kind="stable")
-        owners, numbers = owners[order], numbers[order]
-        borders = np.flatnonzero(np.diff(numbers, prepend=-1, append=-1))
-        partial = self._pages(numbers[borders[:-1]].tolist(), with_values=True)
-        for (start, end), (number, page) in zip(pairwise(borders.tolist()), partial):
-            yield _rows_within(ranges.select(owners[start:end]), page, int(self._null_counts[number]))
+        numbers, owners = _by_page(_expand(starts, inner_starts), _expand(inner_ends, ends))
+        for position, (number, page) in enumerate(self._pages(numbers, with_values=True)):
+            yield _rows_within(ranges.select(owners[position]), page, int(self._null_counts[number]))
+
+    def _select_one(self, ranges: KeyRanges, start: int, end: int) -> Iterator[U64Array]:
+        """Yield the rows in a single range, which overlaps the pages from `start` to `end`. The common case."""
+        inner_start = min(self._known + int(ranges.starts_in(self._lows)[0]), end)
+        inner_end = max(min(self._first + int(ranges.ends_in(self._highs)[0]), end), inner_start)
+        for _, page in self._pages(range(inner_start, inner_end)):
+            yield page.rows
+        for number, page in self._pages([*range(start, inner_start), *range(inner_end, end)], with_values=True):
+            yield _rows_within(ranges, page, int(self._null_counts[number]))
 
     def _select_one(self, ranges: KeyRanges, start: int, end: int) -> Iterator[U64Array]:
         """Yield the rows in a single range, which overlaps the pages from `start` to `end`. The common case."""
@@ -181,8 +189,9 @@ class BTreeIndex(OpenIndex):
 
     def _pages(self, numbers: Sequence[int], *, with_values: bool = False) -> Iterator[tuple[int, _Page]]:
         """Yield some pages, given in ascending order, with their numbers. Pages that are not cached are read."""
-        for start in range(0, len(numbers), _PAGES_PER_READ):
-            group = numbers[start : start + _PAGES_PER_READ]
+        step = _VALUE_PAGES_PER_READ if with_values else _PAGES_PER_READ
+        for start in range(0, len(numbers), step):
+            group = numbers[start : start + step]
             pages: dict[int, Any] = {number: self._data.find_cached(("btree page", number)) for number in group}
             missing = [n for n, page in pages.items() if page is None or (with_values and page.keys is None)]
             for number, page in self._read(missing, with_values=with_values) if missing else ():
@@ -191,20 +200,19 @@ class BTreeIndex(OpenIndex):
             yield from pages.items()
 
     def _read(self, numbers: list[int], *, with_values: bool) -> Iterator[tuple[int, _Page]]:
-        """Read pages. Consecutive ones are read together."""
+        """Read pages together."""
         self._check_data()
-        borders = np.flatnonzero(np.diff(numbers, prepend=-2, append=-2) != 1).tolist()
-        runs = [(numbers[start], numbers[end - 1] + 1) for start, end in pairwise(borders)]
-        rows = self.page_rows
-        ranges = [range(start * rows, min(end * rows, self._data.num_rows)) for start, end in runs]
-        names = ["ids", "values"] if with_values else ["ids"]
-        for (start, end), columns in zip(runs, self._data.read_ranges(names, ranges)):
-            for number in range(start, end):
-                parts = [column.slice((number - start) * rows, rows) for column in columns]
-                if end - start > 1:  # a cached slice would keep the pages next to it in memory
-                    parts = [pa.concat_arrays([part, part[:0]]) for part in parts]
-                ids = self._checked_ids(parts[0])
-                yield number, _Page(self._checked_keys(number, parts[1]) if with_values else None, ids)
+        firsts = np.array(numbers) * self.page_rows
+        rows: Any = range(int(firsts[0]), min(int(firsts[-1]) + self.page_rows, self._data.num_rows))
+        if numbers[-1] - numbers[0] >= len(numbers):  # not consecutive
+            _, rows = _expand(firsts, np.minimum(firsts + self.page_rows, rows.stop))
+        columns = self._data.read_arrays(["ids", "values"] if with_values else ["ids"], rows)
+        for position, number in enumerate(numbers):
+            parts = [column.slice(position * self.page_rows, self.page_rows) for column in columns]
+            if len(numbers) > 1:  # a cached slice would keep all pages in memory
+                parts = [pa.concat_arrays([part, part[:0]]) for part in parts]
+            keys = self._checked_keys(number, parts[1]) if with_values else None
+            yield number, _Page(keys, self._checked_ids(parts[0]))
 
     def _checked_ids(self, ids: pa.Array) -> U64Array:
         if not _is_numbers(ids, pa.uint64()):
@@ -246,7 +254,7 @@ class BTreeIndex(OpenIndex):
         step = max(1, _ROWS_PER_BLOCK // self.page_rows) * self.page_rows
         for start in range(0, self._data.num_rows, step):
             rows = range(start, min(start + step, self._data.num_rows))
-            ((values, ids),) = self._data.read_ranges(["values", "ids"], [rows])
+            values, ids = self._data.read_arrays(["values", "ids"], rows)
             self._keys(values, min(max(self._num_nulls - start, 0), len(rows)))
             yield pa.record_batch({VALUE: values, ROW: pa.array(self._checked_ids(ids))})
 
@@ -264,7 +272,8 @@ class BTreeIndex(OpenIndex):
     @property
     def memory_bytes(self) -> int:
         """Approximate size in memory. See OpenIndex."""
-        return 2 * (self._minimum.nbytes + self._maximum.nbytes) + self._null_counts.nbytes
+        bounds_bytes: int = self._minimum.nbytes + self._maximum.nbytes
+        return 2 * bounds_bytes + self._null_counts.nbytes
 
 
 def _expand(starts: Int64, ends: Int64) -> tuple[Int64, Int64]:
@@ -272,6 +281,15 @@ def _expand(starts: Int64, ends: Int64) -> tuple[Int64, Int64]:
     counts = ends - starts
     owners = np.repeat(np.arange(len(counts)), counts)
     return owners, np.arange(len(owners)) + np.repeat(starts - np.cumsum(counts) + counts, counts)
+
+
+def _by_page(*parts: tuple[Int64, Int64]) -> tuple[list[int], list[Int64]]:
+    """Return the different pages in ascending order, and the numbers of the ranges of each."""
+    owners, pages = (np.concatenate(arrays) for arrays in zip(*parts))
+    order = np.argsort(pages, kind="stable")
+    owners, pages = owners[order], pages[order]
+    firsts = np.flatnonzero(np.diff(pages, prepend=-1))
+    return pages[firsts].tolist(), np.split(owners, firsts[1:])
 
 
 def _rows_within(ranges: KeyRanges, page: _Page, num_nulls: int) -> U64Array:
@@ -288,7 +306,8 @@ def _is_numbers(array: pa.Array, data_type: pa.DataType) -> bool:
 
 
 def _size_bytes(page: _Page) -> int:
-    return int(page.rows.nbytes + (0 if page.keys is None else page.keys.nbytes))
+    keys_bytes = 0 if page.keys is None else int(page.keys.nbytes)
+    return int(page.rows.nbytes) + keys_bytes
 
 
 def _text(value: pa.Scalar) -> str:
@@ -318,8 +337,9 @@ class _PageWriter:
         schema = pa.schema([("values", self._data_type), pa.field("ids", pa.uint64(), nullable=False)])
         with self._writer.open_file(_DATA_FILE, schema) as file:
             for batch in batches:
-                self._add_bounds(batch.column(VALUE))
-                file.write(pa.RecordBatch.from_arrays([batch.column(VALUE), batch.column(ROW)], schema=schema))
+                if batch.num_rows:
+                    self._add_bounds(batch.column(VALUE))
+                    file.write(pa.RecordBatch.from_arrays([batch.column(VALUE), batch.column(ROW)], schema=schema))
         if self._num_rows % self._page_rows:
             self._maximum.append(self._last)
         self._write_lookup()
@@ -337,8 +357,6 @@ class _PageWriter:
     def _write_lookup(self) -> None:
         numbers = np.arange(-(-self._num_rows // self._page_rows))
         null_counts = np.clip(self._num_nulls - numbers * self._page_rows, 0, self._page_rows)
-        if len(numbers):
-            null_counts[-1] = min(null_counts[-1], self._num_rows - numbers[-1] * self._page_rows)
         columns = {
             "min": pa.chunked_array(self._minimum, self._data_type),
             "max": pa.chunked_array(self._maximum, self._data_type),
@@ -397,11 +415,12 @@ class BTree(IndexKind):
         page_rows = _DEFAULT_PAGE_ROWS
         for source, keep in reversed(sources):
             assert isinstance(source, BTreeIndex)
+            check_same_type(self.name, source.data_type, field)
             runs.append(_filtered(source.sorted_rows(), keep))
             page_rows = source.page_rows
         page_rows = checked_options(self.name, options, {"zone_size": page_rows})["zone_size"]
-        if page_rows < 1:
-            raise InvalidInputError(f"option 'zone_size' must be positive, got {page_rows}")
+        if not 0 < page_rows <= _MAX_PAGE_ROWS:
+            raise InvalidInputError(f"option 'zone_size' must be from 1 to {_MAX_PAGE_ROWS}, got {page_rows}")
         with ExternalSort() as sort:
             for batch in batches:
                 sort.add(batch)

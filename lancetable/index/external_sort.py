@@ -1,7 +1,7 @@
 """External merge sort of the values of a column and their rows, in bounded memory.
 
     batches ─► chunks, each sorted on the thread pool ─► runs in memory ─┐
-                     above half of the budget: merged to a run on disk ──┴─► merge_runs ─► sorted batches
+                           above a part of the budget: runs on disk ─────┴─► merge_runs ─► sorted batches
 
 Nulls precede all values, and equal values are in no particular order. Runs are merged block by block: the rows up to
 the smallest last key of all current blocks precede all rows of later blocks, so they are sorted together and returned.
@@ -10,8 +10,8 @@ the smallest last key of all current blocks precede all rows of later blocks, so
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import Final
 
@@ -28,11 +28,12 @@ Run = Iterator[pa.RecordBatch]
 
 BUDGET_VARIABLE: Final = "LANCETABLE_INDEX_MEMORY_BYTES"
 _DEFAULT_BUDGET: Final = 512 * 1024 * 1024
-_CHUNKS_PER_BUDGET: Final = 32
-_MAX_CHUNK_BYTES: Final = 64 * 1024 * 1024
-_BLOCK_ROWS: Final = 64 * 1024
-_BLOCK_BYTES: Final = 1024 * 1024
-_MAX_FILES: Final = 32  # files of one level, which are merged to one file of the next level
+# Parts of the budget: all runs in memory; a chunk, of which several are sorted at the same time; a block of a run.
+_RUNS_PART: Final = 8
+_CHUNK_PART: Final = 64
+_BLOCK_PART: Final = 1024
+_MAX_BLOCK_ROWS: Final = 64 * 1024
+_MAX_FILES: Final = 128  # files of one level, which are merged to one file of the next level
 
 
 def memory_budget_bytes() -> int:
@@ -54,14 +55,13 @@ class ExternalSort:
 
     def __init__(self, budget_bytes: int | None = None) -> None:
         self._budget_bytes = memory_budget_bytes() if budget_bytes is None else budget_bytes
-        self._chunk_bytes = min(self._budget_bytes // _CHUNKS_PER_BUDGET, _MAX_CHUNK_BYTES)
         self._chunk: list[pa.RecordBatch] = []
-        self._size_bytes = 0  # of the rows of the chunk
-        self._sorting = deque[Future[pa.RecordBatch]]()
-        self._sorted: list[pa.RecordBatch] = []
-        self._sorted_bytes = 0  # of the chunks that are sorted, or being sorted
+        self._chunk_bytes = 0
+        self._sorting = deque[Future[pa.RecordBatch | str]]()
+        self._in_memory: list[pa.RecordBatch] = []
+        self._memory_bytes = 0  # of the runs in memory, including those that are being sorted
         self._directory = SpillDirectory(BUDGET_VARIABLE)
-        self._levels: list[list[str]] = []
+        self._levels: list[list[str]] = [[]]  # files, by the number of merges
         self._num_files = 0
 
     def __enter__(self) -> ExternalSort:
@@ -70,6 +70,7 @@ class ExternalSort:
     def __exit__(self, *_: object) -> None:
         for task in self._sorting:
             task.cancel()
+        wait(self._sorting)
         self._directory.remove()
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -79,61 +80,79 @@ class ExternalSort:
         """
         if batch.num_rows == 0:
             return
-        if self._size_bytes + batch.nbytes > self._chunk_bytes:
-            self._close_chunk()
+        if self._chunk_bytes + batch.nbytes > self._budget_bytes // _CHUNK_PART:
+            self._sort_chunk()
         self._chunk.append(batch)
-        self._size_bytes += batch.nbytes
+        self._chunk_bytes += batch.nbytes
 
     def runs(self) -> list[Run]:
         """Return the sorted runs of all rows, each to be read once. Raises StoreError if a file cannot be read."""
-        self._close_chunk()
+        self._sort_chunk()
+        while self._sorting:
+            self._keep(self._sorting.popleft().result())
         files = [name for level in self._levels for name in level]
-        return [*map(self._directory.read, files), *self._runs_in_memory()]
+        return [*map(self._directory.read, files), *map(self._blocks, self._in_memory)]
 
-    def _close_chunk(self) -> None:
+    def _sort_chunk(self) -> None:
+        """Sort the chunk to a new run, which is in memory while there is space."""
         if not self._chunk:
             return
-        if self._sorted_bytes > self._budget_bytes // 2:
-            self._spill()
-        chunk, self._chunk = self._chunk, []
-        self._sorted_bytes += self._size_bytes
-        self._size_bytes = 0
+        chunk, size_bytes = self._chunk, self._chunk_bytes
+        self._chunk, self._chunk_bytes = [], 0
+        if self._memory_bytes + size_bytes <= self._budget_bytes // _RUNS_PART:
+            self._memory_bytes += size_bytes
+            task: Callable[[], pa.RecordBatch | str] = partial(_sort, chunk)
+        else:
+            task = partial(self._sort_to_file, chunk, self._new_file())
         if not thread_pool.can_share():
-            self._sorted.append(_sort(chunk))
+            self._keep(task())
             return
         while len(self._sorting) >= thread_pool.size():
-            self._sorted.append(self._sorting.popleft().result())
-        self._sorting.append(thread_pool.executor().submit(_sort, chunk))
+            self._keep(self._sorting.popleft().result())
+        self._sorting.append(thread_pool.executor().submit(task))
 
-    def _runs_in_memory(self) -> list[Run]:
-        while self._sorting:
-            self._sorted.append(self._sorting.popleft().result())
-        return [_blocks(chunk) for chunk in self._sorted]
+    def _sort_to_file(self, chunk: list[pa.RecordBatch], name: str) -> str:
+        run = _sort(chunk)
+        self._directory.write(name, self._blocks(run))
+        return name
 
-    def _spill(self) -> None:
-        """Merge the runs in memory to a file."""
-        runs = self._runs_in_memory()
-        schema = self._sorted[0].schema
-        self._sorted, self._sorted_bytes = [], 0
-        self._add_file(0, schema, runs)
-
-    def _add_file(self, level: int, schema: pa.Schema, runs: list[Run]) -> None:
-        name = f"{self._num_files}.arrow"
+    def _new_file(self) -> str:
+        """Return the name of a new file. The directory is created here, not by several threads at the same time."""
         self._num_files += 1
-        self._directory.write(name, schema, merge_runs(runs))
-        if level == len(self._levels):
-            self._levels.append([])
+        name = f"{self._num_files}.arrow"
+        self._directory.file(name)
+        return name
+
+    def _keep(self, run: pa.RecordBatch | str) -> None:
+        if isinstance(run, str):
+            self._add_file(run, 0)
+        else:
+            self._in_memory.append(run)
+
+    def _add_file(self, name: str, level: int) -> None:
         files = self._levels[level]
         files.append(name)
-        if len(files) == _MAX_FILES:
-            self._levels[level] = []
-            self._add_file(level + 1, schema, [self._directory.read(file) for file in files])
-            self._directory.delete(files)
+        if len(files) < _MAX_FILES:
+            return
+        merged = self._new_file()
+        self._directory.write(merged, merge_runs(map(self._directory.read, files)))
+        self._directory.delete(files)
+        self._levels[level] = []
+        if level + 1 == len(self._levels):
+            self._levels.append([])
+        self._add_file(merged, level + 1)
+
+    def _blocks(self, batch: pa.RecordBatch) -> Run:
+        """Yield the rows of a batch in blocks of a limited size."""
+        block_bytes = self._budget_bytes // _BLOCK_PART
+        num_rows = max(1, min(_MAX_BLOCK_ROWS, batch.num_rows * block_bytes // max(batch.nbytes, 1)))
+        for start in range(0, batch.num_rows, num_rows):
+            yield batch.slice(start, num_rows)
 
 
-def _sort(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    table = pa.Table.from_batches(batches).combine_chunks()
-    batch = table.to_batches()[0]
+def _sort(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    batch = pa.concat_batches(batches)
+    batches.clear()  # to free their memory
     values = batch.column(VALUE)
     if values.null_count:
         is_null = values.is_null().to_numpy(zero_copy_only=False)
@@ -142,13 +161,6 @@ def _sort(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     else:
         order = sort_indices(keys_of(values))
     return batch.take(pa.array(order))
-
-
-def _blocks(batch: pa.RecordBatch) -> Run:
-    """Yield the rows of a batch in blocks of a limited size."""
-    num_rows = max(1, min(_BLOCK_ROWS, batch.num_rows * _BLOCK_BYTES // max(batch.nbytes, 1)))
-    for start in range(0, batch.num_rows, num_rows):
-        yield batch.slice(start, num_rows)
 
 
 class _Cursor:
@@ -181,13 +193,12 @@ class _Cursor:
                 self._start(self._block)
         return self._block is not None
 
-    def take_up_to(self, bound: Keys) -> tuple[pa.RecordBatch, Keys]:
+    def take_up_to(self, bound: Keys) -> pa.RecordBatch:
         """Remove and return the rows of the block whose keys are at most `bound`, an array of one key."""
         assert self._block is not None
         count = int(positions(self.keys, bound, "right")[0])
-        rows, keys = self._block.slice(0, count), self.keys[:count]
-        self._block, self.keys = self._block.slice(count), self.keys[count:]
-        return rows, keys
+        rows, self._block, self.keys = self._block.slice(0, count), self._block.slice(count), self.keys[count:]
+        return rows
 
 
 def merge_runs(runs: Iterable[Run]) -> Run:
@@ -198,9 +209,9 @@ def merge_runs(runs: Iterable[Run]) -> Run:
     while cursors := [cursor for cursor in cursors if cursor.has_rows()]:
         lasts = concat([cursor.keys[-1:] for cursor in cursors])
         bound = take(lasts, sort_indices(lasts)[:1])
-        parts = [part for part in map(partial(_Cursor.take_up_to, bound=bound), cursors) if part[0].num_rows]
+        parts = [rows for cursor in cursors if (rows := cursor.take_up_to(bound)).num_rows]
         if len(parts) == 1:
-            yield parts[0][0]
+            yield parts[0]
             continue
-        rows = pa.concat_batches([part for part, _ in parts])
-        yield rows.take(pa.array(sort_indices(concat([keys for _, keys in parts]))))
+        rows = pa.concat_batches(parts)
+        yield rows.take(pa.array(sort_indices(keys_of(rows.column(VALUE)))))

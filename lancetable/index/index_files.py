@@ -10,7 +10,7 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError
 from lancetable.file.column_numbers import number_columns
 from lancetable.file.footer import FileMetadata
-from lancetable.file.reader import FileRows, open_data_file, read_columns, read_files
+from lancetable.file.reader import open_data_file, read_columns
 from lancetable.file.writer import FileWriter
 from lancetable.format.index import IndexFile
 from lancetable.format.paths import join
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from lancetable.table.cache import TableCache
 
 T = TypeVar("T")
+
+_MAX_DIGITS = 19
 
 
 class IndexFileReader:
@@ -74,7 +76,7 @@ class IndexFileReader:
 
     def column_type(self, name: str) -> pa.DataType:
         """Return the type of a column. Raises CorruptFileError if it does not exist."""
-        return self._fields(self.metadata, [name])[0].data_type
+        return self._field(name).data_type
 
     def text(self, key: str) -> str | None:
         """Return an entry of the file's schema metadata, or None."""
@@ -86,7 +88,7 @@ class IndexFileReader:
         value = self.text(key)
         if value is None:
             return default
-        if not value.isdecimal():
+        if not value.isdecimal() or len(value) > _MAX_DIGITS:
             raise CorruptFileError(f"metadata entry {key!r} of an index file", "a number", value, path=self.path)
         return int(value)
 
@@ -106,25 +108,25 @@ class IndexFileReader:
 
         Raises CorruptFileError if a column does not exist, and the errors of `read_columns`.
         """
-        metadata, columns = self._open()
-        fields = self._fields(metadata, names)
-        arrays = read_columns(store_of(self.store), self.path, metadata, fields, columns, rows)
-        return pa.table(dict(zip(names, arrays)))
+        return pa.table(dict(zip(names, self._read(names, rows))))
 
-    def read_ranges(self, names: Sequence[str], ranges: Sequence[range]) -> list[list[pa.Array]]:
-        """Read columns for some ranges of rows, together: one array for each range and column. Raises like `read`."""
-        metadata, columns = self._open()
-        fields = self._fields(metadata, names)
-        selections = [FileRows(self.path, metadata, fields, columns, rows) for rows in ranges]
-        found = read_files(store_of(self.store), selections)
-        return [[_one_array(chunks, field) for chunks, field in zip(arrays, fields)] for arrays in found]
+    def read_arrays(self, names: Sequence[str], rows: Rows | None = None) -> list[pa.Array]:
+        """Read columns as one array each. See `read`."""
+        return [
+            column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+            for column in self._read(names, rows)
+        ]
 
-    def _fields(self, metadata: FileMetadata, names: Sequence[str]) -> list[Field]:
-        fields = [metadata.schema.field(name) for name in names]
-        for name, field in zip(names, fields):
-            if field is None:
-                raise CorruptFileError(f"an index file lacks column {name!r}", path=self.path)
-        return [field for field in fields if field is not None]
+    def _read(self, names: Sequence[str], rows: Rows | None) -> list[pa.Array | pa.ChunkedArray]:
+        metadata, columns = self._open()
+        fields = [self._field(name) for name in names]
+        return read_columns(store_of(self.store), self.path, metadata, fields, columns, rows)
+
+    def _field(self, name: str) -> Field:
+        field = self.metadata.schema.field(name)
+        if field is None:
+            raise CorruptFileError(f"an index file lacks column {name!r}", path=self.path)
+        return field
 
     def cached(self, kind: Hashable, make: Callable[[], T], size_bytes: Callable[[T], int]) -> T:
         """Return a value computed from the file; `kind` distinguishes the values of one file."""
@@ -143,10 +145,6 @@ class IndexFileReader:
         """Add a value that was read to the cache."""
         note_loaded()
         self._cache.put((kind, self._key), value, size_bytes)
-
-
-def _one_array(chunks: list[pa.Array], field: Field) -> pa.Array:
-    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.nulls(0, field.data_type)
 
 
 class SegmentWriter:

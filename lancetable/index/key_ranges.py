@@ -81,7 +81,7 @@ class KeyRanges:
 def key_ranges(query: IndexQuery, data_type: pa.DataType) -> KeyRanges:
     """Return the ranges of an IsIn, Range or StartsWith query on a column of an ordered type."""
     if isinstance(query, IsIn):
-        values = query.values.cast(data_type)
+        values = query.values if query.values.type == data_type else query.values.cast(data_type)
         return _float_values(values) if pa.types.is_floating(data_type) else _values(values)
     if isinstance(query, StartsWith):
         end = prefix_end(query.prefix)
@@ -100,7 +100,8 @@ def _bound(value: pa.Scalar | None) -> Keys | None:
 
 def _values(values: pa.Array) -> KeyRanges:
     keys = keys_of(values)
-    keys = distinct(take(keys, sort_indices(keys)))
+    if len(keys) > 1:
+        keys = distinct(take(keys, sort_indices(keys)))
     return KeyRanges(keys, keys)
 
 

@@ -199,6 +199,15 @@ def check_ordered(field: Field, path: str, kind: str) -> None:
     )
 
 
+def check_same_type(kind: str, indexed: pa.DataType, field: Field) -> None:
+    """Raise InvalidInputError if a segment has values of another type than the column."""
+    if indexed != field.data_type:
+        raise InvalidInputError(
+            f"the {kind} index of column {field.name!r} has values of type {indexed}, but the column has"
+            f" {field.data_type}; create the index again"
+        )
+
+
 _MODULES = {
     "BTree": "btree",
     "Bitmap": "bitmap",

@@ -10,8 +10,7 @@ addresses of fragments that the index covers, so the complement of a set is take
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from lancetable.index.row_sets import RowSet
@@ -32,13 +31,43 @@ _OPPOSITE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class IndexResult:
-    """Rows for which a predicate is true, and rows for which it is null. The sets are disjoint."""
+    """Rows for which a predicate is true, and rows for which it is null. The sets are disjoint.
 
-    true: RowSet
-    null: RowSet = field(default_factory=RowSet)
-    exactness: Exactness = Exactness.EXACT
+    Parameters
+    ----------
+    true
+        Rows for which the predicate is true.
+    null
+        Rows for which it is null; none by default. A function that returns them is called on first use, because only
+        negations need them.
+    exactness
+        Relation of `true` to the rows for which the predicate is true.
+    """
+
+    __slots__ = ("_null", "exactness", "true")
+
+    def __init__(
+        self,
+        true: RowSet,
+        null: RowSet | Callable[[], RowSet] = RowSet,
+        exactness: Exactness = Exactness.EXACT,
+    ) -> None:
+        self.true, self._null, self.exactness = true, null, exactness
+
+    @property
+    def null(self) -> RowSet:
+        """The rows for which the predicate is null."""
+        if not isinstance(self._null, RowSet):
+            self._null = self._null()
+        return self._null
+
+    def map(self, function: Callable[[RowSet], RowSet]) -> IndexResult:
+        """Apply a function to both sets."""
+        return IndexResult(function(self.true), lambda: function(self.null), self.exactness)
+
+    def __repr__(self) -> str:
+        return f"IndexResult({self.true!r}, {self._null!r}, {self.exactness.value})"
 
     @classmethod
     def of_segments(cls, results: Sequence[IndexResult]) -> IndexResult:
@@ -49,7 +78,7 @@ class IndexResult:
         assert Exactness.AT_LEAST not in exactness, "the result of a search is exact or at most"
         return cls(
             RowSet.union(result.true for result in results),
-            RowSet.union(result.null for result in results),
+            lambda: RowSet.union(result.null for result in results),
             Exactness.AT_MOST if Exactness.AT_MOST in exactness else Exactness.EXACT,
         )
 
@@ -57,9 +86,12 @@ class IndexResult:
         certain = [side for side in (self, other) if side.exactness is not Exactness.AT_LEAST]
         if len(certain) == 1:
             # The side at least excludes no row: the rows of the other side remain.
-            return IndexResult(certain[0].true, certain[0].null, Exactness.AT_MOST)
+            return IndexResult(certain[0].true, lambda: certain[0].null, Exactness.AT_MOST)
         true = self.true & other.true
-        null = ((self.true | self.null) & (other.true | other.null)) - true
+
+        def null() -> RowSet:
+            return ((self.true | self.null) & (other.true | other.null)) - true
+
         return IndexResult(true, null, self._bound(other))
 
     def __or__(self, other: IndexResult) -> IndexResult:
@@ -67,7 +99,7 @@ class IndexResult:
             # The side at most may contain any other rows: only the rows of the other side are certain.
             return self if self.exactness is Exactness.AT_LEAST else other
         true = self.true | other.true
-        return IndexResult(true, (self.null | other.null) - true, self._bound(other))
+        return IndexResult(true, lambda: (self.null | other.null) - true, self._bound(other))
 
     def _bound(self, other: IndexResult) -> Exactness:
         """Return the exactness of a combination of two sides, of which at most one kind is not exact."""
@@ -79,4 +111,4 @@ class IndexResult:
 
     def in_fragments(self, fragment_ids: frozenset[int]) -> IndexResult:
         """Return the result for some fragments."""
-        return IndexResult(self.true.in_fragments(fragment_ids), self.null.in_fragments(fragment_ids), self.exactness)
+        return self.map(lambda rows: rows.in_fragments(fragment_ids))

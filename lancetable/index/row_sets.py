@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import array
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,13 @@ from pyroaring import BitMap
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.row_address import U64Array, join, split
+from lancetable.index.dense_bitmaps import CONTAINER_VALUES, bitmap_of_members
 
 _U32, _U64, _ENTRY = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<II")
-_FEW_ROWS = 16
-_MAX_SPARSENESS = 32  # up to this number of rows for each member of a set, marking members is faster than sorting
 _ALL_OFFSETS = range(1 << 32)
-_MAX_WAITING_ROWS = 1 << 22
+_MAX_WAITING_ROWS = 1 << 20
+_MAX_CELLS_PER_ROW = 32  # ratio up to which marking rows in an array is faster than sorting them
+_MAX_CELLS = 1 << 26
 _SIZES = ("n_bytes_array_containers", "n_bytes_run_containers", "n_bytes_bitset_containers")
 
 
@@ -49,24 +51,20 @@ class RowSet:
     @classmethod
     def of(cls, addresses: npt.NDArray[Any]) -> RowSet:
         """Return the set of (n,) addresses, in any order, with or without repeats."""
-        if len(addresses) <= _FEW_ROWS:
-            offsets_of: dict[int, list[int]] = {}
-            for address in addresses.tolist():
-                offsets_of.setdefault(address >> 32, []).append(address & 0xFFFF_FFFF)
-            return cls({fragment_id: BitMap(few) for fragment_id, few in offsets_of.items()})
+        if len(addresses) <= 1:
+            return cls({int(row) >> 32: BitMap([int(row) & 0xFFFF_FFFF]) for row in addresses.tolist()})
         fragments, offsets = split(addresses)
-        first, last = int(fragments.min()), int(fragments.max())
-        if first == last:
-            return cls({first: _bitmap(offsets)})
-        # NumPy sorts 16-bit numbers in linear time.
-        keys = (fragments - np.uint64(first)).astype(np.uint16) if last - first < 1 << 16 else fragments
-        order = np.argsort(keys, kind="stable")
-        keys, offsets = keys[order], offsets[order]
-        starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
-        found = fragments[order[starts]].tolist()
-        ends = np.append(starts[1:], len(keys)).tolist()
-        bounds = zip(found, starts.tolist(), ends, strict=True)
-        return cls({fragment_id: _bitmap(offsets[start:end]) for fragment_id, start, end in bounds})
+        first = int(fragments.min())
+        num_fragments = int(fragments.max()) - first + 1
+        width = (int(offsets.max()) | CONTAINER_VALUES - 1) + 1
+        if num_fragments * width <= min(_MAX_CELLS_PER_ROW * len(addresses), _MAX_CELLS):
+            is_member = np.zeros((num_fragments, width), np.bool_)
+            is_member.reshape(-1)[(fragments - np.uint64(first)) * np.uint64(width) + offsets] = True
+            return cls({first + number: bitmap_of_members(members) for number, members in enumerate(is_member)})
+        ascending = np.sort(addresses)
+        fragments, offsets = split(ascending)
+        borders = [0, *(np.flatnonzero(fragments[1:] != fragments[:-1]) + 1).tolist(), len(ascending)]
+        return cls({int(fragments[start]): _bitmap(offsets[start:end]) for start, end in pairwise(borders)})
 
     @classmethod
     def of_parts(cls, parts: Iterable[npt.NDArray[Any]]) -> RowSet:
@@ -163,9 +161,11 @@ class RowSet:
         parts = [join(fragment_id, _values(self._bitmaps[fragment_id])) for fragment_id in sorted(self._bitmaps)]
         return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
-    def in_fragments(self, fragment_ids: Collection[int]) -> RowSet:
+    def in_fragments(self, fragment_ids: Set[int]) -> RowSet:
         """Return the rows of some fragments."""
-        return RowSet({key: bitmap for key, bitmap in self._bitmaps.items() if key in fragment_ids})
+        if self._bitmaps.keys() <= fragment_ids:
+            return self
+        return RowSet({number: bitmap for number, bitmap in self._bitmaps.items() if number in fragment_ids})
 
     # ------------------------------------------------------------------------------------------------ serialization
 
@@ -220,18 +220,9 @@ class RowSet:
         return cls(bitmaps)
 
 
-def _bitmap(offsets: npt.NDArray[Any]) -> BitMap:
-    """Return the bitmap of offsets in any order, with or without repeats."""
-    offsets = offsets.astype(np.uint32)
-    length = int(offsets.max()) + 1
-    if length <= _MAX_SPARSENESS * len(offsets):
-        is_member = np.zeros(length, np.bool_)
-        is_member[offsets] = True
-        offsets = np.flatnonzero(is_member).astype(np.uint32)
-    else:
-        offsets = np.sort(offsets)
-    # BitMap copies a buffer in one step, but reads a NumPy array value by value, and it is slow for unsorted values.
-    return BitMap(array.array("I", offsets.tobytes()))
+def _bitmap(ascending: npt.NDArray[Any]) -> BitMap:
+    # BitMap copies a buffer in one step, but reads a NumPy array value by value.
+    return BitMap(array.array("I", ascending.astype(np.uint32).tobytes()))
 
 
 def _values(bitmap: BitMap) -> npt.NDArray[np.uint32]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from lancetable.format.paths import check_relative, join
 from lancetable.index.fragment_reuse import FragmentReuse, read_fragment_reuse
 from lancetable.index.index_files import IndexFileReader
 from lancetable.index.kind import IndexKind, OpenIndex, kind_of_details
-from lancetable.index.results import IndexResult
 from lancetable.index.row_sets import RowSet
 from lancetable.index.search_statistics import note_opened
 from lancetable.lazy import lazy_property
@@ -30,6 +30,7 @@ from lancetable.table.row_id_sequences import row_id_index
 
 if TYPE_CHECKING:
     from lancetable.index.queries import IndexQuery
+    from lancetable.index.results import IndexResult
     from lancetable.table.version import TableVersion
 
 
@@ -121,9 +122,9 @@ class IndexSegment:
         """
         result, version = self.open().search(query), self.files.version
         if self.stores_row_ids:
-            result = IndexResult(_addresses(version, result.true), _addresses(version, result.null), result.exactness)
+            result = result.map(partial(_addresses, version))
         elif (reuse := fragment_reuse(version)) is not None:
-            result = IndexResult(reuse.current(result.true), reuse.current(result.null), result.exactness)
+            result = result.map(reuse.current)
         return result.in_fragments(self.fragments)
 
 

@@ -11,6 +11,8 @@ Integer keys are a NumPy array, byte strings an Arrow array of a binary type. Ke
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from operator import methodcaller
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -25,8 +27,10 @@ Keys: TypeAlias = "npt.NDArray[Any] | pa.Array[Any]"
 Int64: TypeAlias = npt.NDArray[np.int64]
 Side: TypeAlias = Literal["left", "right"]
 
-_MAX_SCANS: Final = 8  # number of probes up to which scanning all keys is faster than searching
+_MAX_SINGLE: Final = 16  # number of probes up to which searching one by one is faster than all at once
+_AS_PY: Final = methodcaller("as_py")
 _WORD: Final = 7  # bytes of a string that one step of its sort compares
+_MASKS: Final = np.array([(1 << 64) - (1 << 64 - 8 * size) for size in range(_WORD + 1)], np.uint64)
 
 
 def is_ordered(data_type: pa.DataType) -> bool:
@@ -91,10 +95,10 @@ def take(keys: Keys, rows: Int64) -> Keys:
 
 def distinct(keys: Keys) -> Keys:
     """Return ascending keys without repeats."""
-    if isinstance(keys, np.ndarray):
-        return keys[np.concatenate((np.ones(len(keys[:1]), np.bool_), keys[1:] != keys[:-1]))]
     if len(keys) < 2:
         return keys
+    if isinstance(keys, np.ndarray):
+        return keys[np.append(True, keys[1:] != keys[:-1])]
     return pa.concat_arrays([keys[:1], keys[1:].filter(pc.not_equal(keys[1:], keys[:-1]))])
 
 
@@ -120,10 +124,11 @@ def is_ascending(keys: Keys) -> bool:
 def positions(keys: Keys, probes: Keys, side: Side) -> Int64:
     """Return, for each probe, the number of ascending keys below it (`left`), or not above it (`right`)."""
     if isinstance(keys, np.ndarray):
-        return np.searchsorted(keys, np.asarray(probes, keys.dtype), side)
+        return keys.searchsorted(probes, side)
+    if len(probes) <= _MAX_SINGLE:
+        search = bisect_left if side == "left" else bisect_right
+        return np.array([search(keys, probe.as_py(), key=_AS_PY) for probe in probes], np.int64)
     compare = pc.less if side == "left" else pc.less_equal
-    if len(probes) <= _MAX_SCANS:
-        return np.array([compare(keys, probe).true_count for probe in probes], np.int64)
     low, high = np.zeros(len(probes), np.int64), np.full(len(probes), len(keys), np.int64)
     while (active := np.flatnonzero(low < high)).size:  # a binary search of all probes at once
         middle = (low[active] + high[active]) // 2
@@ -138,6 +143,8 @@ def sort_indices(keys: Keys) -> Int64:
 
     The sort is fast if the keys consist of a few ascending runs, so it also merges sorted blocks.
     """
+    if len(keys) < 2:
+        return np.arange(len(keys))
     return np.argsort(keys, kind="stable") if isinstance(keys, np.ndarray) else _string_order(keys)
 
 
@@ -147,18 +154,17 @@ def _string_order(keys: pa.Array) -> Int64:
     starts = starts + _common_prefix(keys)
     codes = _codes(starts, ends, words)
     order = np.argsort(codes, kind="stable")
-    codes, groups = codes[order], np.zeros(len(order), np.int64)
-    rows = np.arange(len(order))  # positions of `order` that are not final
+    codes, rows = codes[order], np.arange(len(order))  # positions of `order` that may not be final
+    is_first = np.zeros(len(order), np.bool_)  # of strings that are equal so far
     while len(rows):
         # Strings with equal codes form a group. If they are longer than the codes, their next bytes are compared.
-        new = np.ones(len(rows), np.bool_)
-        new[1:] = (codes[1:] != codes[:-1]) | (groups[1:] != groups[:-1])
-        groups = np.cumsum(new)
-        tied = (np.bincount(groups)[groups] > 1) & (codes & 0xFF == _WORD)
-        rows, groups, starts = rows[tied], groups[tied], starts + _WORD
+        is_first[1:] |= (codes[1:] != codes[:-1]) | (codes[1:] & 0xFF < _WORD)
+        is_first[:1] = True
+        tied = ~(is_first & np.append(is_first[1:], True))
+        rows, is_first, starts = rows[tied], is_first[tied], starts + _WORD
         members = order[rows]
         codes = _codes(starts[members], ends[members], words)
-        within = np.lexsort((codes, groups))
+        within = np.lexsort((codes, np.cumsum(is_first)))
         order[rows], codes = members[within], codes[within]
     return order
 
@@ -181,12 +187,9 @@ def _spans(keys: pa.Array) -> tuple[Int64, Int64, npt.NDArray[np.uint64]]:
 
 def _codes(starts: Int64, ends: Int64, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Return the next seven bytes of each string, filled with zeros, and in the last byte the number of them."""
-    sizes = np.clip(ends - starts, 0, _WORD)
-    codes: npt.NDArray[np.uint64] = words[np.minimum(starts, len(words) - 1)].astype(np.uint64)
-    unused_bits = (64 - 8 * sizes).astype(np.uint64)
-    codes >>= unused_bits & np.uint64(63)
-    codes <<= unused_bits & np.uint64(63)
-    codes[sizes == 0] = 0
+    sizes = np.minimum(ends - starts, _WORD)
+    codes: npt.NDArray[np.uint64] = words[starts].astype(np.uint64)
+    codes &= _MASKS[sizes]
     codes |= sizes.astype(np.uint64)
     return codes
 

@@ -27,6 +27,7 @@ from lancetable.index.kind import (
     OpenIndex,
     RowFilter,
     check_ordered,
+    check_same_type,
     checked_options,
 )
 from lancetable.index.queries import IndexQuery, IsIn, IsNull, Range, StartsWith
@@ -244,11 +245,7 @@ class ZoneMap(IndexKind):
         parts = []
         for source, keep in sources:
             assert isinstance(source, ZoneMapIndex)
-            if source.data_type != field.data_type:
-                raise InvalidInputError(
-                    f"the ZONEMAP index has values of type {source.data_type}, but the column has {field.data_type};"
-                    " create the index again"
-                )
+            check_same_type(self.name, source.data_type, field)
             parts.append(source.columns.filter(pa.array(source.zones.kept(keep))))
             defaults["rows_per_zone"] = source.rows_per_zone
         chosen = checked_options(self.name, options, defaults)

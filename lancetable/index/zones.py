@@ -123,6 +123,7 @@ class ZoneCutter:
         Returns the ranges of rows in each zone, and whether each range starts a zone.
         """
         fragment = int(rows[0]) >> 32
+        assert int(rows[-1]) >> 32 == fragment, "a batch contains rows of one fragment"
         if fragment != self._fragment or self._num_rows == self._rows_per_zone:
             self._fragment, self._num_rows = fragment, 0
         starts = np.arange(-self._num_rows, len(rows), self._rows_per_zone)
@@ -176,16 +177,19 @@ class ZonedIndex(OpenIndex):
 
     def search(self, query: IndexQuery) -> IndexResult:
         """Return the rows that a query selects. See OpenIndex."""
-        nulls = self.null_rows()
         note_comparisons(len(self.has_null))
         if isinstance(query, IsNull):
+            nulls = self.null_rows()
             if nulls is not None:
                 return IndexResult(nulls)
             return IndexResult(self.zones.rows(self.has_null), exactness=Exactness.AT_MOST)
         true = self.zones.rows(self.select(query))
-        if nulls is not None:
-            return IndexResult(true - nulls, nulls, Exactness.AT_MOST)
-        return IndexResult(true, self.zones.rows(self.has_null) - true, Exactness.AT_MOST)
+
+        def null() -> RowSet:
+            nulls = self.null_rows()
+            return (self.zones.rows(self.has_null) if nulls is None else nulls) - true
+
+        return IndexResult(true, null, Exactness.AT_MOST)
 
     @abstractmethod
     def select(self, query: IndexQuery) -> Bools:
