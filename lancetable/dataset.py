@@ -529,7 +529,7 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
         filter: Filter | None = None,
         limit: int | None = None,
         offset: int | None = None,
-        nearest: Any = None,
+        nearest: Mapping[str, Any] | None = None,
         batch_size: int | None = None,
         batch_size_bytes: int | None = None,
         batch_readahead: int | None = None,
@@ -585,7 +585,7 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
             fragments that they do not cover are scanned. The result is the same.
         fast_search
             True leaves out fragments that the indexes of the filter do not cover. Without an index for the filter, all
-            fragments are scanned.
+            fragments are scanned. With `nearest`, search only the fragments that the vector index of the column covers.
         io_buffer_size
             Accepted for compatibility, without effect.
         late_materialization
@@ -606,10 +606,17 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
         progress
             Callback for the progress of each read, or True for a progress bar; see `lancetable.progress`. Not in
             pylance.
-        nearest, full_text_query, index_segments, row_addr_allowlist, row_addr_blocklist
+        nearest
+            Find the rows with the nearest vectors: a dict with the arguments of `ScannerBuilder.nearest`, such as
+            `{"column": "embedding", "q": vector, "k": 10}`. The result is ordered by distance and has the column
+            `_distance`. The search is exact, also for columns with a vector index.
+        prefilter
+            Apply the filter before the search, so that it finds `k` matching rows, instead of to the rows that it
+            finds (default). A search of `fragments` requires it.
+        disable_scoring_autoprojection
+            Return `_distance` only if `columns` contains it.
+        full_text_query, index_segments, row_addr_allowlist, row_addr_blocklist
             Index search, which is not supported; raise UnsupportedFeatureError if given.
-        prefilter, disable_scoring_autoprojection
-            Accepted for compatibility, without effect.
 
         Returns
         -------
@@ -619,8 +626,8 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
         Raises
         ------
         InvalidInputError, OutOfRangeError, TypeError
-            If a number is negative or exceeds 2^63, or an argument has a wrong type. Names, SQL and types of columns
-            are checked by the read methods of the scanner.
+            If a number is negative or exceeds 2^63, an argument has a wrong type, or `nearest` does not fit its column.
+            Other names, SQL and types of columns are checked by the read methods of the scanner.
         UnsupportedFeatureError
             If an argument of index search is given.
 
@@ -641,7 +648,7 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
         filter: Filter | None = None,
         limit: int | None = None,
         offset: int | None = None,
-        nearest: Any = None,
+        nearest: Mapping[str, Any] | None = None,
         batch_size: int | None = None,
         batch_size_bytes: int | None = None,
         batch_readahead: int | None = None,
@@ -685,7 +692,7 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
         filter: Filter | None = None,
         limit: int | None = None,
         offset: int | None = None,
-        nearest: Any = None,
+        nearest: Mapping[str, Any] | None = None,
         batch_size: int | None = None,
         batch_size_bytes: int | None = None,
         batch_readahead: int | None = None,
@@ -723,7 +730,7 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
         filter: Filter | None = None,
         limit: int | None = None,
         offset: int | None = None,
-        nearest: Any = None,
+        nearest: Mapping[str, Any] | None = None,
         batch_size: int | None = None,
         batch_readahead: int | None = None,
         fragment_readahead: int | None = None,

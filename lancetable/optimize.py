@@ -266,9 +266,7 @@ class Compaction:
         """
         settings = settings_for(dataset, check_options(options or {}))
         results = [rewrite._rewritten for rewrite in rewrites]
-        dataset._table = compact.commit(
-            dataset.table_version, results, defer_index_remap=settings.defer_index_remap
-        )
+        dataset._table = compact.commit(dataset.table_version, results, defer_index_remap=settings.defer_index_remap)
         return metrics_of(results)
 
     @staticmethod

@@ -29,7 +29,7 @@ SCANNER: _Groups = {
     "a take by a scanner; use LanceDataset.take": "take",
 }
 SCANNER_BUILDER: _Groups = {
-    "vector search": "nearest minhash_search",
+    "MinHash search": "minhash_search",
     "full text search": "full_text_search",
     "aggregates in a scan": "substrait_aggregate",
 }

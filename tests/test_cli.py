@@ -71,7 +71,9 @@ def test_index_commands(tmp_path: Path) -> None:
     created = run_json("index", "create", uri, "id", "zonemap", "--name", "zones", "--param", "rows_per_zone=8")
     assert (created["name"], created["type"], created["columns"], created["version"]) == ("zones", "ZoneMap", ["id"], 2)
     assert (created["indexed_rows"], created["unindexed_rows"], created["segments"]) == (50, 0, 1)
-    assert "already exists" in str(invoke("index", "create", uri, "id", "btree", "--name", "zones", "--keep", code=1).exception)
+    assert "already exists" in str(
+        invoke("index", "create", uri, "id", "btree", "--name", "zones", "--keep", code=1).exception
+    )
     assert run_json("index", "create", uri, "s", "bitmap", "--empty")["indexed_rows"] == 0
     rows = run_json("index", "list", uri)
     assert [(row["name"], row["unindexed_rows"]) for row in rows] == [("s_idx", 50), ("zones", 0)]
@@ -80,7 +82,9 @@ def test_index_commands(tmp_path: Path) -> None:
     assert [part["fragments"] for part in described["segments"]] == [[0, 1, 2]]
     assert "zones" in run("index", "describe", uri, "zones") and "ZoneMap" in run("index", "list", uri)
     plan = run_json("index", "optimize", uri)
-    assert [(row["name"], row["read_fragments"], len(row["merged_segments"])) for row in plan] == [("s_idx", [0, 1, 2], 1)]
+    assert [(row["name"], row["read_fragments"], len(row["merged_segments"])) for row in plan] == [
+        ("s_idx", [0, 1, 2], 1)
+    ]
     assert lance.dataset(uri).version == 3
     assert run_json("index", "optimize", uri, "--run") == {"uri": uri, "version": 4, "changed_indexes": ["s_idx"]}
     assert run_json("index", "optimize", uri, "--name", "zones", "--retrain", "--run")["changed_indexes"] == ["zones"]

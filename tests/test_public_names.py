@@ -164,7 +164,7 @@ def test_features_in_the_plural_read_correctly(tmp_path: Path) -> None:
         ds.optimize.optimize_indices()
 
 
-@pytest.mark.parametrize("name", ["nearest", "full_text_query"])
+@pytest.mark.parametrize("name", ["full_text_query"])
 @pytest.mark.parametrize("method", ["scanner", "to_table", "to_batches", "count_rows"])
 def test_a_search_argument_is_named_as_the_caller_wrote_it(tmp_path: Path, method: str, name: str) -> None:
     ds = lancetable.write_dataset(pa.table({"a": [1]}), tmp_path / "t")

@@ -114,7 +114,9 @@ def _digest(fragment: Fragment) -> Any:
 
 def _entry(version: TableVersion, content: Any) -> IndexMetadata:
     uuid, data = uuid_module.uuid4(), content.SerializeToString()
-    new_fragments = [fragment.id for each in content.versions for group in each.groups for fragment in group.new_fragments]
+    new_fragments = [
+        fragment.id for each in content.versions for group in each.groups for fragment in group.new_fragments
+    ]
     is_large = len(data) > _MAX_INLINE_BYTES
     message = table_pb2.IndexMetadata()
     message.index_details.type_url = TYPE_URL

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from lancetable.format.paths import join
 from lancetable.format.transaction import RewriteGroup, RewrittenIndex
-from lancetable.index.row_mapping import ChainedMapping, AddressMapping, RowMapping
+from lancetable.index.row_mapping import AddressMapping, ChainedMapping, RowMapping
 from lancetable.index.segments import IndexSegment, fragment_reuse, index_segments
 from lancetable.ops.index.segment_builder import new_segment, segment_directory
 from lancetable.proto import table_pb2

@@ -364,9 +364,7 @@ def _versions(version: TableVersion, fragment: Fragment, data: bytes | SequenceL
 # --- commit -----------------------------------------------------------------------------------------------------------
 
 
-def commit(
-    version: TableVersion, results: Iterable[Rewritten], *, defer_index_remap: bool = False
-) -> TableVersion:
+def commit(version: TableVersion, results: Iterable[Rewritten], *, defer_index_remap: bool = False) -> TableVersion:
     """Commit the results of any tasks of one plan, in any order.
 
     Indexes that store addresses are rewritten, unless `defer_index_remap` records the moves for later.

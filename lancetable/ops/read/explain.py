@@ -42,7 +42,7 @@ def explain_plan(
     if plan.limit is not None or plan.offset:
         lines.append(f"Limit: skip={plan.offset}, fetch={'all' if plan.limit is None else plan.limit}")
     if plan.order:
-        lines.append("Sort: " + ", ".join(map(_format_ordering, plan.order)))
+        lines.append("Sort: " + ", ".join(map(format_ordering, plan.order)))
     # Fragments without an index differ from this description, because they are read with the full filter.
     read = plan if plan.refined is None else plan.refined
     scanned = read.projection.columns if read.predicate is None else read.filter_columns
@@ -113,7 +113,8 @@ def _scanned(version: TableVersion, plan: ScanPlan) -> Sequence[int]:
     return [position for position in plan.fragments if int(ids[position]) not in plan.index.fragments]
 
 
-def _format_ordering(ordering: ColumnOrdering) -> str:
+def format_ordering(ordering: ColumnOrdering) -> str:
+    """Return a sort key in the form of pylance's plans."""
     direction = "ASC" if ordering.ascending else "DESC"
     return f"{ordering.column_name} {direction} NULLS {'FIRST' if ordering.nulls_first else 'LAST'}"
 
@@ -151,7 +152,11 @@ def analyze_plan(version: TableVersion, plan: ScanPlan) -> str:
     start = time.perf_counter()
     num_rows = scan_table(version, replace(plan, stats_callback=collected.append)).num_rows
     elapsed_ms = (time.perf_counter() - start) * 1e3
-    measured = collected[0]
-    measured.all_counts = {"output_rows": num_rows, **measured.all_counts}
+    measured = with_output_rows(collected[0], num_rows)
     plan_lines = explain_plan(version, plan, measured=measured).splitlines(keepends=True)
     return f"Analyze: elapsed={elapsed_ms:.3f}ms\n" + "".join("  " + line for line in plan_lines)
+
+
+def with_output_rows(statistics: ScanStatistics, num_rows: int) -> ScanStatistics:
+    """Return the statistics of a scan with the number of rows in its result as the first count."""
+    return replace(statistics, all_counts={"output_rows": num_rows, **statistics.all_counts})

@@ -185,31 +185,32 @@ class ScanRun:
             if remaining == 0:
                 return
 
-    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """Map `function` over `items` and yield the results in order; in parallel if that is faster."""
+    def map(self, function: Callable[[T], R], items: Iterable[T], *, parallel: bool | None = None) -> Iterator[R]:
+        """Map `function` over `items` and yield the results in order; in parallel by default if that is faster."""
+        parallel = self._is_parallel() if parallel is None else parallel and thread_pool.can_share()
         if self.sizer is None:
-            return thread_pool.in_order(function, items) if self._is_parallel() else map(function, items)
+            return thread_pool.in_order(function, items) if parallel else map(function, items)
         function = partial(with_memory_release, function)
-        ahead = self.sizer.max_pending
-        return thread_pool.in_order(function, items, ahead) if self._is_parallel() else map(function, items)
+        return thread_pool.in_order(function, items, self.sizer.max_pending) if parallel else map(function, items)
 
     def _is_parallel(self) -> bool:
         if not thread_pool.can_share():
             return False
         if not self.version.store.capabilities.local:
             return True
-        fragments = self.plan.fragments
-        if len(fragments) == 1 and self.plan.predicate is None and self.sizer is None:
+        if len(self.plan.fragments) == 1 and self.plan.predicate is None and self.sizer is None:
             return False  # The columns of the fragment are decoded in parallel instead.
-        counts, selection, positions = self.row_counts, self.candidates.selection, self.candidates.positions
-        if selection is not None:
-            uncovered = [position for position in positions if not selection.covers(position)]
-            num_rows = selection.num_rows + sum(map(counts.num_rows_at, uncovered))
-        else:
-            is_whole = len(fragments) == len(counts.fragments)
-            num_rows = counts.num_rows if is_whole else sum(map(counts.num_rows_at, fragments))
         # The cost of small fragments is mostly Python code, which threads cannot run in parallel.
-        return num_rows >= max(_PARALLEL_ROWS, _PARALLEL_FRAGMENT_ROWS * len(positions))
+        return self.num_candidates() >= max(_PARALLEL_ROWS, _PARALLEL_FRAGMENT_ROWS * len(self.candidates.positions))
+
+    def num_candidates(self) -> int:
+        """Return the number of rows to read: those that indexes select, and all rows of the other fragments."""
+        fragments, counts, selection = self.plan.fragments, self.row_counts, self.candidates.selection
+        if selection is not None:
+            uncovered = [position for position in self.candidates.positions if not selection.covers(position)]
+            return selection.num_rows + sum(map(counts.num_rows_at, uncovered))
+        is_whole = len(fragments) == len(counts.fragments)
+        return counts.num_rows if is_whole else sum(map(counts.num_rows_at, fragments))
 
     def _make_sizer(self, batch_rows: int) -> RangeSizer:
         plan = self.plan
@@ -268,6 +269,12 @@ class ScanRun:
         if plan.limit is None or not self.candidates.are_result:
             return None
         return max(1, plan.offset + plan.limit)
+
+    def bounded_groups(self) -> Iterator[list[RowRange]]:
+        """Return groups of row ranges whose arrays have a bounded size, for functions that reduce them."""
+        sizer = self.sizer = self._make_sizer(1)
+        most = None if self.version.store.capabilities.local else 1  # as in `groups`
+        return group_ranges(self._row_ranges(sizer.range_rows), sizer.group_rows, max_selected_rows=most)
 
     def range_rows(self) -> RangeRows:
         """Return the size limit of row ranges for a result that is not streamed; without a filter, whole fragments."""
@@ -389,7 +396,7 @@ class ScanRun:
             self.sizer.note_read(num_rows, sum([column.nbytes for column in columns]))
         virtual = [self._virtual_column(selections, name) for name in plan.filter_virtual]
         names = [*[column.name for column in early], *plan.filter_virtual]
-        mask = _mask(plan.predicate, pa.table([*columns[: len(early)], *virtual], names=names), num_rows)
+        mask = predicate_mask(plan.predicate, pa.table([*columns[: len(early)], *virtual], names=names), num_rows)
         rows = FilteredRows(selections, columns, mask)
         if len(selections) > 1:
             self.num_tested += len(selections)
@@ -432,7 +439,7 @@ class ScanRun:
         return assemble(projection, columns, virtual, sum([selection.num_rows for selection in selections]))
 
 
-def _mask(predicate: expr.Expr, table: pa.Table, num_rows: int) -> Mask:
+def predicate_mask(predicate: expr.Expr, table: pa.Table, num_rows: int) -> Mask:
     """Return the rows for which the predicate is true; null counts as false."""
     if not table.num_columns:
         # A table without columns does not keep its number of rows.

@@ -25,11 +25,19 @@ from lancetable.errors import InvalidInputError, OutOfRangeError
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.read.cached_projection import CACHED_PROJECTION_BYTES, projection_of
 from lancetable.ops.read.order import ColumnOrdering
-from lancetable.ops.read.projection import PHYSICAL_ADDRESS, Projection, evaluation_schema, project, read_set
+from lancetable.ops.read.projection import (
+    NOT_COMPUTED,
+    PHYSICAL_ADDRESS,
+    Projection,
+    evaluation_schema,
+    project,
+    read_set,
+)
 from lancetable.table.version import TableVersion
 
 if TYPE_CHECKING:
     from lancetable.index.planning import IndexPlan
+    from lancetable.ops.read.nearest.query import NearestQuery
 
 Filter: TypeAlias = "str | pc.Expression | expr.Expr"
 
@@ -45,7 +53,8 @@ class ScanOptions:
 
     `fragments` are fragment ids in the order to scan them (None: all). `row_ranges` maps fragment ids to a range of
     physical rows; it cannot be combined with limit, offset or order. The tuning options `batch_readahead`,
-    `fragment_readahead`, `io_buffer_size` and `scan_in_order` are accepted and ignored.
+    `fragment_readahead`, `io_buffer_size` and `scan_in_order` are accepted and ignored. A scan with `nearest` is a
+    search, planned by `ops/read/nearest`, which alone uses `prefilter` and `disable_scoring_autoprojection`.
     """
 
     columns: Sequence[str] | Mapping[str, str] | None = None
@@ -64,13 +73,16 @@ class ScanOptions:
     late_materialization: bool | Sequence[str] | None = None
     use_stats: bool | None = None
     use_scalar_index: bool | None = None
-    fast_search: bool | None = None
     scan_in_order: bool | None = None
     blob_handling: str | None = None
     batch_readahead: int | None = None
     fragment_readahead: int | None = None
     io_buffer_size: int | None = None
     scan_stats_callback: Callable[[Any], None] | None = None
+    nearest: NearestQuery | None = None
+    prefilter: bool | None = None
+    fast_search: bool | None = None
+    disable_scoring_autoprojection: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,20 +149,24 @@ class ScanPlan:
         )
 
 
-def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
+def plan_scan(version: TableVersion, options: ScanOptions, computed: pa.Schema = NOT_COMPUTED) -> ScanPlan:
     """Check the options and return the plan.
+
+    `computed` are virtual columns that the caller computes for the rows of the plan, which it then reads by address.
 
     Raises InvalidInputError and OutOfRangeError for invalid option values, ColumnNotFoundError, InvalidSqlError, and
     TypeError for arguments of a wrong type.
     """
     schema = version.schema
-    projection = _project(version, options)
+    projection = _project(version, options, computed)
     order = tuple(map(_ordering, options.order_by or ()))
     include_deleted = bool(options.include_deleted_rows)
     if include_deleted and "_rowid" not in projection.virtual:
         raise InvalidInputError("include_deleted_rows is set but with_row_id is false")
     as_bytes = _BLOB_HANDLING[options.blob_handling]
-    predicate = None if options.filter is None else resolve_filter(schema, options.filter, blobs_as_bytes=as_bytes)
+    predicate = None
+    if options.filter is not None:
+        predicate = resolve_filter(schema, options.filter, blobs_as_bytes=as_bytes, computed=computed)
     positions = _fragment_positions(version, options.fragments)
     row_ranges = _fragment_ranges(version, options)
     if predicate is not None and isinstance(predicate, expr.Literal):
@@ -162,7 +178,7 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
         fragments=positions,
         row_ranges=row_ranges,
         order=order,
-        keys=_keys(schema, order),
+        keys=_keys(schema, order, computed),
         limit=_row_count("limit", options.limit),
         offset=_row_count("offset", options.offset) or 0,
         batch_rows=_batch_rows(options.batch_size),
@@ -173,17 +189,19 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
     )
     if predicate is None:
         return plan
-    filtered = _with_filter(version, plan, predicate, options)
+    filtered = _with_filter(version, plan, predicate, options, computed)
     index = _plan_indexes(version, predicate, options)
     if index is None:
         return filtered
-    refined = plan if index.refine is None else _with_filter(version, plan, index.refine, options)
+    refined = plan if index.refine is None else _with_filter(version, plan, index.refine, options, computed)
     return replace(filtered, index=index, refined=refined, only_indexed=bool(options.fast_search))
 
 
-def _with_filter(version: TableVersion, plan: ScanPlan, predicate: expr.Expr, options: ScanOptions) -> ScanPlan:
+def _with_filter(
+    version: TableVersion, plan: ScanPlan, predicate: expr.Expr, options: ScanOptions, computed: pa.Schema
+) -> ScanPlan:
     """Return a plan with a filter. Early-materialized columns are read together with the filter columns."""
-    columns, virtual = _filter_columns(version, predicate, _BLOB_HANDLING[options.blob_handling])
+    columns, virtual = _filter_columns(version, predicate, _BLOB_HANDLING[options.blob_handling], computed)
     columns = _with_early(columns, _early(plan.projection.columns, options.late_materialization))
     return replace(
         plan,
@@ -204,14 +222,14 @@ def _plan_indexes(version: TableVersion, predicate: expr.Expr, options: ScanOpti
     return plan_indexes(version, predicate)
 
 
-def _project(version: TableVersion, options: ScanOptions) -> Projection:
+def _project(version: TableVersion, options: ScanOptions, computed: pa.Schema) -> Projection:
     if options.blob_handling not in _BLOB_HANDLING:
         known = ", ".join(sorted(name for name in _BLOB_HANDLING if name is not None))
         raise InvalidInputError(f"Invalid blob_handling: {options.blob_handling}. Expected one of: {known}")
     as_bytes = _BLOB_HANDLING[options.blob_handling]
     virtual = (("_rowid", options.with_row_id), ("_rowaddr", options.with_row_address))
     add = tuple(name for name, is_selected in virtual if is_selected)
-    return projection_of(version, options.columns, add=add, blobs_as_bytes=as_bytes)
+    return projection_of(version, options.columns, add=add, blobs_as_bytes=as_bytes, computed=computed)
 
 
 def _ordering(key: str | ColumnOrdering) -> ColumnOrdering:
@@ -223,11 +241,11 @@ def _ordering(key: str | ColumnOrdering) -> ColumnOrdering:
     return ColumnOrdering(name, bool(key.ascending), bool(key.nulls_first))
 
 
-def _keys(schema: Schema, order: Sequence[ColumnOrdering]) -> Projection | None:
+def _keys(schema: Schema, order: Sequence[ColumnOrdering], computed: pa.Schema) -> Projection | None:
     if not order:
         return None
     names = [ordering.column_name for ordering in order]
-    return project(schema, list(dict.fromkeys(names)), add=[PHYSICAL_ADDRESS])
+    return project(schema, list(dict.fromkeys(names)), add=[PHYSICAL_ADDRESS], computed=computed)
 
 
 def _early(columns: Sequence[Field], late: bool | Sequence[str] | None) -> list[Field]:
@@ -248,26 +266,28 @@ def _early(columns: Sequence[Field], late: bool | Sequence[str] | None) -> list[
 # --- filter ----------------------------------------------------------------------------------------------------------
 
 
-def resolve_filter(schema: Schema, predicate: Filter, *, blobs_as_bytes: bool = False) -> expr.Expr:
-    """Return the predicate as an expression.
+def resolve_filter(
+    schema: Schema, predicate: Filter, *, blobs_as_bytes: bool = False, computed: pa.Schema = NOT_COMPUTED
+) -> expr.Expr:
+    """Return the predicate as an expression over the columns of the table and `computed`.
 
     Raises InvalidSqlError, ColumnNotFoundError, and TypeError for an object of another type.
     """
     if isinstance(predicate, str):
-        return expr.parse_predicate(predicate, evaluation_schema(schema, blobs_as_bytes))
+        return expr.parse_predicate(predicate, evaluation_schema(schema, blobs_as_bytes, computed))
     if isinstance(predicate, pc.Expression):
-        return expr.from_arrow_expression(predicate, evaluation_schema(schema, blobs_as_bytes))
+        return expr.from_arrow_expression(predicate, evaluation_schema(schema, blobs_as_bytes, computed))
     if isinstance(predicate, expr.Expr):
         return predicate
     raise TypeError(f"a filter must be an SQL string or a pyarrow expression, not {type(predicate).__name__}")
 
 
 def _filter_columns(
-    version: TableVersion, predicate: expr.Expr, as_bytes: bool
+    version: TableVersion, predicate: expr.Expr, as_bytes: bool, computed: pa.Schema
 ) -> tuple[tuple[Field, ...], tuple[str, ...]]:
     names = expr.columns_of(predicate)
-    virtual = tuple(name for name in names if name in expr.VIRTUAL_COLUMNS)
-    stored = tuple(name for name in names if name not in expr.VIRTUAL_COLUMNS)
+    virtual = tuple(name for name in names if name in expr.VIRTUAL_COLUMNS or name in computed.names)
+    stored = tuple(name for name in names if name not in virtual)
     columns: tuple[Field, ...] = version.cache.get_or_derive(
         ("filter columns", as_bytes, stored),
         version.manifest,

@@ -11,8 +11,9 @@ version, so taking one row costs little more than reading it.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -49,6 +50,7 @@ Indices: TypeAlias = "Sequence[int] | npt.NDArray[Any] | pa.Array | pa.ChunkedAr
 
 _LONG_LIST_ITEMS = 1024
 _SMALL_TAKE_ROWS = 48  # up to this number of rows, Python sorts faster than NumPy
+_NO_COLUMNS: Mapping[str, pa.Array] = MappingProxyType({})
 
 
 def take_offsets(
@@ -180,10 +182,12 @@ def fetch_addresses(
     projection: Projection,
     addresses: npt.NDArray[np.uint64],
     order: Offsets | None = None,
+    computed: Mapping[str, pa.Array] = _NO_COLUMNS,
 ) -> pa.Table:
     """Read the rows at `addresses[order]`, by default at `addresses` in their order. All rows must exist.
 
-    A deleted row is returned with a null `_rowid`.
+    A deleted row is returned with a null `_rowid`. `computed` are virtual columns of the projection, in the order of
+    the result.
     """
     if not len(addresses if order is None else order):
         return projection.schema.empty_table()
@@ -198,7 +202,7 @@ def fetch_addresses(
         position = fragments.position(fragment_id)
         assert position is not None
         pieces.append((fragments[position], offsets[begin:end]))
-    return _read(version, projection, pieces, order)
+    return _read(version, projection, pieces, order, computed)
 
 
 # --- rows of each fragment -------------------------------------------------------------------------------------------
@@ -272,11 +276,13 @@ def _read(
     projection: Projection,
     pieces: Iterable[tuple[Fragment, Offsets]],
     order: Offsets | None,
+    computed: Mapping[str, pa.Array] = _NO_COLUMNS,
 ) -> pa.Table:
-    """Read ascending offsets of fragments, then reorder the rows."""
+    """Read ascending offsets of fragments, then reorder the rows. `computed` are virtual columns of the result."""
     selections = [select(version, fragment, as_range(offsets), keep_deleted=True) for fragment, offsets in pieces]
     parts = read_selections(version, selections, projection.columns)
-    for name in projection.virtual:
+    names = [name for name in projection.virtual if name not in computed]
+    for name in names:
         for selection, columns in zip(selections, parts):
             columns.append(virtual_values(version, selection, name))
     arrays = parts[0] if order is None and len(parts) == 1 else [concat_columns(column) for column in zip(*parts)]
@@ -285,7 +291,8 @@ def _read(
         num_rows, indices = len(order), pa.array(order)
         arrays = [_reorder(array, indices) for array in arrays]
     num_columns = len(projection.columns)
-    return assemble(projection, arrays[:num_columns], dict(zip(projection.virtual, arrays[num_columns:])), num_rows)
+    virtual = {**dict(zip(names, arrays[num_columns:])), **computed}
+    return assemble(projection, arrays[:num_columns], virtual, num_rows)
 
 
 def _reorder(column: ColumnLike, order: pa.Array) -> ColumnLike:

@@ -130,15 +130,27 @@ ERRORS: dict[str, tuple[type[Exception], tuple[type[Exception], ...], Any]] = {
     ),
     "btree of a list": (UnsupportedTypeError, (TypeError,), lambda ds: ds.create_scalar_index("tags", "BTREE")),
     "bitmap of a struct": (UnsupportedTypeError, (TypeError,), lambda ds: ds.create_scalar_index("st", "BITMAP")),
-    "label list of numbers": (UnsupportedTypeError, (TypeError,), lambda ds: ds.create_scalar_index("id", "LABEL_LIST")),
+    "label list of numbers": (
+        UnsupportedTypeError,
+        (TypeError,),
+        lambda ds: ds.create_scalar_index("id", "LABEL_LIST"),
+    ),
     "ngram of numbers": (UnsupportedTypeError, (TypeError,), lambda ds: ds.create_scalar_index("id", "NGRAM")),
-    "bloom filter of a list": (UnsupportedTypeError, (ValueError,), lambda ds: ds.create_scalar_index("tags", "BLOOMFILTER")),
+    "bloom filter of a list": (
+        UnsupportedTypeError,
+        (ValueError,),
+        lambda ds: ds.create_scalar_index("tags", "BLOOMFILTER"),
+    ),
     "some fragments": (
         InvalidInputError,
         (ValueError,),
         lambda ds: ds.create_scalar_index("id", "BTREE", fragment_ids=[0]),
     ),
-    "malformed uuid": (InvalidInputError, (ValueError,), lambda ds: ds.create_scalar_index("id", "BTREE", index_uuid="x")),
+    "malformed uuid": (
+        InvalidInputError,
+        (ValueError,),
+        lambda ds: ds.create_scalar_index("id", "BTREE", index_uuid="x"),
+    ),
     "uuid of another type": (TypeError, (TypeError,), lambda ds: ds.create_scalar_index("id", "BTREE", index_uuid=3)),
     "statistics of nothing": (IndexNotFoundError, (KeyError,), lambda ds: ds.stats.index_stats("nope")),
     "drop of nothing": (IndexNotFoundError, (RuntimeError,), lambda ds: ds.drop_index("nope")),
@@ -215,8 +227,12 @@ def entry(url: str, *, version: int = 0, fragments: tuple[int, ...] = (0, 1, 2, 
     return Index(str(uuid.uuid4()), "strange", [0], 1, fragments, version, None, None, None, (url, b""))
 
 
-@pytest.mark.parametrize("known", [entry("/lance.table.GraphIndexDetails"), entry("/lance.table.BTreeIndexDetails", version=99)])
-def test_unknown_indexes_are_kept_named_and_not_used(tmp_path: Path, known: Index, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "known", [entry("/lance.table.GraphIndexDetails"), entry("/lance.table.BTreeIndexDetails", version=99)]
+)
+def test_unknown_indexes_are_kept_named_and_not_used(
+    tmp_path: Path, known: Index, caplog: pytest.LogCaptureFixture
+) -> None:
     ds = write(tmp_path / "t.lance")
     version = commit.commit(ds.table_version, Transaction.create(1, tx.CreateIndex((known.to_format(),))))
     ds.move_to(version)

@@ -38,7 +38,14 @@ def coverage(uri: str) -> dict[str, list[list[int]]]:
 
 
 def check(uri: str) -> None:
-    for predicate in ("id = 7", "id > 80", "s = 'value 1'", "s IS NULL", "contains(s, 'lue 2')", "array_has(tags, 'y')"):
+    for predicate in (
+        "id = 7",
+        "id > 80",
+        "s = 'value 1'",
+        "s IS NULL",
+        "contains(s, 'lue 2')",
+        "array_has(tags, 'y')",
+    ):
         found = [
             sorted(ds.scanner(columns=["id"], filter=predicate, use_scalar_index=use).to_table()["id"].to_pylist())
             for ds in (lance.dataset(uri), lancetable.dataset(uri))
@@ -74,7 +81,9 @@ def test_segments_of_both_libraries_are_merged_by_either(tmp_path: Path, kind: s
         theirs = lance.dataset(uri).create_index_uncommitted(column, kind, "i", fragment_ids=[2, 3])
         convert = _to_theirs if merging is lance else _to_ours
         ds = merging.dataset(uri)
-        ds.commit_existing_index_segments("i", column, [ds.merge_existing_index_segments([*map(convert, (ours, theirs))])])
+        ds.commit_existing_index_segments(
+            "i", column, [ds.merge_existing_index_segments([*map(convert, (ours, theirs))])]
+        )
         assert coverage(uri) == {"i": [[0, 1, 2, 3]]}
         check(uri)
 

@@ -52,7 +52,14 @@ def coverage(uri: str) -> dict[str, list[list[int]]]:
 
 def check(uri: str) -> None:
     """Compare the answers of both libraries with and without indexes."""
-    for predicate in ("id = 7", "id > 80", "s = 'value 1'", "s IS NULL", "contains(s, 'lue 2')", "array_has(tags, 'y')"):
+    for predicate in (
+        "id = 7",
+        "id > 80",
+        "s = 'value 1'",
+        "s IS NULL",
+        "contains(s, 'lue 2')",
+        "array_has(tags, 'y')",
+    ):
         found = [
             sorted(ds.scanner(columns=["id"], filter=predicate, use_scalar_index=use).to_table()["id"].to_pylist())
             for ds in (lance.dataset(uri), lancetable.dataset(uri))

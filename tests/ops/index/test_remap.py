@@ -48,7 +48,14 @@ def coverage(uri: str) -> dict[str, list[list[int]]]:
 
 
 def check(uri: str) -> None:
-    for predicate in ("id = 7", "id > 80", "s = 'value 1'", "s IS NULL", "contains(s, 'lue 2')", "array_has(tags, 'y')"):
+    for predicate in (
+        "id = 7",
+        "id > 80",
+        "s = 'value 1'",
+        "s IS NULL",
+        "contains(s, 'lue 2')",
+        "array_has(tags, 'y')",
+    ):
         found = [
             sorted(ds.scanner(columns=["id"], filter=predicate, use_scalar_index=use).to_table()["id"].to_pylist())
             for ds in (lance.dataset(uri), lancetable.dataset(uri))
@@ -86,7 +93,9 @@ def test_indexes_of_addresses_are_rewritten_and_those_of_row_ids_kept(tmp_path: 
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "row ids"])
-@pytest.mark.parametrize("between", ["nothing", "delete", "delete a fragment", "update", "append", "create", "optimize", "drop"])
+@pytest.mark.parametrize(
+    "between", ["nothing", "delete", "delete a fragment", "update", "append", "create", "optimize", "drop"]
+)
 def test_distributed_compactions_rewrite_the_indexes_of_the_newest_version(
     tmp_path: Path, between: str, stable: bool
 ) -> None:
@@ -151,7 +160,11 @@ def test_files_of_a_failed_compaction_are_removed(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(compact, "DEFAULT_MAX_RETRIES", 1)
     original = compact.commit_transaction
     monkeypatch.setattr(
-        compact, "commit_transaction", lambda base, transaction: failing() if transaction.operation.__class__.__name__ == "Rewrite" else original(base, transaction)
+        compact,
+        "commit_transaction",
+        lambda base, transaction: (
+            failing() if transaction.operation.__class__.__name__ == "Rewrite" else original(base, transaction)
+        ),
     )
     with pytest.raises(RetryableCommitConflictError):
         ds.optimize.compact_files()
