@@ -218,7 +218,7 @@ def check_changes(values: Any) -> dict[str, str | None]:
     return changes
 
 
-def parse_alteration(alteration: Any) -> ops.evolution.Alteration:
+def parse_alteration(alteration: Any) -> ops.alter_columns.Alteration:
     """Parse one dict of `alter_columns`.
 
     Raises InvalidInputError for a missing path, unknown keys or a dict without a change, TypeError for wrong values.
@@ -234,4 +234,4 @@ def parse_alteration(alteration: Any) -> ops.evolution.Alteration:
             raise TypeError(f"{key} must be a {_CHANGES[key].__name__}, got {type(value).__name__}")
     if all(value is None for value in given.values()):
         raise InvalidInputError("At least one of name, nullable, or data_type must be specified")
-    return ops.evolution.Alteration(path, **given)
+    return ops.alter_columns.Alteration(path, **given)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lancetable.commit.cleanup.branch_references import CleanupReferencedBranch
-from lancetable.commit.cleanup.plan import CleanupCandidateFile, CleanupPlan
-from lancetable.commit.cleanup.run import CleanupStats, count_file
+from lancetable.commit.cleanup.cleanup_plan import CleanupCandidateFile, CleanupPlan
+from lancetable.commit.cleanup.cleanup_run import CleanupStats, count_file
 
 __all__ = ["CleanupCandidateFile", "CleanupExplanation", "CleanupReferencedBranch", "CleanupStats"]
 

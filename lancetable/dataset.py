@@ -49,8 +49,8 @@ from lancetable.schema import LanceSchema, string_metadata
 from lancetable.session import Session
 from lancetable.store import io_stats
 from lancetable.store.open import with_untrusted
-from lancetable.table import manifests
-from lancetable.table.cache import TableCache
+from lancetable.table import manifest_files
+from lancetable.table.metadata_cache import TableCache
 from lancetable.table.version import TableVersion, checkout, latest, open_location, open_version
 from lancetable.types import (
     AlterColumn,
@@ -455,7 +455,7 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
             `{"version", "timestamp", "metadata"}` of each version. The timestamp is naive, in local time; the metadata
             are counts of rows, files and bytes as decimal strings.
         """
-        return [public_version(summary) for summary in manifests.history(self._table)]
+        return [public_version(summary) for summary in manifest_files.history(self._table)]
 
     def version_refs(self) -> list[VersionRef]:
         """Return the numbers of all versions, oldest first, from one listing."""
@@ -464,7 +464,7 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
 
     def get_version(self) -> Version:
         """Return the entry of `versions` for the version of this dataset, without I/O."""
-        return public_version(manifests.summarize(self._table.manifest))
+        return public_version(manifest_files.summarize(self._table.manifest))
 
     def checkout_version(self, version: Reference) -> LanceDataset:
         """Return a dataset at another version of this table. This dataset does not change; caches are shared.
@@ -514,7 +514,7 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
         >>> old.version, old.count_rows()
         (3, 6)
         """
-        self._table = ops.tags.restore(self._table)
+        self._table = ops.restore.restore(self._table)
 
     @property
     def tags(self) -> Tags:
@@ -1494,7 +1494,7 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
             If a version to remove is tagged.
         """
         from lancetable.cleanup import explanation_of
-        from lancetable.commit.cleanup.plan import plan_cleanup
+        from lancetable.commit.cleanup.cleanup_plan import plan_cleanup
 
         policy = ops.cleanup.policy_of(
             older_than,
@@ -1796,7 +1796,7 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
         >>> ds.schema.field("destination").type, ds.schema.field("distance").type
         (DataType(string), DataType(int32))
         """
-        self._table = ops.evolution.alter(self._table, [parse_alteration(alteration) for alteration in alterations])
+        self._table = ops.alter_columns.alter(self._table, [parse_alteration(alteration) for alteration in alterations])
 
     def drop_columns(self, columns: Sequence[str]) -> None:
         """Remove columns, or fields of struct columns ("a.b"), from the schema.
@@ -1822,7 +1822,7 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
         """
         if isinstance(columns, str):
             raise TypeError("columns must be a list of names, not a string")
-        self._table = ops.evolution.drop(self._table, list(columns))
+        self._table = ops.alter_columns.drop(self._table, list(columns))
 
     def update_config(self, values: dict[str, str | None], *, replace: bool = False) -> dict[str, str]:
         """Change the config of the table and return it. None deletes a key; `replace` clears the config first."""
@@ -2364,7 +2364,7 @@ def parse_row_selection(ids: Any, addresses: Any, indices: Any) -> tuple[ops.blo
     return given[0]
 
 
-def public_version(summary: manifests.VersionSummary) -> Version:
+def public_version(summary: manifest_files.VersionSummary) -> Version:
     """Return a version in the form of `LanceDataset.versions`."""
     values = asdict(summary)
     return Version(

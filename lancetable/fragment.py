@@ -26,7 +26,7 @@ from lancetable.ops.write.add_files import adopt_fragment
 from lancetable.progress import FragmentWriteProgress, NumberedProgress, ProgressLike, split_progress
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder, scan_arguments
 from lancetable.schema import LanceSchema
-from lancetable.table.live_rows import num_live_rows, physical_rows
+from lancetable.table.row_counts import num_live_rows, physical_rows
 from lancetable.table.version import TableVersion
 from lancetable.tabular_input import read_table
 from lancetable.writes import write_fragments

@@ -19,7 +19,7 @@ from lancetable import scope
 from lancetable.errors import CorruptFileError, InvalidInputError
 from lancetable.format import fragment as frozen
 from lancetable.ops.write.add_files import adopt_data_file
-from lancetable.rowids.sequence import RowIdSequence as Sequence
+from lancetable.rowids.row_id_sequence import RowIdSequence as Sequence
 
 if TYPE_CHECKING:
     from typing_extensions import Self

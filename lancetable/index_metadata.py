@@ -17,9 +17,9 @@ from google.protobuf.message import DecodeError
 from lancetable.commit.fragment_reuse import current_index_section
 from lancetable.errors import CorruptFileError, InvalidInputError
 from lancetable.format import index as format_index
+from lancetable.format.roaring import parse_bitmap
 from lancetable.proto import index_pb2, table_pb2
-from lancetable.table.deletion_file_codec import parse_roaring
-from lancetable.table.live_rows import num_live_rows
+from lancetable.table.row_counts import num_live_rows
 from lancetable.table.version import TableVersion
 
 __all__ = ["Index", "IndexDescription", "IndexFile"]
@@ -106,8 +106,7 @@ class Index:
         """Return the public form of a frozen index entry. Raises CorruptFileError for a damaged bitmap."""
         covered: set[int] = set()
         if index.fragment_bitmap is not None:
-            offsets = parse_roaring(memoryview(index.fragment_bitmap), f"index {index.name}", max_count=_MAX_FRAGMENTS)
-            covered = set(offsets.tolist())
+            covered = {*parse_bitmap(index.fragment_bitmap, f"index {index.name}", max_count=_MAX_FRAGMENTS)}
         details = table_pb2.IndexMetadata.FromString(index.raw).index_details
         created = index.created_at_ms
         return cls(

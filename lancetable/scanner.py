@@ -16,7 +16,7 @@ from lancetable.argument_validation import check_count, check_filter
 from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.lazy import lazy_property
 from lancetable.ops.read.matching_rows import count_plan
-from lancetable.ops.read.order import ColumnOrdering
+from lancetable.ops.read.order_by import ColumnOrdering
 from lancetable.ops.read.projection import Output, nested_value
 from lancetable.ops.read.scan import execute_scan, scan_table
 from lancetable.ops.read.scan_execution import ScanStatistics

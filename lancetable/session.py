@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lancetable.table.cache import DEFAULT_CAPACITY_BYTES, TableCache
+from lancetable.table.metadata_cache import DEFAULT_CAPACITY_BYTES, TableCache
 
 
 class Session:

@@ -37,8 +37,8 @@ from lancetable.ops.commit import with_storage_options
 from lancetable.ops.write import write
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.progress import FragmentWriteProgress, ProgressLike, split_progress, tracked
-from lancetable.table.cache import TableCache
 from lancetable.table.fragment_writer import WriteLimits
+from lancetable.table.metadata_cache import TableCache
 from lancetable.table.version import TableVersion, open_version
 from lancetable.tabular_input import Input, cast_batches, read_input
 

@@ -90,7 +90,7 @@ def test_named_folders_and_scripts_exist() -> None:
 
 def test_named_private_names_exist() -> None:
     """Private classes such as `_CommitRun.catch_up` are named without their module after its first mention."""
-    loop = names_in(PACKAGE / "commit/loop.py")
+    loop = names_in(PACKAGE / "commit/commit_loop.py")
     for span in spans():
         if span.startswith("_CommitRun."):
             assert span in loop

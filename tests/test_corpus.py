@@ -15,7 +15,7 @@ from lancetable.ops.read.matching_rows import count_rows
 from lancetable.ops.read.scan import execute_scan, scan_table
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.take import take_offsets, take_row_ids
-from lancetable.table.manifests import history
+from lancetable.table.manifest_files import history
 from lancetable.table.version import TableVersion, open_version
 
 ROW_META = ("_rowid", "_rowaddr", "_row_created_at_version", "_row_last_updated_at_version")

@@ -19,7 +19,7 @@ from lancetable.errors import InvalidInputError, InvalidOperationError, Unsuppor
 from lancetable.format import transaction as tx
 from lancetable.fragment import DataFile, DeletionFile, RowDatasetVersionMeta, RowIdMeta, RowIdSequence
 from lancetable.operation import FROM_FORMAT
-from lancetable.rowids.sequence import RowIdSequence as Sequence
+from lancetable.rowids.row_id_sequence import RowIdSequence as Sequence
 from lancetable.schema import LanceSchema
 
 FILE = DataFile("0101.lance", [0, 1], [0, 1], 2, 0, 570)

@@ -200,7 +200,11 @@ NEVER_WITH_A_READ = [
 ]
 NOT_WITH_A_READ = [
     *("lancetable.commit", "lancetable.expr.syntax", "lancetable.rowids", "lancetable.operation", "lancetable.writes"),
-    *("lancetable.file.encodings_v0_1.fields", "lancetable.file.encodings_v2_0.fields", "lancetable.file.writer"),
+    *(
+        "lancetable.file.encodings_v0_1.field_readers",
+        "lancetable.file.encodings_v2_0.field_readers",
+        "lancetable.file.writer",
+    ),
     *("lancetable.ops.change", "lancetable.ops.maintain", "lancetable.ops.write", "lancetable.ops.schema"),
 ]
 NEVER_IN_A_SPARK_TASK = ["pandas", "pyarrow.dataset", "lancetable.dataset", "sqlglot"]

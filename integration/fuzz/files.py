@@ -15,9 +15,9 @@ from integration.fuzz.containers import cross_files, mutate_file, mutate_legacy
 from integration.fuzz.seeds import data_files
 from integration.fuzz.target import Target
 from lancetable.errors import LanceError
-from lancetable.file.column_numbers import column_map
+from lancetable.file.column_mapping import column_map
 from lancetable.file.encodings_v0_1.statistics import read_zones
-from lancetable.file.extension import user_array
+from lancetable.file.extension_types import user_array
 from lancetable.file.footer import FileMetadata, ReadLimits
 from lancetable.file.io_scheduler import run
 from lancetable.file.legacy_footer import LegacyMetadata

@@ -15,14 +15,16 @@ from integration.fuzz.target import Target
 from lancetable.errors import LanceError
 from lancetable.format.feature_flags import check_readable
 from lancetable.format.index import parse_indices
-from lancetable.format.paths import ManifestLocation, ManifestNamingScheme, check_relative
+from lancetable.format.manifest_naming import ManifestLocation, ManifestNamingScheme
+from lancetable.format.paths import check_relative
+from lancetable.format.roaring import build_roaring, parse_roaring
 from lancetable.format.transaction import Transaction
 from lancetable.proto import rowids_pb2, table_pb2, transaction_pb2
 from lancetable.rowids import RowIdIndex, RowIdSequence, RowVersionSequence
 from lancetable.store.memory import MemoryStore
-from lancetable.table.deletion_file_codec import build_arrow, build_roaring, parse_arrow, parse_roaring
+from lancetable.table.arrow_deletion_file import build_arrow, parse_arrow
 from lancetable.table.field_locations import FieldIndex
-from lancetable.table.manifests import ManifestFile, pack, parse_manifest
+from lancetable.table.manifest_files import ManifestFile, pack, parse_manifest
 
 VERSION = 7  # of all manifests, because it must be the version in the name of the file
 LOCATION = ManifestLocation(VERSION, "7.manifest", None, ManifestNamingScheme.V1)

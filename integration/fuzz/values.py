@@ -14,7 +14,7 @@ import pyarrow as pa
 from integration.fuzz.target import Target
 from lancetable.errors import CorruptFileError
 from lancetable.file import kernels
-from lancetable.file.kernels import bitpacking, fsst, fullzip, gather, general, miniblock, varbin
+from lancetable.file.kernels import bitpacking, compression, fsst, fullzip, gather, miniblock, varbin
 from lancetable.file.zone_maps import StatisticsBuilder, parse_statistics
 from lancetable.format import jsonb
 from lancetable.format.schema import Schema
@@ -99,7 +99,7 @@ def _jsonb_seeds() -> Iterator[bytes]:
 
 # ------------------------------------------------------------------------------------------------- kernels, both forms
 
-_WITH_FORMS = (bitpacking, fsst, fullzip, gather, general, miniblock, varbin)
+_WITH_FORMS = (bitpacking, fsst, fullzip, gather, compression, miniblock, varbin)
 
 
 def _outcome(native: Any, call: Callable[[], Any]) -> Any:
@@ -328,13 +328,13 @@ def read_compressed(data: bytes) -> None:
     """Decompress buffers: scheme, number of buffers, size of each, and their bytes."""
     (scheme, number), rest = _numbers(data, 2)
     chunks = _Chunks(rest, number % 8)
-    name = general.SCHEMES[scheme % len(general.SCHEMES)]
-    _compare(lambda: general.decompress_pieces(name, chunks.data, chunks.starts, chunks.sizes, 1 << 20))
+    name = compression.SCHEMES[scheme % len(compression.SCHEMES)]
+    _compare(lambda: compression.decompress_pieces(name, chunks.data, chunks.starts, chunks.sizes, 1 << 20))
 
 
 def _compressed_seeds() -> Iterator[bytes]:
-    for scheme, name in enumerate(general.SCHEMES):
-        buffers = [general.compress(name, content) for content in (b"a" * 90, bytes(range(99)), b"ab" * 300)]
+    for scheme, name in enumerate(compression.SCHEMES):
+        buffers = [compression.compress(name, content) for content in (b"a" * 90, bytes(range(99)), b"ab" * 300)]
         yield struct.pack("<H", scheme) + _described(0, 0, 0, buffers, [0, 0, 0])[6:]
     frame = pa.Codec("zstd").compress(b"abc" * 30, asbytes=True)
     yield struct.pack("<H", 0) + _described(0, 0, 0, [frame], [0])[6:]

@@ -33,8 +33,8 @@ LIBRARIES = ("lancetable", "lance")
 def make_fragments(uri: str, count: int) -> None:
     """Create a table of `count` fragments that refer to the same data file, by writing its manifest directly."""
     import lancetable
-    from lancetable.format.paths import ManifestNamingScheme, manifest_path
-    from lancetable.table import manifests, transactions
+    from lancetable.format.manifest_naming import ManifestNamingScheme, manifest_path
+    from lancetable.table import manifest_files, transactions
 
     version = lancetable.write_dataset(ROWS, uri, data_storage_version="2.0").table_version
     made = transactions.read(version.store, version.base, version.file)
@@ -45,16 +45,16 @@ def make_fragments(uri: str, count: int) -> None:
         message.fragments.add().CopyFrom(first)
         message.fragments[number].id = number
     message.max_fragment_id = count - 1
-    packed = manifests.pack(message, made.to_bytes(), None)
+    packed = manifest_files.pack(message, made.to_bytes(), None)
     version.store.put(manifest_path(version.base, 1, ManifestNamingScheme.V2), packed)
 
 
 def make_versions(uri: str, count: int) -> None:
     """Create a table with `count` versions of equal contents."""
     import lancetable
-    from lancetable.format.paths import ManifestNamingScheme, manifest_path
+    from lancetable.format.manifest_naming import ManifestNamingScheme, manifest_path
     from lancetable.handlers.latest_version import write_hint
-    from lancetable.table import manifests, transactions
+    from lancetable.table import manifest_files, transactions
 
     version = lancetable.write_dataset(ROWS, uri, data_storage_version="2.0").table_version
     made = transactions.read(version.store, version.base, version.file)
@@ -62,7 +62,7 @@ def make_versions(uri: str, count: int) -> None:
     message = version.manifest.message
     for number in range(2, count + 1):
         message.version = number
-        packed = manifests.pack(message, made.to_bytes(), None)
+        packed = manifest_files.pack(message, made.to_bytes(), None)
         Path(f"/{manifest_path(version.base, number, ManifestNamingScheme.V2).lstrip('/')}").write_bytes(packed)
     write_hint(version.store, version.base, count)
 

@@ -25,7 +25,7 @@ from lancetable.cli.table_command import (
 if TYPE_CHECKING:
     from lancetable import LanceDataset
     from lancetable.cli.output import Output
-    from lancetable.table.manifests import VersionSummary
+    from lancetable.table.manifest_files import VersionSummary
     from lancetable.table_checks import Report
 
 VERSION_COLUMNS = ("version", "committed", "operation", "rows", "fragments", "data_files", "data_bytes", "tags")
@@ -48,7 +48,7 @@ cli.add_command(index_group)
 @version_option
 def info(dataset: LanceDataset, output: Output) -> None:
     """Show the properties of a table: version, rows, files, format, tags."""
-    from lancetable.table import manifests
+    from lancetable.table import manifest_files
 
     manifest = dataset.table_version.manifest
     writer = manifest.writer_version
@@ -57,7 +57,7 @@ def info(dataset: LanceDataset, output: Output) -> None:
             "uri": dataset.uri,
             "version": dataset.version,
             "latest_version": dataset.latest_version,
-            **version_properties(manifests.summarize(manifest)),
+            **version_properties(manifest_files.summarize(manifest)),
             "written_by": None if writer is None else f"{writer.library} {writer.version}",
             "data_format": dataset.data_storage_version,
             "stable_row_ids": dataset.has_stable_row_ids,
@@ -100,11 +100,11 @@ def probe(uri: str, output: Output, storage_options: dict[str, str] | None, keys
 @cli.command(cls=TableCommand)
 def versions(dataset: LanceDataset, output: Output) -> None:
     """List all versions with the operations that created them."""
-    from lancetable.table import manifests
+    from lancetable.table import manifest_files
 
     tagged = dataset.tags.list().items()
     rows = []
-    for summary in manifests.history(dataset.table_version):
+    for summary in manifest_files.history(dataset.table_version):
         transaction = dataset.read_transaction(summary.version)
         operation = None if transaction is None else operation_name(transaction.operation)
         tags = [name for name, tag in tagged if tag["version"] == summary.version]
@@ -404,9 +404,9 @@ def data_file(uri: str, output: Output, storage_options: dict[str, str] | None) 
 @inspect_group.command("compression", cls=UriCommand)
 def file_compression(uri: str, output: Output, storage_options: dict[str, str] | None) -> None:
     """Show Arrow bytes, file bytes and encodings of each column of a data file. Reads the whole file."""
-    from lancetable.cli import compression
+    from lancetable.cli import compression_report
 
-    output.table(compression.describe_compression(uri, storage_options), compression.COLUMNS)
+    output.table(compression_report.describe_compression(uri, storage_options), compression_report.COLUMNS)
 
 
 def version_properties(summary: VersionSummary) -> dict[str, Any]:

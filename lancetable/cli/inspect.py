@@ -12,7 +12,7 @@ from google.protobuf import json_format
 
 from lancetable.dataset import LanceDataset
 from lancetable.errors import NotFoundError
-from lancetable.file.column_numbers import number_columns
+from lancetable.file.column_mapping import number_columns
 from lancetable.file.encoding_messages import parse_encoding
 from lancetable.file.footer import ColumnPages, FileMetadata
 from lancetable.file.legacy_footer import LegacyMetadata

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from lancetable.errors import CommitConflictError
-from lancetable.handlers.external_lock import CommitLock
+from lancetable.handlers.commit_lock import CommitLock
 
 __all__ = ["CommitConflictError", "CommitLock"]

@@ -25,7 +25,7 @@ from lancetable.format.fragment import MAX_FRAGMENT_ID
 from lancetable.format.row_address import U64Array
 from lancetable.proto import table_pb2
 from lancetable.rowids import RowIdSequence, RowVersionSequence
-from lancetable.rowids.versions import FIRST_VERSION
+from lancetable.rowids.row_versions import FIRST_VERSION
 
 _MAX_ROW_ID = 2**64 - 1
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from lancetable.commit.first_version import publish_first
+from lancetable.commit.create_table import publish_first
 from lancetable.commit.legacy_dictionaries import dictionary_prefix
 from lancetable.commit.manifest_draft import ManifestParts, writer_version
 from lancetable.errors import UnsupportedFeatureError

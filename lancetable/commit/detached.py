@@ -9,7 +9,8 @@ from lancetable.commit.backoff import Backoff
 from lancetable.commit.commit_log import log_commit
 from lancetable.commit.publish import SerializedManifest, build_next, discarding_on_failure, source_version
 from lancetable.errors import InvalidOperationError, RetryableCommitConflictError, VersionNotFoundError
-from lancetable.format.paths import DETACHED_BIT, transaction_path
+from lancetable.format.manifest_naming import DETACHED_BIT
+from lancetable.format.paths import transaction_path
 from lancetable.format.transaction import Transaction
 from lancetable.store.base import discard
 from lancetable.table import transactions

@@ -16,9 +16,9 @@ from typing import TypeAlias
 
 import pyroaring
 
+from lancetable.format.roaring import parse_bitmap
 from lancetable.format.schema import Schema
 from lancetable.proto import table_pb2
-from lancetable.table.deletion_file_codec import parse_roaring
 
 Entry: TypeAlias = table_pb2.IndexMetadata
 Edit: TypeAlias = Callable[[Entry], Entry | None]
@@ -31,7 +31,7 @@ def covered_fragments(bitmap: bytes | None, name: str) -> pyroaring.BitMap | Non
     """Return the ids of the fragments that an index covers, None if the index does not record them."""
     if not bitmap:
         return None
-    return pyroaring.BitMap(parse_roaring(memoryview(bitmap), f"index {name}", max_count=_MAX_COVERED))
+    return parse_bitmap(bitmap, f"index {name}", max_count=_MAX_COVERED)
 
 
 def kind_of(index: Entry) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from lancetable.errors import RetryableCommitConflictError
-from lancetable.file.encodings_v0_1.fields import read_dictionaries
+from lancetable.file.encodings_v0_1.field_readers import read_dictionaries
 from lancetable.file.encodings_v0_1.var_binary import page_parts
 from lancetable.file.io_scheduler import run
 from lancetable.file.legacy_footer import LegacyMetadata

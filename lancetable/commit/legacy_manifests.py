@@ -22,7 +22,7 @@ from lancetable.file.reader import open_data_file
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.manifest import Manifest, WriterVersion
 from lancetable.proto import table_pb2
-from lancetable.table import deletions
+from lancetable.table import deletion_vectors
 from lancetable.table.version import TableVersion
 
 # The first releases of the reference implementation without these mistakes.
@@ -71,7 +71,7 @@ def _complete(message: table_pb2.DataFragment, source: TableVersion, *, distrust
         message.physical_rows = metadata.num_rows
     if message.HasField("deletion_file") and (distrust or not message.deletion_file.num_deleted_rows):
         message.deletion_file.num_deleted_rows = 0  # so that the reader does not compare the count with the file
-        vector = deletions.read(source, Fragment.from_proto(message))
+        vector = deletion_vectors.read(source, Fragment.from_proto(message))
         message.deletion_file.num_deleted_rows = 0 if vector is None else len(vector)
 
 

@@ -7,9 +7,9 @@ A cleanup can free a version number between the listing of new versions and the 
     publication  the transaction becomes a new version 8, which precedes 9, and no later version contains its changes
 
 A conditional create cannot prevent this, but a time limit can. Cleanups of this library wait before they remove very
-young versions (commit/cleanup/plan.py: CleanupPlan), so a publication within the grace period of its listing needs no
-check. After a longer time the versions are listed again. A cleanup never removes the newest version, so a published
-version that is the newest is valid. Otherwise the next version is compared with it:
+young versions (`CleanupPlan`), so a publication within the grace period of its listing needs no check. After a longer
+time the versions are listed again. A cleanup never removes the newest version, so a published version that is the
+newest is valid. Otherwise the next version is compared with it:
 
     a file that the publication added is in the next version        valid
     the next version is an Overwrite or a Restore                   valid: it discards earlier changes of files anyway
@@ -31,7 +31,7 @@ from lancetable.table import transactions
 from lancetable.table.version import open_location
 
 if TYPE_CHECKING:
-    from lancetable.format.paths import ManifestLocation
+    from lancetable.format.manifest_naming import ManifestLocation
     from lancetable.store.base import ObjectStore
     from lancetable.table.version import TableVersion
 

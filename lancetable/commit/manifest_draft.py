@@ -25,16 +25,16 @@ from lancetable.commit.assign_ids import (
     used_fragment_ids,
 )
 from lancetable.errors import InvalidOperationError, RetryableCommitConflictError
-from lancetable.file.column_numbers import column_of, is_single_column
+from lancetable.file.column_mapping import column_of, is_single_column
 from lancetable.format import feature_flags
 from lancetable.format.fragment import TOMBSTONE, Fragment
 from lancetable.format.index import index_messages
 from lancetable.format.manifest import Manifest
+from lancetable.format.roaring import parse_roaring
 from lancetable.format.schema import Schema
 from lancetable.format.transaction import ReuseIndex
 from lancetable.format.version import FileVersion
 from lancetable.proto import table_pb2
-from lancetable.table.deletion_file_codec import parse_roaring
 
 _LIBRARY = "lancetable"
 
@@ -349,7 +349,7 @@ class ManifestDraft:
             bitmap = offset_bitmaps.get(message.id)
             if bitmap is not None:
                 num_rows = message.physical_rows
-                offsets = parse_roaring(memoryview(bitmap), "updated rows", max_count=num_rows)
+                offsets = parse_roaring(bitmap, "updated rows", max_count=num_rows)
                 if len(offsets) and int(offsets[-1]) >= num_rows:
                     raise InvalidOperationError(
                         f"the Update changes row offset {offsets[-1]} of fragment {message.id}, which has only"

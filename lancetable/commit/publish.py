@@ -16,11 +16,11 @@ from lancetable.commit.manifest_draft import ManifestParts
 from lancetable.errors import CommitStateUnknownError, LanceError, VersionNotFoundError
 from lancetable.format import feature_flags
 from lancetable.format import transaction as tx
-from lancetable.format.paths import ManifestLocation, ManifestNamingScheme, manifest_path
+from lancetable.format.manifest_naming import ManifestLocation, ManifestNamingScheme, manifest_path
 from lancetable.format.transaction import Transaction
 from lancetable.store.base import PutOutcome
-from lancetable.table import manifests, transactions
-from lancetable.table.manifests import ManifestFile, read_manifest
+from lancetable.table import manifest_files, transactions
+from lancetable.table.manifest_files import ManifestFile, read_manifest
 from lancetable.table.version import Table, TableVersion, open_location
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class SerializedManifest:
         cls, table: Table, transaction: Transaction, data: bytes, parts: ManifestParts, naming: ManifestNamingScheme
     ) -> SerializedManifest:
         """Serialize a manifest with its transaction, whose bytes are `data`."""
-        packed = manifests.pack(parts.message, data, parts.index_section, parts.dictionary_prefix)
+        packed = manifest_files.pack(parts.message, data, parts.index_section, parts.dictionary_prefix)
         version = parts.message.version
         location = ManifestLocation(version, manifest_path(table.base, version, naming), None, naming)
         return cls(table, transaction, location, parts.message, packed)
@@ -52,7 +52,7 @@ class SerializedManifest:
     @property
     def file(self) -> ManifestFile:
         """The parsed manifest file. The message must not be modified afterwards."""
-        return manifests.packed_file(self.location, self.message, self.packed)
+        return manifest_files.packed_file(self.location, self.message, self.packed)
 
     def publish(self, *, is_last_attempt: bool, on_existing: OnExisting | None = None) -> bool:
         """Publish the manifest. Return False if the version belongs to another writer.

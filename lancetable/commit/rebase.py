@@ -22,8 +22,8 @@ from lancetable.errors import RetryableCommitConflictError
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
 from lancetable.format.transaction import Transaction
-from lancetable.table import deletions
-from lancetable.table.deletions import DeletionVector
+from lancetable.table import deletion_vectors
+from lancetable.table.deletion_vectors import DeletionVector
 
 if TYPE_CHECKING:
     from lancetable.table.version import TableVersion
@@ -77,7 +77,7 @@ def rebase_deletions(
             onto.store.delete([superseded])
             new_paths.remove(superseded)
         rows = affected_rows[fragment_id]
-        merged = deletions.delete_rows(onto, fragment, rows, fragment.physical_rows, force_bitmap=True)
+        merged = deletion_vectors.delete_rows(onto, fragment, rows, fragment.physical_rows, force_bitmap=True)
         if merged is None:
             emptied.append(fragment_id)
             continue
@@ -100,7 +100,7 @@ def _current(onto: TableVersion, fragment_id: int, rows: DeletionVector) -> Frag
     current = onto.manifest.fragments.by_id(fragment_id)
     if current is None:
         raise _retry_error(onto, fragment_id, "was removed")
-    deleted = deletions.read(onto, current) or deletions.EMPTY
+    deleted = deletion_vectors.read(onto, current) or deletion_vectors.EMPTY
     if deleted.intersects(rows):
         raise _retry_error(onto, fragment_id, "has rows that both transactions change")
     return current

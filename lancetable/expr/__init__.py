@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lancetable.expr.syntax.ast import Literal as Literal
     from lancetable.expr.typing.binder import parse_expression as parse_expression
     from lancetable.expr.typing.binder import parse_predicate as parse_predicate
-    from lancetable.expr.typing.column_names import not_found as not_found
+    from lancetable.expr.typing.name_resolution import not_found as not_found
     from lancetable.expr.typing.substrait import from_arrow_expression as from_arrow_expression
 
 VIRTUAL_COLUMNS = ("_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version")
@@ -35,7 +35,7 @@ __getattr__ = lazy_names(
         "lancetable.expr.evaluate": "evaluator",
         "lancetable.expr.syntax.ast": "And Column Expr Literal",
         "lancetable.expr.typing.binder": "parse_expression parse_predicate",
-        "lancetable.expr.typing.column_names": "not_found",
+        "lancetable.expr.typing.name_resolution": "not_found",
         "lancetable.expr.typing.substrait": "from_arrow_expression",
     },
 )

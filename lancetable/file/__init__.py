@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from lancetable.file.api import ReaderResults as ReaderResults
     from lancetable.file.api import stable_version as stable_version
     from lancetable.file.custom_encodings import PageEncoding as PageEncoding
-    from lancetable.file.registry import register_encoding as register_encoding
-    from lancetable.file.registry import unregister_encoding as unregister_encoding
+    from lancetable.file.encoding_registry import register_encoding as register_encoding
+    from lancetable.file.encoding_registry import unregister_encoding as unregister_encoding
 
 _HOMES = {
     "lancetable.file.api": (
@@ -28,7 +28,7 @@ _HOMES = {
         "LanceFileStatistics LanceFileWriter LancePageMetadata ListResult ReaderResults stable_version"
     ),
     "lancetable.file.custom_encodings": "PageEncoding",
-    "lancetable.file.registry": "register_encoding unregister_encoding",
+    "lancetable.file.encoding_registry": "register_encoding unregister_encoding",
 }
 __all__ = " ".join(_HOMES.values()).split()
 __getattr__ = lazy_names(__name__, _HOMES)

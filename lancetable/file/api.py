@@ -43,9 +43,9 @@ from lancetable.file.blobs.prepared import (
     describe_prepared,
     plain_field,
 )
-from lancetable.file.column_numbers import column_map
+from lancetable.file.column_mapping import column_map
 from lancetable.file.encoding_messages import parse_encoding
-from lancetable.file.extension import storage_array, user_array
+from lancetable.file.extension_types import storage_array, user_array
 from lancetable.file.footer import ALIGNMENT, ColumnPages, Page
 from lancetable.file.io_scheduler import Rows
 from lancetable.file.reader import open_data_file, read_columns, refuse_nulls

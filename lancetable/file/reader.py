@@ -5,7 +5,8 @@
     read_columns     fields and rows of one file     ->  one array for each field
 
 Decoders are read plans (io_scheduler.py); this module runs them and does the I/O. Arrays have the storage type of the
-field, `Field.data_type`. Callers that return them to users wrap extension types (`Field.to_arrow()`, extension.py).
+field, `Field.data_type`. Callers that return them to users wrap extension types (`Field.to_arrow()`,
+extension_types.py).
 """
 
 from __future__ import annotations
@@ -50,28 +51,28 @@ from lancetable.store.base import ObjectStore
 
 @cache
 def _family_v0_1() -> Family:
-    from lancetable.file.encodings_v0_1 import fields
+    from lancetable.file.encodings_v0_1 import field_readers
 
-    return Family(fields.open_field)
+    return Family(field_readers.open_field)
 
 
 @cache
 def _family_v2_0() -> Family:
-    from lancetable.file.encodings_v2_0 import fields, writers
+    from lancetable.file.encodings_v2_0 import column_writers, field_readers
 
-    return Family(fields.open_field, writers.open_writers, fields.has_no_nulls)
+    return Family(field_readers.open_field, column_writers.open_writers, field_readers.has_no_nulls)
 
 
 @cache
 def _family_v2_1(version: FileVersion) -> Family:
-    from lancetable.file.encodings_v2_1 import fields
+    from lancetable.file.encodings_v2_1 import field_readers
 
     def open_writers(*arguments: Any) -> list[ColumnWriter]:
-        from lancetable.file.encodings_v2_1 import writers
+        from lancetable.file.encodings_v2_1 import column_writers
 
-        return writers.open_writers(version, *arguments)
+        return column_writers.open_writers(version, *arguments)
 
-    return Family(fields.open_field, open_writers, fields.has_no_nulls)
+    return Family(field_readers.open_field, open_writers, field_readers.has_no_nulls)
 
 
 FAMILIES: Final[dict[FileVersion, Callable[[], Family]]] = {

@@ -22,9 +22,9 @@ import pyarrow as pa
 from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import thread_pool
 from lancetable.file.column_interfaces import ColumnWriter, EncodedPage, PageOptions, contains_null
-from lancetable.file.column_numbers import number_columns
+from lancetable.file.column_mapping import number_columns
 from lancetable.file.custom_encodings import check_fields
-from lancetable.file.extension import storage_array
+from lancetable.file.extension_types import storage_array
 from lancetable.file.footer import ALIGNMENT, PADDING, STATISTICS_KEY, build_tail
 from lancetable.file.reader import FAMILIES
 from lancetable.file.zone_maps import DEFAULT_ZONE_ROWS, MIN_FILE_BYTES, StatisticsBuilder

@@ -1,8 +1,6 @@
 """File and directory names of a table.
 
-    R/_versions/{2^64-1 - version, 20 digits}.manifest           V2 naming
-    R/_versions/{version}.manifest                               V1 naming
-    R/_versions/d{version}.manifest                              detached
+    R/_versions/...                                              see manifest_naming.py
     R/_transactions/{read version}-{uuid}.txn
     R/data/{name}.lance
     R/_deletions/{fragment}-{read version}-{id}.{arrow|bin}
@@ -19,8 +17,6 @@ them before they are joined to a directory.
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from lancetable.errors import CorruptFileError
@@ -36,81 +32,10 @@ TREE_DIR: Final = "tree"
 MANAGED_BLOBS_DIR: Final = "_blobs"
 QUARANTINE_DIR: Final = "_quarantine"
 BRANCH_CONTENTS: Final = (VERSIONS_DIR, TRANSACTIONS_DIR, DELETIONS_DIR, INDICES_DIR, DATA_DIR, QUARANTINE_DIR)
-HINT_NAME: Final = "latest_version_hint.json"
 
-MAX_VERSION: Final = 2**64 - 1
-DETACHED_BIT: Final = 1 << 63
 MAX_NAME_BYTES: Final = 1024  # the limit of object stores for a whole key
 
-_MANIFEST_SUFFIX: Final = ".manifest"
-_V2_DIGITS: Final = 20
-
-
-class ManifestNamingScheme(Enum):
-    """Naming scheme of manifests.
-
-    V1 names contain the version. V2 names contain its complement, so that a listing returns the newest version first.
-    """
-
-    V1 = 1
-    V2 = 2
-
-
-# ------------------------------------------------------------------------------------------------------- manifests
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestLocation:
-    """Path, size and naming scheme of the manifest of one version."""
-
-    version: int
-    path: str
-    size_bytes: int | None
-    naming: ManifestNamingScheme
-
-
-def manifest_name(version: int, naming: ManifestNamingScheme) -> str:
-    """Return the file name of a version's manifest below `_versions`."""
-    if version & DETACHED_BIT:
-        return f"d{version}{_MANIFEST_SUFFIX}"
-    if naming is ManifestNamingScheme.V2:
-        return f"{MAX_VERSION - version:020d}{_MANIFEST_SUFFIX}"
-    return f"{version}{_MANIFEST_SUFFIX}"
-
-
-def manifest_path(base: str, version: int, naming: ManifestNamingScheme) -> str:
-    """Return the path of a version's manifest."""
-    return join(base, f"{VERSIONS_DIR}/{manifest_name(version, naming)}")
-
-
-def parse_manifest_name(name: str) -> tuple[int, ManifestNamingScheme] | None:
-    """Parse a file name below `_versions` into (version, naming); return None if it is not a manifest.
-
-    A detached version has bit 63 set (see `is_detached`); its naming is reported as V2.
-    """
-    stem, dot, suffix = name.partition(".")
-    if not dot or suffix != "manifest":
-        return None
-    if stem.startswith("d"):
-        version = _parse_decimal(stem[1:])
-        return None if version is None or not version & DETACHED_BIT else (version, ManifestNamingScheme.V2)
-    number = _parse_decimal(stem)
-    if number is None:
-        return None
-    if len(stem) == _V2_DIGITS:
-        return MAX_VERSION - number, ManifestNamingScheme.V2
-    return number, ManifestNamingScheme.V1
-
-
-def is_detached(version: int) -> bool:
-    """Return True if the version is detached, which means not part of the table's history."""
-    return bool(version & DETACHED_BIT)
-
-
-def hint_path(base: str) -> str:
-    """Return the path of the version hint, a best-effort record of the newest version."""
-    return join(base, f"{VERSIONS_DIR}/{HINT_NAME}")
-
+_MAX_DIGITS: Final = 20
 
 # ------------------------------------------------------------------------------- transactions, data files, deletions
 
@@ -131,7 +56,7 @@ def parse_transaction_name(name: str) -> tuple[int, str] | None:
     if not dot or suffix != "txn":
         return None
     number, dash, transaction_uuid = stem.partition("-")
-    read_version = _parse_decimal(number)
+    read_version = parse_decimal(number)
     return None if read_version is None or not dash or not transaction_uuid else (read_version, transaction_uuid)
 
 
@@ -171,7 +96,7 @@ def parse_deletion_name(name: str) -> tuple[int, int, int, str] | None:
     parts = stem.split("-")
     if not dot or suffix not in ("arrow", "bin") or len(parts) != 3:
         return None
-    numbers = [_parse_decimal(part) for part in parts]
+    numbers = [parse_decimal(part) for part in parts]
     fragment_id, read_version, deletion_id = numbers
     if fragment_id is None or read_version is None or deletion_id is None:
         return None
@@ -256,9 +181,9 @@ def _find_problem(path: str) -> str | None:
     return None
 
 
-def _parse_decimal(string: str) -> int | None:
+def parse_decimal(string: str) -> int | None:
     """Parse an unsigned 64-bit number in plain decimal digits; return None for any other string."""
-    if not string or len(string) > _V2_DIGITS or not (string.isascii() and string.isdecimal()):
+    if not string or len(string) > _MAX_DIGITS or not (string.isascii() and string.isdecimal()):
         return None
     number = int(string)
-    return number if number <= MAX_VERSION else None
+    return number if number < 1 << 64 else None

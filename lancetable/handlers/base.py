@@ -6,15 +6,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from lancetable.errors import CorruptFileError, NotFoundError, StoreError
-from lancetable.format.paths import (
+from lancetable.format.manifest_naming import (
     MAX_VERSION,
-    VERSIONS_DIR,
     ManifestLocation,
     ManifestNamingScheme,
     is_detached,
-    join,
     manifest_path,
 )
+from lancetable.format.paths import VERSIONS_DIR, join
 from lancetable.handlers.latest_version import (
     MAX_PROBES,
     NAMINGS,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lancetable.errors import InvalidInputError, LanceError, StoreError, UnsupportedFeatureError
-from lancetable.format.paths import DETACHED_BIT
+from lancetable.format.manifest_naming import DETACHED_BIT
 from lancetable.handlers.external_manifest import ManifestRow
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.clouds.options import CloudOptions

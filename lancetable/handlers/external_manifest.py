@@ -24,16 +24,15 @@ from typing import Protocol
 from uuid import uuid4
 
 from lancetable.errors import CorruptFileError, LanceError, NotFoundError, StoreError
-from lancetable.format.paths import (
+from lancetable.format.manifest_naming import (
     DETACHED_BIT,
-    VERSIONS_DIR,
     ManifestLocation,
     ManifestNamingScheme,
     is_detached,
-    join,
     manifest_path,
     parse_manifest_name,
 )
+from lancetable.format.paths import VERSIONS_DIR, join
 from lancetable.handlers.base import CommitHandler, Publication, outcome_by_content
 from lancetable.store.base import ObjectStore, PutOutcome, discard
 

@@ -20,18 +20,17 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
 from lancetable.errors import CorruptFileError, LanceError, NotFoundError
-from lancetable.format.paths import (
+from lancetable.format.manifest_naming import (
     DETACHED_BIT,
     MAX_VERSION,
-    VERSIONS_DIR,
     ManifestLocation,
     ManifestNamingScheme,
     hint_path,
     is_detached,
-    join,
     manifest_path,
     parse_manifest_name,
 )
+from lancetable.format.paths import VERSIONS_DIR, join
 from lancetable.store.base import Durability, ObjectMeta, ObjectStore
 
 NAMINGS = (ManifestNamingScheme.V2, ManifestNamingScheme.V1)  # most tables use the first one

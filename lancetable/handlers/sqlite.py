@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lancetable.errors import CorruptFileError, StoreError
-from lancetable.format.paths import DETACHED_BIT
+from lancetable.format.manifest_naming import DETACHED_BIT
 from lancetable.handlers.external_manifest import ManifestRow
 from lancetable.store.base import ObjectStore, PutOutcome
 

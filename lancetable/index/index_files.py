@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
-from lancetable.file.column_numbers import number_columns
+from lancetable.file.column_mapping import number_columns
 from lancetable.file.footer import FileMetadata
 from lancetable.file.reader import open_data_file, read_columns
 from lancetable.file.writer import FileWriter
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lancetable.file.io_scheduler import Rows
     from lancetable.format.version import FileVersion
     from lancetable.store.base import ObjectStore
-    from lancetable.table.cache import TableCache
+    from lancetable.table.metadata_cache import TableCache
 
 T = TypeVar("T")
 

@@ -25,8 +25,8 @@ from lancetable.index.search_statistics import note_opened
 from lancetable.lazy import lazy_property
 from lancetable.proto import table_pb2
 from lancetable.table.fragment_reuse import index_directory, reuse_entry_of
-from lancetable.table.live_rows import deleted_offsets
-from lancetable.table.row_id_sequences import row_id_index
+from lancetable.table.row_counts import deleted_offsets
+from lancetable.table.row_id_lookup import row_id_index
 
 if TYPE_CHECKING:
     from lancetable.index.queries import IndexQuery

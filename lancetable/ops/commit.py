@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lancetable.commit.first_version import create_table
-from lancetable.commit.loop import commit_transaction
+from lancetable.commit.commit_loop import commit_transaction
+from lancetable.commit.create_table import create_table
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, VersionNotFoundError
-from lancetable.format.paths import ManifestNamingScheme
+from lancetable.format.manifest_naming import ManifestNamingScheme
 from lancetable.format.transaction import Overwrite, Restore, Transaction
 from lancetable.format.version import STABLE_VERSION, FileVersion
-from lancetable.handlers.choose import choose_handler
+from lancetable.handlers.choose_handler import choose_handler
 from lancetable.store.confined import confine
 from lancetable.store.open import open_store, with_untrusted
-from lancetable.table.cache import TableCache
+from lancetable.table.metadata_cache import TableCache
 from lancetable.table.version import Table, TableVersion, checkout, latest
 
 

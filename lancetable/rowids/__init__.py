@@ -1,7 +1,7 @@
 """Stable row ids, and the versions in which rows were created and last updated. No I/O."""
 
 from lancetable.rowids.index import RowIdIndex
-from lancetable.rowids.sequence import RowIdSequence
-from lancetable.rowids.versions import RowVersionSequence
+from lancetable.rowids.row_id_sequence import RowIdSequence
+from lancetable.rowids.row_versions import RowVersionSequence
 
 __all__ = ["RowIdIndex", "RowIdSequence", "RowVersionSequence"]

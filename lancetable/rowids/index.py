@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.row_address import U64Array, first
+from lancetable.rowids.row_id_sequence import RowIdSequence
 from lancetable.rowids.segment import Range, RangeWithBitmap, RangeWithHoles, Segment, SortedArray
-from lancetable.rowids.sequence import RowIdSequence
 
 Deleted: TypeAlias = "npt.NDArray[np.uint32] | None"
 Deletions: TypeAlias = "npt.NDArray[Any] | Callable[[], npt.NDArray[Any] | None] | None"

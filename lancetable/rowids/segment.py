@@ -23,7 +23,7 @@ import numpy.typing as npt
 from lancetable.errors import CorruptFileError
 from lancetable.format.row_address import U64Array
 from lancetable.proto import rowids_pb2
-from lancetable.rowids import encoded_array
+from lancetable.rowids import encoded_u64_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class RangeWithHoles:
 
     def oneof_value(self) -> Any:
         """Return the fields of the protobuf message."""
-        return {"start": self.start, "end": self.end, "holes": encoded_array.encode(self.holes)}
+        return {"start": self.start, "end": self.end, "holes": encoded_u64_array.encode(self.holes)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Array:
 
     def oneof_value(self) -> Any:
         """Return the protobuf message of the values."""
-        return encoded_array.encode(self.array)
+        return encoded_u64_array.encode(self.array)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,7 +143,7 @@ def from_proto(message: rowids_pb2.U64Segment, path: str | None = None) -> Segme
         raise CorruptFileError("unknown type of a row id segment", sorted(SEGMENTS), path=path)
     stored: Any = getattr(message, oneof_case)
     if oneof_case in (Array.oneof_case, SortedArray.oneof_case):
-        values = encoded_array.decode(stored, path)
+        values = encoded_u64_array.decode(stored, path)
         if oneof_case == Array.oneof_case:
             return Array(values)
         _check_ascending(values, path)
@@ -155,7 +155,7 @@ def from_proto(message: rowids_pb2.U64Segment, path: str | None = None) -> Segme
         return Range(start, end)
     if oneof_case == RangeWithBitmap.oneof_case:
         return RangeWithBitmap(start, end, _check_bitmap(end - start, stored.bitmap, path))
-    holes = encoded_array.decode(stored.holes, path)
+    holes = encoded_u64_array.decode(stored.holes, path)
     _check_ascending(holes, path)
     if len(holes) and not start <= int(holes[0]) <= int(holes[-1]) < end:
         raise CorruptFileError(f"holes outside the range {start}..{end}", found=int(holes[-1]), path=path)

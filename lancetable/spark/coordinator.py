@@ -23,7 +23,7 @@ from lancetable.errors import LanceError
 from lancetable.log import LOGGER
 from lancetable.ops.change.retry import retried
 from lancetable.spark.jobs.base import TableJob
-from lancetable.spark.runner import Json, Runner, raise_failures, succeeded
+from lancetable.spark.task_runner import Json, Runner, raise_failures, succeeded
 
 logger = logging.getLogger(__name__)
 

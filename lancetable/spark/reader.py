@@ -19,7 +19,7 @@ from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import Split, plan_splits, scan_options_of
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pinned_version import PinnedVersion, pin_of
-from lancetable.spark.runner import init_worker
+from lancetable.spark.task_runner import init_worker
 from lancetable.spark.types import convert_batch, wire_schema
 from lancetable.table.version import TableVersion
 

@@ -27,10 +27,10 @@ from lancetable.errors import DatasetNotFoundError, InvalidOperationError, Lance
 from lancetable.spark.casts import cast_problems, cast_source
 from lancetable.spark.file_batches import FileBatch
 from lancetable.spark.pipeline_sources import FILE
-from lancetable.spark.runner import init_worker
 from lancetable.spark.schema_evolution import Evolution
 from lancetable.spark.sql import quote_name
 from lancetable.spark.table import SparkTable
+from lancetable.spark.task_runner import init_worker
 from lancetable.spark.types import convert_batch, spark_schema, wire_schema
 from lancetable.spark.write_table import write_table
 

@@ -41,9 +41,9 @@ from lancetable.spark.options import DEFAULT_BATCH_ROWS, DEFAULT_TASK_BYTES, Sou
 from lancetable.spark.pinned_version import PinnedVersion, pin_of
 from lancetable.spark.reader import scan_options, scan_slices
 from lancetable.spark.refs import SparkBranches, SparkTags
-from lancetable.spark.runner import Json, Runner, SparkRunner, init_worker, raise_failures
 from lancetable.spark.schema_evolution import Evolution, fit_table
 from lancetable.spark.sql import check_sql_text
+from lancetable.spark.task_runner import Json, Runner, SparkRunner, init_worker, raise_failures
 from lancetable.spark.types import spark_schema, table_schema, wire_schema
 from lancetable.spark.write_table import write_table
 from lancetable.types import AlterColumn
@@ -106,7 +106,7 @@ class SparkTable:
         storage_options, branch
             As in `lancetable.dataset`.
         runner
-            Runner of the tasks; by default, the executors of the session. See `lancetable.spark.runner`.
+            Runner of the tasks; by default, the executors of the session. See `lancetable.spark.task_runner`.
         run_on
             Process that plans and commits jobs: "client" for this process, or "cluster" for a task. The latter is for
             clients without access to the table's store and its credentials.

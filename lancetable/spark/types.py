@@ -29,7 +29,7 @@ import pyarrow as pa
 from pyspark.sql import types as st
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
-from lancetable.ops.schema.evolution import represents
+from lancetable.ops.schema.alter_columns import represents
 from lancetable.ops.write.float_overflow import check_finite
 from lancetable.ops.write.schema_merge import Difference, differences, plain_type
 

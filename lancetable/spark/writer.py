@@ -30,8 +30,8 @@ from lancetable.ops import commit as commits
 from lancetable.ops.write.write import discard_fragments
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pinned_version import PinnedVersion, pin_of
-from lancetable.spark.runner import init_worker
 from lancetable.spark.schema_evolution import Evolution, check_storable, fit_table
+from lancetable.spark.task_runner import init_worker
 from lancetable.spark.types import convert_batch, table_schema
 from lancetable.table.version import TableVersion
 from lancetable.writes import write_fragments

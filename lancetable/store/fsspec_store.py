@@ -2,8 +2,8 @@
 
 It supports reads and plain writes, but no exclusive creates, except in an in-memory file system object of the caller.
 `mode="create"` of most fsspec classes is a check followed by a write, so `conditional_create` is "none", and commits
-are refused unless the caller prevents races (see handlers/choose.py). File system objects of clouds have a class of
-their own (clouds/fsspec_client.py).
+are refused unless the caller prevents races (see handlers/choose_handler.py). File system objects of clouds have a
+class of their own (clouds/fsspec_client.py).
 
 Rules for calls to fsspec: arguments by keyword only (the order of `start` and `end` differs between classes), no
 listing caches, no shared instances, no negative and no empty ranges, a check of the length of every reply, and a new

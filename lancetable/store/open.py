@@ -3,7 +3,7 @@
     /data/t, ./t, ~/t, file:///data/t     LocalStore
     memory://t                            MemoryStore, shared by the whole process
     s3:// gs:// az:// abfss://            CloudStore, through obstore
-    s3+ddb://b/t?ddbTableName=n           the same, with commits through a DynamoDB table (handlers/choose.py)
+    s3+ddb://b/t?ddbTableName=n           the same, with commits through a DynamoDB table (handlers/choose_handler.py)
     sftp:// hdfs:// ...                   FsspecStore: any other scheme that fsspec supports
     (file system, path)                   FsspecStore of the object, or CloudFsspecStore if it is one of a cloud
     any of them, untrusted=true           ConfinedStore of that store

@@ -26,7 +26,7 @@ from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.manifest import Manifest
 from lancetable.format.schema import BLOB_KEY, Field
 from lancetable.table.data_file_metadata import file_metadata
-from lancetable.table.live_rows import check_file_rows, physical_rows
+from lancetable.table.row_counts import check_file_rows, physical_rows
 from lancetable.table.version import TableVersion
 
 Column: TypeAlias = "pa.ChunkedArray | pa.Array"

@@ -28,7 +28,7 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.table.data_file_metadata import file_metadata
 from lancetable.table.field_locations import Column, Layout, field_index, file_layouts, merge_parts
-from lancetable.table.live_rows import DeletedOffsets, Offsets, deleted_offsets, physical_rows
+from lancetable.table.row_counts import DeletedOffsets, Offsets, deleted_offsets, physical_rows
 from lancetable.table.version import TableVersion
 
 Rows: TypeAlias = "range | Offsets | None"
@@ -313,9 +313,9 @@ def virtual_column(version: TableVersion, selection: Selection, name: str) -> pa
     fragment = selection.fragment
     if name == ROW_ADDRESS or (name == ROW_ID and not version.manifest.has_stable_row_ids):
         return pa.array(selection.addresses(), mask=selection.deleted)
-    from lancetable.table import row_id_sequences  # imported here, because few scans read ids
+    from lancetable.table import row_id_lookup  # imported here, because few scans read ids
 
     if name == ROW_ID:
-        return pa.array(row_id_sequences.row_ids_at(version, fragment, selection.offsets()), mask=selection.deleted)
+        return pa.array(row_id_lookup.row_ids_at(version, fragment, selection.offsets()), mask=selection.deleted)
     created = name == CREATED_AT
-    return pa.array(row_id_sequences.row_versions_at(version, fragment, selection.offsets(), created=created))
+    return pa.array(row_id_lookup.row_versions_at(version, fragment, selection.offsets(), created=created))

@@ -38,7 +38,9 @@ def dictionaries_of(version: TableVersion) -> Mapping[int, pa.Array]:
     if not fields:
         return {}
 
-    from lancetable.file.encodings_v0_1.fields import read_dictionaries  # imported here, because few tables need it
+    from lancetable.file.encodings_v0_1.field_readers import (
+        read_dictionaries,  # imported here, because few tables need it
+    )
 
     def read() -> Mapping[int, pa.Array]:
         location = version.location

@@ -10,7 +10,7 @@ from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.table.data_file_metadata import file_metadata
 from lancetable.table.field_locations import field_index
-from lancetable.table.live_rows import physical_rows
+from lancetable.table.row_counts import physical_rows
 from lancetable.table.version import TableVersion
 
 

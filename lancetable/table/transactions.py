@@ -10,10 +10,10 @@ from lancetable.errors import CorruptFileError, NotFoundError, UnsupportedFeatur
 from lancetable.format.paths import transaction_name, transaction_path
 from lancetable.format.transaction import Transaction
 from lancetable.store.base import Durability
-from lancetable.table.manifests import ManifestFile, map_versions, parse_manifest, read_manifest
+from lancetable.table.manifest_files import ManifestFile, map_versions, parse_manifest, read_manifest
 
 if TYPE_CHECKING:
-    from lancetable.format.paths import ManifestLocation
+    from lancetable.format.manifest_naming import ManifestLocation
     from lancetable.store.base import ObjectStore
 
 logger = logging.getLogger(__name__)

@@ -24,28 +24,20 @@ from lancetable.errors import (
     VersionNotFoundError,
 )
 from lancetable.format import feature_flags
-from lancetable.format.paths import (
-    DATA_DIR,
-    DELETIONS_DIR,
-    DETACHED_BIT,
-    TREE_DIR,
-    ManifestNamingScheme,
-    branch_root,
-    check_relative,
-    join,
-)
-from lancetable.handlers.choose import choose_handler
+from lancetable.format.manifest_naming import DETACHED_BIT, ManifestNamingScheme
+from lancetable.format.paths import DATA_DIR, DELETIONS_DIR, TREE_DIR, branch_root, check_relative, join
+from lancetable.handlers.choose_handler import choose_handler
 from lancetable.store.confined import check_inside
 from lancetable.store.open import FileSystemUri, open_store
 from lancetable.table import clock, refs
 from lancetable.table.base_paths import path_in_store
-from lancetable.table.cache import TableCache
-from lancetable.table.manifests import ManifestFile, read_manifest
+from lancetable.table.manifest_files import ManifestFile, read_manifest
+from lancetable.table.metadata_cache import TableCache
 
 if TYPE_CHECKING:
     from lancetable.format.fragment import DataFile, DeletionFile
     from lancetable.format.manifest import Manifest
-    from lancetable.format.paths import ManifestLocation
+    from lancetable.format.manifest_naming import ManifestLocation
     from lancetable.format.schema import Schema
     from lancetable.handlers.base import CommitHandler
     from lancetable.store.base import ObjectStore

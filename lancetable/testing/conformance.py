@@ -23,7 +23,13 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from lancetable.errors import CorruptFileError, NotFoundError, UnsupportedFeatureError
-from lancetable.format.paths import DETACHED_BIT, ManifestLocation, ManifestNamingScheme, hint_path, manifest_path
+from lancetable.format.manifest_naming import (
+    DETACHED_BIT,
+    ManifestLocation,
+    ManifestNamingScheme,
+    hint_path,
+    manifest_path,
+)
 from lancetable.handlers.base import CommitHandler
 from lancetable.store.base import ByteRange, Durability, ObjectStore, PutOutcome
 

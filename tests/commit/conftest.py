@@ -18,9 +18,9 @@ from lancetable.format.index import IndexMetadata
 from lancetable.format.manifest import BasePath
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.write import write
-from lancetable.table import deletions
+from lancetable.table import deletion_vectors
 from lancetable.table.base_paths import table_target
-from lancetable.table.deletions import DeletionVector
+from lancetable.table.deletion_vectors import DeletionVector
 from lancetable.table.fragment_writer import FragmentWriter, WriteLimits
 from lancetable.table.version import TableVersion, open_version
 
@@ -84,7 +84,7 @@ class Maker:
 
     def with_deleted(self, fragment_id: int, row: int) -> Fragment:
         version = self.version
-        file = deletions.write(version.store, version.base, fragment_id, version.version, DeletionVector([row]))
+        file = deletion_vectors.write(version.store, version.base, fragment_id, version.version, DeletionVector([row]))
         return replace(self.fragment(fragment_id), deletion_file=file)
 
     def make_append(self, _: int, row: int) -> tx.Operation:

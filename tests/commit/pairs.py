@@ -22,13 +22,13 @@ from google.protobuf import json_format
 from lance.optimize import Compaction
 
 import lancetable
-from lancetable.commit.loop import commit_transaction
+from lancetable.commit.commit_loop import commit_transaction
 from lancetable.errors import CommitConflictError, RetryableCommitConflictError
 from lancetable.format import transaction as tx
 from lancetable.format.transaction import Transaction
 from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.proto import table_pb2
-from lancetable.table import deletions, transactions
+from lancetable.table import deletion_vectors, transactions
 from lancetable.table.version import TableVersion, checkout, latest, open_version
 
 
@@ -37,7 +37,7 @@ class Prepared:
     """An operation whose files are already written, with the newly deleted rows if known."""
 
     operation: tx.Operation
-    affected_rows: Mapping[int, deletions.DeletionVector] | None = None
+    affected_rows: Mapping[int, deletion_vectors.DeletionVector] | None = None
 
 
 def copy_table(template: Path, target: Path) -> Path:
@@ -217,7 +217,7 @@ def state(uri: str) -> dict[str, Any]:
     message.CopyFrom(newest.manifest.message)
     vectors = {}
     for fragment in newest.manifest.fragments:
-        vector = deletions.read(newest, fragment)
+        vector = deletion_vectors.read(newest, fragment)
         vectors[fragment.id] = [] if vector is None else vector.offsets().tolist()
     for fragment in message.fragments:
         fragment.deletion_file.id = 0

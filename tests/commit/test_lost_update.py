@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from lancetable.commit import loop
-from lancetable.commit.loop import commit_transaction
+from lancetable.commit import commit_loop
+from lancetable.commit.commit_loop import commit_transaction
 from lancetable.commit.lost_update import is_lost_update
 from lancetable.errors import CommitConflictError, CommitStateUnknownError, RetryableCommitConflictError
 from lancetable.format import transaction as tx
-from lancetable.format.paths import hint_path, manifest_path
+from lancetable.format.manifest_naming import hint_path, manifest_path
 from lancetable.format.transaction import Transaction
 from lancetable.store.base import Capabilities, ObjectMeta, PutOutcome
 from lancetable.table import clock
@@ -53,8 +53,10 @@ def publish_late(
             version = commit(version, maker_of(version).make("Append"))
         base.store.delete([manifest_path(base.base, number, base.location.naming) for number in removed])
         time.sleep(0.02)  # file system clocks may tick every 4 ms
-        monkeypatch.setattr(loop, "is_in_grace_period", lambda *_: False)
-        monkeypatch.setattr(loop._CommitRun, "catch_up", lambda *_, **__: None)  # versions were listed before version 2
+        monkeypatch.setattr(commit_loop, "is_in_grace_period", lambda *_: False)
+        monkeypatch.setattr(
+            commit_loop._CommitRun, "catch_up", lambda *_, **__: None
+        )  # versions were listed before version 2
         try:
             return commit(replace(base, newest_at=clock.seconds()), ours)
         except (RetryableCommitConflictError, CommitStateUnknownError) as error:

@@ -28,7 +28,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
 
 from lancetable.errors import LanceError
-from lancetable.file.column_numbers import column_map
+from lancetable.file.column_mapping import column_map
 from lancetable.file.legacy_writer import LegacyFileWriter
 from lancetable.file.reader import open_data_file, read_columns
 from lancetable.file.writer import FileWriter

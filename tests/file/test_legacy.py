@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import lancetable
 from lancetable.errors import CorruptFileError, LanceError, UnsupportedFeatureError
 from lancetable.file import legacy_footer
-from lancetable.file.column_numbers import column_map
-from lancetable.file.encodings_v0_1.fields import read_dictionaries
+from lancetable.file.column_mapping import column_map
+from lancetable.file.encodings_v0_1.field_readers import read_dictionaries
 from lancetable.file.encodings_v0_1.statistics import read_zones
 from lancetable.file.io_scheduler import run
 from lancetable.file.legacy_footer import LegacyMetadata
@@ -111,7 +111,7 @@ def test_metadata_describes_the_file() -> None:
 @pytest.mark.parametrize("group_rows", [7, 64])
 @pytest.mark.parametrize("name", TYPES)
 def test_rows_are_read_by_range_and_by_number(name: str, group_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lancetable.file.encodings_v0_1.fields._GROUP_ROWS", 100)
+    monkeypatch.setattr("lancetable.file.encodings_v0_1.field_readers._GROUP_ROWS", 100)
     rng = np.random.default_rng(len(name))
     table = pa.table({"k": range(250), "c": column(TYPES[name], 250, rng), "e": range(250)})
     store, schema = write(table, group_rows=group_rows)

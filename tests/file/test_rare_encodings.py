@@ -13,8 +13,8 @@ import pytest
 from lance.file import LanceFileReader as PylanceReader
 
 from lancetable.errors import CorruptFileError, SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file.column_numbers import column_map
-from lancetable.file.kernels import bitpacking, fsst, general
+from lancetable.file.column_mapping import column_map
+from lancetable.file.kernels import bitpacking, compression, fsst
 from lancetable.file.reader import open_data_file, read_columns
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Schema
@@ -398,8 +398,8 @@ WRAPPED: dict[str, tuple[pa.Array, pb.ArrayEncoding, list[bytes]]] = {
     "all null bools": (pa.nulls(5, pa.bool_()), ALL_NULLS, []),
     "all null lists": (pa.nulls(5, pa.list_(pa.int8(), 2)), ALL_NULLS, []),
     "all null dictionaries": (pa.nulls(5, pa.dictionary(pa.int8(), pa.string())), ALL_NULLS, []),
-    "zstd integers": (PLAIN, no_nulls(flat(32, 0, "zstd")), [general.compress("zstd", FIVE)]),
-    "lz4 integers": (PLAIN, no_nulls(flat(32, 0, "lz4")), [general.compress("lz4", FIVE)]),
+    "zstd integers": (PLAIN, no_nulls(flat(32, 0, "zstd")), [compression.compress("zstd", FIVE)]),
+    "lz4 integers": (PLAIN, no_nulls(flat(32, 0, "lz4")), [compression.compress("lz4", FIVE)]),
     "zstd without the size": (
         pa.array([1, 2, 3, 4, 5], pa.int32()),
         no_nulls(flat(32, 0, "zstd")),
@@ -408,7 +408,7 @@ WRAPPED: dict[str, tuple[pa.Array, pb.ArrayEncoding, list[bytes]]] = {
     "zstd strings": (
         pa.array(["a", None, "bc"]),
         binary(4, scheme="zstd"),
-        [u64(1, 5, 3), general.compress("zstd", b"abc")],
+        [u64(1, 5, 3), compression.compress("zstd", b"abc")],
     ),
 }  # fmt: skip
 

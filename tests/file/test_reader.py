@@ -14,7 +14,7 @@ import pytest
 
 from lancetable.errors import CorruptFileError, InvalidInputError, OutOfRangeError, UnsupportedFeatureError
 from lancetable.file import thread_pool
-from lancetable.file.column_numbers import column_map, column_of, number_columns
+from lancetable.file.column_mapping import column_map, column_of, number_columns
 from lancetable.file.encodings_v2_0.base import encoding_of
 from lancetable.file.footer import FileMetadata
 from lancetable.file.limits import ReadLimits

@@ -12,7 +12,7 @@ from lance.file import LanceFileReader as OracleReader
 from lance.file import LanceFileWriter as OracleWriter
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file.column_numbers import column_map
+from lancetable.file.column_mapping import column_map
 from lancetable.file.encodings_v2_0.base import encoding_of
 from lancetable.file.footer import STATISTICS_KEY, FileMetadata
 from lancetable.file.reader import open_data_file, read_columns

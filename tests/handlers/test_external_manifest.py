@@ -13,9 +13,9 @@ import pytest
 
 from integration.servers.moto_locked import Moto
 from lancetable.errors import CorruptFileError, InvalidInputError, StoreError
-from lancetable.format.paths import ManifestNamingScheme, manifest_path
+from lancetable.format.manifest_naming import ManifestNamingScheme, manifest_path
 from lancetable.handlers.base import CommitHandler
-from lancetable.handlers.choose import choose_handler
+from lancetable.handlers.choose_handler import choose_handler
 from lancetable.handlers.dynamodb import DynamoManifestStore
 from lancetable.handlers.external_manifest import ExternalHandler, ExternalManifestStore, ManifestRow
 from lancetable.handlers.sqlite import MemoryManifestStore, SqliteManifestStore

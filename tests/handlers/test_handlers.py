@@ -21,12 +21,12 @@ from lancetable.errors import (
     StoreError,
     UnsupportedFeatureError,
 )
-from lancetable.format.paths import ManifestNamingScheme, hint_path, manifest_path
+from lancetable.format.manifest_naming import ManifestNamingScheme, hint_path, manifest_path
 from lancetable.handlers import unsafe
 from lancetable.handlers.base import CommitHandler
-from lancetable.handlers.choose import ReadOnlyHandler, choose_handler
+from lancetable.handlers.choose_handler import ReadOnlyHandler, choose_handler
+from lancetable.handlers.commit_lock import LockedHandler
 from lancetable.handlers.conditional_put import ConditionalPutHandler
-from lancetable.handlers.external_lock import LockedHandler
 from lancetable.handlers.unsafe import UnsafeHandler
 from lancetable.store.base import Capabilities, ObjectMeta, ObjectStore, PutOutcome
 from lancetable.store.fsspec_store import FsspecStore

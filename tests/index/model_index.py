@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyroaring
 
-from lancetable.commit.loop import commit_transaction
+from lancetable.commit.commit_loop import commit_transaction
 from lancetable.expr.evaluate.evaluator import evaluate
 from lancetable.expr.syntax import ast
 from lancetable.format import transaction as tx

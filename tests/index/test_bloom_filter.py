@@ -13,10 +13,11 @@ import lancetable
 from lancetable.errors import CorruptFileError, InvalidInputError
 from lancetable.format.paths import INDICES_DIR, join
 from lancetable.index.index_files import SegmentWriter
-from lancetable.index.kind import RowMapping, kind_named
+from lancetable.index.kind import kind_named
 from lancetable.index.queries import IsIn, IsNull
 from lancetable.index.results import Exactness
 from tests.index import indexed_tables as tables
+from tests.index.segment_files import ListedMapping
 
 lance = pytest.importorskip("lance")
 
@@ -88,7 +89,7 @@ def test_zones_of_segments_and_new_rows_are_merged(tmp_path: Path) -> None:
     queries = [query for query in tables.queries_of(values, ranges=False) if not isinstance(query, IsNull)]
     tables.assert_answers(dataset, queries, exact=False)
     tables.assert_pylance_answers(dataset, queries)
-    assert not BLOOM.remap(writer, segment.open(), RowMapping(*[np.empty(0, np.uint64)] * 2, frozenset()))
+    assert not BLOOM.remap(writer, segment.open(), ListedMapping(*[np.empty(0, np.uint64)] * 2))
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,14 @@ from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFe
 from lancetable.format.paths import INDICES_DIR, join
 from lancetable.index.btree import BTreeIndex
 from lancetable.index.index_files import SegmentWriter
-from lancetable.index.kind import RowMapping, kind_named
+from lancetable.index.kind import kind_named
 from lancetable.index.queries import IsIn, IsNull, Range
 from lancetable.index.segments import index_segments
-from lancetable.table.cache import TableCache
+from lancetable.table.metadata_cache import TableCache
 from lancetable.table.version import TableVersion, open_version
 from lancetable.testing.stores import CountingStore
 from tests.index import indexed_tables as tables
+from tests.index.segment_files import DELETED, ListedMapping
 
 lance = pytest.importorskip("lance")
 
@@ -227,10 +228,8 @@ def test_rows_are_remapped_after_a_compaction(tmp_path: Path) -> None:
     dataset.delete("id % 9 = 4")
     dataset.optimize.compact_files(target_rows_per_fragment=60)
     new = dict(dataset.to_table(columns=["id"], with_row_address=True).to_pandas()[["id", "_rowaddr"]].to_numpy())
-    pairs = sorted((row, new.get(number, int(RowMapping.DELETED))) for number, row in old.items())
-    # Half of the deleted rows are in the mapping; the others belong to fragments that do not exist any more.
-    pairs = [pair for number, pair in enumerate(pairs) if pair[1] != RowMapping.DELETED or number % 2]
-    mapping = RowMapping(*(np.array(side, np.uint64) for side in zip(*pairs)), frozenset(range(4)))
+    pairs = sorted((row, new.get(number, int(DELETED))) for number, row in old.items())
+    mapping = ListedMapping(*(np.array(side, np.uint64) for side in zip(*pairs)))
     writer = writer_of(dataset, NAME)
     assert BTREE.remap(writer, source, mapping)
     covered = [fragment.fragment_id for fragment in dataset.get_fragments()]

@@ -16,7 +16,7 @@ import pytest
 
 from lancetable.errors import LanceError
 from lancetable.index.segments import index_segments
-from lancetable.table.cache import TableCache
+from lancetable.table.metadata_cache import TableCache
 from lancetable.table.version import TableVersion, open_version
 from lancetable.testing.stores import WrappingStore
 from tests.index import indexed_tables as tables

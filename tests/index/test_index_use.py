@@ -1,4 +1,4 @@
-"""Use of indexes by readers and writers: coverage, limits, counts of work, explanations, merges, and damaged answers."""
+"""Use of indexes by readers and writers: coverage, limits, counts of work, explanations, merges, damaged answers."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from lancetable.errors import LanceError
 from lancetable.expr import parse_predicate
 from lancetable.ops.change import delete, update
 from lancetable.ops.read.matching_rows import count_rows, matching_rows
-from lancetable.ops.read.order import ColumnOrdering
+from lancetable.ops.read.order_by import ColumnOrdering
 from lancetable.ops.read.projection import evaluation_schema
 from lancetable.ops.read.scan import execute_scan, scan_table
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan

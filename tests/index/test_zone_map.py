@@ -14,11 +14,12 @@ import lancetable
 from lancetable.errors import CorruptFileError, InvalidInputError
 from lancetable.format.paths import INDICES_DIR, join
 from lancetable.index.index_files import SegmentWriter
-from lancetable.index.kind import RowMapping, kind_named
+from lancetable.index.kind import kind_named
 from lancetable.index.queries import IsIn, IsNull, Range
 from lancetable.index.results import Exactness
 from lancetable.index.zone_map import ZoneMapIndex
 from tests.index import indexed_tables as tables
+from tests.index.segment_files import ListedMapping
 
 lance = pytest.importorskip("lance")
 
@@ -117,7 +118,7 @@ def test_zones_of_segments_and_new_rows_are_merged(tmp_path: Path) -> None:
     assert nulls == [row // 25 << 32 | row % 25 for row in range(100) if not values[row].is_valid]
     tables.assert_answers(dataset, tables.queries_of(values), exact=False)
     tables.assert_pylance_answers(dataset, tables.queries_of(values)[::4])
-    assert not ZONEMAP.remap(writer, segment.open(), RowMapping(*[np.empty(0, np.uint64)] * 2, frozenset()))
+    assert not ZONEMAP.remap(writer, segment.open(), ListedMapping(*[np.empty(0, np.uint64)] * 2))
 
 
 def test_nulls_are_not_exact_without_the_set_of_their_rows(tmp_path: Path) -> None:

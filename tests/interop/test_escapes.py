@@ -30,7 +30,7 @@ import pytest
 import lancetable
 from lancetable.errors import LanceError
 from lancetable.proto import table_pb2
-from lancetable.table.manifests import read_manifest
+from lancetable.table.manifest_files import read_manifest
 from lancetable.table.version import open_version
 
 # `outside` is a directory beside the table with files that a path could name.

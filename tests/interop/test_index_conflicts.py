@@ -154,5 +154,5 @@ def test_every_pair_of_concurrent_changes_leaves_a_table_with_right_indexes(
     for number, second in enumerate(OTHER_CHANGES if first in INDEX_CHANGES else INDEX_CHANGES):
         try:
             play(tmp_path / f"{number}.lance", first, second, one, two, stable=stable)
-        except Exception as error:
+        except Exception as error:  # noqa: PERF203 - the message names the pair
             raise AssertionError(f"{first}, then {second}: {error}") from error

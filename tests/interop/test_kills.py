@@ -14,7 +14,7 @@ import lance
 import pyarrow as pa
 
 import lancetable
-from lancetable.format.paths import parse_manifest_name
+from lancetable.format.manifest_naming import parse_manifest_name
 
 KILLER = Path(__file__).with_name("kill_writers.py")
 ROWS = 5

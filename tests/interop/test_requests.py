@@ -11,9 +11,9 @@ import pytest
 
 import lancetable
 from integration.servers.moto_locked import Moto
-from lancetable.commit import loop
-from lancetable.format.paths import ManifestNamingScheme, manifest_path
-from lancetable.table import manifests, transactions
+from lancetable.commit import commit_loop
+from lancetable.format.manifest_naming import ManifestNamingScheme, manifest_path
+from lancetable.table import manifest_files, transactions
 
 V1, V2 = ManifestNamingScheme.V1, ManifestNamingScheme.V2
 CLIENTS = ["obstore"]
@@ -22,8 +22,8 @@ CLIENTS = ["obstore"]
 @pytest.fixture(autouse=True)
 def _however_slow_this_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Extend the periods after which a commit lists versions again, so that slow machines send no more requests."""
-    monkeypatch.setattr(loop, "_FRESH_SECONDS", 600.0)
-    monkeypatch.setattr(loop, "is_in_grace_period", lambda *_: True)
+    monkeypatch.setattr(commit_loop, "_FRESH_SECONDS", 600.0)
+    monkeypatch.setattr(commit_loop, "is_in_grace_period", lambda *_: True)
 
 
 def _rows(first: int, count: int = 10) -> pa.Table:
@@ -53,7 +53,7 @@ class Table:
         objects = {}
         for version in range(2, self.versions + 1):
             message.version = version
-            objects[manifest_path(first.base, version, naming)] = manifests.pack(message, data, None)
+            objects[manifest_path(first.base, version, naming)] = manifest_files.pack(message, data, None)
         if objects:
             self.s3.store("lab", objects)
 
@@ -123,7 +123,7 @@ def test_late_publication_is_checked_by_one_listing(s3: Moto, monkeypatch: pytes
     """An append to an open table stays within its budget of requests."""
     table = Table(s3, "obstore", 100)
     dataset = table.open()
-    monkeypatch.setattr(loop, "is_in_grace_period", lambda *_: False)
+    monkeypatch.setattr(commit_loop, "is_in_grace_period", lambda *_: False)
     requests, down = table.count(lambda: dataset.insert(_rows(2000)))
     assert (requests, down <= 2_000) == (4, True)
 

@@ -12,7 +12,7 @@ import pytest
 import lancetable
 from integration.commits.race import append_in_processes, check_rows
 from integration.servers.moto_locked import Moto
-from lancetable.format.paths import ManifestNamingScheme, manifest_path
+from lancetable.format.manifest_naming import ManifestNamingScheme, manifest_path
 from lancetable.store.open import open_store
 
 CLIENTS = ["obstore"]

@@ -20,12 +20,13 @@ from lancetable.ops.change.delete import delete
 from lancetable.ops.read.scan import scan_table
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.refs import tags as tag_ops
+from lancetable.ops.refs.restore import restore as restore_version
 from lancetable.ops.write import write
 from lancetable.ops.write.write import WriteOptions
 from lancetable.table.fragment_writer import WriteLimits
-from lancetable.table.manifests import history
+from lancetable.table.manifest_files import history
 from lancetable.table.version import TableVersion, checkout, latest, open_version
-from lancetable.testing.histories import BranchModel, State, Values
+from lancetable.testing.reference_model import BranchModel, State, Values
 
 COLUMNS = {"id": pa.int64(), "s": pa.string(), "v": pa.int32(), "l": pa.list_(pa.float32())}
 SCHEMAS = (("id", "s"), ("id", "v", "s"), ("v", "id", "l"))
@@ -147,7 +148,7 @@ class TableMachine(RuleBasedStateMachine):
     def restore(self, ours: bool, data: st.DataObject) -> None:
         version = data.draw(st.sampled_from(sorted(self.model.versions)), label="version")
         if ours:
-            self.handle = tag_ops.restore(checkout(self.newest(), version))
+            self.handle = restore_version(checkout(self.newest(), version))
         else:
             lance.dataset(self.uri, version=version).restore()
         self.add(self.model.versions[version], replaces=True)

@@ -31,7 +31,7 @@ import lancetable
 from lancetable.errors import CommitStateUnknownError, LanceError, RefNotFoundError
 from lancetable.ops.maintain.fsck.check import check
 from lancetable.store.memory import MemoryStore
-from lancetable.testing.histories import BranchModel, Row, State, Values
+from lancetable.testing.reference_model import BranchModel, Row, State, Values
 from lancetable.testing.stores import FaultyStore
 
 SCALE = int(os.environ.get("LANCETABLE_TEST_SCALE", "1"))

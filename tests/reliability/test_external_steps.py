@@ -24,8 +24,8 @@ import pytest
 import lancetable
 from integration.servers.moto_locked import Moto
 from lancetable.errors import CommitStateUnknownError, LanceError, StoreError, VersionNotFoundError
-from lancetable.format.paths import ManifestNamingScheme, manifest_path
-from lancetable.handlers.choose import choose_handler
+from lancetable.format.manifest_naming import ManifestNamingScheme, manifest_path
+from lancetable.handlers.choose_handler import choose_handler
 from lancetable.handlers.external_manifest import ExternalHandler, ManifestRow
 from lancetable.handlers.sqlite import MemoryManifestStore, SqliteManifestStore
 from lancetable.store.base import PutOutcome

@@ -16,8 +16,8 @@ from uuid import uuid4
 import pytest
 
 from integration.servers.moto_locked import Moto
-from lancetable.format.paths import ManifestNamingScheme, manifest_path
-from lancetable.handlers.choose import choose_handler
+from lancetable.format.manifest_naming import ManifestNamingScheme, manifest_path
+from lancetable.handlers.choose_handler import choose_handler
 from lancetable.store.base import PutOutcome
 from lancetable.store.clouds.fsspec_client import make_file_system
 from lancetable.store.clouds.options import CloudOptions

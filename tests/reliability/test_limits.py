@@ -42,7 +42,7 @@ from lancetable.format.version import FileVersion
 from lancetable.optimize import Compaction
 from lancetable.proto import file2_pb2, file_pb2, rowids_pb2, table_pb2
 from lancetable.store.base import ByteRange
-from lancetable.table import deletions
+from lancetable.table import deletion_vectors
 
 LIMIT_BYTES = 3 << 29  # address space in addition to that of the imports
 CALL_SECONDS = 3.0  # CPU seconds, so that the load of the machine has no effect
@@ -83,7 +83,7 @@ def make_table(kind: str, storage: str, uri: str) -> None:
         ds.optimize.compact_files()
         ds.insert(rows)
         ds.delete("id % 40 = 1")
-        with patch.object(deletions, "MAX_ARROW_OFFSETS", 0):
+        with patch.object(deletion_vectors, "MAX_ARROW_OFFSETS", 0):
             ds.delete("id = 155")
         ds.update({"text": "'y'"}, where="id = 77")
     else:

@@ -19,7 +19,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import lancetable
-from lancetable.format.paths import VERSIONS_DIR, parse_manifest_name
+from lancetable.format.manifest_naming import parse_manifest_name
+from lancetable.format.paths import VERSIONS_DIR
 from lancetable.store.base import Capabilities, ObjectMeta, ObjectStore
 from lancetable.store.memory import MemoryStore
 from lancetable.testing.stores import WrappingStore

@@ -34,7 +34,7 @@ from lancetable.proto import encodings_v2_1_pb2, file2_pb2, file_pb2, table_pb2
 from lancetable.store.confined import MAX_OBJECT_BYTES, confine
 from lancetable.store.local import LocalStore
 from lancetable.store.open import open_store
-from lancetable.table.manifests import pack, read_manifest
+from lancetable.table.manifest_files import pack, read_manifest
 from lancetable.table.version import open_version
 from lancetable.testing.conformance import StoreSuite
 from lancetable.testing.files import Column, Page, build_file

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lancetable.errors import CorruptFileError
 from lancetable.format.row_address import address
 from lancetable.proto import rowids_pb2
-from lancetable.rowids import RowIdIndex, RowIdSequence, encoded_array
+from lancetable.rowids import RowIdIndex, RowIdSequence, encoded_u64_array
 from lancetable.rowids.segment import build
 
 
@@ -168,7 +168,7 @@ def test_ids_in_hundreds_of_arrays_are_found(width: int) -> None:
     ids = np.cumsum(rng.integers(1, {2: 9, 4: 10**5, 8: 2**50}[width], 3000)).astype(np.uint64)
     message = rowids_pb2.RowIdSequence()
     for start in range(0, 3000, 20):
-        message.segments.add().sorted_array.CopyFrom(encoded_array.encode(ids[start : start + 20]))
+        message.segments.add().sorted_array.CopyFrom(encoded_u64_array.encode(ids[start : start + 20]))
     sequence = RowIdSequence.from_bytes(message.SerializeToString(), 3000)
     assert len(sequence.segments) == 1
     deleted = np.arange(5, 3000, 7)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError
 from lancetable.proto import rowids_pb2
-from lancetable.rowids import encoded_array, segment
+from lancetable.rowids import encoded_u64_array, segment
 from lancetable.rowids.segment import SEGMENTS, Array, Range, RangeWithBitmap, RangeWithHoles, SortedArray
 
 BASES = st.sampled_from([0, 5, 2**16 - 3, 2**32 - 3, 2**40, 2**63 - 3, 2**64 - 70_000])
@@ -49,11 +49,11 @@ def test_segments_round_trip(ids):
 @pytest.mark.parametrize("dtype_values", [[], [7], [3, 3 + 0xFFFF], [3, 4 + 0xFFFF], [0, 2**32 - 1], [1, 2**32 + 1]])
 def test_arrays_have_the_smallest_sufficient_width(dtype_values):
     ids = np.array(dtype_values, np.uint64)
-    message = encoded_array.encode(ids)
+    message = encoded_u64_array.encode(ids)
     spread = dtype_values[-1] - dtype_values[0] if dtype_values else None
     expected = "u64_array" if spread is None or spread >= 2**32 else "u32_array" if spread > 0xFFFF else "u16_array"
     assert message.WhichOneof("array") == expected
-    assert encoded_array.decode(message).tolist() == dtype_values
+    assert encoded_u64_array.decode(message).tolist() == dtype_values
 
 
 # ids, and the form that other writers choose
@@ -121,7 +121,7 @@ def _segment(**arms: object) -> rowids_pb2.U64Segment:
 
 
 def _array(*ids: int) -> rowids_pb2.EncodedU64Array:
-    return encoded_array.encode(u64(*ids))
+    return encoded_u64_array.encode(u64(*ids))
 
 
 WITH_HOLES, WITH_BITMAP = rowids_pb2.U64Segment.RangeWithHoles, rowids_pb2.U64Segment.RangeWithBitmap

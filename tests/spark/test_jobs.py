@@ -18,8 +18,8 @@ import pyroaring
 import pytest
 
 import lancetable
+from lancetable.commit.commit_loop import commit_transaction
 from lancetable.commit.idempotency import properties_of
-from lancetable.commit.loop import commit_transaction
 from lancetable.errors import (
     AlreadyExistsError,
     ColumnNotFoundError,
@@ -49,8 +49,8 @@ from lancetable.spark.merge.broadcast_merge import BroadcastMerge, keys_compare_
 from lancetable.spark.merge.broadcast_source import open_chunk, write_chunk
 from lancetable.spark.merge.job import MergeJob
 from lancetable.spark.pinned_version import PinnedVersion
-from lancetable.spark.runner import Json, Runner, ThreadRunner, Work
 from lancetable.spark.schema_evolution import Evolution
+from lancetable.spark.task_runner import Json, Runner, ThreadRunner, Work
 from lancetable.table.version import TableVersion
 
 

@@ -216,7 +216,7 @@ def test_merge_casts_only_values_that_fit(spark: Any, tmp_path: Path, key: str, 
 
 def test_source_is_passed_in_files_to_tasks_of_this_machine(spark: Any) -> None:
     from lancetable.spark.merge.broadcast_source import broadcast_source
-    from lancetable.spark.runner import SparkRunner
+    from lancetable.spark.task_runner import SparkRunner
 
     directory = SparkRunner(spark).directory_of_tasks()
     assert directory is not None and Path(directory).is_dir()
@@ -232,7 +232,7 @@ def test_source_is_passed_in_files_to_tasks_of_this_machine(spark: Any) -> None:
 
 @pytest.mark.usefixtures("source_goes")
 def test_a_merge_leaves_no_file_of_its_source(spark: Any, tmp_path: Path) -> None:
-    from lancetable.spark.runner import SparkRunner
+    from lancetable.spark.task_runner import SparkRunner
 
     t, directory = made(spark, tmp_path / "t.lance"), Path(SparkRunner(spark).directory_of_tasks() or "")
     before = sorted(directory.rglob("*"))
@@ -273,7 +273,7 @@ def test_limit_of_a_broadcast_depends_on_the_number_of_tasks(
 def test_two_threads_may_execute_one_merge(spark: Any, tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    from lancetable.spark.runner import SparkRunner
+    from lancetable.spark.task_runner import SparkRunner
 
     t, directory = made(spark, tmp_path / "t.lance"), Path(SparkRunner(spark).directory_of_tasks() or "")
     before = sorted(directory.rglob("*"))

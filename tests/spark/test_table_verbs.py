@@ -17,7 +17,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'la
 
 from lancetable.spark import SparkTable, write_table
 from lancetable.spark.options import SourceOptions
-from lancetable.spark.runner import ThreadRunner
+from lancetable.spark.task_runner import ThreadRunner
 
 pytestmark = pytest.mark.spark
 

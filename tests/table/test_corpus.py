@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lancetable.table import deletions, transactions
-from lancetable.table.manifests import history
+from lancetable.table import deletion_vectors, transactions
+from lancetable.table.manifest_files import history
 from lancetable.table.version import TableVersion, checkout, open_version
 
 
@@ -28,7 +28,7 @@ def check(version: TableVersion, facts: dict[str, Any]) -> None:
     for fragment, expected in zip(manifest.fragments, facts["fragments"], strict=True):
         assert fragment.id == expected["id"], where
         assert fragment.physical_rows == expected["physical_rows"], where
-        vector = deletions.read(version, fragment)
+        vector = deletion_vectors.read(version, fragment)
         assert (0 if vector is None else len(vector)) == (fragment.num_deletions or 0), where
         for file in fragment.files:
             path = Path(version.data_file_path(file))

@@ -31,8 +31,8 @@ from lancetable.table.fragment_reader import (
     select,
     virtual_column,
 )
-from lancetable.table.live_rows import live_offsets, physical_offsets, physical_rows, row_count_index
-from lancetable.table.row_id_sequences import row_id_index
+from lancetable.table.row_counts import live_offsets, physical_offsets, physical_rows, row_count_index
+from lancetable.table.row_id_lookup import row_id_index
 from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion, open_version
 

@@ -20,7 +20,7 @@ import pytest
 import lancetable
 from lancetable.errors import InvalidOperationError, LanceError
 from lancetable.proto import table_pb2
-from lancetable.table.manifests import pack
+from lancetable.table.manifest_files import pack
 from lancetable.table.version import open_version
 
 

@@ -25,8 +25,8 @@ from lancetable.errors import (
 from lancetable.format.fragment import DataFile, DeletionFile, DeletionKind
 from lancetable.format.manifest import Manifest
 from lancetable.proto import table_pb2
-from lancetable.table.cache import TableCache
-from lancetable.table.manifests import pack
+from lancetable.table.manifest_files import pack
+from lancetable.table.metadata_cache import TableCache
 from lancetable.table.version import TableVersion, checkout, latest, open_version
 from lancetable.testing.stores import CountingStore
 

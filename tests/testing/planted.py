@@ -10,10 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from lancetable.commit import loop, manifest_draft, publish, rebase
-from lancetable.commit.cleanup import plan as cleanup_plan
+from lancetable.commit import commit_loop, manifest_draft, publish, rebase
+from lancetable.commit.cleanup import cleanup_plan
 from lancetable.commit.conflicts import Severity, Verdict, check
-from lancetable.format.paths import ManifestLocation, is_detached, manifest_path
+from lancetable.format.manifest_naming import ManifestLocation, is_detached, manifest_path
 from lancetable.handlers import base as handlers_base
 from lancetable.handlers import conditional_put, external_manifest
 from lancetable.store.base import PutOutcome
@@ -169,21 +169,21 @@ PLANTED: dict[str, Patch] = {
     "create by exists and put": replacing(conditional_put.ConditionalPutHandler, "commit", check_then_put),
     "every taken version counts as lost": combined(
         replacing(handlers_base, "outcome_by_content", lambda real: lambda *_: PutOutcome.LOST),
-        replacing(loop, "outcome_by_content", lambda real: lambda *_: PutOutcome.LOST),
+        replacing(commit_loop, "outcome_by_content", lambda real: lambda *_: PutOutcome.LOST),
         replacing(publish.SerializedManifest, "_outcome_by_transaction", lambda real: lambda *_: PutOutcome.LOST),
         replacing(transactions, "read_since", ignore_own_transaction),
     ),
     "every taken version counts as won": replacing(conditional_put.ConditionalPutHandler, "commit", taken_means_won),
     "transactions are not read again after a lost race": replacing(
-        loop._CommitRun, "_resolve_conflict", check_conflicts_once
+        commit_loop._CommitRun, "_resolve_conflict", check_conflicts_once
     ),
     "conflicts are checked with the newest version only": replacing(
-        loop._CommitRun, "_resolve_conflict", check_newest_only
+        commit_loop._CommitRun, "_resolve_conflict", check_newest_only
     ),
-    "a missing transaction is compatible": replacing(loop, "check", missing_is_compatible),
+    "a missing transaction is compatible": replacing(commit_loop, "check", missing_is_compatible),
     "fragment ids are kept after a lost race": replacing(manifest_draft, "number_fragments", keep_fragment_ids),
     "row ids are kept after a lost race": replacing(manifest_draft, "assign_row_ids", keep_row_ids),
-    "deletions are merged with the wrong version": replacing(rebase, "deletions", drop_concurrent_deletions),
+    "deletions are merged with the wrong version": replacing(rebase, "deletion_vectors", drop_concurrent_deletions),
     "cleanup removes files of commits in progress": replacing(
         cleanup_plan, "UNVERIFIED_AGE", lambda real: timedelta(0)
     ),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lancetable.testing.simulator.protocol import Create, Exploration, External, explore
+from lancetable.testing.simulator.model_checker import Create, Exploration, External, explore
 
 
 def visit(model: Any) -> Exploration[Any]:

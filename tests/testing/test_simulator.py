@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 import lancetable
-from lancetable.commit import loop
-from lancetable.commit.cleanup import plan as cleanup_plan
+from lancetable.commit import commit_loop
+from lancetable.commit.cleanup import cleanup_plan
 from lancetable.testing.simulator import Faults, Job, Run, SimulationError, simulate
 from lancetable.testing.simulator.jobs import check_serially, is_stable, make_table, read_table, standard_jobs
 
@@ -172,7 +172,7 @@ def test_freed_version_numbers_are_reused_without_the_safeguards(checks_late_pub
     """
     grace_seconds = 5.0 if checks_late_publications else math.inf
     with (
-        mock.patch.object(loop, "is_in_grace_period", lambda _, seconds: seconds <= grace_seconds),
+        mock.patch.object(commit_loop, "is_in_grace_period", lambda _, seconds: seconds <= grace_seconds),
         mock.patch.object(cleanup_plan, "_any_young", lambda *_: False),
         pytest.raises(SimulationError),
     ):

@@ -10,7 +10,7 @@ from lancetable.commit.cleanup.referenced_files import detached_versions, refere
 from lancetable.errors import LanceError, StoreError
 from lancetable.format.refs import BranchContents
 from lancetable.table import refs
-from lancetable.table.manifests import identity_of
+from lancetable.table.manifest_files import identity_of
 from lancetable.table.version import TableVersion, base_of_branch, checkout, open_location
 
 

@@ -8,16 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lancetable.format.index import index_messages, uuid_text
-from lancetable.format.paths import (
-    DATA_DIR,
-    DELETIONS_DIR,
-    INDICES_DIR,
-    TRANSACTIONS_DIR,
-    VERSIONS_DIR,
-    is_detached,
-    join,
-    parse_manifest_name,
-)
+from lancetable.format.manifest_naming import is_detached, parse_manifest_name
+from lancetable.format.paths import DATA_DIR, DELETIONS_DIR, INDICES_DIR, TRANSACTIONS_DIR, VERSIONS_DIR, join
 from lancetable.proto import table_pb2
 from lancetable.table.version import TableVersion, open_location
 

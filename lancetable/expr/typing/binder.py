@@ -16,7 +16,7 @@ import pyarrow as pa
 from lancetable.errors import ColumnNotFoundError, InvalidSqlError
 from lancetable.expr.syntax.ast import BOOLEAN, SQL_TYPE_NAMES, Call, Expr, Literal
 from lancetable.expr.syntax.sql_errors import excerpt, sql_error, with_caret
-from lancetable.expr.typing import column_names, comparisons, functions, logic, nested
+from lancetable.expr.typing import comparisons, functions, logic, name_resolution, nested
 from lancetable.expr.typing.arithmetic import arithmetic, concatenation, negate
 from lancetable.expr.typing.coercion import checked_cast, unwrap
 from lancetable.expr.typing.constant_folding import FALSE, NULL, TRUE, number_literal, string_literal
@@ -151,7 +151,7 @@ class _Binder:
         if any(part.key != "identifier" for part in parts):
             raise AnalysisError("* is not a value; use a column name")
         try:
-            return column_names.resolve([(part.this, bool(part.args.get("quoted"))) for part in parts], self.schema)
+            return name_resolution.resolve([(part.this, bool(part.args.get("quoted"))) for part in parts], self.schema)
         except ColumnNotFoundError as error:
             if len(parts) == 1 and not parts[0].args.get("quoted") and parts[0].this.lower() == "current_date":
                 return functions.call("current_date", [])

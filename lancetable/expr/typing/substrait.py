@@ -22,10 +22,10 @@ from lancetable.expr.syntax.ast import BOOLEAN, Column, Expr, Literal, OpaqueArr
 from lancetable.expr.typing import functions, logic
 from lancetable.expr.typing.arithmetic import arithmetic, negate
 from lancetable.expr.typing.coercion import unwrap
-from lancetable.expr.typing.column_names import not_found
 from lancetable.expr.typing.comparisons import compare, in_list
 from lancetable.expr.typing.constant_folding import NULL
 from lancetable.expr.typing.errors import AnalysisError
+from lancetable.expr.typing.name_resolution import not_found
 from lancetable.expr.typing.nested import field_access
 from lancetable.proto import substrait_subset_pb2 as substrait
 

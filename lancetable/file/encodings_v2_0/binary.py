@@ -23,7 +23,8 @@ from lancetable.file.encodings_v2_0.flat import Flat, bitmap_piece
 from lancetable.file.encodings_v2_0.nullable import Nullable
 from lancetable.file.footer import Page
 from lancetable.file.io_scheduler import MAPPED, ReadPlan, Slots, cluster, gap_within, join, positions
-from lancetable.file.kernels import general, varbin
+from lancetable.file.kernels import varbin
+from lancetable.file.kernels.compression import compress
 from lancetable.store.base import ByteRange
 
 _MAX_INT64: Final = (1 << 63) - 1
@@ -283,7 +284,7 @@ def encode_binary(
         if stop > start:
             pieces.append(array.buffers()[2].slice(start, stop - start))
     if compression not in ("", "none"):
-        pieces = [general.compress(compression, b"".join(memoryview(piece) for piece in pieces), level)]
+        pieces = [compress(compression, b"".join(memoryview(piece) for piece in pieces), level)]
     return Binary(Nullable(indices), Flat(8, buffers.add(pieces), compression, level), adjustment)
 
 

@@ -33,7 +33,7 @@ from lancetable.file.io_scheduler import (
     gap_within,
     run,
 )
-from lancetable.file.kernels import general
+from lancetable.file.kernels import compression
 from lancetable.proto import encodings_v2_0_pb2 as pb
 from lancetable.store.base import ByteRange
 
@@ -138,7 +138,7 @@ class Flat:
         """
         page.check_memory(max_bytes)
         (data,) = yield (page.buffer(self.buffer),)
-        return memoryview(general.decompress(self.compression, data, max_bytes))
+        return memoryview(compression.decompress(self.compression, data, max_bytes))
 
     @classmethod
     def from_proto(cls, message: pb.Flat) -> Self:

@@ -16,7 +16,7 @@ from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, power_of
 from lancetable.file.encodings_v2_1.compressive.bitpacking import encode_inline, inline_bytes
 from lancetable.file.encodings_v2_1.compressive.byte_stream_split import encode_byte_streams
 from lancetable.file.encodings_v2_1.compressive.flat import encode_flat
-from lancetable.file.encodings_v2_1.compressive.general import compress_chunks
+from lancetable.file.encodings_v2_1.compressive.general_compression import compress_chunks
 from lancetable.file.encodings_v2_1.compressive.rle import encode_runs
 from lancetable.file.encodings_v2_1.encoding_options import EncodingOptions
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES

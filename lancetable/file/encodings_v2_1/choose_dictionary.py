@@ -21,7 +21,7 @@ from lancetable.file.encodings_v2_1.chunks import (
 )
 from lancetable.file.encodings_v2_1.compressive.bitpacking import inline_bytes
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
-from lancetable.file.encodings_v2_1.compressive.general import compress_block
+from lancetable.file.encodings_v2_1.compressive.general_compression import compress_block
 from lancetable.file.encodings_v2_1.compressive.variable import encode_variable_block, variable_of
 from lancetable.file.encodings_v2_1.encoding_options import zstd_level
 from lancetable.file.encodings_v2_1.layouts.miniblock import EncodedItems

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from lancetable.file.encodings_v2_1.base import Compressive
 from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, ChunkTooLarge, EncodedLayout, LevelsTooDense
-from lancetable.file.encodings_v2_1.compressive.general import compress_chunks
+from lancetable.file.encodings_v2_1.compressive.general_compression import compress_chunks
 from lancetable.file.encodings_v2_1.encoding_options import EncodingOptions
 from lancetable.file.encodings_v2_1.layouts.miniblock import EncodedItems, MiniBlock, chunk_limits, encode_miniblock
 from lancetable.file.encodings_v2_1.repdef import LISTS

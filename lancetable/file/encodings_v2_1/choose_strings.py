@@ -21,7 +21,7 @@ from lancetable.file.encodings_v2_1.choose_dictionary import (
 from lancetable.file.encodings_v2_1.choose_layout import LeafRows, LeafSpec, if_smaller
 from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, EncodedLayout
 from lancetable.file.encodings_v2_1.compressive.fsst import compress_strings
-from lancetable.file.encodings_v2_1.compressive.general import General, compress_values
+from lancetable.file.encodings_v2_1.compressive.general_compression import General, compress_values
 from lancetable.file.encodings_v2_1.compressive.variable import encode_variable, variable_of
 from lancetable.file.encodings_v2_1.encoding_options import zstd_level
 from lancetable.file.encodings_v2_1.layouts.constant import encode_constant

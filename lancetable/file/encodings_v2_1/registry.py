@@ -13,7 +13,7 @@ from lancetable.file.encodings_v2_1.compressive.constant import Constant
 from lancetable.file.encodings_v2_1.compressive.fixed_size_list import FixedSizeList
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.fsst import Fsst
-from lancetable.file.encodings_v2_1.compressive.general import General
+from lancetable.file.encodings_v2_1.compressive.general_compression import General
 from lancetable.file.encodings_v2_1.compressive.packed_struct import PackedStruct, VariablePackedStruct
 from lancetable.file.encodings_v2_1.compressive.rle import Rle
 from lancetable.file.encodings_v2_1.compressive.variable import Variable

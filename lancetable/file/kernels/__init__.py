@@ -4,7 +4,7 @@ Kernels use neither protobuf nor I/O nor pages. They validate the parts of a fil
 of compressed buffers, stored offsets, codes without a symbol. A violation raises CorruptFileError without a path, which
 the caller adds.
 
-    general.py             zstd and raw LZ4 blocks, bounded before memory is allocated
+    compression.py         zstd and raw LZ4 blocks, bounded before memory is allocated
     fsst.py                short strings, compressed with a table of up to 255 symbols
     bitpacking.py          one bit stream, or transposed blocks of 1,024 values
     varbin.py              end offsets, validity, gather, UTF-8

@@ -15,18 +15,18 @@ from typing import Any
 import numpy.typing as npt
 from pyarrow import compute as pc
 
-from lancetable.commit.loop import commit_transaction
+from lancetable.commit.commit_loop import commit_transaction
 from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import OutOfRangeError
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
 from lancetable.format.transaction import Transaction
-from lancetable.ops.change.deletion_vectors import WrittenDeletions, discard_deletions, write_deletions
 from lancetable.ops.change.retry import on_newest
+from lancetable.ops.change.write_deletions import WrittenDeletions, discard_deletions, write_deletions
 from lancetable.ops.read.matching_rows import matching_offsets, matching_rows
-from lancetable.table import deletions
-from lancetable.table.deletions import DeletionVector
-from lancetable.table.live_rows import physical_rows
+from lancetable.table import deletion_vectors
+from lancetable.table.deletion_vectors import DeletionVector
+from lancetable.table.row_counts import physical_rows
 from lancetable.table.version import TableVersion
 
 
@@ -102,7 +102,7 @@ def delete_offsets(version: TableVersion, fragment: Fragment, offsets: npt.NDArr
 
 def _without(version: TableVersion, fragment: Fragment, rows: DeletionVector) -> Fragment | None:
     version.check_writable()
-    remaining = deletions.delete_rows(version, fragment, rows, physical_rows(version, fragment))
+    remaining = deletion_vectors.delete_rows(version, fragment, rows, physical_rows(version, fragment))
     if remaining is not None and remaining is not fragment:
         version.store.sync(version.base)
     return remaining

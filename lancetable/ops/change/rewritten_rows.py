@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from lancetable.commit.loop import commit_transaction
+from lancetable.commit.commit_loop import commit_transaction
 from lancetable.commit.publish import discarding_on_failure
 from lancetable.file import thread_pool
 from lancetable.file.blobs.descriptions import with_bytes
@@ -25,18 +25,18 @@ from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.format.transaction import Transaction
-from lancetable.ops.change.deletion_vectors import discard_deletions, write_deletions
 from lancetable.ops.change.hash_join import whole
+from lancetable.ops.change.write_deletions import discard_deletions, write_deletions
 from lancetable.ops.read.memory_release import note_allocated, with_memory_release
 from lancetable.ops.schema.column_files import discard_column_files
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.rowids import RowIdSequence
 from lancetable.table.base_paths import all_targets
-from lancetable.table.deletions import DeletionVector
+from lancetable.table.deletion_vectors import DeletionVector
 from lancetable.table.fragment_reader import narrow, read_selection, select
 from lancetable.table.fragment_writer import WriteLimits, remove_below
-from lancetable.table.live_rows import Offsets, live_offsets, physical_rows
-from lancetable.table.row_id_sequences import row_ids_at
+from lancetable.table.row_counts import Offsets, live_offsets, physical_rows
+from lancetable.table.row_id_lookup import row_ids_at
 from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion
 

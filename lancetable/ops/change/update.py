@@ -47,9 +47,9 @@ from lancetable.ops.read.memory_release import note_allocated
 from lancetable.ops.read.projection import column_not_found, evaluation_schema
 from lancetable.ops.read.scan_plan import Filter
 from lancetable.ops.write.destination import WriteOptions
-from lancetable.table.deletions import DeletionVector
+from lancetable.table.deletion_vectors import DeletionVector
 from lancetable.table.fragment_writer import WriteLimits
-from lancetable.table.live_rows import Offsets
+from lancetable.table.row_counts import Offsets
 from lancetable.table.version import TableVersion
 
 _Rows = Sequence[tuple[Fragment, DeletionVector]]

@@ -13,7 +13,7 @@ from lancetable.index.kind import ROW, VALUE
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
-from lancetable.table.live_rows import num_live_rows
+from lancetable.table.row_counts import num_live_rows
 
 if TYPE_CHECKING:
     from lancetable.format.schema import Field

@@ -6,7 +6,7 @@ import uuid as uuid_module
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lancetable.commit.loop import DEFAULT_TIMEOUT_SECONDS
+from lancetable.commit.commit_loop import DEFAULT_TIMEOUT_SECONDS
 from lancetable.ops.change.retry import on_newest
 from lancetable.ops.index.column_values import num_values
 from lancetable.ops.index.segment_builder import build_segment, commit_segments

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyroaring
 
+from lancetable.commit.commit_loop import DEFAULT_TIMEOUT_SECONDS
 from lancetable.commit.index_coverage import covered_fragments
-from lancetable.commit.loop import DEFAULT_TIMEOUT_SECONDS
 from lancetable.errors import InvalidInputError, InvalidOperationError, VersionNotFoundError
 from lancetable.index.segments import IndexSegment, segment_of
 from lancetable.ops.change.retry import on_newest

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from lancetable.commit.loop import DEFAULT_TIMEOUT_SECONDS
+from lancetable.commit.commit_loop import DEFAULT_TIMEOUT_SECONDS
 from lancetable.format.index import IndexMetadata, parse_indices
 from lancetable.index.segments import IndexSegment, fragment_reuse, index_segments
 from lancetable.ops.change.retry import on_newest

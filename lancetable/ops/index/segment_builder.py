@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyroaring
 
-from lancetable.commit.loop import commit_transaction
+from lancetable.commit.commit_loop import commit_transaction
 from lancetable.commit.publish import discarding_on_failure
 from lancetable.format import transaction as tx
 from lancetable.format.index import IndexMetadata, uuid_text
@@ -25,7 +25,7 @@ from lancetable.ops.index.column_values import column_values
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.proto import table_pb2
 from lancetable.store.base import discard
-from lancetable.table.row_id_sequences import row_id_index
+from lancetable.table.row_id_lookup import row_id_index
 
 if TYPE_CHECKING:
     from lancetable.format.row_address import U64Array

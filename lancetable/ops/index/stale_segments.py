@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lancetable.format.fragment import TOMBSTONE
-from lancetable.table.live_rows import physical_rows
-from lancetable.table.row_id_sequences import row_versions_at
+from lancetable.table.row_counts import physical_rows
+from lancetable.table.row_id_lookup import row_versions_at
 
 if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lancetable.errors import IndexNotFoundError
 from lancetable.ops.index.targets import existing_segments, kind_of
-from lancetable.table.live_rows import num_live_rows
+from lancetable.table.row_counts import num_live_rows
 
 if TYPE_CHECKING:
     from lancetable.table.version import TableVersion

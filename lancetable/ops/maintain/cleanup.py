@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from lancetable.commit.cleanup.plan import DEFAULT_AGE, CleanupCandidateFile, CleanupPolicy, plan_cleanup
-from lancetable.commit.cleanup.run import CleanupStats, run_cleanup
+from lancetable.commit.cleanup.cleanup_plan import DEFAULT_AGE, CleanupCandidateFile, CleanupPolicy, plan_cleanup
+from lancetable.commit.cleanup.cleanup_run import CleanupStats, run_cleanup
 from lancetable.errors import CleanupError, OutOfRangeError
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.table.version import TableVersion

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from lancetable.errors import LanceError, StoreError
 from lancetable.format.paths import join
-from lancetable.handlers.choose import choose_handler
+from lancetable.handlers.choose_handler import choose_handler
 from lancetable.handlers.external_manifest import ExternalHandler, ManifestRow
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import open_store

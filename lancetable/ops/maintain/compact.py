@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from lancetable.commit.backoff import Backoff
+from lancetable.commit.commit_loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS, commit_transaction
 from lancetable.commit.fragment_reuse import current_index_section
 from lancetable.commit.index_coverage import covered_fragments
-from lancetable.commit.loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS, commit_transaction
 from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import (
     InvalidInputError,
@@ -42,7 +42,7 @@ from lancetable.format.transaction import ReuseIndex, RewriteGroup, Transaction
 from lancetable.format.version import FileVersion
 from lancetable.index.row_mapping import MovedGroup, OldFragment, RowMapping
 from lancetable.index.segments import live_rows
-from lancetable.ops.change.deletion_vectors import discard_deletions
+from lancetable.ops.change.write_deletions import discard_deletions
 from lancetable.ops.index.deferred_remap import check_can_defer, discard_record, record_moves
 from lancetable.ops.index.remap import IndexRemapper
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
@@ -50,11 +50,11 @@ from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.rowids import RowIdSequence, RowVersionSequence
-from lancetable.table import deletions
-from lancetable.table.deletions import DeletionVector
+from lancetable.table import deletion_vectors
+from lancetable.table.deletion_vectors import DeletionVector
 from lancetable.table.fragment_writer import WriteLimits, remove_quietly
-from lancetable.table.live_rows import deleted_offsets, num_live_rows, physical_rows
-from lancetable.table.row_id_sequences import row_id_sequence
+from lancetable.table.row_counts import deleted_offsets, num_live_rows, physical_rows
+from lancetable.table.row_id_lookup import row_id_sequence
 from lancetable.table.version import TableVersion, checkout, latest
 
 logger = logging.getLogger(__name__)
@@ -469,11 +469,11 @@ def _with_later_deletions(planned: TableVersion, newest: TableVersion, group: Re
             kept.append(old)
             num_rows += num_live_rows(planned, old)
             continue
-        deleted = deletions.read(planned, old) or deletions.EMPTY
+        deleted = deletion_vectors.read(planned, old) or deletion_vectors.EMPTY
         live = deleted.live_offsets(physical_rows(planned, old))
         positions = np.arange(len(live))
         if now is not None:
-            later = deletions.read(newest, now) or deletions.EMPTY
+            later = deletion_vectors.read(newest, now) or deletion_vectors.EMPTY
             positions = positions[np.isin(live, later.offsets())]
             is_same = replace(now, deletion_file=old.deletion_file) == old
             if not is_same or len(deleted) + len(positions) != len(later):
@@ -491,7 +491,7 @@ def _with_later_deletions(planned: TableVersion, newest: TableVersion, group: Re
     for fragment in group.new_fragments:
         end = start + (fragment.physical_rows or 0)
         rows = DeletionVector.of_ascending(positions[(positions >= start) & (positions < end)] - start)
-        remaining = deletions.delete_rows(newest, fragment, rows, fragment.physical_rows)
+        remaining = deletion_vectors.delete_rows(newest, fragment, rows, fragment.physical_rows)
         new += [] if remaining is None else [remaining]
         start = end
     return RewriteGroup(tuple(kept), tuple(new))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from lancetable.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError, UnsupportedFeatureError
-from lancetable.handlers.choose import choose_handler
+from lancetable.handlers.choose_handler import choose_handler
 from lancetable.store.base import ObjectStore
 from lancetable.store.open import open_store
 from lancetable.table.version import open_version

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lancetable.commit.backoff import Backoff
-from lancetable.commit.loop import DEFAULT_TIMEOUT_SECONDS, commit_transaction
+from lancetable.commit.commit_loop import DEFAULT_TIMEOUT_SECONDS, commit_transaction
 from lancetable.errors import (
     CommitConflictError,
     CorruptFileError,
@@ -29,30 +29,24 @@ from lancetable.errors import (
     NotFoundError,
     UnsupportedFeatureError,
 )
-from lancetable.file.column_numbers import number_columns
+from lancetable.file.column_mapping import number_columns
 from lancetable.file.reader import FAMILIES, open_data_file
 from lancetable.file.writer import FileWriter
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
-from lancetable.format.paths import (
-    VERSIONS_DIR,
-    ManifestNamingScheme,
-    data_path,
-    join,
-    manifest_path,
-    parse_manifest_name,
-)
+from lancetable.format.manifest_naming import ManifestNamingScheme, manifest_path, parse_manifest_name
+from lancetable.format.paths import VERSIONS_DIR, data_path, join
 from lancetable.format.schema import Field, Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
 from lancetable.handlers.base import CommitHandler
-from lancetable.handlers.choose import choose_handler
+from lancetable.handlers.choose_handler import choose_handler
 from lancetable.handlers.external_manifest import ExternalHandler
 from lancetable.ops.schema.column_files import fragment_batches
 from lancetable.store.base import ObjectStore, PutOutcome
 from lancetable.store.open import open_store
 from lancetable.table.field_locations import field_index
-from lancetable.table.live_rows import physical_rows
+from lancetable.table.row_counts import physical_rows
 from lancetable.table.version import TableVersion, latest
 
 logger = logging.getLogger(__name__)

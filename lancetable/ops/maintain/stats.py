@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from lancetable.table.data_file_metadata import file_metadata
-from lancetable.table.live_rows import num_live_rows, physical_rows
+from lancetable.table.row_counts import num_live_rows, physical_rows
 from lancetable.table.version import TableVersion
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import DataFile, Fragment
-from lancetable.table import deletions
+from lancetable.table import deletion_vectors
 from lancetable.table.data_file_metadata import file_metadata
 from lancetable.table.version import TableVersion
 
@@ -59,7 +59,7 @@ def validate_deletions(version: TableVersion, fragment: Fragment, num_rows: int)
     Raises the errors of `validate`.
     """
     assert fragment.deletion_file is not None
-    vector = deletions.read(version, fragment)
+    vector = deletion_vectors.read(version, fragment)
     last = int(vector.offsets()[-1]) if vector else -1
     if last >= num_rows:
         path = version.deletion_file_path(fragment.id, fragment.deletion_file)

@@ -26,7 +26,7 @@ from lancetable.ops.read.projection import column_not_found, nested_value
 from lancetable.ops.read.take import Indices, take_addresses, take_offsets, take_row_ids
 from lancetable.store.base import ByteRange, ObjectStore
 from lancetable.table.fragment_reader import ROW_ADDRESS, blob_data_file
-from lancetable.table.live_rows import row_count_index
+from lancetable.table.row_counts import row_count_index
 from lancetable.table.version import TableVersion
 
 Selector = Literal["ids", "addresses", "indices"]

@@ -15,7 +15,7 @@ from lancetable.lazy import lazy_property
 from lancetable.ops.read.row_ranges import restrict
 from lancetable.ops.read.scan_plan import ScanPlan
 from lancetable.ops.read.zone_pruning import prunable_columns, prune_fragment
-from lancetable.table.live_rows import Offsets, physical_rows
+from lancetable.table.row_counts import Offsets, physical_rows
 from lancetable.table.version import TableVersion
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from lancetable.ops.change.compare import differs
 from lancetable.ops.read.scan import execute_scan, scan_table
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.table.fragment_reader import ROW_ID
-from lancetable.table.live_rows import deleted_offsets
-from lancetable.table.row_id_sequences import row_id_sequence
+from lancetable.table.row_counts import deleted_offsets
+from lancetable.table.row_id_lookup import row_id_sequence
 from lancetable.table.version import TableVersion
 
 LINEAGE = ("_rowid", "_row_created_at_version", "_row_last_updated_at_version")

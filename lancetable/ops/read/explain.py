@@ -17,13 +17,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from lancetable.format.paths import DATA_DIR, join
-from lancetable.ops.read.order import ColumnOrdering
+from lancetable.ops.read.order_by import ColumnOrdering
 from lancetable.ops.read.scan import scan_table
 from lancetable.ops.read.scan_execution import ScanStatistics
 from lancetable.ops.read.scan_plan import ScanPlan
 from lancetable.ops.read.zone_pruning import prunable_columns, prune_fragment
 from lancetable.table.fragment_reader import ROW_ADDRESS, ROW_ID
-from lancetable.table.live_rows import physical_rows
+from lancetable.table.row_counts import physical_rows
 from lancetable.table.row_sizes import bytes_per_row
 from lancetable.table.version import TableVersion
 

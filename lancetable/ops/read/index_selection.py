@@ -18,7 +18,7 @@ from lancetable.index.results import Exactness
 from lancetable.index.row_sets import RowSet
 from lancetable.index.search_statistics import SearchStatistics, collecting
 from lancetable.table.fragment_reader import deleted_mask
-from lancetable.table.live_rows import Offsets, deleted_offsets, physical_rows
+from lancetable.table.row_counts import Offsets, deleted_offsets, physical_rows
 
 if TYPE_CHECKING:
     from lancetable.table.version import TableVersion

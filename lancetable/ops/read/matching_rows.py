@@ -17,7 +17,7 @@ from lancetable.ops.read.scan_execution import ScanRun
 from lancetable.ops.read.scan_plan import Filter, ScanOptions, ScanPlan, plan_scan, resolve_filter
 from lancetable.ops.read.zone_pruning import prunable_columns, prune_fragment
 from lancetable.table.fragment_reader import Selection, select
-from lancetable.table.live_rows import Offsets, row_count_index
+from lancetable.table.row_counts import Offsets, row_count_index
 from lancetable.table.version import TableVersion
 
 

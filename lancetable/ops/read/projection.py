@@ -20,7 +20,7 @@ from lancetable import expr
 from lancetable.errors import ColumnNotFoundError, InvalidInputError
 from lancetable.file.blobs.descriptions import described, with_bytes
 from lancetable.file.column_interfaces import contains_dictionary
-from lancetable.file.extension import user_array
+from lancetable.file.extension_types import user_array
 from lancetable.format.field_paths import format_path, parse_path
 from lancetable.format.schema import Field, Schema
 

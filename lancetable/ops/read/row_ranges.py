@@ -9,7 +9,7 @@ import numpy as np
 
 from lancetable.format.fragment import Fragment
 from lancetable.ops.read.zone_pruning import intersect
-from lancetable.table.live_rows import Offsets
+from lancetable.table.row_counts import Offsets
 
 # Returns the maximum number of rows of the next range of a fragment.
 RangeRows: TypeAlias = Callable[[Fragment], int]

@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from lancetable.errors import InvalidInputError
 from lancetable.ops.read.memory_release import note_allocated, release_memory
-from lancetable.ops.read.order import ColumnOrdering, select_first, sort_indices
+from lancetable.ops.read.order_by import ColumnOrdering, select_first, sort_indices
 from lancetable.ops.read.projection import Columns, concat_tables
 from lancetable.ops.read.row_ranges import RowRange
 from lancetable.ops.read.scan_execution import ScanRun
 from lancetable.ops.read.scan_plan import ScanOptions, ScanPlan, plan_scan
 from lancetable.ops.read.take import fetch_addresses
-from lancetable.table.live_rows import Offsets
+from lancetable.table.row_counts import Offsets
 from lancetable.table.version import TableVersion
 
 # Number of rows that are fetched together if the result is streamed.

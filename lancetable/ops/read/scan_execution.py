@@ -31,7 +31,7 @@ from lancetable import expr
 from lancetable.file import thread_pool
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
-from lancetable.ops.read.adaptive_range_size import RangeSizer
+from lancetable.ops.read.adaptive_batch_size import RangeSizer
 from lancetable.ops.read.candidates import Candidates, Rows
 from lancetable.ops.read.memory_release import with_memory_release
 from lancetable.ops.read.projection import ColumnLike, assemble, concat_columns
@@ -57,7 +57,7 @@ from lancetable.table.fragment_reader import (
     select,
     select_live,
 )
-from lancetable.table.live_rows import physical_offsets, physical_rows, row_count_index
+from lancetable.table.row_counts import physical_offsets, physical_rows, row_count_index
 from lancetable.table.row_sizes import bytes_per_row, has_fixed_size, memory_per_row, min_bytes
 from lancetable.table.version import TableVersion
 

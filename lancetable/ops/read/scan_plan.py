@@ -24,7 +24,7 @@ from lancetable import expr
 from lancetable.errors import InvalidInputError, OutOfRangeError
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.read.cached_projection import CACHED_PROJECTION_BYTES, projection_of
-from lancetable.ops.read.order import ColumnOrdering
+from lancetable.ops.read.order_by import ColumnOrdering
 from lancetable.ops.read.projection import (
     NOT_COMPUTED,
     PHYSICAL_ADDRESS,

@@ -36,7 +36,7 @@ from lancetable.ops.read.projection import (
     concat_columns,
 )
 from lancetable.table.fragment_reader import Selection, deleted_mask, read_selections, select, virtual_column
-from lancetable.table.live_rows import (
+from lancetable.table.row_counts import (
     Offsets,
     RowCountIndex,
     deleted_offsets,
@@ -116,7 +116,7 @@ def take_row_ids(version: TableVersion, row_ids: Indices, columns: Columns = Non
     """
     ids = integers(row_ids, "row_ids", unsigned=True)
     if version.manifest.has_stable_row_ids:
-        from lancetable.table.row_id_sequences import row_id_index  # imported here, because it imports all of rowids
+        from lancetable.table.row_id_lookup import row_id_index  # imported here, because it imports all of rowids
 
         addresses, found = row_id_index(version).find(ids)
         return fetch_addresses(version, _projection(version, columns), addresses[found])  # all of these rows are live

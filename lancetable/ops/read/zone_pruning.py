@@ -26,7 +26,7 @@ from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.schema import Schema
 from lancetable.table.data_file_metadata import file_metadata
 from lancetable.table.field_locations import field_index
-from lancetable.table.live_rows import physical_rows
+from lancetable.table.row_counts import physical_rows
 from lancetable.table.version import TableVersion
 
 Mask = npt.NDArray[np.bool_]

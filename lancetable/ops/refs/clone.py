@@ -12,7 +12,7 @@ from lancetable.format import feature_flags
 from lancetable.format import transaction as tx
 from lancetable.format.index import index_messages, uuid_text
 from lancetable.format.paths import INDICES_DIR, MANAGED_BLOBS_DIR, data_path, deletion_path, join
-from lancetable.handlers.choose import choose_handler
+from lancetable.handlers.choose_handler import choose_handler
 from lancetable.store.base import ObjectStore, discard
 from lancetable.store.open import open_store
 from lancetable.table.version import TableVersion

@@ -1,42 +1,18 @@
-"""Tags, and restores of old versions.
+"""Tags.
 
 A tag is a small file below the root of the main branch. It is replaced as a whole and is not part of any version.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lancetable.commit.loop import commit_transaction
-from lancetable.errors import AlreadyExistsError, CorruptFileError
-from lancetable.format import transaction as tx
+from lancetable.errors import AlreadyExistsError
 from lancetable.format.refs import TagContents, format_time
-from lancetable.format.transaction import Transaction
 from lancetable.table import refs
-from lancetable.table.version import Reference, TableVersion, checkout, latest, latest_readable
-
-logger = logging.getLogger(__name__)
-
-
-def restore(version: TableVersion) -> TableVersion:
-    """Commit the contents of `version` as a new version; newer versions remain in the history.
-
-    If the newest manifest is damaged, the new version gets the next higher number. Raises CommitConflictError if a
-    concurrent commit prevents the restore, CorruptFileError if no manifest can be read.
-    """
-    restored = tx.Restore(version.version)
-    try:
-        newest = latest(version)
-    except CorruptFileError as error:
-        newest, damaged = latest_readable(version)
-        if damaged is not None:
-            logger.warning("restoring version %d above a damaged manifest: %s", version.version, error)
-            transaction = Transaction.create(damaged.version, restored)
-            return commit_transaction(newest, transaction, damaged_version=damaged.version)
-    return commit_transaction(newest, Transaction.create(newest.version, restored))
+from lancetable.table.version import Reference, TableVersion, checkout
 
 
 def list_tags(version: TableVersion) -> dict[str, TagContents]:

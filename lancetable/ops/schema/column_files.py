@@ -20,13 +20,13 @@ from lancetable.file.legacy_footer import LegacyMetadata
 from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
-from lancetable.ops.write.conform import conform_batches
+from lancetable.ops.write.schema_enforcement import conform_batches
 from lancetable.table.base_paths import table_target
 from lancetable.table.data_file_metadata import file_metadata
 from lancetable.table.fragment_reader import read_selection, select
 from lancetable.table.fragment_writer import FragmentWriter, WriteLimits, remove_quietly
 from lancetable.table.legacy_dictionaries import dictionaries_of
-from lancetable.table.live_rows import live_offsets, physical_rows
+from lancetable.table.row_counts import live_offsets, physical_rows
 from lancetable.table.row_sizes import memory_per_row
 from lancetable.table.version import TableVersion
 

@@ -26,10 +26,10 @@ from lancetable.ops.change.rewritten_rows import live_rows_of, ordered, read_row
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.schema.column_files import add_column_file
 from lancetable.ops.schema.new_columns import NewColumns, add_columns, add_to_fragment
-from lancetable.ops.write.conform import conform_batches, conform_schema
+from lancetable.ops.write.schema_enforcement import conform_batches, conform_schema
 from lancetable.table.fragment_reader import ROW_ADDRESS, ROW_ID
-from lancetable.table.live_rows import Offsets
-from lancetable.table.row_id_sequences import row_ids_at
+from lancetable.table.row_counts import Offsets
+from lancetable.table.row_id_lookup import row_ids_at
 from lancetable.table.version import TableVersion
 
 

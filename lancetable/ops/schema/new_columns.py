@@ -16,7 +16,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from lancetable.commit.loop import commit_transaction
+from lancetable.commit.commit_loop import commit_transaction
 from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import (
     AlreadyExistsError,
@@ -49,8 +49,8 @@ from lancetable.ops.schema.column_files import (
     discard_column_files,
     to_physical_rows,
 )
-from lancetable.ops.write.conform import conform_batches
-from lancetable.table.live_rows import live_offsets, num_live_rows, physical_rows
+from lancetable.ops.write.schema_enforcement import conform_batches
+from lancetable.table.row_counts import live_offsets, num_live_rows, physical_rows
 from lancetable.table.version import TableVersion
 
 Function = Callable[[pa.RecordBatch], pa.RecordBatch]

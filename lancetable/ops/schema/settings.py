@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lancetable.commit.loop import commit_transaction
+from lancetable.commit.commit_loop import commit_transaction
 from lancetable.errors import ColumnNotFoundError, RetryableCommitConflictError
 from lancetable.format import transaction as tx
 from lancetable.format.transaction import Transaction, UpdateMap

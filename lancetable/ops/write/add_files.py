@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lancetable.errors import SchemaMismatchError
-from lancetable.file.column_numbers import number_columns
+from lancetable.file.column_mapping import number_columns
 from lancetable.file.reader import open_data_file
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.schema import Field, Schema

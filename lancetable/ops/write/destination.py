@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from lancetable.commit.loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS
+from lancetable.commit.commit_loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS
 from lancetable.errors import InvalidOperationError, UnsupportedFeatureError
 from lancetable.file.reader import FAMILIES
 from lancetable.format.fragment import Fragment
@@ -17,7 +17,7 @@ from lancetable.format.manifest import BasePath
 from lancetable.format.schema import Schema
 from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
-from lancetable.ops.write.conform import conform_batches
+from lancetable.ops.write.schema_enforcement import conform_batches
 from lancetable.store.base import ObjectStore
 from lancetable.table.base_paths import WriteTarget, all_targets, resolve_targets, with_ids
 from lancetable.table.fragment_writer import FragmentWriter, WriteLimits, WriteProgress, remove_below

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lancetable.errors import SchemaMismatchError
 from lancetable.expr.arrow_types import is_list
 from lancetable.format.field_paths import format_path
-from lancetable.ops.schema.evolution import Alteration, alter, represents
+from lancetable.ops.schema.alter_columns import Alteration, alter, represents
 from lancetable.ops.schema.new_columns import add_nulls
 from lancetable.table.version import TableVersion
 

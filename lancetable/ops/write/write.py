@@ -17,24 +17,25 @@ from typing import Any
 
 import pyarrow as pa
 
-from lancetable.commit.first_version import create_table
-from lancetable.commit.loop import commit_transaction
+from lancetable.commit.commit_loop import commit_transaction
+from lancetable.commit.create_table import create_table
 from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import AlreadyExistsError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file.blobs.descriptions import contains_blobs
 from lancetable.file.writer import FileWriter
 from lancetable.format import transaction as tx
-from lancetable.format.paths import TRANSACTIONS_DIR, ManifestNamingScheme, data_path, join, parse_transaction_name
+from lancetable.format.manifest_naming import ManifestNamingScheme
+from lancetable.format.paths import TRANSACTIONS_DIR, data_path, join, parse_transaction_name
 from lancetable.format.schema import Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import STABLE_VERSION, FileVersion
-from lancetable.handlers.choose import choose_handler
+from lancetable.handlers.choose_handler import choose_handler
 from lancetable.ops.write.blob_columns import blob_schema
-from lancetable.ops.write.conform import conform_schema
 from lancetable.ops.write.destination import DEFAULT_OPTIONS, Destination, WriteMode, WriteOptions
+from lancetable.ops.write.schema_enforcement import conform_schema
 from lancetable.store.memory import MemoryStore
 from lancetable.store.open import open_store
-from lancetable.table.cache import TableCache
+from lancetable.table.metadata_cache import TableCache
 from lancetable.table.version import Table, TableVersion
 
 logger = logging.getLogger(__name__)

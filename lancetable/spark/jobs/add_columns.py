@@ -17,7 +17,7 @@ from lancetable.spark.jobs.base import (
     schema_from_string,
     schema_to_string,
 )
-from lancetable.spark.runner import Json
+from lancetable.spark.task_runner import Json
 from lancetable.table.version import TableVersion
 from lancetable.udf import as_batch
 

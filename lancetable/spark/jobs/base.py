@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from lancetable.commit.commit_loop import commit_transaction
 from lancetable.commit.idempotency import is_done, properties_of
-from lancetable.commit.loop import commit_transaction
 from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import AlreadyExistsError
 from lancetable.format import transaction as tx
@@ -24,7 +24,7 @@ from lancetable.ops.read.splits import Split, even_task_rows, plan_splits
 from lancetable.spark import options as limits
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pinned_version import PinnedVersion, commit_id_of, pin_of
-from lancetable.spark.runner import Json, Work
+from lancetable.spark.task_runner import Json, Work
 from lancetable.spark.writer import log_if_repeated
 from lancetable.table.version import TableVersion
 

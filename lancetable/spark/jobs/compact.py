@@ -10,7 +10,7 @@ from lancetable.dataset import LanceDataset
 from lancetable.format import transaction as tx
 from lancetable.optimize import Compaction, CompactionTask, RewriteResult
 from lancetable.spark.jobs.base import TableJob, discard_update
-from lancetable.spark.runner import Json
+from lancetable.spark.task_runner import Json
 from lancetable.table.version import TableVersion
 
 

@@ -18,7 +18,7 @@ from lancetable.spark.jobs.base import (
     tasks_of_slices,
 )
 from lancetable.spark.pinned_version import PinnedVersion
-from lancetable.spark.runner import Json
+from lancetable.spark.task_runner import Json
 from lancetable.table.version import checkout
 
 _MOST_TAILS, _MOST_PAGES = 64, 512  # limits: 0.2 ms per tail of a data file, 0.04 ms per page of a column

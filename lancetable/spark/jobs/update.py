@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lancetable.ops.change import update
 from lancetable.spark.jobs.base import RowsJob, fragment_ids, update_to_json
-from lancetable.spark.runner import Json
+from lancetable.spark.task_runner import Json
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyroaring
 
+from lancetable.format.roaring import build_roaring
 from lancetable.ops.change.merge.clauses import Clauses, check_source, null_keys
 from lancetable.ops.change.merge.merge_insert import load_source, prepare_part
 from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
@@ -26,9 +27,8 @@ from lancetable.spark.jobs.base import fragment_ids
 from lancetable.spark.merge.broadcast_source import SourceChunk, open_chunk
 from lancetable.spark.merge.job import merge_prejoined, merge_to_json
 from lancetable.spark.pinned_version import PinnedVersion
-from lancetable.spark.runner import Json, Runner, succeeded
+from lancetable.spark.task_runner import Json, Runner, succeeded
 from lancetable.spark.types import convert_batch
-from lancetable.table.deletion_file_codec import build_roaring
 
 _INSERTED_ROWS_OF_TASK = 256 << 10
 

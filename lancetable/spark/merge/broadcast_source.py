@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from lancetable.spark.runner import init_worker
+from lancetable.spark.task_runner import init_worker
 from lancetable.spark.types import wire_schema
 
 # Limit of a source that the driver and every task hold in memory. The tasks that compute the source do not communicate,

@@ -30,9 +30,9 @@ from lancetable.spark.merge.job import DELETE, KEY, MergeJob, counts_from_result
 from lancetable.spark.merge.join_merge import JoinedMerge, KeyScan
 from lancetable.spark.merge.null_keys import NullKeys, null_keys_problem
 from lancetable.spark.pinned_version import PinnedVersion
-from lancetable.spark.runner import Json, SparkRunner, permanent_failure, succeeded
 from lancetable.spark.schema_evolution import Evolution
 from lancetable.spark.sql import check_sql_text
+from lancetable.spark.task_runner import Json, SparkRunner, permanent_failure, succeeded
 from lancetable.spark.types import spark_schema, table_schema
 
 if TYPE_CHECKING:

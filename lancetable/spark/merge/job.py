@@ -26,9 +26,9 @@ from lancetable.spark.jobs.base import (
 )
 from lancetable.spark.options import DEFAULT_TASK_BYTES, DEFAULT_TASK_ROWS
 from lancetable.spark.pinned_version import PinnedVersion
-from lancetable.spark.runner import Json
 from lancetable.spark.schema_evolution import Evolution, fit_table
 from lancetable.spark.sql import quote_name
+from lancetable.spark.task_runner import Json
 from lancetable.table.version import TableVersion
 
 KEY, DELETE = "_key_", "_delete"

@@ -22,7 +22,7 @@ from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import Split, scan_options_of
 from lancetable.spark.merge.job import merge_prejoined
 from lancetable.spark.pinned_version import PinnedVersion
-from lancetable.spark.runner import Json, init_worker, run_task
+from lancetable.spark.task_runner import Json, init_worker, run_task
 from lancetable.spark.types import convert_batch
 
 

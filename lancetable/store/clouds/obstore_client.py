@@ -39,7 +39,7 @@ from lancetable.store.base import (
     short_read,
 )
 from lancetable.store.clouds.options import CloudOptions
-from lancetable.store.clouds.s3_short_page import S3ShortPage
+from lancetable.store.clouds.s3_signed_listing import S3ShortPage
 from lancetable.store.fork_safety import PerProcess
 from lancetable.store.put_if_absent import REFUSALS, Reply, create_exclusively
 from lancetable.store.remote import FIRST_READ_BYTES, PART_BYTES, RemoteStore, first_names

@@ -32,7 +32,7 @@ from lancetable.dataset import LanceDataset, dataset
 from lancetable.errors import CommitConflictError, CommitStateUnknownError, CorruptFileError, LanceError, NotFoundError
 from lancetable.file.thread_pool import mark_worker
 from lancetable.format import transaction as tx
-from lancetable.format.paths import parse_manifest_name
+from lancetable.format.manifest_naming import parse_manifest_name
 from lancetable.table import transactions
 from lancetable.table.version import TableVersion, checkout, latest, open_version
 from lancetable.testing.simulator.scheduler import Crash, Task

@@ -23,7 +23,7 @@ from unittest import mock
 from lancetable.commit.backoff import Backoff, contention_of
 from lancetable.errors import CorruptFileError, StoreError
 from lancetable.file import thread_pool
-from lancetable.handlers import choose as choose_module
+from lancetable.handlers import choose_handler as choose_module
 from lancetable.handlers import external_manifest
 from lancetable.handlers.external_manifest import ManifestRow
 from lancetable.handlers.sqlite import MemoryManifestStore

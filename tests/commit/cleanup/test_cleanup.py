@@ -16,11 +16,10 @@ import pytest
 
 import lancetable
 from lancetable import LanceOperation
-from lancetable.commit import loop
-from lancetable.commit.cleanup import plan as cleanup_plan
-from lancetable.commit.cleanup import run as cleanup_run
-from lancetable.commit.cleanup.plan import CleanupPlan, CleanupPolicy, plan_cleanup
-from lancetable.commit.cleanup.run import run_cleanup
+from lancetable.commit import commit_loop
+from lancetable.commit.cleanup import cleanup_plan, cleanup_run
+from lancetable.commit.cleanup.cleanup_plan import CleanupPlan, CleanupPolicy, plan_cleanup
+from lancetable.commit.cleanup.cleanup_run import run_cleanup
 from lancetable.errors import (
     CommitStateUnknownError,
     InvalidOperationError,
@@ -30,7 +29,7 @@ from lancetable.errors import (
 )
 from lancetable.ops.refs import branches
 from lancetable.store.local import LocalStore
-from lancetable.table import manifests
+from lancetable.table import manifest_files
 from lancetable.table.version import latest, open_version
 
 OLD = CleanupPolicy(keep_newest=1)
@@ -79,7 +78,7 @@ def table(tmp_path: Path) -> Overwritten:
 
 def test_cleanup_keeps_files_of_a_restore_in_progress(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
     old = lancetable.dataset(table.uri, 1)
-    table.clean_when(monkeypatch, loop, "source_version", after=True)
+    table.clean_when(monkeypatch, commit_loop, "source_version", after=True)
     old.restore()
     assert table.ids() == [1, 2]
     with pytest.raises(VersionNotFoundError):
@@ -90,7 +89,7 @@ def test_cleanup_keeps_files_of_a_restore_in_progress(table: Overwritten, monkey
 
 def test_restore_after_removal_of_the_manifest_fails(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
     old = lancetable.dataset(table.uri, 1)
-    table.clean_when(monkeypatch, loop, "source_version", after=False)
+    table.clean_when(monkeypatch, commit_loop, "source_version", after=False)
     with pytest.raises(VersionNotFoundError, match="no version 1 to restore"):
         old.restore()
     assert (table.ids(), latest(open_version(table.uri)).version) == ([3], 2)
@@ -101,13 +100,13 @@ def test_cleanup_keeps_files_of_a_restore_that_starts_during_manifest_removal(
     table: Overwritten, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cleanup finds the transaction of the restore. If the restore fails, the next cleanup removes the files."""
-    real = loop.source_version
+    real = commit_loop.source_version
 
     def dies(*arguments: Any) -> Any:
         real(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "source_version", dies)
+    monkeypatch.setattr(commit_loop, "source_version", dies)
     with pytest.raises(KeyboardInterrupt):
         lancetable.dataset(table.uri, 1).restore()
     monkeypatch.undo()
@@ -133,7 +132,7 @@ def test_cleanup_ignores_other_uncommitted_transactions(table: Overwritten, monk
     def dies(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(manifests, "pack", dies)
+    monkeypatch.setattr(manifest_files, "pack", dies)
     with pytest.raises(KeyboardInterrupt):
         lancetable.dataset(table.uri).delete("id = 3")
     monkeypatch.undo()
@@ -155,7 +154,7 @@ def test_detached_commit_keeps_its_base_or_fails(
         run_cleanup(version, plan)
         assert made.to_table()["id"].to_pylist() == [1, 2]
         return
-    table.clean_when(monkeypatch, manifests, "pack", after=False)
+    table.clean_when(monkeypatch, manifest_files, "pack", after=False)
     with pytest.raises(VersionNotFoundError, match="was cleaned up while"):
         commit()
     assert table.names("_versions") == 2  # with the hint
@@ -222,7 +221,7 @@ def test_cleanup_during_a_cleanup_of_newer_versions(table: Overwritten, monkeypa
 
 def test_versions_are_listed_during_a_cleanup(table: Overwritten, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = lancetable.dataset(table.uri)
-    table.clean_when(monkeypatch, manifests, "map_versions", after=False)
+    table.clean_when(monkeypatch, manifest_files, "map_versions", after=False)
     assert [each["version"] for each in dataset.versions()] == [2]
 
 

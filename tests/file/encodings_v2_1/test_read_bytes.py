@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.column_numbers import column_map
+from lancetable.file.column_mapping import column_map
 from lancetable.file.limits import ReadLimits
 from lancetable.file.reader import open_data_file, read_columns
 from lancetable.format.schema import Schema

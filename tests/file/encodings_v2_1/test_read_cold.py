@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 import pytest
 
 from lancetable.file import LanceFileWriter
-from lancetable.file.column_numbers import column_map
+from lancetable.file.column_mapping import column_map
 from lancetable.file.encodings_v2_1.base import layout_of
-from lancetable.file.encodings_v2_1.compressive.general import General
+from lancetable.file.encodings_v2_1.compressive.general_compression import General
 from lancetable.file.encodings_v2_1.layouts.blob import Blob
 from lancetable.file.encodings_v2_1.layouts.chunk_table import parse_index, parse_table
 from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage

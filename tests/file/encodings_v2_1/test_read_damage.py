@@ -23,7 +23,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
 
 from lancetable.errors import LanceError
-from lancetable.file.column_numbers import column_map
+from lancetable.file.column_mapping import column_map
 from lancetable.file.footer import FileMetadata, Page
 from lancetable.file.reader import open_data_file, read_columns
 from lancetable.proto import encodings_v2_1_pb2 as pb

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.message import Message
 
 from lancetable.errors import UnsupportedFeatureError
-from lancetable.file.column_numbers import column_map
+from lancetable.file.column_mapping import column_map
 from lancetable.file.encodings_v2_0.base import unpack_any
 from lancetable.file.encodings_v2_1.base import (
     from_message,

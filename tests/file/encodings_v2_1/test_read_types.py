@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lancetable.file.column_numbers import column_map
+from lancetable.file.column_mapping import column_map
 from lancetable.file.reader import open_data_file, read_columns
 from lancetable.format.schema import Field
 from lancetable.store.base import ObjectStore

@@ -14,7 +14,7 @@ from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import LanceFileReader, LanceFileWriter
 from lancetable.file.encodings_v2_1 import choose_numbers
 from lancetable.file.encodings_v2_1.base import layout_of
-from lancetable.file.encodings_v2_1.compressive.general import General
+from lancetable.file.encodings_v2_1.compressive.general_compression import General
 from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
 from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
 from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock

@@ -17,10 +17,10 @@ from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file import kernels, zone_map_builder
 from lancetable.file.kernels import (
     bitpacking,
+    compression,
     fsst,
     fullzip,
     gather,
-    general,
     interleave,
     levels,
     miniblock,
@@ -610,8 +610,8 @@ def test_packed_frames(
     def declared(buffer: bytes) -> int:
         """Return the size before a frame; raise if the frame declares another size or cannot have as much content."""
         size = int.from_bytes(buffer[:8], "little")
-        general._check_size("zstd", size, most, len(buffer) - 8)
-        if buffer[:4] == b"\x28\xb5\x2f\xfd" or general._zstd_content_size(memoryview(buffer)[8:]) != size:
+        compression._check_size("zstd", size, most, len(buffer) - 8)
+        if buffer[:4] == b"\x28\xb5\x2f\xfd" or compression._zstd_content_size(memoryview(buffer)[8:]) != size:
             raise CorruptFileError("sizes differ")
         return size
 
@@ -738,4 +738,4 @@ def test_rows_of_lists(seed: int, with_definition: bool, spot: int | None) -> No
 def test_lz4_blocks_without_content(block: bytes) -> None:
     data = np.frombuffer(bytes(4) + block, np.uint8)
     starts, sizes = np.zeros(1, np.int64), np.array([len(data)])
-    agree(general, lambda: general.decompress_pieces("lz4", data, starts, sizes, 100))
+    agree(compression, lambda: compression.decompress_pieces("lz4", data, starts, sizes, 100))

@@ -28,7 +28,7 @@ from lancetable.format.fragment import DeletionKind
 from lancetable.ops.change.delete import delete
 from lancetable.ops.write import write
 from lancetable.ops.write.write import WriteOptions
-from lancetable.table import deletions, transactions
+from lancetable.table import deletion_vectors, transactions
 from lancetable.table.fragment_writer import WriteLimits
 from lancetable.table.version import TableVersion, latest, open_version
 from lancetable.testing.stores import CountingStore, FaultyStore
@@ -86,7 +86,7 @@ def test_delete(version: TableVersion, predicate: Any, kept: list[int], updated:
 def test_repeated_deletes_accumulate_and_the_last_one_drops_the_fragment(version: TableVersion) -> None:
     for number in range(3):
         version, _ = delete(version, f"id = {number}")
-        vector = deletions.read(version, version.manifest.fragments[0])
+        vector = deletion_vectors.read(version, version.manifest.fragments[0])
         assert vector is not None
         assert vector.offsets().tolist() == list(range(number + 1))
     version, number = delete(version, "id <= 3")

@@ -133,8 +133,12 @@ def test_segments_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     zones = ds.create_index_uncommitted("id", "ZONEMAP", "i", fragment_ids=[2])
     other = ds.create_index_uncommitted("s", "BTREE", "i", fragment_ids=[3])
     for pair, message in (((low, middle), "overlapping"), ((low, zones), "detail types"), ((low, other), "columns")):
-        refused(ds, lambda each, form: each.merge_existing_index_segments([*map(form, pair)]), message)
-        refused(ds, lambda each, form: each.commit_existing_index_segments("i", "id", [*map(form, pair)]), message)
+        refused(ds, lambda each, form, pair=pair: each.merge_existing_index_segments([*map(form, pair)]), message)
+        refused(
+            ds,
+            lambda each, form, pair=pair: each.commit_existing_index_segments("i", "id", [*map(form, pair)]),
+            message,
+        )
     refused(ds, lambda each, form: each.merge_existing_index_segments([]), "at least one")
     refused(ds, lambda each, form: each.commit_existing_index_segments("i", "id", []), "at least one")
     refused(ds, lambda each, form: each.commit_existing_index_segments("i", "s", [form(low)]), "was built for fields")

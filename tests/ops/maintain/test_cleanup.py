@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import lancetable
-from lancetable.commit.cleanup import automatic
+from lancetable.commit.cleanup import auto_cleanup
 from lancetable.commit.cleanup.durations import parse_duration
 from lancetable.errors import CorruptFileError, StoreError
 from lancetable.store.local import LocalStore
@@ -255,7 +255,7 @@ def test_failing_automatic_cleanup_is_only_logged(
         with pytest.raises(CorruptFileError, match="malformed IndexSection"):
             ds.cleanup_old_versions(older_than=timedelta(0))
     else:
-        monkeypatch.setattr(automatic, "plan_cleanup", lambda *_, **__: 1 / 0)
+        monkeypatch.setattr(auto_cleanup, "plan_cleanup", lambda *_, **__: 1 / 0)
     ds.insert(pa.table({"a": [7]}))
     assert "automatic cleanup" in caplog.text
     assert lancetable.dataset(path).to_table()["a"].to_pylist() == [0, 1, 2, 7]

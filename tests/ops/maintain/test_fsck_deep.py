@@ -21,7 +21,7 @@ from lancetable.errors import DatasetNotFoundError, LanceError, StoreError
 from lancetable.file.zone_maps import StatisticsWarning
 from lancetable.ops.progress_tracker import Progress
 from lancetable.proto import table_pb2, transaction_pb2
-from lancetable.table.manifests import FOOTER_BYTES
+from lancetable.table.manifest_files import FOOTER_BYTES
 
 VERSIONS = ["0.1", "2.0", "2.1", "2.2"]
 NUM_ROWS = 20_000

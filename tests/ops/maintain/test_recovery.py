@@ -21,15 +21,15 @@ import lancetable
 from integration.servers.moto_locked import Moto
 from lancetable.cli.commands import cli
 from lancetable.errors import CorruptFileError, StoreError
-from lancetable.format.paths import ManifestNamingScheme, manifest_path
-from lancetable.handlers.choose import choose_handler
+from lancetable.format.manifest_naming import ManifestNamingScheme, manifest_path
+from lancetable.handlers.choose_handler import choose_handler
 from lancetable.handlers.external_manifest import ExternalHandler, ManifestRow
 from lancetable.ops.maintain.fsck import repair as repair_module
 from lancetable.ops.maintain.fsck.quarantine import quarantine
 from lancetable.store.base import ObjectStore
 from lancetable.store.local import LocalStore
 from lancetable.store.open import open_store
-from lancetable.table.manifests import FOOTER_BYTES
+from lancetable.table.manifest_files import FOOTER_BYTES
 
 
 def swap_version(data: bytes) -> bytes:

@@ -14,6 +14,7 @@ import pytest
 from lancetable.errors import AlreadyExistsError, InvalidRefError, RefNotFoundError, VersionNotFoundError
 from lancetable.ops.change.delete import delete
 from lancetable.ops.refs import tags as tag_ops
+from lancetable.ops.refs.restore import restore
 from lancetable.store.fsspec_store import FsspecStore
 from lancetable.table import refs as table_refs
 from lancetable.table.version import TableVersion, checkout, latest, open_version
@@ -137,19 +138,19 @@ def test_stray_files_are_not_listed_as_tags(version: TableVersion) -> None:
 
 
 def test_restore(version: TableVersion) -> None:
-    restored = tag_ops.restore(checkout(version, 1))
+    restored = restore(checkout(version, 1))
     assert restored.version == 4
     ds = lance.dataset(version.uri)
     assert (ds.version, ds.count_rows()) == (4, 10)
     assert restored.manifest.fragments.num_rows() == 10
     after, number = delete(restored, "id = 9")
     assert (after.version, number) == (5, 1)
-    assert tag_ops.restore(checkout(after, 2)).manifest.fragments.num_rows() == 8
+    assert restore(checkout(after, 2)).manifest.fragments.num_rows() == 8
     assert lance.dataset(version.uri, version=5).count_rows() == 9
 
 
 def test_restore_of_the_newest_version_is_a_commit(version: TableVersion) -> None:
-    assert tag_ops.restore(version).version == 4
+    assert restore(version).version == 4
     assert latest(version).manifest.fragments.num_rows() == 6
 
 
@@ -157,7 +158,7 @@ def test_restore_brings_back_the_schema(version: TableVersion) -> None:
     ds = lance.dataset(version.uri)
     ds.add_columns({"twice": "id * 2"})
     ds.update_config({"a": "b"})
-    restored = tag_ops.restore(checkout(latest(version), 3))
+    restored = restore(checkout(latest(version), 3))
     assert restored.schema.names == ["id"]
     assert restored.manifest.config == {}
     assert lance.dataset(version.uri).schema.names == ["id"]

@@ -17,7 +17,7 @@ from lancetable.expr.evaluate.evaluator import evaluate
 from lancetable.format.field_paths import parse_path
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.read.projection import column_not_found, evaluation_schema
-from lancetable.ops.write.conform import conform_schema
+from lancetable.ops.write.schema_enforcement import conform_schema
 
 
 class Matched(Enum):

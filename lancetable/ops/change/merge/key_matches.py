@@ -32,7 +32,7 @@ from lancetable.ops.read.matching_rows import candidate_rows
 from lancetable.ops.read.projection import ColumnLike
 from lancetable.ops.read.take import runs
 from lancetable.table.fragment_reader import ROW_ADDRESS, read_selection, select
-from lancetable.table.live_rows import Offsets, row_count_index
+from lancetable.table.row_counts import Offsets, row_count_index
 from lancetable.table.version import TableVersion
 
 _WINDOW_ROWS = 512 * 1024

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
+from lancetable.format.roaring import build_roaring
 from lancetable.format.schema import Field, Schema
 from lancetable.format.transaction import Transaction
 from lancetable.ops.change.hash_join import Rows, concat
@@ -44,11 +45,10 @@ from lancetable.ops.change.spill import PartitionedRows
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.read.matching_rows import matching_rows
 from lancetable.ops.schema.column_files import add_column_file, discard_column_files
-from lancetable.ops.write.conform import conform_batches
 from lancetable.ops.write.destination import WriteOptions
-from lancetable.table.deletion_file_codec import build_roaring
-from lancetable.table.deletions import DeletionVector
-from lancetable.table.live_rows import Offsets
+from lancetable.ops.write.schema_enforcement import conform_batches
+from lancetable.table.deletion_vectors import DeletionVector
+from lancetable.table.row_counts import Offsets
 from lancetable.table.version import TableVersion
 
 

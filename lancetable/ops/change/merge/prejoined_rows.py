@@ -26,8 +26,8 @@ from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched, Repeat
 from lancetable.ops.change.merge.key_matches import matches_by_fragment
 from lancetable.ops.change.merge.row_changes import MatchedRows, RowChanges, RowMasks
 from lancetable.ops.change.rewritten_rows import Prepared, prepare_update
-from lancetable.ops.write.conform import conform_batches
-from lancetable.table.live_rows import Offsets
+from lancetable.ops.write.schema_enforcement import conform_batches
+from lancetable.table.row_counts import Offsets
 from lancetable.table.version import TableVersion
 
 ADDRESS = "_address"

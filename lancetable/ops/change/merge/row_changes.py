@@ -20,8 +20,8 @@ from lancetable.ops.change.compare import differs
 from lancetable.ops.change.hash_join import Rows, whole
 from lancetable.ops.change.merge.clauses import Clauses, Condition, Counts, null_keys
 from lancetable.ops.change.rewritten_rows import read_rows_at
-from lancetable.table.deletions import DeletionVector
-from lancetable.table.live_rows import Offsets, physical_rows
+from lancetable.table.deletion_vectors import DeletionVector
+from lancetable.table.row_counts import Offsets, physical_rows
 from lancetable.table.version import TableVersion
 
 Mask = npt.NDArray[np.bool_]

@@ -33,7 +33,7 @@ from functools import partial
 
 import numpy as np
 
-from lancetable.commit.cleanup.plan import plan_cleanup
+from lancetable.commit.cleanup.cleanup_plan import plan_cleanup
 from lancetable.errors import (
     CorruptFileError,
     DatasetNotFoundError,
@@ -43,19 +43,9 @@ from lancetable.errors import (
     UntrustedPathError,
 )
 from lancetable.format.fragment import DataFile, Fragment
-from lancetable.format.paths import (
-    BRANCHES_DIR,
-    QUARANTINE_DIR,
-    TAGS_DIR,
-    VERSIONS_DIR,
-    ManifestLocation,
-    branch_root,
-    hint_path,
-    is_detached,
-    join,
-    parse_manifest_name,
-)
-from lancetable.handlers.choose import choose_handler
+from lancetable.format.manifest_naming import ManifestLocation, hint_path, is_detached, parse_manifest_name
+from lancetable.format.paths import BRANCHES_DIR, QUARANTINE_DIR, TAGS_DIR, VERSIONS_DIR, branch_root, join
+from lancetable.handlers.choose_handler import choose_handler
 from lancetable.ops.maintain.fsck.manifests import check_manifest, has_schema
 from lancetable.ops.maintain.fsck.pages import PageCheck
 from lancetable.ops.maintain.fsck.quarantine import open_manifest, quarantined
@@ -75,9 +65,9 @@ from lancetable.ops.maintain.validate import validate_data_file, validate_deleti
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.store.open import open_store
 from lancetable.table import refs
-from lancetable.table.cache import TableCache
-from lancetable.table.live_rows import deleted_offsets
-from lancetable.table.row_id_sequences import row_id_sequence, row_versions_at
+from lancetable.table.metadata_cache import TableCache
+from lancetable.table.row_counts import deleted_offsets
+from lancetable.table.row_id_lookup import row_id_sequence, row_versions_at
 from lancetable.table.version import TableVersion, base_of_branch, checkout, uri_of_branch
 
 

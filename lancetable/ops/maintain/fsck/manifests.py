@@ -13,23 +13,23 @@ from functools import partial
 from typing import Any, cast
 
 import numpy as np
-import pyroaring
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from lancetable.commit.cleanup import automatic
-from lancetable.errors import LanceError, NotFoundError
+from lancetable.commit.cleanup import auto_cleanup
+from lancetable.errors import CorruptFileError, LanceError, NotFoundError
 from lancetable.file.encodings_v0_1.dictionary import items_range, values_range
 from lancetable.file.kernels import varbin
 from lancetable.format import feature_flags
 from lancetable.format.index import IndexFile, IndexMetadata, index_messages, uuid_text
 from lancetable.format.paths import INDICES_DIR, check_relative, join, parse_transaction_name, transaction_path
+from lancetable.format.roaring import parse_bitmap
 from lancetable.format.transaction import Transaction, UnknownOperation
 from lancetable.ops.maintain.fsck.report import Finding, finding_of, findings_of
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.proto import table_pb2, transaction_pb2
 from lancetable.table.legacy_dictionaries import dictionary_fields
-from lancetable.table.manifests import FOOTER_BYTES
+from lancetable.table.manifest_files import FOOTER_BYTES
 from lancetable.table.version import TableVersion
 
 _MAX_UNKNOWN = 10  # unknown fields listed in one message
@@ -202,7 +202,7 @@ def _check_facts(version: TableVersion, data: bytes) -> Iterator[Finding]:
     twice = sorted({base for base in bases if bases.count(base) > 1})
     if twice:
         yield Finding("facts", path, f"base path {twice[0]} occurs twice")
-    yield from (Finding("config", path, detail) for detail in automatic.invalid_entries(manifest.message.config))
+    yield from (Finding("config", path, detail) for detail in auto_cleanup.invalid_entries(manifest.message.config))
 
 
 def _check_flags(version: TableVersion, data: bytes) -> Iterator[Finding]:
@@ -266,8 +266,8 @@ def _check_index(version: TableVersion, message: table_pb2.IndexMetadata) -> Ite
         yield Finding("index", path, f"{name} is on field {missing[0]}, which is not in the schema")
     if index.fragment_bitmap is not None:
         try:
-            pyroaring.BitMap.deserialize(index.fragment_bitmap)
-        except Exception as error:
+            parse_bitmap(index.fragment_bitmap, path, max_count=1 << 32)
+        except CorruptFileError as error:
             yield Finding("index", path, f"{name}: invalid bitmap of covered fragments: {error}")
     if index.base_id is not None:
         if index.base_id not in version.manifest.base_paths:

@@ -27,7 +27,7 @@ from lancetable.errors import CorruptFileError, LanceError
 from lancetable.file.blobs.descriptions import described, replace_blobs, with_bytes
 from lancetable.file.blobs.reader import BlobLocations, locate_blobs
 from lancetable.file.encodings_v0_1.statistics import read_zones
-from lancetable.file.extension import user_array
+from lancetable.file.extension_types import user_array
 from lancetable.file.footer import STATISTICS_KEY, FileMetadata
 from lancetable.file.io_scheduler import run
 from lancetable.file.legacy_footer import LegacyMetadata
@@ -38,12 +38,12 @@ from lancetable.format.schema import BLOB_KEY, Field
 from lancetable.ops.maintain.fsck.report import Finding, finding_of, findings_of
 from lancetable.ops.maintain.fsck.zones import ZoneCheck
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
-from lancetable.ops.write.conform import null_violations
+from lancetable.ops.write.schema_enforcement import null_violations
 from lancetable.store.base import ByteRange
 from lancetable.table.data_file_metadata import file_metadata
 from lancetable.table.field_locations import Part, field_index, file_layouts
 from lancetable.table.fragment_reader import blob_data_file
-from lancetable.table.live_rows import deleted_offsets, physical_rows
+from lancetable.table.row_counts import deleted_offsets, physical_rows
 from lancetable.table.version import TableVersion
 
 BATCH_BYTES = 16 << 20  # approximate size of decoded values

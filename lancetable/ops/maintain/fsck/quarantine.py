@@ -19,20 +19,18 @@ from datetime import datetime, timezone
 
 from lancetable.errors import CorruptFileError, LanceError, NotFoundError, StoreError, UnsupportedFeatureError
 from lancetable.format.feature_flags import check_readable
-from lancetable.format.paths import (
+from lancetable.format.manifest_naming import (
     MAX_VERSION,
-    QUARANTINE_DIR,
-    VERSIONS_DIR,
     ManifestLocation,
     ManifestNamingScheme,
     is_detached,
-    join,
     parse_manifest_name,
 )
+from lancetable.format.paths import QUARANTINE_DIR, VERSIONS_DIR, join
 from lancetable.handlers.base import CommitHandler
 from lancetable.handlers.external_manifest import ExternalHandler, ManifestRow
 from lancetable.store.base import ObjectStore
-from lancetable.table.manifests import ManifestFile, parse_manifest
+from lancetable.table.manifest_files import ManifestFile, parse_manifest
 
 
 def location_of(path: str) -> tuple[str, ManifestLocation] | None:

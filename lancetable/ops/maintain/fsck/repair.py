@@ -6,15 +6,15 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from lancetable.commit.cleanup.plan import CleanupPolicy, plan_cleanup
-from lancetable.commit.cleanup.run import run_cleanup
+from lancetable.commit.cleanup.cleanup_plan import CleanupPolicy, plan_cleanup
+from lancetable.commit.cleanup.cleanup_run import run_cleanup
 from lancetable.errors import CorruptFileError, LanceError
-from lancetable.format.paths import hint_path
-from lancetable.handlers.choose import choose_handler
+from lancetable.format.manifest_naming import hint_path
+from lancetable.handlers.choose_handler import choose_handler
 from lancetable.handlers.latest_version import write_hint
 from lancetable.ops.maintain.fsck.quarantine import location_of, open_manifest, quarantine
 from lancetable.ops.maintain.fsck.report import UNREADABLE, Problem, Report
-from lancetable.ops.refs.tags import restore
+from lancetable.ops.refs.restore import restore
 from lancetable.store.open import open_store
 from lancetable.table.version import TableVersion, checkout, open_version
 

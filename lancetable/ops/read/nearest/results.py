@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from lancetable.ops.read.nearest.plan import COMPUTED, DISTANCE, QUERY_INDEX, NearestPlan
 from lancetable.ops.read.nearest.search import FoundRows, search
-from lancetable.ops.read.order import sort_indices
+from lancetable.ops.read.order_by import sort_indices
 from lancetable.ops.read.projection import Projection, concat_tables, stored_projection
 from lancetable.ops.read.scan import FETCHED_ROWS, to_batches
 from lancetable.ops.read.scan_execution import ScanRun, predicate_mask
 from lancetable.ops.read.scan_plan import ScanPlan
 from lancetable.ops.read.take import fetch_addresses
-from lancetable.table.live_rows import Offsets
+from lancetable.table.row_counts import Offsets
 from lancetable.table.version import TableVersion
 
 

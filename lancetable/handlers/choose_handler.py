@@ -8,9 +8,9 @@ from typing import Any
 
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError
 from lancetable.handlers.base import CommitHandler, Publication
+from lancetable.handlers.commit_lock import CommitLock, LockedHandler
 from lancetable.handlers.conditional_put import ConditionalPutHandler
 from lancetable.handlers.conditional_put_probe import ProbingHandler
-from lancetable.handlers.external_lock import CommitLock, LockedHandler
 from lancetable.handlers.external_manifest import ExternalHandler, ExternalManifestStore
 from lancetable.handlers.unsafe import UnsafeHandler
 from lancetable.store.base import ObjectStore, PutOutcome

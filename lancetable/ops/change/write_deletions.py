@@ -13,9 +13,9 @@ from typing import NamedTuple
 from lancetable.file import thread_pool
 from lancetable.format.fragment import Fragment
 from lancetable.store.base import discard
-from lancetable.table import deletions
-from lancetable.table.deletions import DeletionVector
-from lancetable.table.live_rows import physical_rows
+from lancetable.table import deletion_vectors
+from lancetable.table.deletion_vectors import DeletionVector
+from lancetable.table.row_counts import physical_rows
 from lancetable.table.version import TableVersion
 
 
@@ -37,7 +37,7 @@ def write_deletions(version: TableVersion, rows: Mapping[int, DeletionVector]) -
     def write(fragment_id: int) -> None:
         fragment = version.manifest.fragments.by_id(fragment_id)
         assert fragment is not None, "the rows were found in this version"
-        remaining = deletions.delete_rows(version, fragment, rows[fragment_id], physical_rows(version, fragment))
+        remaining = deletion_vectors.delete_rows(version, fragment, rows[fragment_id], physical_rows(version, fragment))
         if remaining is None:
             removed.append(fragment_id)
         elif remaining is not fragment:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.commit.loop import commit_transaction
+from lancetable.commit.commit_loop import commit_transaction
 from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import (
     AlreadyExistsError,

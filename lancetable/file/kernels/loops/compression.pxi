@@ -1,4 +1,4 @@
-"""Compiled form of general.py: sizes and contents of many compressed buffers."""
+"""Compiled form of compression.py: sizes and contents of many compressed buffers."""
 
 cdef enum:
     ZSTD_PREFIX_BYTES = 8

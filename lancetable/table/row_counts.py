@@ -17,7 +17,7 @@ import numpy.typing as npt
 from lancetable.errors import CorruptFileError
 from lancetable.file.footer import FileMetadata
 from lancetable.format.fragment import Fragment
-from lancetable.table import deletions
+from lancetable.table import deletion_vectors
 from lancetable.table.data_file_metadata import file_metadata
 from lancetable.table.version import TableVersion
 
@@ -108,13 +108,13 @@ def deleted_offsets(version: TableVersion, fragment: Fragment) -> DeletedOffsets
 
     Search the array with uint32 values only: with other types, NumPy converts the whole array first.
     """
-    vector = deletions.read(version, fragment)
+    vector = deletion_vectors.read(version, fragment)
     return vector.offsets() if vector else None
 
 
 def live_offsets(version: TableVersion, fragment: Fragment) -> Offsets | None:
     """Return the physical offsets of the live rows, ascending int64, or None if every row is live."""
-    vector = deletions.read(version, fragment)
+    vector = deletion_vectors.read(version, fragment)
     return vector.live_offsets(physical_rows(version, fragment)) if vector else None
 
 

@@ -1,4 +1,4 @@
-"""General compression: zstd or LZ4 applied to another encoding; see kernels/general.py.
+"""General compression: zstd or LZ4 applied to another encoding; see kernels/compression.py.
 
     chunk      buffer 0 of each chunk is compressed, and no other buffer
     block      the single buffer is compressed
@@ -19,7 +19,7 @@ from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.encodings_v2_1.base import Chunks, Compressive, Ints, from_message, misplaced, to_message
 from lancetable.file.encodings_v2_1.block import Block, VariableWidth
 from lancetable.file.encodings_v2_1.chunks import Chunked
-from lancetable.file.kernels import general
+from lancetable.file.kernels import compression
 from lancetable.file.kernels.gather import Pieces
 from lancetable.file.kernels.interleave import interleave, runs_of, total_sizes
 from lancetable.file.kernels.varbin import offsets_of_sizes
@@ -67,7 +67,7 @@ class General(Compressive):
         return self.values.decode_values(VariableWidth(offsets_of_sizes(lengths), unpacked.data), limit)
 
     def _decompress(self, chunks: Chunks, limit: int) -> Chunks:
-        return Chunks(*general.decompress_pieces(self.scheme, chunks.data, chunks.starts, chunks.sizes, limit))
+        return Chunks(*compression.decompress_pieces(self.scheme, chunks.data, chunks.starts, chunks.sizes, limit))
 
     @classmethod
     def from_proto(cls, message: pb.General) -> General:
@@ -102,7 +102,7 @@ def compress_chunks(chunked: Chunked, scheme: str, level: int | None) -> Chunked
 
 def compress_block(encoding: Compressive, data: bytes, scheme: str, level: int | None) -> tuple[Compressive, bytes]:
     """Compress an encoded block; return it unchanged if it would not become smaller."""
-    packed = general.compress(scheme, data, level)
+    packed = compression.compress(scheme, data, level)
     return (General(scheme, encoding, level), packed) if len(packed) < len(data) else (encoding, data)
 
 
@@ -118,5 +118,5 @@ def compress_values(block: VariableWidth, scheme: str, level: int | None) -> Var
 
 
 def _compress_pieces(data: memoryview, starts: Ints, ends: Ints, scheme: str, level: int | None) -> tuple[bytes, Ints]:
-    pieces = [general.compress(scheme, data[a:b], level) for a, b in zip(starts.tolist(), ends.tolist())]
+    pieces = [compression.compress(scheme, data[a:b], level) for a, b in zip(starts.tolist(), ends.tolist())]
     return b"".join(pieces), np.array([len(piece) for piece in pieces], np.int64)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from lancetable.errors import SchemaMismatchError
 from lancetable.file.blobs.descriptions import contains_blobs
 from lancetable.file.column_interfaces import contains_null
-from lancetable.file.extension import storage_array
+from lancetable.file.extension_types import storage_array
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.write.blob_columns import convert_blobs, schema_with_prepared
 

@@ -18,11 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lancetable
 from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import DeletionKind, Fragment
-from lancetable.table import deletions
-from lancetable.table.deletion_file_codec import build_arrow, parse_arrow, parse_roaring
-from lancetable.table.deletions import DeletionVector
+from lancetable.format.roaring import parse_roaring
+from lancetable.table import deletion_vectors
+from lancetable.table.arrow_deletion_file import build_arrow, parse_arrow
+from lancetable.table.deletion_vectors import DeletionVector
 from lancetable.table.version import TableVersion, open_version
 
 OFFSETS = st.sets(st.integers(0, 300_000), max_size=60)
@@ -98,6 +100,30 @@ def test_arrow_forms_of_every_compression_are_parsed(compression: str | None, va
     assert parse_arrow(memoryview(data), "x", max_count=len(values)).tolist() == values
 
 
+def test_an_arrow_form_with_a_validity_bitmap_is_parsed() -> None:
+    # pylance stores the bitmap of some vectors, with a null count of 0. pyarrow would omit it, so the count is patched.
+    for number in (1, 512, 513, 5000):
+        schema = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
+        values = pa.array([None, *range(1, number)], pa.uint32(), mask=np.arange(number) == 0)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_batch(pa.record_batch([values], schema=schema))
+        node = struct.pack("<qq", number, 1)
+        data = sink.getvalue().to_pybytes()
+        assert data.count(node) == 1
+        data = data.replace(node, struct.pack("<qq", number, 0))
+        found = parse_arrow(memoryview(data), "x", max_count=number)
+        assert found[1:].tolist() == list(range(1, number))
+
+
+@pytest.mark.parametrize("number", [1, 512, 513, 5000, 5001])
+def test_deletion_files_of_pylance_of_every_size_are_read(tmp_path: Path, number: int) -> None:
+    uri = str(tmp_path / "t.lance")
+    dataset = lance.write_dataset(pa.table({"id": range(8000)}), uri)
+    dataset.delete(f"id < {number}")
+    assert lancetable.dataset(uri).to_table()["id"].to_pylist() == list(range(number, 8000))
+
+
 def test_pyarrow_reads_the_arrow_form() -> None:
     offsets = np.array([1, 5, 9], np.uint32)
     table = pa.ipc.open_file(pa.py_buffer(build_arrow(offsets))).read_all()
@@ -166,15 +192,15 @@ def test_deletion_files_of_pylance_are_read(big: Any, below: int, kind: Deletion
     fragment = version.manifest.fragments[0]
     assert fragment.deletion_file is not None
     assert fragment.deletion_file.kind is kind
-    vector = deletions.read(version, fragment)
+    vector = deletion_vectors.read(version, fragment)
     assert vector is not None
     assert vector.offsets().tolist() == list(range(below))
-    assert deletions.read(version, fragment) is vector
+    assert deletion_vectors.read(version, fragment) is vector
 
 
 def test_a_fragment_without_deletions_has_no_vector(big: Any) -> None:
     version = open_version(big.uri)
-    assert deletions.read(version, version.manifest.fragments[0]) is None
+    assert deletion_vectors.read(version, version.manifest.fragments[0]) is None
 
 
 @pytest.mark.parametrize(
@@ -191,29 +217,29 @@ def test_written_files_have_the_expected_form_and_read_back(
 ) -> None:
     version = open_version(big.uri)
     vector = DeletionVector(list(range(0, 2 * count, 2)))
-    file = deletions.write(version.store, version.base, 0, 1, vector, force_bitmap=force)
+    file = deletion_vectors.write(version.store, version.base, 0, 1, vector, force_bitmap=force)
     assert (file.kind, file.read_version, file.num_deleted_rows) == (kind, 1, count)
     fragment = Fragment(0, physical_rows=12_000, deletion_file=file)
-    assert deletions.read(version, fragment) == vector
+    assert deletion_vectors.read(version, fragment) == vector
 
 
 @pytest.mark.parametrize("stated", [1, 4])
 def test_a_wrong_count_in_the_manifest_is_rejected(big: Any, stated: int) -> None:
     version = open_version(big.uri)
-    file = deletions.write(version.store, version.base, 0, 1, DeletionVector([1, 2, 3]))
+    file = deletion_vectors.write(version.store, version.base, 0, 1, DeletionVector([1, 2, 3]))
     wrong = Fragment(0, physical_rows=12_000, deletion_file=type(file)(file.kind, 1, file.id, stated))
     with pytest.raises(CorruptFileError):
-        deletions.read(version, wrong)
+        deletion_vectors.read(version, wrong)
     with pytest.raises(CorruptFileError, match="expected below 3, found 3"):
-        deletions.read(version, Fragment(0, physical_rows=3, deletion_file=file))
+        deletion_vectors.read(version, Fragment(0, physical_rows=3, deletion_file=file))
 
 
 def test_repeated_offsets_are_rejected(big: Any) -> None:
     version = open_version(big.uri)
-    file = deletions.write(version.store, version.base, 0, 1, DeletionVector([1, 2]))
+    file = deletion_vectors.write(version.store, version.base, 0, 1, DeletionVector([1, 2]))
     version.store.put(version.deletion_file_path(0, file), arrow_file([1, 1]))
     with pytest.raises(CorruptFileError, match="twice"):
-        deletions.read(version, Fragment(0, physical_rows=12_000, deletion_file=file))
+        deletion_vectors.read(version, Fragment(0, physical_rows=12_000, deletion_file=file))
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------
@@ -221,8 +247,10 @@ def test_repeated_offsets_are_rejected(big: Any) -> None:
 CHILD = """
 import random, sys
 from pathlib import Path
+import lancetable
 from lancetable.errors import CorruptFileError
-from lancetable.table.deletion_file_codec import parse_arrow, parse_roaring
+from lancetable.table.arrow_deletion_file import parse_arrow
+from lancetable.format.roaring import parse_roaring
 good = refused = 0
 for path in sorted(Path(sys.argv[1]).iterdir()):
     parse = parse_arrow if path.suffix == ".arrow" else parse_roaring
@@ -263,6 +291,12 @@ def test_damaged_files_raise_typed_errors_or_return_values(
         assert refused > 0
 
 
+@pytest.mark.parametrize("length", range(9))
+def test_few_bytes_are_no_roaring_bitmap(length: int) -> None:
+    with pytest.raises(CorruptFileError):
+        parse_roaring(memoryview(b"\x3a\x30\0\0\x01\0\0\0\0"[:length]), "x", max_count=10)
+
+
 def test_every_error_names_the_file() -> None:
     for parse in (parse_arrow, parse_roaring):
         with pytest.raises(CorruptFileError, match=r"_deletions/7-1-2") as caught:
@@ -277,4 +311,4 @@ def test_reader_of_a_version_reports_a_damaged_file(big: Any) -> None:
     assert fragment.deletion_file is not None
     version.store.put(version.deletion_file_path(0, fragment.deletion_file), b"ARROW1 is not enough")
     with pytest.raises(CorruptFileError):
-        deletions.read(version, fragment)
+        deletion_vectors.read(version, fragment)

@@ -24,7 +24,7 @@ from lancetable.file.limits import limits_of
 from lancetable.format.manifest import Manifest
 
 if TYPE_CHECKING:
-    from lancetable.format.paths import ManifestLocation
+    from lancetable.format.manifest_naming import ManifestLocation
     from lancetable.proto import table_pb2
     from lancetable.store.base import ObjectStore
     from lancetable.table.version import TableVersion

@@ -1,4 +1,4 @@
-"""Removal of the files of a cleanup plan. The order of the steps is explained in cleanup/plan.py."""
+"""Removal of the files of a cleanup plan. The order of the steps is explained in cleanup/cleanup_plan.py."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lancetable.commit.cleanup.branch_references import branches_from, versions_needed_by
-from lancetable.commit.cleanup.plan import CleanupCandidateFile, CleanupPlan, referenced_path
+from lancetable.commit.cleanup.cleanup_plan import CleanupCandidateFile, CleanupPlan, referenced_path
 from lancetable.commit.cleanup.referenced_files import ReferencedFiles, files_of_detached_versions
 from lancetable.errors import CorruptFileError, LanceError, NotFoundError, UnsupportedFeatureError
-from lancetable.format.paths import TRANSACTIONS_DIR, join, parse_manifest_name, parse_transaction_name
+from lancetable.format.manifest_naming import parse_manifest_name
+from lancetable.format.paths import TRANSACTIONS_DIR, join, parse_transaction_name
 from lancetable.format.transaction import Restore, Transaction, UnknownOperation
 from lancetable.table import clock, refs
-from lancetable.table.manifests import retry_listing
+from lancetable.table.manifest_files import retry_listing
 from lancetable.table.version import TableVersion, open_location
 
 logger = logging.getLogger(__name__)

@@ -17,10 +17,10 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lancetable.commit import backoff, loop
+from lancetable.commit import backoff, commit_loop
 from lancetable.commit.backoff import RetryLock
-from lancetable.commit.first_version import create_table
-from lancetable.commit.loop import commit_transaction
+from lancetable.commit.commit_loop import commit_transaction
+from lancetable.commit.create_table import create_table
 from lancetable.errors import (
     AlreadyExistsError,
     CommitConflictError,
@@ -33,14 +33,15 @@ from lancetable.errors import (
     VersionNotFoundError,
 )
 from lancetable.format import transaction as tx
-from lancetable.format.paths import is_detached, manifest_path, transaction_path
+from lancetable.format.manifest_naming import is_detached, manifest_path
+from lancetable.format.paths import transaction_path
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
 from lancetable.fragment_metadata import FragmentMetadata
 from lancetable.store.base import Capabilities, PutOutcome
 from lancetable.store.local import LocalStore
-from lancetable.table import deletions, transactions
-from lancetable.table.deletions import DeletionVector
+from lancetable.table import deletion_vectors, transactions
+from lancetable.table.deletion_vectors import DeletionVector
 from lancetable.table.version import Table, TableVersion, checkout, latest, open_version
 from lancetable.testing.stores import CountingStore, FaultyStore
 
@@ -69,7 +70,7 @@ def expected(cell: str) -> str:
 def deleted(version: TableVersion, fragment_id: int) -> list[int]:
     fragment = version.manifest.fragments.by_id(fragment_id)
     assert fragment is not None
-    vector = deletions.read(version, fragment)
+    vector = deletion_vectors.read(version, fragment)
     return [] if vector is None else vector.offsets().tolist()
 
 
@@ -544,7 +545,7 @@ def test_tables_with_stable_row_ids(tmp_path: Path) -> None:
     lance.write_dataset(rows, uri, data_storage_version="2.0", enable_stable_row_ids=True)
     version = open_version(uri)
     fragment = version.manifest.fragments[0]
-    file = deletions.write(version.store, version.base, 0, 1, DeletionVector([1]))
+    file = deletion_vectors.write(version.store, version.base, 0, 1, DeletionVector([1]))
     after = commit(version, tx.Delete((replace(fragment, deletion_file=file),)))
     assert after.manifest.has_stable_row_ids
     assert after.manifest.fragments[0].row_ids == fragment.row_ids
@@ -576,7 +577,7 @@ def test_invalid_operations_leave_no_files(base: TableVersion, operation: tx.Ope
 def test_table_with_unknown_writer_flag_raises(base: TableVersion, maker: Any) -> None:
     message = base.manifest.to_proto()
     message.writer_feature_flags |= 1 << 30
-    from lancetable.table.manifests import pack
+    from lancetable.table.manifest_files import pack
 
     base.store.put(base.location.path, pack(message, b"", None))
     with pytest.raises(UnsupportedFeatureError, match="cannot write"):
@@ -588,7 +589,7 @@ def test_requests_of_a_commit_to_a_version_that_was_just_listed(
 ) -> None:
     operation = maker.make("Append")
     counting = CountingStore(base.store)
-    monkeypatch.setattr(loop.clock, "seconds", lambda: 1000.0)
+    monkeypatch.setattr(commit_loop.clock, "seconds", lambda: 1000.0)
     commit(replace(base, store=counting, newest_at=1000.0), operation)
     assert counting.requests["put"] == 2  # the transaction and the hint
     assert counting.requests["put_if_absent"] == 1
@@ -625,10 +626,10 @@ class _Remote(CountingStore):
 def remote(monkeypatch: pytest.MonkeyPatch) -> Callable[[TableVersion], tuple[TableVersion, _Remote]]:
     """Return a function that moves a version to a remote store and marks it as just listed."""
     now = [1000.0]
-    monkeypatch.setattr(loop.clock, "seconds", lambda: now[0])
-    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(commit_loop.clock, "seconds", lambda: now[0])
+    monkeypatch.setattr(commit_loop.time, "monotonic", lambda: now[0])
     backoff.contention_of.cache_clear()
-    monkeypatch.setattr(loop, "Backoff", partial(backoff.Backoff, clock=lambda: now[0]))
+    monkeypatch.setattr(commit_loop, "Backoff", partial(backoff.Backoff, clock=lambda: now[0]))
 
     def make(version: TableVersion, seconds_ago: float = 0.0) -> tuple[TableVersion, _Remote]:
         store = _Remote(version.store)
@@ -687,7 +688,7 @@ def test_catch_up_stops_if_unseen_versions_do_not_decrease(
 ) -> None:
     """Other writers commit `others` versions before each listing."""
     held, store = remote(base, 3.0)
-    made, original = iter(others), loop._CommitRun._list_unseen
+    made, original = iter(others), commit_loop._CommitRun._list_unseen
 
     def unseen(run: Any) -> Any:
         if run.base.store is store:
@@ -695,7 +696,7 @@ def test_catch_up_stops_if_unseen_versions_do_not_decrease(
                 commit(latest(base), maker.make("Append"))
         return original(run)
 
-    monkeypatch.setattr(loop._CommitRun, "_list_unseen", unseen)
+    monkeypatch.setattr(commit_loop._CommitRun, "_list_unseen", unseen)
     landed = commit(held, maker.make("Append"))
     assert next(made, None) == (others[looks] if looks < len(others) else None)
     assert landed.version == base.version + sum(others[:looks]) + 1

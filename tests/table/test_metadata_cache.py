@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 
-from lancetable.table.cache import TableCache
+from lancetable.table.metadata_cache import TableCache
 
 
 def test_the_least_recently_used_entry_is_evicted_first() -> None:
@@ -60,7 +60,7 @@ def test_concurrent_threads_keep_the_size_correct() -> None:
 
 FORK = """
 import os
-from lancetable.table.cache import TableCache
+from lancetable.table.metadata_cache import TableCache
 cache = TableCache()
 with cache.lock:
     child = os.fork()

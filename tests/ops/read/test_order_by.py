@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lancetable.ops.read.order import ColumnOrdering, sort_indices
+from lancetable.ops.read.order_by import ColumnOrdering, sort_indices
 
 
 def compare(one: Any, other: Any) -> int:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError
 from lancetable.proto import rowids_pb2
-from lancetable.rowids import RowIdSequence, encoded_array
+from lancetable.rowids import RowIdSequence, encoded_u64_array
+from lancetable.rowids.row_id_sequence import MAX_ROWS
 from lancetable.rowids.segment import Range, build
-from lancetable.rowids.sequence import MAX_ROWS
 
 
 @st.composite
@@ -50,7 +50,7 @@ def arrays_of(parts: list[list[int]], *, sorts: bool) -> rowids_pb2.RowIdSequenc
     for part in parts:
         segment = message.segments.add()
         array = segment.sorted_array if sorts else segment.array
-        array.CopyFrom(encoded_array.encode(np.array(part, np.uint64)))
+        array.CopyFrom(encoded_u64_array.encode(np.array(part, np.uint64)))
     return message
 
 

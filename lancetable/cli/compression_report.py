@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from lancetable.cli.inspect import size_of
 from lancetable.file.blobs.descriptions import described
-from lancetable.file.column_numbers import is_single_column, number_columns
+from lancetable.file.column_mapping import is_single_column, number_columns
 from lancetable.file.encoding_messages import parse_encoding
 from lancetable.file.footer import FileMetadata
 from lancetable.file.reader import open_data_file, read_columns

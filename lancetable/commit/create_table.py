@@ -13,7 +13,8 @@ from lancetable.commit.legacy_dictionaries import dictionary_prefix
 from lancetable.commit.manifest_draft import ManifestParts
 from lancetable.commit.publish import SerializedManifest, discarding_on_failure
 from lancetable.errors import AlreadyExistsError
-from lancetable.format.paths import ManifestNamingScheme, transaction_path
+from lancetable.format.manifest_naming import ManifestNamingScheme
+from lancetable.format.paths import transaction_path
 from lancetable.format.transaction import Transaction
 from lancetable.store.base import discard
 from lancetable.table import transactions

@@ -37,6 +37,7 @@ from lancetable.commit.cleanup.branch_references import CleanupReferencedBranch,
 from lancetable.commit.cleanup.referenced_files import ReferencedFiles, files_of_detached_versions
 from lancetable.commit.lost_update import grace_period_seconds
 from lancetable.errors import CleanupError, InvalidOperationError, StoreError
+from lancetable.format.manifest_naming import is_detached
 from lancetable.format.paths import (
     DATA_DIR,
     DELETIONS_DIR,
@@ -44,14 +45,13 @@ from lancetable.format.paths import (
     QUARANTINE_DIR,
     TRANSACTIONS_DIR,
     VERSIONS_DIR,
-    is_detached,
     join,
     parse_deletion_name,
     parse_transaction_name,
 )
 from lancetable.handlers.external_manifest import ExternalHandler
 from lancetable.table import clock, refs
-from lancetable.table.manifests import retry_listing
+from lancetable.table.manifest_files import retry_listing
 from lancetable.table.version import TableVersion, open_location
 
 DEFAULT_AGE = timedelta(days=14)

@@ -22,7 +22,7 @@ from lancetable.format.protobuf_conversion import parse_message
 from lancetable.format.row_address import U64Array
 from lancetable.proto import rowids_pb2
 from lancetable.rowids import segment as segments_module
-from lancetable.rowids.sequence import check_length
+from lancetable.rowids.row_id_sequence import check_length
 
 FIRST_VERSION: Final = 1  # version of the rows of a fragment without a sequence
 

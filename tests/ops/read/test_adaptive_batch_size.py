@@ -9,14 +9,14 @@ import pytest
 import lancetable
 from lancetable.file import thread_pool
 from lancetable.format.fragment import DataFile, Fragment
-from lancetable.ops.read import adaptive_range_size, scan
-from lancetable.ops.read.adaptive_range_size import RangeSizer
+from lancetable.ops.read import adaptive_batch_size, scan
+from lancetable.ops.read.adaptive_batch_size import RangeSizer
 from lancetable.ops.read.row_ranges import RowRange
 from lancetable.ops.read.scan_execution import ScanRun
 from lancetable.table.row_sizes import min_bytes
 
 FRAGMENT = Fragment(0, (DataFile("x.lance", (0,), (0,), 2, 0, 100),), 10_000_000)
-BYTES = adaptive_range_size._STREAM_BYTES
+BYTES = adaptive_batch_size._STREAM_BYTES
 
 
 def test_ranges_start_small_and_follow_the_measured_sizes() -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from lancetable.commit import idempotency
 from lancetable.commit.backoff import Backoff, Contention, RetryLock, contention_of
-from lancetable.commit.cleanup.automatic import clean_up_after_commit, keeps_young_versions
+from lancetable.commit.cleanup.auto_cleanup import clean_up_after_commit, keeps_young_versions
 from lancetable.commit.commit_log import log_commit
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
 from lancetable.commit.detached import commit_detached
@@ -41,23 +41,18 @@ from lancetable.errors import (
     VersionNotFoundError,
 )
 from lancetable.format import transaction as tx
-from lancetable.format.paths import (
-    VERSIONS_DIR,
-    ManifestLocation,
-    is_detached,
-    join,
-    transaction_path,
-)
+from lancetable.format.manifest_naming import ManifestLocation, is_detached
+from lancetable.format.paths import VERSIONS_DIR, join, transaction_path
 from lancetable.format.transaction import Transaction
 from lancetable.handlers.base import outcome_by_content
 from lancetable.store.base import PutOutcome, discard
 from lancetable.table import clock, transactions
-from lancetable.table.manifests import ManifestFile, read_manifest
+from lancetable.table.manifest_files import ManifestFile, read_manifest
 from lancetable.table.version import TableVersion, open_location
 
 if TYPE_CHECKING:
     from lancetable.format.version import FileVersion
-    from lancetable.table.deletions import DeletionVector
+    from lancetable.table.deletion_vectors import DeletionVector
 
 logger = logging.getLogger(__name__)
 

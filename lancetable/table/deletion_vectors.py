@@ -17,8 +17,9 @@ import numpy.typing as npt
 from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import DeletionFile, DeletionKind
 from lancetable.format.paths import deletion_path
+from lancetable.format.roaring import build_roaring, parse_roaring
 from lancetable.store.base import Durability
-from lancetable.table.deletion_file_codec import Offsets, build_arrow, build_roaring, parse_arrow, parse_roaring
+from lancetable.table.arrow_deletion_file import Offsets, build_arrow, parse_arrow
 
 if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment

@@ -18,12 +18,12 @@ import pyarrow as pa
 import pytest
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.format.paths import ManifestLocation, ManifestNamingScheme
+from lancetable.format.manifest_naming import ManifestLocation, ManifestNamingScheme
 from lancetable.proto import table_pb2
 from lancetable.store.base import ObjectStore
 from lancetable.store.memory import MemoryStore
-from lancetable.table.cache import TableCache
-from lancetable.table.manifests import ManifestFile, history, pack, packed_file, read_manifest
+from lancetable.table.manifest_files import ManifestFile, history, pack, packed_file, read_manifest
+from lancetable.table.metadata_cache import TableCache
 from lancetable.table.version import TableVersion, open_version
 from lancetable.testing.stores import CountingStore
 
@@ -213,11 +213,11 @@ CHILD = """
 import sys
 from pathlib import Path
 from lancetable.errors import LanceError
-from lancetable.format.paths import ManifestNamingScheme
-from lancetable.format.paths import ManifestLocation
+from lancetable.format.manifest_naming import ManifestNamingScheme
+from lancetable.format.manifest_naming import ManifestLocation
 from lancetable.store.local import LocalStore
 from lancetable.table import transactions
-from lancetable.table.manifests import read_manifest, summarize
+from lancetable.table.manifest_files import read_manifest, summarize
 store = LocalStore()
 version = int(sys.argv[2])
 good = refused = 0

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+from lancetable.commit.cleanup.cleanup_plan import CleanupPolicy, plan_cleanup
+from lancetable.commit.cleanup.cleanup_run import run_cleanup
 from lancetable.commit.cleanup.durations import parse_duration
-from lancetable.commit.cleanup.plan import CleanupPolicy, plan_cleanup
-from lancetable.commit.cleanup.run import run_cleanup
 from lancetable.errors import InvalidInputError, LanceError
 from lancetable.table.version import TableVersion
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lancetable
-from lancetable.ops.schema.evolution import Alteration
+from lancetable.ops.schema.alter_columns import Alteration
 from lancetable.udf import BatchUDFCheckpoint
 
 ROWS = 7

@@ -22,7 +22,7 @@ from lancetable.file import thread_pool
 from lancetable.file.column_interfaces import BlobSink, ColumnWriter, EncodedPage, PageOptions, contains_null
 from lancetable.file.custom_encodings import encode_custom, requested_encoding
 from lancetable.file.encodings_v2_0.blob import describe_blobs
-from lancetable.file.encodings_v2_0.writers import COLUMN_VALUES, Queue, equal_parts, null_refused
+from lancetable.file.encodings_v2_0.column_writers import COLUMN_VALUES, Queue, equal_parts, null_refused
 from lancetable.file.encodings_v2_1.base import pack_page
 from lancetable.file.encodings_v2_1.choose import EncodedRows, encode_pages
 from lancetable.file.encodings_v2_1.choose_dictionary import pages_repeat_items

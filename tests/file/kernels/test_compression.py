@@ -12,44 +12,44 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.kernels import general
+from lancetable.file.kernels import compression
 
 TEXT = b"the quick brown fox " * 200
 
 
-@given(st.binary(max_size=2000), st.sampled_from(general.SCHEMES))
+@given(st.binary(max_size=2000), st.sampled_from(compression.SCHEMES))
 def test_compression_round_trips(data: bytes, scheme: str) -> None:
-    assert general.decompress(scheme, general.compress(scheme, data), len(data)).to_pybytes() == data
+    assert compression.decompress(scheme, compression.compress(scheme, data), len(data)).to_pybytes() == data
 
 
 def test_layout_of_zstd() -> None:
-    packed = general.compress("zstd", TEXT, level=9)
+    packed = compression.compress("zstd", TEXT, level=9)
     assert packed[:12] == struct.pack("<Q", len(TEXT)) + b"\x28\xb5\x2f\xfd"
     assert pa.Codec("zstd").decompress(packed[8:], len(TEXT), asbytes=True) == TEXT
 
 
 def test_layout_of_lz4() -> None:
-    packed = general.compress("lz4", TEXT)
+    packed = compression.compress("lz4", TEXT)
     assert packed[:4] == struct.pack("<I", len(TEXT))
     assert pa.Codec("lz4_raw").decompress(packed[4:], len(TEXT), asbytes=True) == TEXT
 
 
 def test_zstd_frame_without_size_prefix_is_accepted() -> None:
     frame = pa.Codec("zstd").compress(TEXT, asbytes=True)
-    assert general.decompress("zstd", frame, len(TEXT)).to_pybytes() == TEXT
+    assert compression.decompress("zstd", frame, len(TEXT)).to_pybytes() == TEXT
 
 
 def test_streamed_zstd_frame_without_size_is_accepted() -> None:
     frame = streamed_frame(TEXT)
-    assert general.decompress("zstd", frame, len(TEXT)).to_pybytes() == TEXT
+    assert compression.decompress("zstd", frame, len(TEXT)).to_pybytes() == TEXT
     with pytest.raises(CorruptFileError):
-        general.decompress("zstd", frame, len(TEXT) - 1)
+        compression.decompress("zstd", frame, len(TEXT) - 1)
 
 
-@pytest.mark.parametrize("scheme", general.SCHEMES)
+@pytest.mark.parametrize("scheme", compression.SCHEMES)
 def test_declared_size_above_the_limit_is_rejected(scheme: str) -> None:
     with pytest.raises(CorruptFileError, match="declares"):
-        general.decompress(scheme, general.compress(scheme, TEXT), len(TEXT) - 1)
+        compression.decompress(scheme, compression.compress(scheme, TEXT), len(TEXT) - 1)
 
 
 BOMBS = [
@@ -74,7 +74,7 @@ BOMBS = [
 @pytest.mark.parametrize(("scheme", "data"), BOMBS)
 def test_decompression_bombs_and_damaged_buffers_are_rejected(scheme: str, data: bytes) -> None:
     with pytest.raises(CorruptFileError):
-        general.decompress(scheme, data, 1000)
+        compression.decompress(scheme, data, 1000)
 
 
 def test_damaged_streamed_frames_leave_no_memory_behind() -> None:
@@ -83,7 +83,7 @@ def test_damaged_streamed_frames_leave_no_memory_behind() -> None:
     try:
         for _ in range(10):
             with pytest.raises(CorruptFileError):
-                general.decompress("zstd", damaged, 1 << 20)
+                compression.decompress("zstd", damaged, 1 << 20)
         assert tracemalloc.get_traced_memory()[0] < 1 << 20
     finally:
         tracemalloc.stop()
@@ -93,28 +93,28 @@ def test_streamed_frame_with_a_huge_window_is_rejected() -> None:
     frame = bytearray(streamed_frame(TEXT))
     frame[5] = 0xFF
     with pytest.raises(UnsupportedFeatureError):
-        general.decompress("zstd", frame, len(TEXT))
+        compression.decompress("zstd", frame, len(TEXT))
 
 
-@pytest.mark.parametrize("scheme", general.SCHEMES)
+@pytest.mark.parametrize("scheme", compression.SCHEMES)
 def test_impossible_declared_size_is_rejected_before_allocation(scheme: str) -> None:
     prefix = struct.pack("<Q" if scheme == "zstd" else "<I", 1 << 31)
     codec = pa.Codec("zstd" if scheme == "zstd" else "lz4_raw")
     with pytest.raises(CorruptFileError, match="declares"):
-        general.decompress(scheme, prefix + codec.compress(bytes(1000), asbytes=True), 1 << 40)
+        compression.decompress(scheme, prefix + codec.compress(bytes(1000), asbytes=True), 1 << 40)
 
 
-@pytest.mark.parametrize("scheme", general.SCHEMES)
+@pytest.mark.parametrize("scheme", compression.SCHEMES)
 def test_highly_compressible_data_is_accepted(scheme: str) -> None:
     zeros = bytes(50_000_000)
-    assert general.decompress(scheme, general.compress(scheme, zeros), len(zeros)).equals(pa.py_buffer(zeros))
+    assert compression.decompress(scheme, compression.compress(scheme, zeros), len(zeros)).equals(pa.py_buffer(zeros))
 
 
 def test_error_for_an_unknown_scheme_contains_its_name() -> None:
     with pytest.raises(UnsupportedFeatureError, match="snappy"):
-        general.decompress("snappy", b"", 0)
+        compression.decompress("snappy", b"", 0)
     with pytest.raises(UnsupportedFeatureError, match="snappy"):
-        general.compress("snappy", b"")
+        compression.compress("snappy", b"")
 
 
 def streamed_frame(data: bytes) -> bytes:
@@ -128,7 +128,7 @@ def streamed_frame(data: bytes) -> bytes:
 
 @given(
     st.lists(st.binary(max_size=300) | st.sampled_from([TEXT, bytes(70_000)]), min_size=1, max_size=20),
-    st.sampled_from(general.SCHEMES),
+    st.sampled_from(compression.SCHEMES),
     st.integers(0, 2),
     st.one_of(st.none(), st.tuples(st.integers(0, 1 << 20), st.integers(1, 255))),
     st.booleans(),
@@ -137,7 +137,7 @@ def test_decompress_pieces_equals_decompress_of_each_piece(
     contents: list[bytes], scheme: str, gap: int, change: tuple[int, int] | None, compiled: bool
 ) -> None:
     """Frames at multiples of 8 or of 4 bytes, intact or damaged, in the compiled and the NumPy form."""
-    packed = [general.compress(scheme, content) for content in contents]
+    packed = [compression.compress(scheme, content) for content in contents]
     room = 4 if gap == 2 else 8
     sizes = np.array([len(piece) for piece in packed], np.int64)
     rooms = sizes + -sizes % room + room * gap
@@ -147,35 +147,35 @@ def test_decompress_pieces_equals_decompress_of_each_piece(
         data = data.copy()
         data[change[0] % len(data)] ^= change[1]
     limit = sum(map(len, contents))
-    saved = general.native
-    general.native = saved if compiled else None
+    saved = compression.native
+    compression.native = saved if compiled else None
     try:
         wanted = [
-            general.decompress(scheme, data[start : start + size], limit).to_pybytes()
+            compression.decompress(scheme, data[start : start + size], limit).to_pybytes()
             for start, size in zip(starts.tolist(), sizes.tolist())
         ]
         if sum(map(len, wanted)) > limit:
             raise CorruptFileError("together too large")
     except (CorruptFileError, UnsupportedFeatureError) as error:
         with pytest.raises(type(error)):
-            general.decompress_pieces(scheme, data, starts, sizes, limit)
+            compression.decompress_pieces(scheme, data, starts, sizes, limit)
     else:
         again = np.arange(len(starts)).repeat(2)
         for named in (np.arange(len(starts)), again):
-            found, at, lengths = general.decompress_pieces(scheme, data, starts[named], sizes[named], limit)
+            found, at, lengths = compression.decompress_pieces(scheme, data, starts[named], sizes[named], limit)
             assert found.tobytes() == b"".join(wanted)
             assert lengths.tolist() == [len(wanted[number]) for number in named]
             assert [found[a : a + n].tobytes() for a, n in zip(at, lengths)] == [wanted[number] for number in named]
     finally:
-        general.native = saved
+        compression.native = saved
 
 
 @pytest.mark.parametrize("number", range(len(BOMBS)))
 def test_decompression_bomb_among_many_pieces_is_rejected(number: int) -> None:
     scheme, bomb = BOMBS[number]
-    pieces = [piece.ljust(len(piece) + -len(piece) % 8, b"x") for piece in [general.compress(scheme, TEXT)] * 9]
+    pieces = [piece.ljust(len(piece) + -len(piece) % 8, b"x") for piece in [compression.compress(scheme, TEXT)] * 9]
     data = np.frombuffer(b"".join([*pieces, bomb]), np.uint8)
-    sizes = np.array([*[len(general.compress(scheme, TEXT))] * 9, len(bomb)], np.int64)
+    sizes = np.array([*[len(compression.compress(scheme, TEXT))] * 9, len(bomb)], np.int64)
     starts = np.arange(10) * len(pieces[0])
     with pytest.raises(CorruptFileError):
-        general.decompress_pieces(scheme, data, starts, sizes, 1 << 30)
+        compression.decompress_pieces(scheme, data, starts, sizes, 1 << 30)

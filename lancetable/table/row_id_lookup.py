@@ -20,9 +20,9 @@ from lancetable.file.reader import read_columns
 from lancetable.format.fragment import CREATED_AT_FIELD, LAST_UPDATED_AT_FIELD, ROW_ID_FIELD, SequenceLocation
 from lancetable.format.schema import Field
 from lancetable.rowids import RowIdIndex, RowIdSequence, RowVersionSequence
-from lancetable.rowids.versions import FIRST_VERSION
+from lancetable.rowids.row_versions import FIRST_VERSION
 from lancetable.table.data_file_metadata import file_metadata
-from lancetable.table.live_rows import deleted_offsets, physical_rows
+from lancetable.table.row_counts import deleted_offsets, physical_rows
 
 if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment
