@@ -489,11 +489,10 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
         >>> ds.checkout_version("first").version
         1
         """
-        return LanceDataset.from_version(
-            checkout(self._table, parse_reference(version, branches=True)),
-            self._default_scan_options,
-            self._view_filter,
-        )
+        return LanceDataset.from_version(self._at(version), self._default_scan_options, self._view_filter)
+
+    def _at(self, reference: Reference) -> TableVersion:
+        return checkout(self._table, parse_reference(reference, branches=True))
 
     def checkout_latest(self) -> None:
         """Move this dataset to the newest version of its branch."""
@@ -1392,7 +1391,7 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
             If a version has two different manifests.
         """
         table = self._table
-        ops.migrate.rename_manifests_at(table.store, table.base, table.handler)
+        ops.migrate.rename_manifests_at(table)
         location = table.handler.locate(table.store, table.base, table.version)
         self._table = latest(table) if location is None else open_location(table, location)
 
@@ -1569,9 +1568,8 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
         >>> ds.diff(1).inserted["id"].to_pylist()
         [7, 8]
         """
-        before = checkout(self._table, parse_reference(older, branches=True))
-        after = self._table if newer is None else checkout(self._table, parse_reference(newer, branches=True))
-        return ops.diff.diff(before, after, [key] if isinstance(key, str) else key)
+        keys = [key] if isinstance(key, str) else key
+        return ops.diff.diff(self._at(older), self._table if newer is None else self._at(newer), keys)
 
     def sql(self, sql: str) -> SqlQueryBuilder:
         """Return a query over this dataset, run by DuckDB. The SQL refers to the dataset as `dataset`.
@@ -1702,9 +1700,8 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
         storage_options: dict[str, str] | None,
         kwargs: dict[str, Any],
     ) -> LanceDataset:
-        source = checkout(self._table, parse_reference(reference, branches=True))
         options = self.initial_storage_options if storage_options is None else dict(storage_options)
-        copy(source, uri_string(target_path), storage_options=options)
+        copy(self._at(reference), uri_string(target_path), storage_options=options)
         return dataset(target_path, storage_options=options, **kwargs)
 
     # ------------------------------------------------------------------------------------------ schema and settings

@@ -286,16 +286,14 @@ def _dropped(field_ids: set[int], project: tx.Project, change: str, severity: Se
     return Verdict(severity, reason) if dropped else _COMPATIBLE
 
 
-def _replaced_delete(pending: tx.DataReplacement, committed: tx.Delete, context: Context) -> Verdict:
-    gone = touched_fragments(pending) & removed_fragments(committed)
-    return _conflict_if(gone, "fragments that this operation changes were deleted", X)
+def _removed(pending: Operation, committed: Operation, change: str, severity: Severity) -> Verdict:
+    removed = touched_fragments(pending) & removed_fragments(committed)
+    return _conflict_if(removed, f"fragments that this {change}", severity)
 
 
 def _replaced_update(pending: tx.DataReplacement, committed: tx.Update, context: Context) -> Verdict:
-    gone = touched_fragments(pending) & removed_fragments(committed)
-    if gone:
-        return _conflict_if(gone, "fragments that this operation changes were removed", X)
-    return _same_fragments(pending, committed, context)
+    removed = _removed(pending, committed, "operation changes were removed", X)
+    return _same_fragments(pending, committed, context) if removed is _COMPATIBLE else removed
 
 
 def _replaced_fields(operation: tx.DataReplacement) -> set[int]:
@@ -396,24 +394,19 @@ def _bases(pending: tx.UpdateBases, committed: tx.UpdateBases, context: Context)
     return _COMPATIBLE
 
 
-def _overlaid(pending: tx.DataOverlay, committed: tx.Delete, context: Context) -> Verdict:
-    gone = touched_fragments(pending) & removed_fragments(committed)
-    return _conflict_if(gone, "fragments that this one overlays were deleted")
-
-
 _CONDITIONS: Mapping[str, Condition] = {
     "again": _overwrites,
     "bases": _bases,
     "ckeys": _config_keys,
     "cols": lambda pending, committed, _: _dropped(set(pending.fields_modified), committed, "rewrites", R),
     "F": _same_fragments,
-    "gone": _replaced_delete,
+    "gone": lambda pending, committed, _: _removed(pending, committed, "operation changes were deleted", X),
     "ixcol": _index_fields,
     "ixfrg": _index_rewrite,
     "ixupd": _index_update,
     "kept": lambda pending, committed, _: _dropped(_replaced_fields(pending), committed, "replaces", X),
     "keyed": _inserted_keys,
-    "lost": _overlaid,
+    "lost": lambda pending, committed, _: _removed(pending, committed, "one overlays were deleted", R),
     "moved": _replaced_update,
     "mwidx": _mem_wal_index,
     "names": _index_names,

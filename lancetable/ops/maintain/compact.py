@@ -50,6 +50,7 @@ from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.rowids import RowIdSequence, RowVersionSequence
+from lancetable.store.base import undone_on_error
 from lancetable.table import deletion_vectors
 from lancetable.table.deletion_vectors import DeletionVector
 from lancetable.table.fragment_writer import WriteLimits, remove_quietly
@@ -523,18 +524,18 @@ def _executed(
 ) -> list[Rewritten]:
     """Execute the tasks. If one fails, cancel those that have not started and remove all new files."""
     running: list[Future[Rewritten]] = []
-    try:
-        with ThreadPoolExecutor(min(settings.num_threads or os.cpu_count() or 1, len(tasks))) as threads:
-            try:
-                running += [threads.submit(execute, version, task, settings, tracker) for task in tasks]
-                return [future.result() for future in running]
-            except BaseException:
-                threads.shutdown(wait=False, cancel_futures=True)
-                raise
-    except BaseException:
+
+    def discard_finished() -> None:
         started = [future for future in running if not future.cancelled()]
         _discard(version, [future.result() for future in started if future.exception() is None])
-        raise
+
+    with (
+        undone_on_error(discard_finished),
+        ThreadPoolExecutor(min(settings.num_threads or os.cpu_count() or 1, len(tasks))) as threads,
+        undone_on_error(partial(threads.shutdown, wait=False, cancel_futures=True)),
+    ):
+        running += [threads.submit(execute, version, task, settings, tracker) for task in tasks]
+        return [future.result() for future in running]
 
 
 def _discard(version: TableVersion, results: Iterable[Rewritten]) -> None:

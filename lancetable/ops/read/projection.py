@@ -209,8 +209,7 @@ def read_set(schema: Schema, paths: Sequence[str], *, blobs_as_bytes: bool = Fal
     A field that is read as a whole is the same object as in the schema. Raises ColumnNotFoundError.
     """
     for path in paths:
-        if schema.field(path) is None:
-            raise column_not_found(schema, path)
+        field_at(schema, path)  # raises for an unknown column
     requested = schema.project(_widest(schema, paths)).fields
     whole = {field.id: field for field in schema.fields}
     fields = tuple(whole[field.id] if field == whole[field.id] else field for field in requested)
@@ -233,11 +232,17 @@ def _widest(schema: Schema, paths: Sequence[str]) -> list[str]:
 
 
 def _top_level(schema: Schema, path: str) -> Field:
+    field = field_at(schema, path)
+    while field.parent_id >= 0:
+        field = schema.by_id[field.parent_id]
+    return field
+
+
+def field_at(schema: Schema, path: str) -> Field:
+    """Return the field at a path. Raises ColumnNotFoundError if it does not exist."""
     field = schema.field(path)
     if field is None:
         raise column_not_found(schema, path)
-    while field.parent_id >= 0:
-        field = schema.by_id[field.parent_id]
     return field
 
 
