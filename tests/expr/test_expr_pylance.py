@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
+from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from sql_texts import ACCEPTED_HERE, ANSWERED_DIFFERENTLY, FILTERS, REFUSED_HERE, VALUES
 
+import lancetable
 from lancetable.errors import ColumnNotFoundError, InvalidSqlError
 from lancetable.expr import parse_expression, parse_predicate
 from lancetable.expr.evaluate.evaluator import evaluate
@@ -98,6 +102,33 @@ def test_filters_select_the_same_rows(reference: Any, rows: pa.Table, texts: lis
 def test_expressions_have_the_same_type_and_values(reference: Any, rows: pa.Table, texts: list[str]) -> None:
     for text in texts:
         _compare(text, _their_values(reference, text), _our_values(rows, text))
+
+
+@pytest.mark.parametrize("operator", ["LIKE", "NOT LIKE", "ILIKE"])
+def test_backslashes_in_patterns_are_escapes_or_literal(tmp_path: Path, operator: str) -> None:
+    strings = [
+        "",
+        "a",
+        "b",
+        "A",
+        "%",
+        "_",
+        *("".join(each) for each in product("ab%\\", repeat=2)),
+        "a\\\\",
+        "\n\\",
+        None,
+    ]
+    patterns = ["".join(each) for length in (1, 2, 3, 4) for each in product("a%_\\", repeat=length)]
+    pairs = list(product(strings, patterns))
+    table = pa.table({"k": range(len(pairs)), "s": [s for s, _ in pairs], "p": [p for _, p in pairs]})
+    uri = str(tmp_path / "t.lance")
+    theirs, ours = lance.write_dataset(table, uri), lancetable.dataset(uri)
+    assert ours.to_table(filter=f"s {operator} p")["k"].to_pylist() == _their_rows(theirs, f"s {operator} p")
+    rows = pa.table({"k": range(len(strings)), "s": strings})
+    few = lance.write_dataset(rows, str(tmp_path / "few.lance"))
+    for pattern in patterns:
+        text = f"s {operator} '{pattern}'"
+        assert _our_rows(rows, text) == _their_rows(few, text), text
 
 
 def test_all_listed_differences_are_tested() -> None:

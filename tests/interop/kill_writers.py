@@ -1,10 +1,12 @@
 """Writers of `test_kills.py`, which are killed at random times and started again.
 
-    kill_writers.py URI WRITERS KILLS SEED   ->   one line of JSON: the numbers of killed and of failed processes
+    kill_writers.py URI WRITERS KILLS ACKNOWLEDGED SEED
+
+Prints one line of JSON: the numbers of killed and of failed processes.
 
 Each writer appends batches of 5 rows with its own ids, and sometimes deletes a row of the start. It logs the first id
 of a batch before the append and after its acknowledgement; `O_APPEND` keeps short lines intact, and the log outlives
-the process.
+the process. On a slow machine there are more than KILLS kills, until ACKNOWLEDGED appends are acknowledged.
 """
 
 from __future__ import annotations
@@ -50,22 +52,28 @@ def start(uri: str, number: int) -> int:
     return child
 
 
-def main(uri: str, writers: int, kills: int, seed: int) -> None:
+def acknowledged(uri: str) -> int:
+    with open(f"{uri}.log") as log:
+        return sum(line.startswith("done") for line in log)
+
+
+def main(uri: str, writers: int, kills: int, appends: int, seed: int) -> None:
     rng = random.Random(seed)
     numbers = iter(range(1, 1_000_000))
     running = [start(uri, next(numbers)) for _ in range(writers)]
-    failed = 0
-    for _ in range(kills):
+    killed = failed = 0
+    while killed < kills or acknowledged(uri) < appends:
         time.sleep(rng.uniform(0.02, 0.2))
         place = rng.randrange(writers)
         os.kill(running[place], signal.SIGKILL)
         failed += os.waitpid(running[place], 0)[1] != signal.SIGKILL
         running[place] = start(uri, next(numbers))
+        killed += 1
     for child in running:
         os.kill(child, signal.SIGKILL)
         failed += os.waitpid(child, 0)[1] != signal.SIGKILL
-    print(json.dumps({"killed": kills + writers - failed, "failed": failed}))
+    print(json.dumps({"killed": killed + writers - failed, "failed": failed}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))

@@ -26,7 +26,7 @@ def test_killed_writers_leave_complete_versions(tmp_path: Path, scale: int) -> N
     lancetable.write_dataset(first, uri, max_rows_per_file=10, data_storage_version="2.0")
     kills = 50 * scale
     environment = {**os.environ, "LANCETABLE_FSYNC": "1"}
-    command = [sys.executable, "-W", "ignore", str(KILLER), uri, "8", str(kills), "7"]
+    command = [sys.executable, "-W", "ignore", str(KILLER), uri, "8", str(kills), "20", "7"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600 * scale, check=True)
     assert json.loads(done.stdout)["failed"] == 0, done.stderr[-3000:]
     check(uri)

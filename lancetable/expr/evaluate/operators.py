@@ -9,6 +9,7 @@ from __future__ import annotations
 import decimal
 import functools
 import operator
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,9 @@ _MANY_VALUES = 1024
 _SMALL_TABLE = 64 * 1024  # a lookup table of at most this many entries is built for any number of values
 _MOST_HASH_BITS = 20
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio, for Fibonacci hashing
+
+_LIKE_TOKEN = re.compile(r"\\?.|\\", re.DOTALL)
+_LIKE_WILDCARDS = {"%": ".*", "_": "."}
 
 _COMPARE: dict[str, Callable[..., Values]] = {
     "=": pc.equal,
@@ -220,17 +224,18 @@ def like(values: Values, pattern: Values, ignore_case: bool) -> Values:
     if is_constant(pattern) and not pattern.is_valid:
         return pa.scalar(None, pa.bool_()) if is_constant(values) else pa.nulls(len(values), pa.bool_())
     if is_constant(pattern):
-        return _like_constant(values, _complete(pattern.as_py()), ignore_case)
+        return _like_constant(values, pattern.as_py(), ignore_case)
     strings, patterns = aligned(values, pattern)
-    return match_patterns(
-        strings, patterns, lambda text: pc.match_like(strings, _complete(text), ignore_case=ignore_case)
-    )
+    return match_patterns(strings, patterns, lambda text: _match_like(strings, text, ignore_case))
 
 
-def _complete(pattern: str) -> str:
-    """Return a LIKE pattern in which a backslash at the end is escaped. Arrow would ignore it."""
-    num_backslashes = len(pattern) - len(pattern.rstrip("\\"))
-    return pattern + "\\" if num_backslashes % 2 else pattern
+def _match_like(values: Values, pattern: str, ignore_case: bool) -> Values:
+    """Match one LIKE pattern. A backslash makes the next character literal, as does a single one at the end."""
+    if "\\" not in pattern:
+        return pc.match_like(values, pattern, ignore_case=ignore_case)
+    # Arrow compares escapes literally if a pattern is a prefix, suffix or substring, so it gets a regular expression.
+    tokens = (_LIKE_WILDCARDS.get(token) or re.escape(token[-1]) for token in _LIKE_TOKEN.findall(pattern))
+    return pc.match_substring_regex(values, rf"(?s)\A{''.join(tokens)}\z", ignore_case=ignore_case)
 
 
 def match_patterns(
@@ -262,7 +267,7 @@ def _like_constant(values: Values, pattern: str, ignore_case: bool) -> Values:
         matches = _search_compiled(values, substring, ignore_case) if isinstance(values, pa.Array) else None
         if matches is not None:
             return matches
-    return pc.match_like(values, pattern, ignore_case=ignore_case)
+    return _match_like(values, pattern, ignore_case)
 
 
 def _search_compiled(values: pa.Array, substring: str, ignore_case: bool) -> pa.Array | None:

@@ -75,6 +75,11 @@ def test_row_ids_equal_pylance(busy: Any, data: st.DataObject) -> None:
     assert_equal(take_addresses(busy.ours, addresses, ["k", "s", "st"]), expected)
 
 
+def test_the_current_time_is_that_of_the_take(busy: Any) -> None:
+    first, second = (take_offsets(busy.ours, [0], {"at": "now()"})["at"][0].as_py() for _ in range(2))
+    assert second > first
+
+
 def test_deleted_rows_are_left_out(busy: Any) -> None:
     live = busy.theirs.to_table(columns=["_rowid", "_rowaddr"]).to_pydict()
     dead_addresses = [address for address in range(ROWS) if address not in set(live["_rowaddr"])]
