@@ -1362,7 +1362,7 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
         right = read_table(data_obj, schema)
         right_on = left_on if right_on is None else right_on
         with tracked(progress, "merge") as tracker:
-            self._table = ops.joined_columns.merge(self._table, right, left_on, right_on, tracker)
+            self._table = ops.merge_columns.merge(self._table, right, left_on, right_on, tracker)
 
     def move_to(self, table: TableVersion) -> None:
         """Replace the version of this dataset with another version of the same table."""

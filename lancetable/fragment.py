@@ -338,7 +338,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         """
         right = read_table(data_obj, schema)
         on = left_on if right_on is None else right_on
-        result = ops.joined_columns.merge_fragment(self._version, self._fragment, right, left_on, on)
+        result = ops.merge_columns.merge_fragment(self._version, self._fragment, right, left_on, on)
         return FragmentMetadata.from_format(result[0]), LanceSchema(result[1])
 
     def update_columns(
@@ -384,7 +384,7 @@ class LanceFragment(pads.Fragment):  # type: ignore[misc]  # pyarrow comes witho
         """
         right = read_table(data_obj, schema)
         on = left_on if right_on is None else right_on
-        result, fields, offsets = ops.joined_columns.update_columns(self._version, self._fragment, right, left_on, on)
+        result, fields, offsets = ops.merge_columns.update_columns(self._version, self._fragment, right, left_on, on)
         metadata = FragmentMetadata.from_format(result)
         if not with_offsets:
             return metadata, list(fields)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lancetable.ops.maintain import cleanup, compact, drop, list_files, migrate, stats, validate
     from lancetable.ops.read import blobs, diff, explain, matching_rows, nearest, scan, take
     from lancetable.ops.refs import branches, clone, restore, tags
-    from lancetable.ops.schema import alter_columns, joined_columns, new_columns, settings
+    from lancetable.ops.schema import alter_columns, merge_columns, new_columns, settings
 
 __getattr__ = lazy_names(
     __name__,
@@ -23,6 +23,6 @@ __getattr__ = lazy_names(
         "lancetable.ops.maintain": "cleanup compact drop list_files migrate stats validate",
         "lancetable.ops.read": "blobs diff explain matching_rows nearest scan take",
         "lancetable.ops.refs": "branches clone restore tags",
-        "lancetable.ops.schema": "alter_columns joined_columns new_columns settings",
+        "lancetable.ops.schema": "alter_columns merge_columns new_columns settings",
     },
 )
