@@ -78,7 +78,7 @@ class Search(IndexExpression):
 
     @property
     def is_exact(self) -> bool:
-        """Whether the answer is exact, rather than at most."""
+        """True if the answer is exact, rather than at most."""
         return self.index.is_exact(self.query)
 
     def evaluate(self, covered: CoveredRows) -> IndexResult:

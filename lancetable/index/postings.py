@@ -49,7 +49,7 @@ class Postings:
 
     @property
     def is_null(self) -> bool:
-        """Whether these are the rows with nulls."""
+        """True if these are the rows with nulls."""
         return bool(self.keys.null_count)
 
     @property
@@ -241,7 +241,7 @@ class _Head:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all keys of the block are merged."""
+        """True if all keys of the block are merged."""
         return self._start == len(self._parts.postings.keys)
 
     def take(self, num_keys: int) -> Postings:

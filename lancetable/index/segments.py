@@ -1,7 +1,7 @@
 """Segments of the indexes of a version: their entries in the manifest, their coverage and their files.
 
-A segment covers the fragments of its bitmap that still exist. What it says about other fragments is ignored, because
-their rows were moved, rewritten or removed since it was built.
+A segment covers the fragments of its bitmap that still exist. Its rows of other fragments are ignored, because these
+rows were moved, rewritten or removed since it was built.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class IndexSegment:
 
     @property
     def stores_row_ids(self) -> bool:
-        """Whether the segment names rows by stable row id rather than by address."""
+        """True if the segment names rows by stable row id rather than by address."""
         version = self.files.metadata.index_version or 0
         return (
             self.files.version.manifest.has_stable_row_ids
@@ -88,7 +88,7 @@ class IndexSegment:
 
     @property
     def has_old_addresses(self) -> bool:
-        """Whether addresses of the segment may have to be mapped by the fragment reuse index.
+        """True if addresses of the segment may have to be mapped by the fragment reuse index.
 
         Segments of later versions are built from current addresses.
         """

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import lance
 import numpy as np
 import pyarrow as pa
+import pyroaring
 import pytest
 from model_index import TYPE_URL, add_index, registered
 
@@ -95,8 +97,6 @@ def test_a_count_reads_no_column_if_the_answer_is_exact(table: TableVersion, exa
     table = add_index(table, "m", exact=[IsIn] if exact else [])
     plan = plan_scan(table, ScanOptions(columns=[], filter="m = 3"))
     store = CountingStore(table.store)
-    from dataclasses import replace
-
     counted = replace(table, store=store)
     store.reset()
     assert count_rows(counted, "m = 3") == ROWS // 10
@@ -233,8 +233,6 @@ def test_rows_that_do_not_exist_are_reported(table: TableVersion, monkeypatch: p
 
 
 def pa_bitmap(offsets: list[int]) -> Any:
-    import pyroaring
-
     return pyroaring.BitMap(offsets)
 
 

@@ -30,12 +30,12 @@ class LikePattern:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the pattern has no wildcard, so that it matches `prefix` only."""
+        """True if the pattern has no wildcard, so that it matches `prefix` only."""
         return not any(is_wildcard for _, is_wildcard in self.tokens)
 
     @property
     def is_prefix(self) -> bool:
-        """Whether the pattern matches all strings that start with `prefix`."""
+        """True if the pattern matches all strings that start with `prefix`."""
         rest = self.tokens[len(self.prefix) :]
         return bool(rest) and all(token == ("%", True) for token in rest)
 

@@ -72,7 +72,7 @@ class Candidates:
 
     @property
     def are_result(self) -> bool:
-        """Whether the rows that indexes select belong to the result, so that no filter is evaluated on them."""
+        """True if the rows that indexes select belong to the result, so that no filter is evaluated on them."""
         return self.selection is not None and self.plan_of_selected.predicate is None
 
     def rows(self) -> Iterator[tuple[int, Rows]]:

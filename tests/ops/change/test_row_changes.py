@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ from lancetable.errors import (
     SchemaMismatchError,
     UnsupportedFeatureError,
 )
-from lancetable.ops.change import rewritten_rows, spill
+from lancetable.ops.change import rewritten_rows
 
 VERSIONS = ["_row_created_at_version", "_row_last_updated_at_version"]
 STORIES = int(12 * float(os.environ.get("LANCETABLE_TEST_SCALE", "1")))
@@ -383,7 +384,7 @@ def test_a_source_that_exceeds_the_memory_budget_is_spilled(
     spilled = tmp_path / "spill"
     spilled.mkdir()
     monkeypatch.setenv("LANCETABLE_MEMORY_BYTES", "20000")
-    monkeypatch.setattr(spill.tempfile, "tempdir", str(spilled))
+    monkeypatch.setattr(tempfile, "tempdir", str(spilled))
     rng = np.random.default_rng(1)
     ids = rng.permutation(8000)
     rows, source = table(ids.tolist()), table((ids + 4000).tolist(), rng.permutation(8000).tolist())

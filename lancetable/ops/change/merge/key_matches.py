@@ -217,7 +217,7 @@ class KeyMatcher:
 
     @property
     def _uses_index(self) -> bool:
-        """Whether keys may be looked up in indexes. A part of the fragments is scanned, as many tasks would search."""
+        """True if keys may be looked up in indexes. A part of the fragments is scanned, as many tasks would search."""
         return self.clauses.use_index and self.fragments is None
 
     def _max_listed_keys(self) -> int:
