@@ -450,7 +450,15 @@ _VECTOR_ARGUMENTS = frozenset(
 
 
 def _one_column(column: Any) -> str:
-    """Return the only column. Raises UnsupportedFeatureError for several, TypeError for another type."""
+    """Return the only column.
+
+    Raises
+    ------
+    TypeError
+        If `column` is neither a string nor a sequence of strings.
+    UnsupportedFeatureError
+        If there are several columns.
+    """
     columns = [column] if isinstance(column, str) else column
     if not isinstance(columns, Sequence) or not all(isinstance(name, str) for name in columns):
         raise TypeError(f"column must be a string, got {type(column).__name__}")
@@ -460,7 +468,15 @@ def _one_column(column: Any) -> str:
 
 
 def _uuid_or_none(text: Any) -> uuid_module.UUID | None:
-    """Return a uuid. Raises InvalidInputError if it is malformed, TypeError if it is not a string."""
+    """Return a uuid, None for None.
+
+    Raises
+    ------
+    TypeError
+        If `text` is not a string.
+    InvalidInputError
+        If it is malformed.
+    """
     from lancetable.index_metadata import parse_uuid
 
     if text is not None and not isinstance(text, str):
@@ -469,7 +485,13 @@ def _uuid_or_none(text: Any) -> uuid_module.UUID | None:
 
 
 def _entries(segments: Any) -> list[Any]:
-    """Return the entries of segments. Raises TypeError for other objects."""
+    """Return the entries of segments.
+
+    Raises
+    ------
+    TypeError
+        If `segments` contains other objects.
+    """
     from lancetable.index_metadata import Index
 
     if not isinstance(segments, Iterable) or not all(isinstance(segment, Index) for segment in segments):

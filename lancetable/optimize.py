@@ -414,7 +414,9 @@ class DatasetOptimizer:
         ------
         UnsupportedFeatureError
             If `index_names` contains an index of an unknown kind.
-        TypeError, InvalidInputError
+        TypeError
+            If an argument has a wrong type, or does not exist.
+        InvalidInputError
             If an argument is invalid.
         CorruptFileError
             If a file of an index is damaged.

@@ -270,6 +270,8 @@ class ScannerBuilder:
         ------
         InvalidInputError
             If a key is unknown.
+        TypeError
+            If `nearest` is not a dict.
         """
         for name, value in (default_opts or {}).items():
             setter = SETTERS.get(name)
