@@ -16,7 +16,7 @@ from lancetable.format.index import IndexFile
 from lancetable.format.paths import join
 from lancetable.format.schema import Field, Schema
 from lancetable.index.search_statistics import note_loaded, store_of
-from lancetable.store.base import discard
+from lancetable.store.base import discard, undone_on_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,7 +191,8 @@ class IndexFileWriter:
     def __init__(self, segment: SegmentWriter, name: str, schema: Schema, path: str) -> None:
         self._segment, self._name, self.metadata = segment, name, dict[str, str]()
         out = segment._store.open_writer(path)
-        self._writer = FileWriter(out, schema, segment._version, statistics=False, keep_arrays=True)
+        with undone_on_error(out.abort):
+            self._writer = FileWriter(out, schema, segment._version, statistics=False, keep_arrays=True)
 
     def write(self, rows: pa.RecordBatch | pa.Table) -> None:
         """Append rows."""

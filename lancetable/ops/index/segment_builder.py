@@ -24,7 +24,7 @@ from lancetable.index.index_files import SegmentWriter
 from lancetable.ops.index.column_values import column_values
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.proto import table_pb2
-from lancetable.store.base import discard
+from lancetable.store.base import discard, undone_on_error
 from lancetable.table.row_id_lookup import row_id_index
 
 if TYPE_CHECKING:
@@ -173,11 +173,8 @@ def stores_row_ids(version: TableVersion, kind: IndexKind) -> bool:
 def discarding_incomplete(version: TableVersion) -> Iterator[list[IndexMetadata]]:
     """Yield a list for new segments, whose files are removed if the block raises an error."""
     written: list[IndexMetadata] = []
-    try:
+    with undone_on_error(lambda: discard_segments(version, written)):
         yield written
-    except BaseException:
-        discard_segments(version, written)
-        raise
 
 
 def _write(
@@ -218,12 +215,9 @@ def new_segment(version: TableVersion, uuid: uuid_module.UUID) -> Iterator[Segme
     if file_version.is_legacy:
         file_version = FileVersion.V2_0
     writer = SegmentWriter(version.store, segment_directory(version, uuid), file_version)
-    try:
+    with undone_on_error(writer.discard):
         yield writer
         version.store.sync(version.base)
-    except BaseException:
-        writer.discard()
-        raise
 
 
 def segment_directory(version: TableVersion, uuid: uuid_module.UUID) -> str:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lancetable.errors import InvalidInputError, OutOfRangeError
 from lancetable.format.schema import Field, Schema
 from lancetable.index.distances import Metric, Vectors
-from lancetable.ops.read.projection import column_not_found
+from lancetable.ops.read.projection import field_at
 from lancetable.ops.read.scan_plan import Filter
 
 _APPROX_MODES = ("fast", "normal", "accurate")
@@ -75,9 +75,7 @@ def vector_column(schema: Schema, path: str) -> VectorColumn:
     """
     if not isinstance(path, str):
         raise TypeError(f"column must be a string, not {type(path).__name__}")
-    column = schema.field(path)
-    if column is None:
-        raise column_not_found(schema, path)
+    column = field_at(schema, path)
     kind = column.data_type
     is_multi = pa.types.is_list(kind)
     vector = kind.value_type if is_multi else kind
