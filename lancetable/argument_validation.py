@@ -175,6 +175,16 @@ def parse_asof(asof: Any) -> datetime:
     return parsed
 
 
+def warn_of_cache_size(index_cache_size: int | None) -> None:
+    """Warn the caller's caller of the deprecated argument `index_cache_size`, if it is given."""
+    if index_cache_size is not None:
+        warnings.warn(
+            "The 'index_cache_size' parameter is deprecated. Use 'index_cache_size_bytes' instead.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+
+
 def version_to_write(data_storage_version: str | None, use_legacy_format: bool | None) -> FileVersion | None:
     """Return the format of new files, or None to keep that of the table.
 

@@ -38,6 +38,7 @@ from lancetable.argument_validation import (
     uri_string,
     version_number,
     version_to_write,
+    warn_of_cache_size,
 )
 from lancetable.dataset_indexes import DatasetIndexes
 from lancetable.errors import InvalidInputError, InvalidOperationError, VersionNotFoundError
@@ -194,7 +195,7 @@ def dataset(
     session
         Share the cache of other datasets.
     block_size, index_cache_size, index_cache_size_bytes, read_params
-        Accepted for compatibility, without effect.
+        Accepted for compatibility, without effect. `index_cache_size` is deprecated, as in pylance.
     namespace_client, table_id, base_store_params
         Not supported; raise UnsupportedFeatureError if given.
     untrusted
@@ -229,6 +230,7 @@ def dataset(
     scope.reject("catalog lookup", namespace_client=namespace_client, table_id=table_id)
     if uri is None:
         raise InvalidInputError("missing argument: uri")
+    warn_of_cache_size(index_cache_size)
     return LanceDataset(
         uri,
         version,
@@ -287,6 +289,7 @@ class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarr
         scope.reject("catalog lookup", namespace_client=namespace_client, table_id=table_id)
         scope.reject("several stores for one table", base_store_params=base_store_params)
         scope.reject("manifests handed over as bytes", serialized_manifest=serialized_manifest)
+        warn_of_cache_size(index_cache_size)
         if session is not None:
             cache = session.cache
         elif metadata_cache_size_bytes is not None:
@@ -2180,7 +2183,9 @@ class LanceStats:
         CorruptFileError
             If a file of the index is damaged.
         """
-        return self._dataset.index_statistics(index_name)
+        from lancetable.ops.index.statistics import index_statistics
+
+        return index_statistics(self._dataset.table_version, index_name)
 
 
 def write_dataset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid as uuid_module
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -48,7 +49,13 @@ class DatasetIndexes:
         return describe_indices(self._table)
 
     def list_indices(self) -> list[dict[str, Any]]:
-        """Return one entry for each segment of each index: name, type, uuid, fields, version and fragments."""
+        """Return one entry for each segment of each index: name, type, uuid, fields, version and fragments.
+
+        Deprecated: use `describe_indices()`.
+        """
+        warnings.warn(
+            "The 'list_indices' method is deprecated. Use describe_indices() instead.", DeprecationWarning, stacklevel=2
+        )
         rows: list[dict[str, Any]] = []
         for index in self.describe_indices():
             facts = {"name": index.name, "type": index.index_type, "fields": index.field_names}
@@ -58,9 +65,14 @@ class DatasetIndexes:
         return rows
 
     def index_statistics(self, index_name: str) -> dict[str, Any]:
-        """Return statistics of an index; see `LanceStats.index_stats`."""
+        """Return statistics of an index. Deprecated: use `stats.index_stats(index_name)`."""
         from lancetable.ops.index.statistics import index_statistics
 
+        warnings.warn(
+            "LanceDataset.index_statistics() is deprecated. Use LanceDataset.stats.index_stats() instead.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         return index_statistics(self._table, index_name)
 
     def prewarm_index(

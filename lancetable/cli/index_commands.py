@@ -122,12 +122,10 @@ def create(
 @run_option
 def drop(dataset: LanceDataset, output: Output, name: str, run: bool) -> None:
     """Remove index NAME. Prints its segments; --run removes it."""
-    segments = [segment for segment in dataset.list_indices() if segment["name"] == name]
+    segments = [part.uuid for index in dataset.describe_indices() if index.name == name for part in index.segments]
     if run or not segments:
         dataset.drop_index(name)
-    output.properties(
-        {"uri": dataset.uri, "version": dataset.version, "segments": [segment["uuid"] for segment in segments]}
-    )
+    output.properties({"uri": dataset.uri, "version": dataset.version, "segments": segments})
 
 
 @index_group.command(cls=TableCommand)

@@ -54,6 +54,10 @@ def write(path: Path, *, stable: bool = False) -> lancetable.LanceDataset:
     return lancetable.write_dataset(rows(0, 100), str(path), max_rows_per_file=30, enable_stable_row_ids=stable)
 
 
+def uuids(ds: lancetable.LanceDataset) -> set[str]:
+    return {segment.uuid for index in ds.describe_indices() for segment in index.segments}
+
+
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "row ids"])
 def test_descriptions_and_statistics_equal_those_of_pylance(tmp_path: Path, stable: bool) -> None:
     ds = write(tmp_path / "t.lance", stable=stable)
@@ -71,15 +75,28 @@ def test_descriptions_and_statistics_equal_those_of_pylance(tmp_path: Path, stab
             assert getattr(ours, name) == getattr(other, name)
         assert ours.total_size_bytes == other.total_size_bytes
         assert ds.stats.index_stats(ours.name) == theirs.stats.index_stats(ours.name)
-        assert ds.index_statistics(ours.name) == ds.stats.index_stats(ours.name)
         assert [segment.uuid for segment in ours.segments] == [segment.uuid for segment in other.segments]
         for mine, segment in zip(ours.segments, other.segments, strict=True):
             assert set(mine.fragment_ids) == set(segment.fragment_ids)
             for name in ("dataset_version_at_last_update", "index_version", "size_bytes", "created_at"):
                 assert getattr(mine, name) == getattr(segment, name)
-    assert ds.list_indices() == [
-        {**entry, "fragment_ids": set(entry["fragment_ids"])} for entry in theirs.list_indices()
-    ]
+
+
+def test_deprecated_methods_warn_like_pylance_and_return_the_same(tmp_path: Path) -> None:
+    ds = write(tmp_path / "t.lance")
+    ds.create_scalar_index("id", "BTREE")
+    ds.create_scalar_index("s", "BITMAP", "a")
+    listed, statistics = [], []
+    for dataset in (ds, lance.dataset(ds.uri)):
+        with pytest.warns(DeprecationWarning, match="The 'list_indices' method is deprecated"):
+            entries = dataset.list_indices()
+        listed.append([{**entry, "fragment_ids": set(entry["fragment_ids"])} for entry in entries])
+        with pytest.warns(DeprecationWarning, match=r"LanceDataset\.index_statistics\(\) is deprecated"):
+            statistics.append(dataset.index_statistics("a"))
+        with pytest.warns(DeprecationWarning, match="'index_cache_size' parameter is deprecated"):
+            (lancetable if dataset is ds else lance).dataset(ds.uri, index_cache_size=256)
+    assert listed[0] == listed[1]
+    assert statistics[0] == statistics[1] == ds.stats.index_stats("a")
 
 
 def test_default_names_number_indexes_of_several_kinds(tmp_path: Path) -> None:
@@ -271,11 +288,11 @@ def test_cleanup_keeps_indexes_of_retained_versions_and_removes_others(tmp_path:
     folder = tmp_path / "t.lance" / "_indices"
     ds.create_scalar_index("id", "BTREE")
     ds.tags.create("kept")
-    kept = {segment["uuid"] for segment in ds.list_indices()}
+    kept = uuids(ds)
     ds.create_scalar_index("id", "BTREE")
-    replaced = {segment["uuid"] for segment in ds.list_indices()}
+    replaced = uuids(ds)
     ds.create_scalar_index("id", "BTREE")
-    newest = {segment["uuid"] for segment in ds.list_indices()}
+    newest = uuids(ds)
     orphan = ds.create_index_uncommitted("s", "BITMAP", fragment_ids=[0])
     assert {path.name for path in folder.iterdir()} == kept | replaced | newest | {orphan.uuid}
     ds.cleanup_old_versions(retain_versions=1, delete_unverified=True, error_if_tagged_old_versions=False)

@@ -84,9 +84,9 @@ def test_coverage_after_a_compaction_equals_that_of_pylance(tmp_path: Path, targ
 def test_indexes_of_addresses_are_rewritten_and_those_of_row_ids_kept(tmp_path: Path) -> None:
     for stable in (False, True):
         ds = write(tmp_path / str(stable), stable=stable)
-        before = {index["name"]: index["uuid"] for index in ds.list_indices()}
+        before = {index.name: [part.uuid for part in index.segments] for index in ds.describe_indices()}
         ds.optimize.compact_files()
-        after = {index["name"]: index["uuid"] for index in ds.list_indices()}
+        after = {index.name: [part.uuid for part in index.segments] for index in ds.describe_indices()}
         rewritten = {name for name in before if before[name] != after[name]}
         assert rewritten == ({"btree"} if stable else {*REMAPPED})
         assert {name for name, (part,) in coverage(ds.uri).items() if part} == {*REMAPPED}
