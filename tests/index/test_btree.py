@@ -109,7 +109,7 @@ def test_a_cold_point_lookup_reads_one_page(large: str) -> None:
     segment.open()
     assert {path.rpartition("/")[2] for _, path, _ in store.log} == {"page_lookup.lance"}
     assert num_ranges(store) <= 3
-    value = 77_777
+    value = lancetable.dataset(large).to_table(["v"], "v > 77777", limit=1, use_scalar_index=False)["v"][0].as_py()
     result = segment.search(IsIn("v", pa.array([value], pa.int64())))
     assert len(result.true) == 1
     assert store.bytes_read < 64 * 1024 + 64 * 1024  # the end of the file, and one page
