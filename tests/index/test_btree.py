@@ -108,16 +108,18 @@ def test_a_cold_point_lookup_reads_one_page(large: str) -> None:
     (segment,) = index_segments(version)
     segment.open()
     assert {path.rpartition("/")[2] for _, path, _ in store.log} == {"page_lookup.lance"}
-    assert num_ranges(store) <= 3
-    value = 77_777
+    opened = num_ranges(store)
+    assert opened <= 3
+    value = lancetable.dataset(large).to_table(["v"], "v > 77777", limit=1, use_scalar_index=False)["v"][0].as_py()
     result = segment.search(IsIn("v", pa.array([value], pa.int64())))
     assert len(result.true) == 1
     assert store.bytes_read < 64 * 1024 + 64 * 1024  # the end of the file, and one page
-    assert num_ranges(store) <= 5
+    searched = num_ranges(store)
+    assert searched <= 5
     theirs = lance.dataset(large)
     theirs.io_stats_incremental()
     theirs.count_rows(f"v = {value}")
-    assert theirs.io_stats_incremental().read_iops >= 7
+    assert opened + searched <= theirs.io_stats_incremental().read_iops
 
 
 def test_pages_are_cached(large: str) -> None:
