@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
+from lancetable.index import legacy_btree
 from lancetable.index.external_sort import ExternalSort, Run, merge_runs
 from lancetable.index.index_files import SegmentWriter
 from lancetable.index.key_ranges import KeyRanges, key_ranges
@@ -41,6 +42,7 @@ from lancetable.proto import index_details_pb2
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from lancetable.file.io_scheduler import Rows
     from lancetable.format.row_address import U64Array
     from lancetable.format.schema import Field
     from lancetable.index.row_mapping import AddressMapping
@@ -75,7 +77,7 @@ class BTreeIndex(OpenIndex):
                 feature="range-partitioned BTREE indexes",
                 path=lookup.path,
             )
-        self._path = lookup.path
+        self._path, self._is_legacy = lookup.path, lookup.metadata.version.is_legacy
         self.page_rows = lookup.number(_PAGE_ROWS_KEY, _DEFAULT_PAGE_ROWS)
         bounds_and_counts = lookup.read_arrays(["min", "max", "null_count", "page_idx"])
         self._minimum, self._maximum, null_counts, numbers = bounds_and_counts
@@ -90,6 +92,10 @@ class BTreeIndex(OpenIndex):
             raise self._corrupt("pages are not numbered consecutively")
         self._null_counts: Int64 = null_counts.to_numpy().astype(np.int64)
         self._num_nulls = int(self._null_counts.sum())
+        if self._is_legacy and self._num_nulls:
+            layout = self._null_counts, self.page_rows, self._data.num_rows
+            self._minimum = legacy_btree.restore_bounds(self._minimum, *layout)
+            self._maximum = legacy_btree.restore_bounds(self._maximum, *layout)
         self._check_nulls()
         self._lows, self._highs = keys_of(self._minimum[self._known :]), keys_of(self._maximum[self._first :])
         mixed = self._known - self._first
@@ -197,13 +203,18 @@ class BTreeIndex(OpenIndex):
         rows: Any = range(int(firsts[0]), min(int(firsts[-1]) + self.page_rows, self._data.num_rows))
         if numbers[-1] - numbers[0] >= len(numbers):  # not consecutive
             _, rows = _expand(firsts, np.minimum(firsts + self.page_rows, rows.stop))
-        columns = self._data.read_arrays(["ids", "values"] if with_values else ["ids"], rows)
+        columns = self._read_columns(["ids", "values"] if with_values else ["ids"], rows)
         for position, number in enumerate(numbers):
             parts = [column.slice(position * self.page_rows, self.page_rows) for column in columns]
             if len(numbers) > 1:  # a cached slice would keep all pages in memory
                 parts = [pa.concat_arrays([part, part[:0]]) for part in parts]
             keys = self._checked_keys(number, parts[1]) if with_values else None
             yield number, _Page(keys, self._checked_ids(parts[0]))
+
+    def _read_columns(self, names: list[str], rows: Rows) -> list[pa.Array]:
+        if self._is_legacy:
+            return legacy_btree.read_pages(self._data, names, rows, self._num_nulls)
+        return self._data.read_arrays(names, rows)
 
     def _checked_ids(self, ids: pa.Array) -> U64Array:
         if not _is_numbers(ids, pa.uint64()):
@@ -245,7 +256,7 @@ class BTreeIndex(OpenIndex):
         step = max(1, _ROWS_PER_BLOCK // self.page_rows) * self.page_rows
         for start in range(0, self._data.num_rows, step):
             rows = range(start, min(start + step, self._data.num_rows))
-            values, ids = self._data.read_arrays(["values", "ids"], rows)
+            values, ids = self._read_columns(["values", "ids"], rows)
             self._keys(values, min(max(self._num_nulls - start, 0), len(rows)))
             yield pa.record_batch({VALUE: values, ROW: pa.array(self._checked_ids(ids))})
 

@@ -19,6 +19,7 @@ from lancetable.format.index import IndexMetadata, parse_indices
 from lancetable.format.paths import check_relative, join
 from lancetable.index.fragment_reuse import FragmentReuse, read_fragment_reuse
 from lancetable.index.index_files import IndexFileReader
+from lancetable.index.inferred_kind import infer_kind
 from lancetable.index.kind import IndexKind, OpenIndex, kind_of_details
 from lancetable.index.row_sets import RowSet
 from lancetable.index.search_statistics import note_opened
@@ -160,7 +161,7 @@ def segment_of(version: TableVersion, entry: IndexMetadata) -> IndexSegment:
 
 def _segment(version: TableVersion, entry: IndexMetadata, live: pyroaring.BitMap) -> IndexSegment:
     files = SegmentFiles(version, entry)
-    kind = kind_of_details(entry.type_url)
+    kind = kind_of_details(entry.type_url) if entry.type_url else infer_kind(files)
     kind = None if kind is None else kind.for_details(files.details)
     if kind is not None and not kind.min_version <= (entry.index_version or 0) <= kind.max_version:
         kind = None

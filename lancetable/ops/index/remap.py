@@ -86,6 +86,7 @@ def _rewrite(version: TableVersion, segment: IndexSegment, mapping: AddressMappi
         if not segment.kind.remap(writer, segment.open(), mapping):
             return None
     details = table_pb2.IndexMetadata.FromString(entry.raw).index_details
+    details.type_url = details.type_url or segment.kind.type_url
     return RewrittenIndex(
         entry.uuid, new_id, details.SerializeToString(), entry.index_version or 0, tuple(writer.files)
     )

@@ -1,0 +1,113 @@
+"""BTREE indexes in the format 0.1, as pylance wrote them before version 0.21."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import lancetable
+from lancetable.errors import CorruptFileError
+from lancetable.index_metadata import Index
+from lancetable.operation import LanceOperation
+
+PAGE_ROWS = 4096
+DETAILS = ("/lance.table.BTreeIndexDetails", b"")
+
+
+def write_file(path: Path, table: pa.Table) -> None:
+    """Write a data file of format 0.1, which stores zeros instead of nulls of numbers."""
+    columns = [column if column.type == pa.string() else pc.fill_null(column, 0) for column in table.columns]
+    table = pa.table(columns, table.column_names)
+    scratch = path.parent / uuid.uuid4().hex
+    lancetable.write_dataset(table, str(scratch), data_storage_version="0.1")
+    (data_file,) = (scratch / "data").iterdir()
+    shutil.move(data_file, path)
+    shutil.rmtree(scratch)
+
+
+def write_legacy_index(path: Path, values: pa.Array) -> lancetable.LanceDataset:
+    """Write a table with a column "v" and an index of it."""
+    dataset = lancetable.write_dataset(pa.table({"v": values}), str(path), data_storage_version="2.0")
+    ascending = pc.sort_indices(values)  # nulls at the end
+    order = pa.concat_arrays(
+        [ascending[len(values) - values.null_count :], ascending[: len(values) - values.null_count]]
+    )
+    pages = [values.take(order[start : start + PAGE_ROWS]) for start in range(0, len(values), PAGE_ROWS)]
+    bounds = [pc.min_max(page) for page in pages]
+    name = str(uuid.uuid4())
+    directory = path / "_indices" / name
+    directory.mkdir(parents=True)
+    write_file(directory / "page_data.lance", pa.table({"values": values.take(order), "row_ids": order.cast("uint64")}))
+    lookup = {
+        "min": pa.array([bound["min"].as_py() for bound in bounds], values.type),
+        "max": pa.array([bound["max"].as_py() for bound in bounds], values.type),
+        "null_count": pa.array([page.null_count for page in pages], pa.uint32()),
+        "page_idx": pa.array(range(len(pages)), pa.uint32()),
+    }
+    write_file(directory / "page_lookup.lance", pa.table(lookup))
+    entry = Index(name, "v_idx", [0], dataset.version, {0}, 0, index_details=DETAILS)
+    return lancetable.LanceDataset.commit(
+        dataset.uri, LanceOperation.CreateIndex([entry], []), read_version=dataset.version
+    )
+
+
+def numbers(null_fraction: float) -> pa.Array:
+    rng = np.random.default_rng(0)
+    return pa.array(rng.integers(-50, 50, 10_000), mask=rng.random(10_000) < null_fraction)
+
+
+VALUES = {
+    "no nulls": numbers(0),
+    "nulls in the first page": numbers(0.1),
+    "pages of nulls": numbers(0.5),
+    "only nulls": numbers(1),
+    "strings": pc.binary_join_element_wise(numbers(0.5).cast("string"), "x", ""),
+}
+
+
+def queries(values: pa.Array) -> list[str]:
+    if values.type == pa.string():
+        return ["v = '3x'", "v > '3'", "v != '3x'", "v = ''", "v is null", "v is not null"]
+    return ["v = 0", "v = -50", "v > 3", "v < 3", "v != 0", "v in (0, 7)", "v between -2 and 5", "v is null", "v < -50"]
+
+
+def check(dataset: lancetable.LanceDataset, values: pa.Array) -> None:
+    for query in queries(values):
+        found = dataset.scanner(filter=query, with_row_id=True)
+        assert "ScalarIndexQuery" in found.explain_plan()
+        assert found.to_table() == dataset.to_table(filter=query, with_row_id=True, use_scalar_index=False)
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_a_legacy_index_is_searched(tmp_path: Path, values: pa.Array) -> None:
+    check(write_legacy_index(tmp_path / "t", values), values)
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_a_legacy_index_is_extended_and_rewritten(tmp_path: Path, values: pa.Array) -> None:
+    dataset = write_legacy_index(tmp_path / "t", values)
+    dataset.insert(pa.table({"v": values[:100]}))
+    dataset.delete("v = 3" if values.type != pa.string() else "v = '3x'")
+    dataset.optimize.compact_files()
+    check(dataset, values)
+    dataset.insert(pa.table({"v": values[:100]}))
+    dataset.optimize.optimize_indices()
+    check(dataset, values)
+    (index,) = dataset.describe_indices()
+    assert index.num_rows_indexed == dataset.count_rows()
+
+
+def test_a_legacy_index_that_does_not_match_its_bounds_is_refused(tmp_path: Path) -> None:
+    dataset = write_legacy_index(tmp_path / "t", numbers(0.5))
+    (directory,) = (tmp_path / "t" / "_indices").iterdir()
+    (directory / "page_data.lance").unlink()
+    rows = pa.table({"values": pa.array(range(10_000)), "row_ids": pa.array(range(10_000), pa.uint64())})
+    write_file(directory / "page_data.lance", rows)
+    with pytest.raises(CorruptFileError, match="does not match its bounds"):
+        dataset.to_table(filter="v = 3")
