@@ -82,6 +82,18 @@ def test_descriptions_and_statistics_equal_those_of_pylance(tmp_path: Path, stab
                 assert getattr(mine, name) == getattr(segment, name)
 
 
+def test_untrained_segments_have_no_statistics_like_those_of_pylance(tmp_path: Path) -> None:
+    ds = write(tmp_path / "t.lance")
+    ds.create_scalar_index("id", "BTREE", train=False)
+    types = []
+    for _ in range(2):
+        found = ds.stats.index_stats("id_idx")
+        assert found == lance.dataset(ds.uri).stats.index_stats("id_idx")
+        types.append((found["index_type"], len(found["segments"])))
+        ds.optimize.optimize_indices(num_indices_to_merge=0)
+    assert types == [("N/A", 1), ("BTree", 2)]
+
+
 def test_deprecated_methods_warn_like_pylance_and_return_the_same(tmp_path: Path) -> None:
     ds = write(tmp_path / "t.lance")
     ds.create_scalar_index("id", "BTREE")
@@ -232,9 +244,9 @@ def test_prewarmed_index_is_in_the_cache(tmp_path: Path) -> None:
         ds.create_scalar_index(column, kind, kind.lower())
     ds = lancetable.dataset(ds.uri)
     for index in ds.describe_indices():
-        before = ds.session.size_bytes()
+        before = ds.session().size_bytes()
         ds.prewarm_index(index.name, index_segments=[segment.uuid for segment in index.segments])
-        assert ds.session.size_bytes() > before
+        assert ds.session().size_bytes() > before
 
 
 # --- entries that this library does not know
@@ -306,7 +318,7 @@ def test_a_shallow_clone_reads_and_extends_the_indexes_of_its_source(tmp_path: P
     ds = write(tmp_path / "t.lance")
     ds.create_scalar_index("id", "BTREE")
     ds.create_scalar_index("s", "BITMAP")
-    clone = ds.shallow_clone(tmp_path / "clone.lance")
+    clone = ds.shallow_clone(tmp_path / "clone.lance", ds.version)
     assert "ScalarIndexQuery" in clone.scanner(filter="id = 7").explain_plan()
     assert clone.count_rows("id = 7") == 1
     clone.insert(rows(100, 110))
