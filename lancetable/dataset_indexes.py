@@ -100,7 +100,7 @@ class DatasetIndexes:
         InvalidInputError
             If `with_position` is set or a uuid is malformed.
         TypeError
-            If `index_segments` is a single uuid.
+            If `index_segments` is a single uuid or contains other objects.
         """
         from lancetable.index_metadata import parse_uuid
         from lancetable.ops.index.statistics import prewarm_index
@@ -314,7 +314,8 @@ class DatasetIndexes:
         streaming_refine_passes, skip_transpose, rabitq_model
             Only for vector indexes, which are not supported.
         **kwargs
-            Parameters of the kind; see `IndexConfig`.
+            Parameters of the kind; see `IndexConfig`. `progress_callback` is a function that is called with
+            `IndexProgress` events.
 
         Returns
         -------
@@ -343,6 +344,7 @@ class DatasetIndexes:
         from lancetable.indices import parse_request
         from lancetable.ops.index.distributed import build_uncommitted
 
+        progress_callback = kwargs.pop("progress_callback", None)
         kind, options = parse_request(index_type, kwargs)
         if given:
             raise InvalidInputError(f"{next(iter(given))} is an argument of vector indexes, not of {kind.name} indexes")
@@ -353,16 +355,18 @@ class DatasetIndexes:
                 "index_uuid is not accepted for distributed index builds; segment ids are random and returned with the"
                 " segment"
             )
-        entry = build_uncommitted(
-            self._table,
-            _one_column(column),
-            kind,
-            fragment_ids,
-            name=name,
-            replace_existing=replace,
-            train=train,
-            options=options,
-        )
+        with tracked(index_report(progress_callback), "create_index_uncommitted") as tracker:
+            entry = build_uncommitted(
+                self._table,
+                _one_column(column),
+                kind,
+                fragment_ids,
+                name=name,
+                replace_existing=replace,
+                train=train,
+                options=options,
+                tracker=tracker,
+            )
         return Index.from_format(entry)
 
     def merge_index_metadata(

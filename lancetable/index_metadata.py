@@ -201,9 +201,13 @@ def parse_uuid(text: Any) -> uuid_module.UUID:
 
     Raises
     ------
+    TypeError
+        If `text` is neither a string nor a uuid.
     InvalidInputError
         If it is malformed.
     """
+    if not isinstance(text, str | uuid_module.UUID):
+        raise TypeError(f"a uuid must be a str or uuid.UUID, got {type(text).__name__}")
     try:
         return uuid_module.UUID(str(text))
     except ValueError as error:

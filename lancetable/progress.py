@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from lancetable.errors import UnsupportedFeatureError
+from lancetable.errors import InvalidInputError, UnsupportedFeatureError
 from lancetable.ops.progress_tracker import Cancelled, Progress, Report, Tracker
 from lancetable.store.open import open_store
 
@@ -208,9 +208,14 @@ def split_progress(progress: FragmentWriteProgress | ProgressLike) -> tuple[Frag
 
 
 def index_report(callback: Callable[[IndexProgress], object] | None) -> Report | None:
-    """Return a function that converts the progress of a build to `IndexProgress` events."""
+    """Return a function that converts the progress of a build to `IndexProgress` events.
+
+    Raises InvalidInputError if `callback` is not a function.
+    """
     if callback is None:
         return None
+    if not callable(callback):
+        raise InvalidInputError(f"progress_callback must be a function, got {type(callback).__name__}")
     attempt = 0
 
     def report(now: Progress) -> None:

@@ -403,7 +403,15 @@ class ScannerBuilder:
         return self._set("use_stats", use_stats)
 
     def scan_stats_callback(self, callback: Callable[[Any], None] | None) -> ScannerBuilder:
-        """Set a callback that is called once with a `ScanStatistics` at the end of the scan."""
+        """Set a callback that is called once with a `ScanStatistics` at the end of the scan.
+
+        Raises
+        ------
+        InvalidInputError
+            If it is not a function.
+        """
+        if callback is not None and not callable(callback):
+            raise InvalidInputError(f"scan_stats_callback must be a function, got {type(callback).__name__}")
         return self._set("scan_stats_callback", callback)
 
     def use_scalar_index(self, use_scalar_index: bool | None = True) -> ScannerBuilder:
@@ -518,7 +526,12 @@ class ScannerBuilder:
         return self._set("fast_search", flag)
 
     def with_index_segments(self, index_segments: Iterable[Any] | None) -> ScannerBuilder:
-        """Raise UnsupportedFeatureError if given, because segments can be selected for vector search only."""
+        """Raise UnsupportedFeatureError if given, because segments can be selected for vector search only.
+
+        Raises InvalidInputError for an empty list.
+        """
+        if index_segments is not None and not (index_segments := list(index_segments)):
+            raise InvalidInputError("index_segments must not be empty; omit it to use all segments")
         scope.reject("index segments of filters", index_segments=index_segments)
         return self
 

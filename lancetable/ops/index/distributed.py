@@ -23,14 +23,13 @@ from lancetable.index.segments import IndexSegment, segment_of
 from lancetable.ops.change.retry import on_newest
 from lancetable.ops.index.column_values import num_values
 from lancetable.ops.index.segment_builder import (
-    IndexTarget,
     build_segment,
     commit_segments,
     discarding_incomplete,
     merge_segments,
 )
 from lancetable.ops.index.stale_segments import stale_segments
-from lancetable.ops.index.targets import details_name, find_column, kind_of, segments_named, target_of
+from lancetable.ops.index.targets import details_name, existing_target, find_column, segments_for_name, target_of
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.table.version import checkout
 
@@ -85,11 +84,10 @@ def merge_uncommitted(
     """
     segments = _checked(version, entries)
     first = segments[0].files.metadata
-    field = version.schema.by_id.get(first.fields[0])
-    if field is None:
+    if first.fields[0] not in version.schema.by_id:
         raise InvalidInputError(f"the segments index field {first.fields[0]}, which version {version.version} lacks")
     tracker.begin()
-    return merge_segments(version, IndexTarget(first.name, field, kind_of(segments), {}), segments, tracker=tracker)
+    return merge_segments(version, existing_target(version, segments), segments, tracker=tracker)
 
 
 def commit_uncommitted(version: TableVersion, name: str, column: str, entries: Sequence[IndexMetadata]) -> TableVersion:
@@ -101,7 +99,10 @@ def commit_uncommitted(version: TableVersion, name: str, column: str, entries: S
     ------
     InvalidInputError
         If no segment is given, or if segments have different columns or kinds, or cover the same fragment; if a
-        segment of the index would be replaced in part; or if the kind changes and fragments are missing.
+        segment of the index would be replaced in part; if the kind changes and fragments are missing; or if the name
+        is reserved.
+    IndexExistsError
+        If the name belongs to an index on another column.
     ColumnNotFoundError
         If the column does not exist.
     InvalidOperationError
@@ -122,12 +123,13 @@ def commit_uncommitted(version: TableVersion, name: str, column: str, entries: S
                     f" {list(segment.files.metadata.fields)}, expected field {field.id} of column {column!r}"
                 )
         entries_now = [replace(_without_rewritten(base, segment.files.metadata), name=name) for segment in segments]
-        removed = _replaced(base, name, segments)
-        kept = [segment for segment in segments_named(base, name) if segment.files.metadata not in removed]
+        existing = segments_for_name(base, name, field)
+        removed = _replaced(base, existing, segments)
+        kept = [segment for segment in existing if segment.files.metadata not in removed]
         stale = _stale(base, kept, [segment_of(base, entry) for entry in entries_now])
         with discarding_incomplete(base) as rewritten:
             for segment in stale:
-                rewritten.append(merge_segments(base, IndexTarget(name, field, kind_of([segment]), {}), [segment]))
+                rewritten.append(merge_segments(base, existing_target(base, [segment]), [segment]))
         replaced = [segment.files.metadata for segment in stale]
         added = [entry for entry in entries_now if entry not in replaced]
         removed += [segment.files.metadata for segment in kept if segment in stale]
@@ -150,46 +152,46 @@ def _checked(version: TableVersion, entries: Sequence[IndexMetadata]) -> list[In
                 f" {list(covered & seen)[:10]}"
             )
         seen |= covered
-    first = entries[0]
-    for entry in entries:
-        if details_name(entry.type_url) != details_name(first.type_url):
+    first, segments = entries[0], [segment_of(version, entry) for entry in entries]
+    names = [details_name(segment) for segment in segments]
+    for entry, found in zip(entries, names):
+        if found != names[0]:
             raise InvalidInputError(
                 f"CreateIndex: segment set for index {first.name!r} mixes incompatible index detail types"
-                f" {first.type_url} and {entry.type_url}"
+                f" {names[0]} and {found}"
             )
         if entry.fields != first.fields or len(entry.fields) != 1:
             raise InvalidInputError(
                 f"CreateIndex: the segments are of different columns: fields {list(first.fields)} and"
                 f" {list(entry.fields)}"
             )
-    return [segment_of(version, entry) for entry in entries]
+    return segments
 
 
 def _covered(entry: IndexMetadata) -> pyroaring.BitMap:
     return covered_fragments(entry.fragment_bitmap, entry.name) or pyroaring.BitMap()
 
 
-def _replaced(version: TableVersion, name: str, segments: Sequence[IndexSegment]) -> list[IndexMetadata]:
+def _replaced(
+    version: TableVersion, existing: Sequence[IndexSegment], segments: Sequence[IndexSegment]
+) -> list[IndexMetadata]:
     """Return the existing segments that new ones replace. Raises InvalidInputError if one is replaced in part."""
     live = pyroaring.BitMap(fragment.id for fragment in version.manifest.fragments)
     new = pyroaring.BitMap.union(*(_covered(segment.files.metadata) for segment in segments))
-    existing = [segment.files.metadata for segment in segments_named(version, name)]
-    first = segments[0].files.metadata
-    removed = []
-    for entry in existing:
+    details, removed = details_name(segments[0]), []
+    for segment in existing:
+        entry, found = segment.files.metadata, details_name(segment)
         covered = _covered(entry) & live
-        if entry.fields != first.fields:
-            raise InvalidInputError(f"Index name {name!r} already exists with different fields; choose another name")
-        if details_name(entry.type_url) != details_name(first.type_url):
+        if found != details:
             if live - new:
                 raise InvalidInputError(
-                    f"CreateIndex: cannot change index {name!r} from {entry.type_url} to {first.type_url} with partial"
+                    f"CreateIndex: cannot change index {entry.name!r} from {found} to {details} with partial"
                     f" fragment coverage; fragments {list(live - new)[:10]} are missing"
                 )
         elif covered - new and covered & new:
             raise InvalidInputError(
-                f"CreateIndex: incoming segments for {name!r} would orphan fragments {list(covered - new)[:10]} from"
-                f" existing segment {entry.uuid}"
+                f"CreateIndex: incoming segments for {entry.name!r} would orphan fragments {list(covered - new)[:10]}"
+                f" from existing segment {entry.uuid}"
             )
         elif covered - new:
             continue

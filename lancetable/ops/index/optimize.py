@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from lancetable.commit.commit_loop import DEFAULT_TIMEOUT_SECONDS
+from lancetable.errors import UnsupportedFeatureError
 from lancetable.format.index import IndexMetadata, parse_indices
 from lancetable.index.segments import IndexSegment, fragment_reuse, index_segments
 from lancetable.ops.change.retry import on_newest
@@ -33,7 +34,7 @@ from lancetable.ops.index.segment_builder import (
     remap_segment,
 )
 from lancetable.ops.index.stale_segments import stale_segments
-from lancetable.ops.index.targets import kind_of
+from lancetable.ops.index.targets import existing_target
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.table.fragment_reuse import reuse_entry_of
 
@@ -73,7 +74,7 @@ def optimize_indices(
 ) -> TableVersion:
     """Extend indexes to all fragments, in one commit. Without work to do, no version is created.
 
-    Indexes of kinds that this library does not know are left unchanged, with a warning.
+    Indexes of kinds, or on columns of types, that this library does not support are left unchanged, with a warning.
 
     Parameters
     ----------
@@ -92,7 +93,7 @@ def optimize_indices(
     Raises
     ------
     UnsupportedFeatureError
-        If `names` contains an index of an unknown kind.
+        If `names` contains an index of a kind, or on a column of a type, that is not supported.
     CorruptFileError
         If a segment is damaged.
     RetryableCommitConflictError
@@ -118,7 +119,7 @@ def optimize_indices(
 def plan_extensions(
     version: TableVersion, names: Collection[str] | None, *, num_to_merge: int | None, retrain: bool
 ) -> list[Extension]:
-    """Return the segments to write. Raises UnsupportedFeatureError if `names` contains an index of an unknown kind."""
+    """Return the segments to write. Raises UnsupportedFeatureError if `names` contains one that cannot be."""
     groups: dict[str, list[IndexSegment]] = {}
     for segment in index_segments(version):
         fields = segment.files.metadata.fields
@@ -126,26 +127,29 @@ def plan_extensions(
             groups.setdefault(segment.name, []).append(segment)
     plan: list[Extension] = []
     for name, segments in groups.items():
-        if names is None and any(segment.kind is None for segment in segments):
-            logger.warning(
-                "%s: index %r is of a kind that is not supported (%s) and is not extended",
-                version.uri,
-                name,
-                segments[0].files.metadata.type_url,
-            )
+        try:
+            target = existing_target(version, segments)
+        except UnsupportedFeatureError as error:
+            if names is not None:
+                raise
+            logger.warning("%s: index %r is not extended: %s", version.uri, name, error)
             continue
-        plan.extend(_plan_extensions(version, segments, num_to_merge, retrain=retrain))
+        plan.extend(_plan_extensions(version, target, segments, num_to_merge, retrain=retrain))
     return plan
 
 
 def _plan_extensions(
-    version: TableVersion, segments: Sequence[IndexSegment], num_to_merge: int | None, *, retrain: bool
+    version: TableVersion,
+    target: IndexTarget,
+    segments: Sequence[IndexSegment],
+    num_to_merge: int | None,
+    *,
+    retrain: bool,
 ) -> Iterator[Extension]:
     """Yield the segments to write for an index; none if nothing needs to be done."""
-    kind, newest = kind_of(segments), segments[-1]
+    kind, newest = target.kind, segments[-1]
     covered = {number for segment in segments for number in segment.fragments}
     missing = tuple(fragment.id for fragment in version.manifest.fragments if fragment.id not in covered)
-    target = IndexTarget(newest.name, version.schema.by_id[newest.files.metadata.fields[0]], kind, {})
     if retrain:
         yield Extension(target, newest, tuple(segments), missing, rebuilds=True)
         return

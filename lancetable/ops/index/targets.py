@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lancetable.errors import IndexExistsError, IndexNotFoundError, UnsupportedFeatureError
+from lancetable.errors import IndexExistsError, IndexNotFoundError, InvalidInputError, UnsupportedFeatureError
 from lancetable.index.segments import IndexSegment, index_segments
 from lancetable.ops.index.segment_builder import IndexTarget
 from lancetable.ops.read.projection import column_not_found
+from lancetable.table.fragment_reuse import INDEX_NAME
 
 if TYPE_CHECKING:
     from lancetable.format.schema import Field, Schema
@@ -30,6 +31,8 @@ def target_of(
         If the kind does not support its type.
     IndexExistsError
         If an index with this name is on another column, or exists although `replace` is False.
+    InvalidInputError
+        If the name is reserved.
     """
     kind = kind.for_options(options)
     field = find_column(version.schema, column)
@@ -37,16 +40,48 @@ def target_of(
     _check_not_repeated(version.schema, field, path)
     kind.check_field(field, path)
     name = _default_name(version, field, path, kind) if name is None else name
-    existing = segments_named(version, name)
-    if any(segment.files.metadata.fields != (field.id,) for segment in existing):
-        raise IndexExistsError(
-            f"Index name {name!r} already exists with different fields, please specify a different name", index=name
-        )
+    existing = segments_for_name(version, name, field)
     if existing and not replace:
         raise IndexExistsError(
             f"Index name {name!r} already exists, please specify a different name or use replace=True", index=name
         )
     return IndexTarget(name, field, kind, options)
+
+
+def existing_target(version: TableVersion, segments: Sequence[IndexSegment]) -> IndexTarget:
+    """Return the index of some segments, in order to write more of them.
+
+    Raises
+    ------
+    UnsupportedFeatureError
+        If this library does not know the kind of a segment or its version.
+    UnsupportedTypeError
+        If the kind does not support the type of the column: pylance builds zone maps of more types.
+    """
+    kind, first = kind_of(segments), segments[0]
+    field = version.schema.by_id[first.files.metadata.fields[0]]
+    kind.check_field(field, version.schema.path_of(field.id))
+    return IndexTarget(first.name, field, kind, {})
+
+
+def segments_for_name(version: TableVersion, name: str, field: Field) -> list[IndexSegment]:
+    """Return the existing segments of an index on a column that is to be written under a name.
+
+    Raises
+    ------
+    IndexExistsError
+        If the name belongs to an index on another column.
+    InvalidInputError
+        If the name is reserved.
+    """
+    if name == INDEX_NAME:
+        raise InvalidInputError(f"index name {name!r} is reserved for the fragment reuse index; choose another name")
+    existing = segments_named(version, name)
+    if any(segment.files.metadata.fields != (field.id,) for segment in existing):
+        raise IndexExistsError(
+            f"Index name {name!r} already exists with different fields, please specify a different name", index=name
+        )
+    return existing
 
 
 def find_column(schema: Schema, column: str) -> Field:
@@ -82,19 +117,25 @@ def _check_not_repeated(schema: Schema, field: Field, path: str) -> None:
 
 def _default_name(version: TableVersion, field: Field, path: str, kind: IndexKind) -> str:
     """Return the name of an index on a column: the first one that is free or belongs to the same kind of index."""
-    taken = {segment.name: segment.files.metadata for segment in index_segments(version)}
+    taken = {segment.name: segment for segment in index_segments(version)}
     for number in itertools.count(1):
         name = f"{path}_idx" if number == 1 else f"{path}_idx_{number}"
         other = taken.get(name)
         if other is None or (
-            other.fields == (field.id,) and details_name(other.type_url) == details_name(kind.type_url)
+            other.files.metadata.fields == (field.id,) and details_name(other) == _without_package(kind.type_url)
         ):
             return name
     raise AssertionError("unreachable")
 
 
-def details_name(type_url: str) -> str:
-    """Return the name of the details of an index; releases differ in the package before it."""
+def details_name(segment: IndexSegment) -> str:
+    """Return the name of the details of an index, which depends on its kind; "" if they are missing and unknown."""
+    entry, kind = segment.files.metadata, segment.kind
+    return _without_package(kind.type_url if kind is not None and not entry.type_url else entry.type_url)
+
+
+def _without_package(type_url: str) -> str:
+    """Return the last part of a type; releases differ in the package before it."""
     return type_url.rpartition(".")[2]
 
 
@@ -132,7 +173,7 @@ def kind_of(segments: Sequence[IndexSegment]) -> IndexKind:
     for segment in segments:
         if segment.kind is None:
             entry = segment.files.metadata
-            name = details_name(entry.type_url) or "unknown type"
+            name = details_name(segment) or "unknown type"
             raise UnsupportedFeatureError(
                 f"index {segment.name!r}: {name} of version {entry.index_version or 0} is not supported; use the"
                 " library that has created it, or drop it",

@@ -229,7 +229,7 @@ def _check_tuning(
     """Check the options of vector indexes, which have no effect on an exact search."""
     for name, value, least in (
         ("nprobes", nprobes, 1),
-        ("minimum_nprobes", minimum_nprobes, 0),
+        ("minimum_nprobes", minimum_nprobes, 1),
         ("maximum_nprobes", maximum_nprobes, 0),
         ("refine_factor", refine_factor, 1),
         ("ef", ef, 1),
