@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
-from lancetable.index import legacy_btree
 from lancetable.index.external_sort import ExternalSort, Run, merge_runs
 from lancetable.index.index_files import SegmentWriter
 from lancetable.index.key_ranges import KeyRanges, key_ranges
@@ -32,6 +31,7 @@ from lancetable.index.kind import (
     check_same_type,
     checked_options,
 )
+from lancetable.index.legacy_btree import read_legacy_pages, restore_bounds
 from lancetable.index.queries import IndexQuery, IsIn, IsNull, Range, StartsWith, format_value
 from lancetable.index.results import IndexResult
 from lancetable.index.row_sets import RowSet
@@ -94,8 +94,8 @@ class BTreeIndex(OpenIndex):
         self._num_nulls = int(self._null_counts.sum())
         if self._is_legacy and self._num_nulls:
             layout = self._null_counts, self.page_rows, self._data.num_rows
-            self._minimum = legacy_btree.restore_bounds(self._minimum, *layout)
-            self._maximum = legacy_btree.restore_bounds(self._maximum, *layout)
+            self._minimum = restore_bounds(self._minimum, *layout)
+            self._maximum = restore_bounds(self._maximum, *layout)
         self._check_nulls()
         self._lows, self._highs = keys_of(self._minimum[self._known :]), keys_of(self._maximum[self._first :])
         mixed = self._known - self._first
@@ -213,7 +213,7 @@ class BTreeIndex(OpenIndex):
 
     def _read_columns(self, names: list[str], rows: Rows) -> list[pa.Array]:
         if self._is_legacy:
-            return legacy_btree.read_pages(self._data, names, rows, self._num_nulls)
+            return read_legacy_pages(self._data, names, rows, self._num_nulls)
         return self._data.read_arrays(names, rows)
 
     def _checked_ids(self, ids: pa.Array) -> U64Array:

@@ -28,7 +28,7 @@ def restore_bounds(bounds: pa.Array, null_counts: Int64, page_rows: int, num_row
     return _with_nulls(bounds, null_counts >= sizes)
 
 
-def read_pages(file: IndexFileReader, names: Sequence[str], rows: Rows, num_nulls: int) -> list[pa.Array]:
+def read_legacy_pages(file: IndexFileReader, names: Sequence[str], rows: Rows, num_nulls: int) -> list[pa.Array]:
     """Read the columns `values` and `ids` of the file of pages. The first `num_nulls` values of the file are null."""
     columns = file.read_arrays(["row_ids" if name == "ids" else name for name in names], rows)
     is_null = np.asarray(rows) < num_nulls
