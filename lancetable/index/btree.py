@@ -31,7 +31,7 @@ from lancetable.index.kind import (
     check_same_type,
     checked_options,
 )
-from lancetable.index.legacy_btree import read_legacy_pages, restore_bounds
+from lancetable.index.legacy_btree import restore_bounds, restore_nulls
 from lancetable.index.queries import IndexQuery, IsIn, IsNull, Range, StartsWith, format_value
 from lancetable.index.results import IndexResult
 from lancetable.index.row_sets import RowSet
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 _DATA_FILE: Final = "page_data.lance"
 _LOOKUP_FILE: Final = "page_lookup.lance"
+_OLD_IDS: Final = "row_ids"  # the name of the column "ids" in files of pylance before 0.36
 _PAGE_ROWS_KEY: Final = "batch_size"
 _PARTITIONED_KEY: Final = "range_partitioned"
 _DEFAULT_PAGE_ROWS: Final = 4096
@@ -212,9 +213,12 @@ class BTreeIndex(OpenIndex):
             yield number, _Page(keys, self._checked_ids(parts[0]))
 
     def _read_columns(self, names: list[str], rows: Rows) -> list[pa.Array]:
-        if self._is_legacy:
-            return read_legacy_pages(self._data, names, rows, self._num_nulls)
-        return self._data.read_arrays(names, rows)
+        ids = _OLD_IDS if self._data.has_column(_OLD_IDS) else "ids"
+        columns = self._data.read_arrays([ids if name == "ids" else name for name in names], rows)
+        if self._is_legacy and "values" in names:
+            values = names.index("values")
+            columns[values] = restore_nulls(columns[values], rows, self._num_nulls)
+        return columns
 
     def _checked_ids(self, ids: pa.Array) -> U64Array:
         if not _is_numbers(ids, pa.uint64()):

@@ -74,6 +74,10 @@ class IndexFileReader:
         """The schema of the file."""
         return self.metadata.schema.to_arrow()
 
+    def has_column(self, name: str) -> bool:
+        """Return whether the file has a column of this name."""
+        return self.metadata.schema.field(name) is not None
+
     def column_type(self, name: str) -> pa.DataType:
         """Return the type of a column. Raises CorruptFileError if it does not exist."""
         return self._field(name).data_type

@@ -1,7 +1,7 @@
 """Files of BTREE indexes in the format 0.1, which pylance wrote before version 0.21.
 
     page_data.lance     values   0  0  1  2 | 3  3  7  9 | 9       the first two values are null
-                        row_ids  7  2  0  4 | 1  6  5  3 | 8       "ids" in later formats
+                        row_ids  7  2  0  4 | 1  6  5  3 | 8
 
 Format 0.1 does not store nulls of fixed-width types. They are restored from the null counts of the lookup file, because
 nulls come first in an index.
@@ -9,7 +9,6 @@ nulls come first in an index.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +17,6 @@ import pyarrow.compute as pc
 
 if TYPE_CHECKING:
     from lancetable.file.io_scheduler import Rows
-    from lancetable.index.index_files import IndexFileReader
     from lancetable.index.sort_keys import Int64
 
 
@@ -28,11 +26,9 @@ def restore_bounds(bounds: pa.Array, null_counts: Int64, page_rows: int, num_row
     return _with_nulls(bounds, null_counts >= sizes)
 
 
-def read_legacy_pages(file: IndexFileReader, names: Sequence[str], rows: Rows, num_nulls: int) -> list[pa.Array]:
-    """Read the columns `values` and `ids` of the file of pages. The first `num_nulls` values of the file are null."""
-    columns = file.read_arrays(["row_ids" if name == "ids" else name for name in names], rows)
-    is_null = np.asarray(rows) < num_nulls
-    return [_with_nulls(column, is_null) if name == "values" else column for name, column in zip(names, columns)]
+def restore_nulls(values: pa.Array, rows: Rows, num_nulls: int) -> pa.Array:
+    """Return the values in some rows of the file of pages, of which the first `num_nulls` are null."""
+    return _with_nulls(values, np.asarray(rows) < num_nulls)
 
 
 def _with_nulls(array: pa.Array, is_null: np.ndarray) -> pa.Array:

@@ -1,4 +1,4 @@
-"""BTREE indexes in the format 0.1, as pylance wrote them before version 0.21."""
+"""BTREE indexes of old releases of pylance: in the format 0.1, and in 2.0 with the old name of a column."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ PAGE_ROWS = 4096
 DETAILS = ("/lance.table.BTreeIndexDetails", b"")
 
 
-def write_file(path: Path, table: pa.Table) -> None:
-    """Write a data file of format 0.1, which stores zeros instead of nulls of numbers."""
-    columns = [column if column.type == pa.string() else pc.fill_null(column, 0) for column in table.columns]
-    table = pa.table(columns, table.column_names)
+def write_file(path: Path, table: pa.Table, storage: str) -> None:
+    """Write a data file. In the format 0.1, it stores zeros instead of nulls of numbers."""
+    if storage == "0.1":
+        columns = [column if column.type == pa.string() else pc.fill_null(column, 0) for column in table.columns]
+        table = pa.table(columns, table.column_names)
     scratch = path.parent / uuid.uuid4().hex
-    lancetable.write_dataset(table, str(scratch), data_storage_version="0.1")
+    lancetable.write_dataset(table, str(scratch), data_storage_version=storage)
     (data_file,) = (scratch / "data").iterdir()
     shutil.move(data_file, path)
     shutil.rmtree(scratch)
 
 
-def write_legacy_index(path: Path, values: pa.Array) -> lancetable.LanceDataset:
+def write_old_index(path: Path, values: pa.Array, storage: str = "0.1") -> lancetable.LanceDataset:
     """Write a table with a column "v" and an index of it."""
     dataset = lancetable.write_dataset(pa.table({"v": values}), str(path), data_storage_version="2.0")
     ascending = pc.sort_indices(values)  # nulls at the end
@@ -43,14 +44,15 @@ def write_legacy_index(path: Path, values: pa.Array) -> lancetable.LanceDataset:
     name = str(uuid.uuid4())
     directory = path / "_indices" / name
     directory.mkdir(parents=True)
-    write_file(directory / "page_data.lance", pa.table({"values": values.take(order), "row_ids": order.cast("uint64")}))
+    rows = {"values": values.take(order), "row_ids": order.cast("uint64")}
+    write_file(directory / "page_data.lance", pa.table(rows), storage)
     lookup = {
         "min": pa.array([bound["min"].as_py() for bound in bounds], values.type),
         "max": pa.array([bound["max"].as_py() for bound in bounds], values.type),
         "null_count": pa.array([page.null_count for page in pages], pa.uint32()),
         "page_idx": pa.array(range(len(pages)), pa.uint32()),
     }
-    write_file(directory / "page_lookup.lance", pa.table(lookup))
+    write_file(directory / "page_lookup.lance", pa.table(lookup), storage)
     entry = Index(name, "v_idx", [0], dataset.version, {0}, 0, index_details=DETAILS)
     return lancetable.LanceDataset.commit(
         dataset.uri, LanceOperation.CreateIndex([entry], []), read_version=dataset.version
@@ -84,14 +86,16 @@ def check(dataset: lancetable.LanceDataset, values: pa.Array) -> None:
         assert found.to_table() == dataset.to_table(filter=query, with_row_id=True, use_scalar_index=False)
 
 
+@pytest.mark.parametrize("storage", ["0.1", "2.0"])
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
-def test_a_legacy_index_is_searched(tmp_path: Path, values: pa.Array) -> None:
-    check(write_legacy_index(tmp_path / "t", values), values)
+def test_an_old_index_is_searched(tmp_path: Path, values: pa.Array, storage: str) -> None:
+    check(write_old_index(tmp_path / "t", values, storage), values)
 
 
+@pytest.mark.parametrize("storage", ["0.1", "2.0"])
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
-def test_a_legacy_index_is_extended_and_rewritten(tmp_path: Path, values: pa.Array) -> None:
-    dataset = write_legacy_index(tmp_path / "t", values)
+def test_an_old_index_is_extended_and_rewritten(tmp_path: Path, values: pa.Array, storage: str) -> None:
+    dataset = write_old_index(tmp_path / "t", values, storage)
     dataset.insert(pa.table({"v": values[:100]}))
     dataset.delete("v = 3" if values.type != pa.string() else "v = '3x'")
     dataset.optimize.compact_files()
@@ -103,11 +107,11 @@ def test_a_legacy_index_is_extended_and_rewritten(tmp_path: Path, values: pa.Arr
     assert index.num_rows_indexed == dataset.count_rows()
 
 
-def test_a_legacy_index_that_does_not_match_its_bounds_is_refused(tmp_path: Path) -> None:
-    dataset = write_legacy_index(tmp_path / "t", numbers(0.5))
+def test_an_old_index_that_does_not_match_its_bounds_is_refused(tmp_path: Path) -> None:
+    dataset = write_old_index(tmp_path / "t", numbers(0.5))
     (directory,) = (tmp_path / "t" / "_indices").iterdir()
     (directory / "page_data.lance").unlink()
     rows = pa.table({"values": pa.array(range(10_000)), "row_ids": pa.array(range(10_000), pa.uint64())})
-    write_file(directory / "page_data.lance", rows)
+    write_file(directory / "page_data.lance", rows, "0.1")
     with pytest.raises(CorruptFileError, match="does not match its bounds"):
         dataset.to_table(filter="v = 3")
