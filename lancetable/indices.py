@@ -63,6 +63,7 @@ class IndexConfig:
 
     Examples
     --------
+    >>> from lancetable.indices import IndexConfig
     >>> ds.create_scalar_index("id", IndexConfig("zonemap", {"rows_per_zone": 1024}))
     """
 
