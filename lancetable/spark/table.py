@@ -43,13 +43,14 @@ from lancetable.spark.reader import scan_options, scan_slices
 from lancetable.spark.refs import SparkBranches, SparkTags
 from lancetable.spark.schema_evolution import Evolution, fit_table
 from lancetable.spark.sql import check_sql_text
+from lancetable.spark.table_indexes import TableIndexes
 from lancetable.spark.task_runner import Json, Runner, SparkRunner, init_worker, raise_failures
 from lancetable.spark.types import spark_schema, table_schema, wire_schema
 from lancetable.spark.write_table import write_table
 from lancetable.types import AlterColumn
 
 
-class SparkTable:
+class SparkTable(TableIndexes):
     """A Lance table in a Spark session, created with `for_path`.
 
     Each method uses the version that is the newest one when it is called. Methods that change rows run again on the
@@ -813,7 +814,7 @@ class SparkTable:
         return run_job(
             job,
             self.coordinator,
-            lambda plan: self.runner.run(job.work(plan), plan["tasks"]),
+            partial(job.run, self.runner),
             conflict_retries=self._conflict_retries,
         )
 
