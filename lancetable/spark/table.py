@@ -204,16 +204,26 @@ class SparkTable(TableIndexes):
         --------
         >>> table.to_df(["id", "price"], "price > 10", version=3)  # doctest: +SKIP
         """
-        if sum(selector is not None for selector in (version, tag, as_of)) > 1:
-            raise InvalidInputError("pass at most one of version, tag and as_of")
-        time = as_of.isoformat() if isinstance(as_of, datetime) else as_of
         return self._frame(
-            replace(self.options, version=version, tag=tag, timestamp_as_of=time, batch_rows=batch_size),
+            replace(self._options_at(version, tag, as_of), batch_rows=batch_size),
             columns=None if columns is None else list(columns),
             filter=filter,
             task_rows=target_rows_per_task,
             task_bytes=target_bytes_per_task,
         )
+
+    def _options_at(self, version: int | None, tag: str | None, as_of: datetime | str | None) -> SourceOptions:
+        """Return the options of a read of one version.
+
+        Raises
+        ------
+        InvalidInputError
+            If more than one of the arguments is given.
+        """
+        if sum(selector is not None for selector in (version, tag, as_of)) > 1:
+            raise InvalidInputError("pass at most one of version, tag and as_of")
+        time = as_of.isoformat() if isinstance(as_of, datetime) else as_of
+        return replace(self.options, version=version, tag=tag, timestamp_as_of=time)
 
     def _frame(
         self, options: SourceOptions, filter: str | None = None, task_bytes: int = DEFAULT_TASK_BYTES, **how: Any

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from lancetable.argument_validation import check_count, check_flag, check_names, check_positive
 from lancetable.dataset import LanceDataset
 from lancetable.indices import IndexConfig, parse_request
+from lancetable.spark.jobs.base import pin_of_plan, schema_from_string
 from lancetable.spark.jobs.build_index import CreateIndexJob, OptimizeIndicesJob
+from lancetable.spark.nearest import FOUND, VectorQueries, VectorSearch, collect_queries, nearest_of, plan_search
 from lancetable.spark.sql import check_sql_text
+from lancetable.spark.types import spark_schema, wire_schema
 
 if TYPE_CHECKING:
     from lancetable.dataset_indexes import IndexType
@@ -32,6 +35,8 @@ class TableIndexes:
     _call: Callable[..., Any]
     _change: Callable[[TableJob], Json]
     _retried: Callable[..., Any]
+    _options_at: Callable[[int | None, str | None, datetime | str | None], SourceOptions]
+    scan: Callable[..., DataFrame]
 
     def create_index(
         self,
@@ -154,6 +159,81 @@ class TableIndexes:
         size = self._task_size(target_rows_per_task)
         self._change(OptimizeIndicesJob(self.options, None, *size, names, count, retrain))
 
+    def nearest(
+        self,
+        queries: VectorQueries,
+        column: str,
+        k: int = 10,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,
+        metric: str | None = None,
+        distance_range: tuple[float | None, float | None] | None = None,
+        version: int | None = None,
+        tag: str | None = None,
+        as_of: datetime | str | None = None,
+        target_rows_per_task: int | None = None,
+    ) -> DataFrame:
+        """Return the rows whose vectors are nearest to each query, in tasks. The search is exact.
+
+        Parameters
+        ----------
+        queries
+            One vector, a list or an array of vectors, or a frame with the columns `query_id`, of any type, and
+            `vector`. At most 65,536 queries or 64 MB; they are collected by this call.
+        column
+            The column of vectors.
+        k
+            Number of rows for each query. A query has fewer rows if fewer rows have a distance.
+        columns
+            Columns of the result; all by default.
+        filter
+            Predicate in the library's SQL, for the rows to search. To filter the nearest rows, use `where` of the
+            result.
+        metric
+            "l2", "cosine" or "dot"; "hamming" for columns of uint8. By default, the metric of the vector index of the
+            column, or else "l2" ("hamming").
+        distance_range
+            Least distance, and the distance below which rows are found; None for no limit.
+        version, tag, as_of
+            The version to read, as for `to_df`.
+        target_rows_per_task
+            Number of rows of a task. By default, a classic session has about one task per core.
+
+        Returns
+        -------
+        DataFrame
+            The columns, and `_distance`. The first column is `query_index`, from 0, for a list of vectors, and
+            `query_id` for a frame. Rows are ordered by query, in the order of the queries, and by distance.
+
+        Raises
+        ------
+        InvalidInputError, OutOfRangeError, TypeError
+            If an argument is invalid, or the queries are not vectors with the dimension of the column.
+        ColumnNotFoundError, InvalidSqlError, VersionNotFoundError
+            If a column or the version does not exist, or the filter is invalid.
+        UnsupportedFeatureError
+            If Spark cannot represent the type of a column.
+
+        Examples
+        --------
+        >>> table.nearest([0.1, 0.7, 0.2], "embedding", 5, columns=["id"]).show()  # doctest: +SKIP
+        >>> queries = users.selectExpr("user AS query_id", "embedding AS vector")  # doctest: +SKIP
+        >>> table.nearest(queries, "embedding", filter="lang = 'de'", metric="cosine")  # doctest: +SKIP
+        """
+        check_sql_text(filter=filter)
+        options = self._options_at(version, tag, as_of)
+        vectors, ids = collect_queries(queries)
+        names = None if columns is None else tuple(columns)
+        search = VectorSearch(vectors, ids, column, k, names, filter, metric, distance_range)
+        rows, cores = self._task_size(target_rows_per_task)
+        plan = self._call(plan_search, options, search=search, task_rows=rows, cores=cores)
+        search = dataclasses.replace(search, metric=plan["metric"])
+        pin, schema = pin_of_plan(self.options, plan), spark_schema(schema_from_string(plan["schema"]))
+        found = self.scan(plan["tasks"], partial(search.find, pin), FOUND)
+        nearest, wire = nearest_of(found, k, is_batch=plan["is_batch"]), wire_schema(schema)
+        return nearest.mapInArrow(lambda batches: search.read(pin, batches, wire), schema)
+
     def drop_index(self, name: str) -> None:
         """Remove an index. A cleanup removes its files.
 
@@ -189,7 +269,9 @@ class TableIndexes:
 
     def _task_size(self, target_rows: int | None) -> tuple[int | None, int | None]:
         """Return the number of rows per task, or the number of cores from which it is computed."""
-        return (None, self.cores()) if target_rows is None else (check_positive("target_rows_per_task", target_rows), None)
+        return (
+            (None, self.cores()) if target_rows is None else (check_positive("target_rows_per_task", target_rows), None)
+        )
 
 
 def _indices(dataset: LanceDataset) -> list[list[Any]]:

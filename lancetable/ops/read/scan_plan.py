@@ -51,10 +51,11 @@ _BLOB_HANDLING = {None: False, "blobs_descriptions": False, "all_descriptions": 
 class ScanOptions:
     """Options of a scan, with the names and meanings of `LanceDataset.scanner`.
 
-    `fragments` are fragment ids in the order to scan them (None: all). `row_ranges` maps fragment ids to ranges
-    of physical rows, ascending and disjoint; it cannot be combined with limit, offset or order. The tuning options `batch_readahead`,
-    `fragment_readahead`, `io_buffer_size` and `scan_in_order` are accepted and ignored. A scan with `nearest` is a
-    search, planned by `ops/read/nearest`, which alone uses `prefilter` and `disable_scoring_autoprojection`.
+    `fragments` are fragment ids in the order to scan them (None: all). `row_ranges` maps fragment ids to ranges of
+    physical rows, ascending and disjoint; it cannot be combined with limit, offset or order. The tuning options
+    `batch_readahead`, `fragment_readahead`, `io_buffer_size` and `scan_in_order` are accepted and ignored. A scan with
+    `nearest` is a search, planned by `ops/read/nearest`, which alone uses `prefilter` and
+    `disable_scoring_autoprojection`.
     """
 
     columns: Sequence[str] | Mapping[str, str] | None = None

@@ -53,10 +53,12 @@ class IndexJob(TableJob):
         results = runner.run(self.work(plan), plan["tasks"])
         yield from results
         parts: dict[int, list[str]] = {number: [] for number in range(plan["segments"])}
-        while parts and len(succeeded(results)) == len(results):
+        while len(succeeded(results)) == len(results):
             for result in results:
                 parts[result["segment"]].append(result["entry"])
             tasks = [task for number, entries in parts.items() for task in self._merges(number, entries)]
+            if not tasks:
+                return
             results = runner.run(partial(self.merge, {**plan, "tasks": []}), tasks)
             yield from results
             complete = {task["segment"] for task in tasks if task["is_last"]}
@@ -150,9 +152,7 @@ class CreateIndexJob(IndexJob):
         fragment_ids = [fragment.id for fragment in version.manifest.fragments] if self.train else []
         groups = self.groups(version, field_id, fragment_ids) or [[]]
         count = min(self.num_segments, len(groups))
-        tasks = [
-            {"segment": number * count // len(groups), "fragments": group} for number, group in enumerate(groups)
-        ]
+        tasks = [{"segment": number * count // len(groups), "fragments": group} for number, group in enumerate(groups)]
         return {"tasks": tasks, "segments": count, "rows": num_values(version, fragment_ids)}
 
     def write_part(self, version: TableVersion, segment: int, fragment_ids: Sequence[int]) -> IndexMetadata:
