@@ -176,8 +176,8 @@ class SparkTable(TableIndexes):
         ----------
         columns, filter
             Columns to read, and a predicate in the library's SQL. Pass both where possible, because Spark pushes
-            neither projections nor filters into the frame. Spark cannot estimate how many rows match `filter`; use
-            `F.broadcast(frame)` in a join if they are few.
+            neither projections nor filters into the frame. Scalar indexes limit the rows that tasks read. Spark
+            cannot estimate how many rows match `filter`; use `F.broadcast(frame)` in a join if they are few.
         version, tag, as_of
             The version to read; pass at most one of them. The newest version by default. It is selected by this call,
             not when the frame is computed.
@@ -645,7 +645,7 @@ class SparkTable(TableIndexes):
     # -------------------------------------------------------------------------------------------------- maintenance
 
     def compact(self, **options: Any) -> CompactionMetrics:
-        """Rewrite small adjacent fragments, and those with many deleted rows, in tasks.
+        """Rewrite small adjacent fragments, and those with many deleted rows, in tasks. Indexes remain valid.
 
         Parameters
         ----------
