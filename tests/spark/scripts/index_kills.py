@@ -20,6 +20,7 @@ from lancetable.spark import SparkTable, register, write_table
 from lancetable.spark.jobs.build_index import CreateIndexJob
 
 ROWS = 8_000
+VECTOR = "array(float(id), 1f) AS v"
 POINTS = ("parts are written", "parts are merged", "the index is committed")
 
 
@@ -90,7 +91,8 @@ def files_of(path):
 
 def build(spark, base, kind):
     path = f"{base}/{kind.replace(' ', '-')}.lance"
-    write_table(spark.range(0, ROWS, 1, 8).selectExpr("id * 7919 % 8000 AS id", "id AS n"), path)
+    rows = spark.range(0, ROWS, 1, 8).selectExpr("id * 7919 % 8000 AS id", "id AS n", VECTOR)
+    write_table(rows, path, vector_columns={"v": 2})
     table = SparkTable.for_path(spark, path)
     job = Breaking(
         table.options, None, ROWS // 8, None, "id", "BTREE", {}, None, True, True, 2, kind, f"{base}/{kind}.marker"
@@ -114,7 +116,7 @@ def build(spark, base, kind):
 
 def use(spark, table):
     """Extend an index, and search: the same rows as without Spark."""
-    table.insert(spark.range(ROWS, ROWS + 500, 1, 2).selectExpr("id", "id AS n"))
+    table.insert(spark.range(ROWS, ROWS + 500, 1, 2).selectExpr("id", "id AS n", VECTOR))
     table.optimize_indices()
     assert [row["num_indexed_rows"] for row in table.indices().collect()] == [ROWS + 500]
     table.compact(target_rows_per_fragment=100_000)
@@ -122,6 +124,10 @@ def use(spark, table):
     assert table.to_df(filter="id IN (5, 8200)").count() == table.count_rows("id IN (5, 8200)") == 2
     read = spark.read.format("lance").option("filter", "id = 8200").load(table.options.uri)
     assert read.rdd.getNumPartitions() == 1 and [row["n"] for row in read.collect()] == [8200]
+    found = table.nearest([[0.0, 1.0], [8200.0, 0.0]], "v", 2, columns=["n"]).collect()
+    assert [row[:] for row in found] == [(0, 0, 0.0), (0, 1, 1.0), (1, 8200, 1.0), (1, 8199, 2.0)], found
+    few = table.nearest([8200.0, 1.0], "v", 1, columns=["n"], filter="id < 8100").collect()
+    assert [row[:] for row in few] == [(8099, 101.0**2)], few
 
 
 def main():
