@@ -45,6 +45,7 @@ VectorQueries: TypeAlias = "DataFrame | Sequence[Any] | npt.NDArray[Any] | pa.Ar
 
 _MOST_QUERIES, _MOST_QUERY_BYTES = 1 << 16, 64 << 20  # of a search, which are sent to every task
 _BATCH_BYTES = 16 << 20
+_MOST_ROWS = 2**31 - 1  # of a limit in Spark
 _ROW_ID, _ADDRESS = "_rowid", "_rowaddr"
 FOUND = StructType(
     [
@@ -196,7 +197,7 @@ def nearest_of(found: DataFrame, k: int, *, is_batch: bool) -> DataFrame:
     """Return the k nearest of the rows that tasks have found for each query, in order."""
     order = [DISTANCE, _ROW_ID]
     if not is_batch:
-        return found.orderBy(*order).limit(k)
+        return found.orderBy(*order).limit(min(k, _MOST_ROWS))
     rank = F.row_number().over(Window.partitionBy(QUERY_INDEX).orderBy(*order))
     ranked = found.withColumn("rank", rank)
     return ranked.where(F.col("rank") <= k).drop("rank").orderBy(QUERY_INDEX, *order)

@@ -54,9 +54,9 @@ class TableIndexes:
 
         Tasks build parts of the index for groups of fragments, and further tasks merge them. Each task sorts values
         within `LANCETABLE_INDEX_MEMORY_BYTES`, 512 MiB by default, and spills to local files. The index is not visible
-        before the commit. If a compaction or a new type of the column rewrites indexed fragments meanwhile, the index
-        is built again on the newest version. Rows that are appended or updated meanwhile are scanned until
-        `optimize_indices` adds them to the index.
+        before the commit. If a compaction or a new type of the column rewrites indexed fragments during the build, the
+        index is built again on the newest version. Rows that are appended or updated during the build are scanned
+        until `optimize_indices` adds them to the index.
 
         Parameters
         ----------

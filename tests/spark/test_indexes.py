@@ -387,3 +387,24 @@ def test_changes_keep_indexes(tmp_path: Path, stable: bool) -> None:
     t.restore(2)
     assert coverage(t).keys() == {"BTREE_i"}
     t.dataset.validate()
+
+
+@pytest.mark.spark
+def test_a_session_builds_an_index_and_reads_only_the_rows_that_it_selects(spark: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "t.lance")
+    lancetable.write_dataset(rows(0, 160).drop(["doc"]), path, max_rows_per_file=20)
+    t = SparkTable.for_path(spark, path)
+    lookup = {"columns": ["s"], "filter": "id = 77", "target_rows_per_task": 20}
+    assert t.to_df(**lookup).rdd.getNumPartitions() > 1
+    t.create_index("id", "BTREE", target_rows_per_task=40)
+    check(t, "id_idx", "id >= 37 AND id < 90")
+    frame = t.to_df(**lookup)
+    assert frame.rdd.getNumPartitions() == 1 and [row["s"] for row in frame.collect()] == [None]
+    read = spark.read.format("lance").options(columns="s", filter="id IN (78, 150)", target_rows_per_task=20).load(path)
+    assert read.rdd.getNumPartitions() == 1 and sorted(row["s"] for row in read.collect()) == ["value 0", "value 3"]
+    (index,) = t.indices().collect()
+    assert index[:6] == ("id_idx", "BTree", ["id"], 1, 160, 160) and index["size_bytes"] > 0
+    lancetable.write_dataset(rows(160, 200).drop(["doc"]), path, mode="append")
+    assert t.indices().collect()[0][4:6] == (160, 200)
+    t.optimize_indices()
+    assert t.indices().collect()[0][4:6] == (200, 200)

@@ -61,6 +61,7 @@ class IndexJob(TableJob):
                 return
             results = runner.run(partial(self.merge, {**plan, "tasks": []}), tasks)
             yield from results
+            # Segments are complete after their last merge. Failures, which have no segment, end the loop.
             complete = {task["segment"] for task in tasks if task["is_last"]}
             parts = {task["segment"]: [] for task in tasks if not task["is_last"]}
             results = [result for result in results if result.get("segment") not in complete]
