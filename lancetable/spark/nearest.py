@@ -106,9 +106,11 @@ class VectorSearch:
         init_worker()
         version = pin.open()
         projection = plan_nearest(version, self.scan_options(version)).result.projection
-        row_bytes = max(1.0, memory_per_row(version, version.manifest.fragments[0], projection.columns))
-        step = max(1, int(_BATCH_BYTES / row_bytes))
         for batch in batches:
+            if not batch.num_rows:
+                continue
+            row_bytes = max(1.0, memory_per_row(version, version.manifest.fragments[0], projection.columns))
+            step = max(1, int(_BATCH_BYTES / row_bytes))
             for start in range(0, batch.num_rows, step):
                 queries, distances, _, addresses = batch.slice(start, step).columns
                 computed = {QUERY_INDEX: queries, DISTANCE: distances}

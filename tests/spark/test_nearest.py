@@ -104,6 +104,10 @@ def test_a_search_reads_one_version(spark: Any, tmp_path: Path) -> None:
     assert [row["id"] for row in listed(frame)] == [7] == [r["id"] for r in listed(t.nearest(query, "v", 1, version=1))]
     assert [row["id"] for row in listed(t.nearest(query, "v", 1))] != [7]
     assert t.nearest(query, "v", filter="id < 0").count() == 0
+    lancetable.write_dataset(rows(0), tmp_path / "empty.lance")
+    empty = SparkTable.for_path(spark, str(tmp_path / "empty.lance"))
+    for queries in (query, [query]):
+        assert empty.nearest(queries, "v").collect() == []
     with pytest.raises(VersionNotFoundError):
         t.nearest(query, "v", version=9)
     with pytest.raises(ColumnNotFoundError):
