@@ -15,7 +15,7 @@ from lancetable.file.writer import FileWriter
 from lancetable.format.index import IndexFile
 from lancetable.format.paths import join
 from lancetable.format.schema import Field, Schema
-from lancetable.index.search_statistics import note_loaded, store_of
+from lancetable.index.search_statistics import note_loaded, note_read, store_of
 from lancetable.store.base import discard, undone_on_error
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ class IndexFileReader:
             raise CorruptFileError(what, f"less than {len(buffers)}", number, path=self.path)
         start, end = buffers[number]
         metadata.limits.check("metadata_bytes", end - start, self.path, "bytes of a global buffer")
+        note_read(end - start)
         return store_of(self.store).read(self.path, start, end)
 
     def read(self, names: Sequence[str], rows: Rows | None = None) -> pa.Table:
@@ -124,7 +125,9 @@ class IndexFileReader:
     def _read(self, names: Sequence[str], rows: Rows | None) -> list[pa.Array | pa.ChunkedArray]:
         metadata, columns = self._open()
         fields = [self._field(name) for name in names]
-        return read_columns(store_of(self.store), self.path, metadata, fields, columns, rows)
+        arrays = read_columns(store_of(self.store), self.path, metadata, fields, columns, rows)
+        note_read(sum(array.nbytes for array in arrays))
+        return arrays
 
     def _field(self, name: str) -> Field:
         field = self.metadata.schema.field(name)

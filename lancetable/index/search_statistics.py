@@ -1,4 +1,4 @@
-"""Counts of an index search, collected while `collecting` is active in the calling thread.
+"""Counts and limits of an index search, which apply while `collecting` is active in the calling thread.
 
 Opened indexes are shared by scans, so the counts of one scan cannot be kept in them. The same holds for the store that
 counts the requests of one scan: `store_of` returns it in place of the store with which an index was opened.
@@ -32,6 +32,10 @@ class SearchStatistics:
         Segments that were found in the cache, and others.
     store
         The store that counts the requests of the scan; None if they are not counted.
+    bytes_read
+        Size of the values that were read from index files, without those that were cached.
+    max_bytes
+        Limit of `bytes_read`, above which the search raises SearchTooLarge; None for no limit.
     """
 
     indices_loaded: int = 0
@@ -40,6 +44,12 @@ class SearchStatistics:
     cache_hits: int = 0
     cache_misses: int = 0
     store: ObjectStore | None = None
+    bytes_read: int = 0
+    max_bytes: int | None = None
+
+
+class SearchTooLarge(Exception):
+    """A search has read more bytes of index files than its limit allows."""
 
 
 _current: ContextVar[SearchStatistics | None] = ContextVar("search_statistics", default=None)
@@ -76,6 +86,15 @@ def note_comparisons(comparisons: int) -> None:
     statistics = _current.get()
     if statistics is not None:
         statistics.comparisons += comparisons
+
+
+def note_read(size_bytes: int) -> None:
+    """Count bytes that were read from an index file. Raises SearchTooLarge if they exceed the limit of the search."""
+    statistics = _current.get()
+    if statistics is not None:
+        statistics.bytes_read += size_bytes
+        if statistics.max_bytes is not None and statistics.bytes_read > statistics.max_bytes:
+            raise SearchTooLarge
 
 
 def store_of(opened_with: ObjectStore) -> ObjectStore:

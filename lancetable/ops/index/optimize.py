@@ -109,9 +109,8 @@ def optimize_indices(
         tracker.begin(total_rows=sum(num_values(base, each.read_fragments) for each in plan))
         with discarding_incomplete(base) as added:
             for each in plan:
-                added.append(_extend(base, each, tracker))  # complete ones are removed after an error
-        replaced = [source.files.metadata for each in plan for source in each.sources]
-        return commit_segments(base, added, [*replaced, *_needless_reuse_index(base, replaced)])
+                added.append(write_extension(base, each, tracker=tracker))  # complete ones are removed after an error
+        return commit_segments(base, added, replaced_entries(base, plan))
 
     return on_newest(version, attempt, conflict_retries=_CONFLICT_RETRIES, retry_timeout_s=DEFAULT_TIMEOUT_SECONDS)
 
@@ -168,14 +167,37 @@ def _plan_extensions(
             yield Extension(target, segment, (segment,), (), rebuilds=is_stale and is_old)
 
 
-def _extend(version: TableVersion, extension: Extension, tracker: Tracker) -> IndexMetadata:
+def write_extension(
+    version: TableVersion,
+    extension: Extension,
+    parts: Sequence[IndexSegment] = (),
+    *,
+    tracker: Tracker = NO_PROGRESS,
+) -> IndexMetadata:
+    """Write the segment of an extension, without committing it.
+
+    `parts` are segments that `write_part` has built for `extension.read_fragments`, which are then not read.
+    """
     target, sources, model = extension.target, extension.sources, extension.model
+    if parts:
+        return merge_segments(version, target, [*(() if extension.rebuilds else sources), *parts], tracker=tracker)
     reuse = fragment_reuse(version)
     if extension.rebuilds or not sources:
         return rebuild_segment(version, target, model, extension.read_fragments, tracker=tracker)
     if reuse is not None and len(sources) == 1 and not extension.fragments and model.has_old_addresses:
         return remap_segment(version, target, model, reuse, tracker)
     return merge_segments(version, target, sources, extension.fragments, tracker=tracker)
+
+
+def write_part(version: TableVersion, extension: Extension, fragment_ids: Sequence[int]) -> IndexMetadata:
+    """Write a segment with the values of some fragments of an extension, without committing it."""
+    return rebuild_segment(version, extension.target, extension.model, fragment_ids)
+
+
+def replaced_entries(version: TableVersion, plan: Sequence[Extension]) -> list[IndexMetadata]:
+    """Return the entries that the commit of some extensions removes."""
+    replaced = [source.files.metadata for each in plan for source in each.sources]
+    return [*replaced, *_needless_reuse_index(version, replaced)]
 
 
 def _needless_reuse_index(version: TableVersion, replaced: Sequence[IndexMetadata]) -> list[IndexMetadata]:

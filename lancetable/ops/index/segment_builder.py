@@ -231,14 +231,19 @@ def commit_segments(
     removed: Sequence[IndexMetadata],
     *,
     own: Sequence[IndexMetadata] | None = None,
+    transaction_uuid: str | None = None,
 ) -> TableVersion:
     """Commit new segments and remove others.
 
-    If the commit definitely failed, the files of the segments `own` are removed; all new segments by default.
+    If the commit definitely failed, the files of the segments `own` are removed; all new segments by default. The uuid
+    of the transaction is random by default.
     """
     operation = tx.CreateIndex(tuple(added), tuple(removed))
     with discarding_on_failure(lambda: discard_segments(version, added if own is None else own)):
-        return commit_transaction(version, Transaction.create(version.version, operation))
+        transaction = Transaction.create(version.version, operation)
+        if transaction_uuid is not None:
+            transaction = replace(transaction, uuid=transaction_uuid)
+        return commit_transaction(version, transaction)
 
 
 def discard_segments(version: TableVersion, segments: Iterable[IndexMetadata]) -> None:

@@ -90,6 +90,22 @@ class IndexSelection:
         deleted = deleted_offsets(self._version, fragment)
         return offsets if deleted is None else offsets[~deleted_mask(offsets, deleted)]
 
+    def ranges(self, position: int, max_gap: int) -> list[range]:
+        """Return ranges that contain the selected rows of a covered fragment, ascending and disjoint.
+
+        Rows with at most `max_gap` others between them share a range. The selected rows may be deleted. Raises
+        CorruptFileError if the fragment does not have such a row.
+        """
+        fragment = self._version.manifest.fragments[position]
+        offsets = self._rows.offsets(fragment.id)
+        if not len(offsets):
+            return []
+        self._check(fragment, int(offsets[-1]))
+        ends = np.flatnonzero(np.diff(offsets) > max_gap + 1)
+        starts = offsets[np.concatenate([[0], ends + 1])].tolist()
+        stops = (offsets[np.append(ends, len(offsets) - 1)] + np.uint32(1)).tolist()
+        return list(map(range, starts, stops))
+
     def count(self, position: int) -> int:
         """Return the number of selected live rows of a covered fragment. Raises the errors of `offsets`."""
         fragment = self._version.manifest.fragments[position]

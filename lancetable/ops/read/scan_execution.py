@@ -313,7 +313,7 @@ class ScanRun:
         counts = self._counts
         for position, rows in candidates:
             if plan.row_ranges is not None and position in plan.row_ranges:
-                rows = restrict(rows, [plan.row_ranges[position]])
+                rows = restrict(rows, plan.row_ranges[position])
             is_first = True
             if isinstance(rows, list):
                 row_ranges = split_ranges(fragments[position], rows, range_rows)

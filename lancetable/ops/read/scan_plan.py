@@ -51,10 +51,11 @@ _BLOB_HANDLING = {None: False, "blobs_descriptions": False, "all_descriptions": 
 class ScanOptions:
     """Options of a scan, with the names and meanings of `LanceDataset.scanner`.
 
-    `fragments` are fragment ids in the order to scan them (None: all). `row_ranges` maps fragment ids to a range of
-    physical rows; it cannot be combined with limit, offset or order. The tuning options `batch_readahead`,
-    `fragment_readahead`, `io_buffer_size` and `scan_in_order` are accepted and ignored. A scan with `nearest` is a
-    search, planned by `ops/read/nearest`, which alone uses `prefilter` and `disable_scoring_autoprojection`.
+    `fragments` are fragment ids in the order to scan them (None: all). `row_ranges` maps fragment ids to ranges of
+    physical rows, ascending and disjoint; it cannot be combined with limit, offset or order. The tuning options
+    `batch_readahead`, `fragment_readahead`, `io_buffer_size` and `scan_in_order` are accepted and ignored. A scan with
+    `nearest` is a search, planned by `ops/read/nearest`, which alone uses `prefilter` and
+    `disable_scoring_autoprojection`.
     """
 
     columns: Sequence[str] | Mapping[str, str] | None = None
@@ -66,7 +67,7 @@ class ScanOptions:
     strict_batch_size: bool | None = None
     order_by: Sequence[str | ColumnOrdering] | None = None
     fragments: Sequence[int] | None = None
-    row_ranges: Mapping[int, range] | None = None
+    row_ranges: Mapping[int, Sequence[range]] | None = None
     with_row_id: bool | None = None
     with_row_address: bool | None = None
     include_deleted_rows: bool | None = None
@@ -100,7 +101,7 @@ class ScanPlan:
 
     projection: Projection
     fragments: tuple[int, ...]
-    row_ranges: Mapping[int, range] | None = None
+    row_ranges: Mapping[int, Sequence[range]] | None = None
     predicate: expr.Expr | None = None
     filter_columns: tuple[Field, ...] = ()
     filter_virtual: tuple[str, ...] = ()
@@ -331,7 +332,7 @@ def _fragment_positions(version: TableVersion, ids: Sequence[int] | None) -> tup
     return tuple(positions)
 
 
-def _fragment_ranges(version: TableVersion, options: ScanOptions) -> dict[int, range] | None:
+def _fragment_ranges(version: TableVersion, options: ScanOptions) -> dict[int, Sequence[range]] | None:
     if not options.row_ranges:
         return None
     if options.limit is not None or options.offset or options.order_by:

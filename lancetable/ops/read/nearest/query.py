@@ -112,7 +112,7 @@ def nearest_query(
     Raises the errors of `vector_column`, InvalidInputError, OutOfRangeError and TypeError.
     """
     vectors = vector_column(schema, column)
-    numbers = _query_numbers(q)
+    numbers = query_numbers(q)
     if numbers.shape[-1] != vectors.dim:
         raise InvalidInputError(
             f"Query vector size {numbers.shape[-1]} does not match index column size {vectors.dim}: "
@@ -149,8 +149,11 @@ def nearest_query(
 # --- query vectors ---------------------------------------------------------------------------------------------------
 
 
-def _query_numbers(q: Any) -> npt.NDArray[Any]:
-    """Return the numbers of one query vector (dim,) or of several ones (queries, dim)."""
+def query_numbers(q: Any) -> npt.NDArray[Any]:
+    """Return the numbers of one query vector (dim,) or of several ones (queries, dim).
+
+    Raises TypeError and InvalidInputError for other values.
+    """
     if isinstance(q, pa.ExtensionScalar):
         q = q.value
     if isinstance(q, (pa.FixedSizeListScalar, pa.ListScalar, pa.LargeListScalar)):
