@@ -68,6 +68,11 @@ class OpenIndex(ABC):
         """The options of `IndexKind.build` with which the segment was built; new segments of an index get the same."""
         return {}
 
+    @property
+    def is_mergeable(self) -> bool:
+        """False if the segment must be built from the data to add rows, because their values may have another type."""
+        return True
+
     @abstractmethod
     def prewarm(self) -> None:
         """Read all pages into the cache."""
