@@ -122,15 +122,15 @@ def _group(message: Any, path: str) -> ReuseGroup:
     changed = RowSet.from_roaring_treemap(memoryview(message.changed_row_addrs), path)
     first_ranks, rank = {}, 0
     for digest in sorted(message.old_fragments, key=lambda digest: digest.id):
-        offsets = changed.offsets(digest.id)
-        if len(offsets) and offsets[-1] >= digest.physical_rows:
+        num_rows, last = changed.extent(digest.id)
+        if last >= digest.physical_rows:
             raise CorruptFileError(
-                f"the fragment reuse index moves row {offsets[-1]} of fragment {digest.id}",
+                f"the fragment reuse index moves row {last} of fragment {digest.id}",
                 f"less than {digest.physical_rows}",
                 path=path,
             )
         first_ranks[digest.id] = rank
-        rank += len(offsets)
+        rank += num_rows
     new_rows = [digest.physical_rows for digest in message.new_fragments]
     if sum(new_rows) != len(changed) or not changed.fragments <= first_ranks.keys():
         raise CorruptFileError(

@@ -54,8 +54,7 @@ _VALUE_COLUMNS: Final = {
     "BITMAP": ("bitmap_page_lookup.lance", "keys"),
     "ZONEMAP": ("zonemap.lance", "max"),
 }
-"""Column with the type of the values of a kind, of which only nulls are stored as null. A BLOOMFILTER has no such column.
-"""
+"""Column with the type of the values; it is null for nulls only. The files of a BLOOMFILTER do not have one."""
 
 _I64: Final = 1 << 63
 

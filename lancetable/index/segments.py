@@ -120,12 +120,25 @@ class IndexSegment:
 
         Raises CorruptFileError if a file of the segment is damaged.
         """
-        result, version = self.open().search(query), self.files.version
+        result, version = self.open().search(query).map(self._checked), self.files.version
         if self.stores_row_ids:
             result = result.map(partial(_addresses, version))
         elif (reuse := fragment_reuse(version)) is not None:
             result = result.map(reuse.current)
         return result.in_fragments(self.fragments)
+
+
+    def _checked(self, rows: RowSet) -> RowSet:
+        """Return rows of the segment. Raises CorruptFileError if the table cannot have had one of them."""
+        manifest = self.files.version.manifest
+        if self.stores_row_ids:
+            end: int | None = manifest.next_row_id
+        else:
+            end = None if manifest.max_fragment_id is None else (manifest.max_fragment_id + 1) << 32
+        if end is not None and rows.last >= end:
+            what = f"index {self.name!r} contains a row that does not exist"
+            raise CorruptFileError(what, f"less than {end}", rows.last, path=self.files.directory)
+        return rows
 
 
 def _addresses(version: TableVersion, ids: RowSet) -> RowSet:
