@@ -152,6 +152,9 @@ class JsonPath(IndexKind):
         _option(options, "path")
         return JsonPath(kind_named(target))
 
+    def value_type(self, data_type: pa.DataType) -> None:
+        """Return None: documents can contain values of any type. See IndexKind."""
+
     def version_for(self, *, stable_row_ids: bool) -> int:
         """Return the `index_version` of new segments.
 

@@ -103,8 +103,24 @@ class IndexSegment:
         note_opened(was_cached=index is not None)
         if index is None:
             index = self.kind.open(self.files)
+            self._check(index)
             cache.put(self._key, index, index.memory_bytes)
         return index
+
+    def _check(self, index: OpenIndex) -> None:
+        """Compare an opened index with the table. Raises CorruptFileError if it is not an index of the column."""
+        assert self.kind is not None
+        version, entry = self.files.version, self.files.metadata
+        field = version.schema.by_id.get(entry.fields[0]) if entry.fields else None
+        expected = None if field is None else self.kind.value_type(field.data_type)
+        if expected is not None and index.value_type not in (None, expected):
+            what = f"index {self.name!r} has values of another type than its column"
+            raise CorruptFileError(what, expected, index.value_type, path=self.files.directory)
+        if not self.has_old_addresses:
+            fragments = version.manifest.fragments
+            ids, physical, deleted = fragments.ids(), fragments.physical_rows(), fragments.num_deleted_rows()
+            known = np.isin(ids, np.fromiter(self.fragments, np.uint64)) & (deleted >= 0)
+            index.check_rows(ids[known].astype(np.int64), np.maximum(physical - deleted, 0)[known])
 
     @lazy_property
     def _key(self) -> Hashable:
@@ -126,7 +142,6 @@ class IndexSegment:
         elif (reuse := fragment_reuse(version)) is not None:
             result = result.map(reuse.current)
         return result.in_fragments(self.fragments)
-
 
     def _checked(self, rows: RowSet) -> RowSet:
         """Return rows of the segment. Raises CorruptFileError if the table cannot have had one of them."""

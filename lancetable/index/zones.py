@@ -191,6 +191,16 @@ class ZonedIndex(OpenIndex):
 
         return IndexResult(true, null, Exactness.AT_MOST)
 
+    def check_rows(self, fragment_ids: Int64, num_rows: Int64) -> None:
+        """Raise CorruptFileError if the zones of a fragment have fewer rows than the fragment. See OpenIndex."""
+        order = np.argsort(self.zones.fragment_ids, kind="stable")
+        zones = self.zones.fragment_ids[order]
+        ends = np.append(0, np.cumsum(self.zones.lengths[order]))
+        found = ends[np.searchsorted(zones, fragment_ids, "right")] - ends[np.searchsorted(zones, fragment_ids, "left")]
+        if (found < num_rows).any():
+            what = f"zones are missing for fragment {fragment_ids[found < num_rows][0]} in an index"
+            raise CorruptFileError(what, path=self.file.path)
+
     @abstractmethod
     def select(self, query: IndexQuery) -> Bools:
         """Return, for each zone, whether it may contain a value that a query selects."""

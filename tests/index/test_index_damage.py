@@ -1,9 +1,9 @@
 """Damaged indexes, used through the public API: files, details and entries in the manifest.
 
-A trial may end with an error of the library or with the rows of a scan without index. It may end with other rows only if
-the damage is one that a reader cannot detect, because the format has no checksums. It must not end with a crash, a hang,
-another exception or memory above the limit. Trials run in a child process with a limited address space; this file is
-also the program of the child process:
+A trial may end with an error of the library or with the rows of a scan without index. It may end with other rows only
+if the damage is one that a reader cannot detect, because the format has no checksums. It must not end with a crash, a
+hang, another exception or memory above the limit. Trials run in a child process with a limited address space; this
+file is also the program of the child process:
 
     test_index_damage.py TABLE CASE SEED COUNT   ->   two lines of JSON for each trial
 """
@@ -85,7 +85,7 @@ DAMAGES = FILE_DAMAGES + ENTRY_DAMAGES
 
 
 def make_table(uri: str, case: Case) -> None:
-    """Write a table with deleted rows, the index of the case in two segments, and other indexes as a source of files."""
+    """Write a table with deleted rows, the index of the case in two segments, and files of other indexes."""
     ids = range(ROWS)
     table = pa.table(
         {
