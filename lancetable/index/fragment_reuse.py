@@ -37,26 +37,31 @@ if TYPE_CHECKING:
 class ReuseGroup:
     """Old fragments whose rows were moved to new fragments.
 
-    `first_ranks` contains the number of changed rows before each old fragment, and `new_ends` that up to the end of
-    each new fragment.
+    `num_rows` contains the number of physical rows of each old fragment, `first_ranks` the number of changed rows
+    before it, and `new_ends` that up to the end of each new fragment.
     """
 
     changed: RowSet
+    num_rows: Mapping[int, int]
     first_ranks: Mapping[int, int]
     new_fragments: U64Array
     new_ends: npt.NDArray[np.int64]
 
     def moved(self, fragment_id: int, offsets: U64Array) -> tuple[U64Array, npt.NDArray[np.bool_]]:
-        """Return the new addresses of rows of an old fragment, and for each whether it exists."""
-        changed = self.changed.offsets(fragment_id)
+        """Return the new addresses of rows of an old fragment, and for each whether it exists.
+
+        An offset past the end of the fragment is not a row that was deleted: as in pylance, its address is unchanged.
+        """
+        changed, unchanged = self.changed.offsets(fragment_id), offsets >= self.num_rows[fragment_id]
         if not len(changed):
-            return offsets, np.zeros(len(offsets), np.bool_)
+            return join_address(fragment_id, offsets), unchanged
         at = np.searchsorted(changed, offsets)
         exists = changed[np.minimum(at, len(changed) - 1)] == offsets
         ranks = self.first_ranks[fragment_id] + at
         number = np.minimum(np.searchsorted(self.new_ends, ranks, "right"), len(self.new_ends) - 1)
         starts = np.append(0, self.new_ends[:-1])
-        return join_address(self.new_fragments[number], ranks - starts[number]), exists
+        new = join_address(self.new_fragments[number], ranks - starts[number])
+        return np.where(unchanged, join_address(fragment_id, offsets), new), exists | unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +125,21 @@ def read_fragment_reuse(version: TableVersion, entry: IndexMetadata) -> Fragment
 
 def _group(message: Any, path: str) -> ReuseGroup:
     changed = RowSet.from_roaring_treemap(memoryview(message.changed_row_addrs), path)
-    first_ranks, rank = {}, 0
+    num_rows, first_ranks, rank = {}, {}, 0
     for digest in sorted(message.old_fragments, key=lambda digest: digest.id):
-        num_rows, last = changed.extent(digest.id)
+        num_moved, last = changed.extent(digest.id)
         if last >= digest.physical_rows:
             raise CorruptFileError(
                 f"the fragment reuse index moves row {last} of fragment {digest.id}",
                 f"less than {digest.physical_rows}",
                 path=path,
             )
-        first_ranks[digest.id] = rank
-        rank += num_rows
+        num_rows[digest.id], first_ranks[digest.id] = digest.physical_rows, rank
+        rank += num_moved
     new_rows = [digest.physical_rows for digest in message.new_fragments]
     if sum(new_rows) != len(changed) or not changed.fragments <= first_ranks.keys():
         raise CorruptFileError(
             "the fragment reuse index does not move all rows of its fragments", len(changed), sum(new_rows), path=path
         )
     new_fragments = np.array([digest.id for digest in message.new_fragments], np.uint64)
-    return ReuseGroup(changed, first_ranks, new_fragments, np.cumsum(new_rows, dtype=np.int64))
+    return ReuseGroup(changed, num_rows, first_ranks, new_fragments, np.cumsum(new_rows, dtype=np.int64))

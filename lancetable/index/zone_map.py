@@ -245,7 +245,7 @@ class ZoneMap(IndexKind):
         """Write a segment with the zones of others and of new rows. See IndexKind."""
         defaults: dict[str, Any] = {
             "rows_per_zone": _DEFAULT_ZONE_ROWS,
-            "use_seeds": offset_dtype(field.data_type) is not None,
+            "use_seeds": offset_dtype(field.data_type) is not None or pa.types.is_decimal(field.data_type),
         }
         parts = []
         for source, keep in sources:

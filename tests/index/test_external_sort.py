@@ -51,7 +51,7 @@ def test_runs_on_disk_are_merged(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     rng = np.random.default_rng(0)
     numbers = pa.array(rng.integers(0, 9000, 20_000), mask=rng.random(20_000) < 0.1)
-    values = numbers.cast(data_type)
+    values = numbers.cast(pa.int32()).cast(data_type)
     table = sorted_table(values, 777, SMALL_BUDGET)
     assert table[ROW].to_numpy().argsort().shape == (20_000,)
     found = numbers.take(table[ROW].combine_chunks())

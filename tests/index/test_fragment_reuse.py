@@ -26,6 +26,8 @@ lance = pytest.importorskip("lance")
 
 Address = tuple[int, int]
 """Fragment id and offset of a row."""
+NUM_ROWS = 10
+"""Number of physical rows of each old fragment."""
 
 
 def group(changed: Iterable[Address], old: Iterable[int], new: dict[int, int]) -> ReuseGroup:
@@ -35,7 +37,8 @@ def group(changed: Iterable[Address], old: Iterable[int], new: dict[int, int]) -
     for fragment_id in sorted(old):
         first_ranks[fragment_id] = rank
         rank += len(rows.offsets(fragment_id))
-    return ReuseGroup(rows, first_ranks, np.array([*new], np.uint64), np.cumsum([*new.values()], dtype=np.int64))
+    ends = np.cumsum([*new.values()], dtype=np.int64)
+    return ReuseGroup(rows, dict.fromkeys(old, NUM_ROWS), first_ranks, np.array([*new], np.uint64), ends)
 
 
 def addresses(rows: Iterable[Address]) -> np.ndarray:
@@ -58,6 +61,17 @@ def test_rows_are_mapped_through_all_versions() -> None:
     expected = addresses([(11, 0), (11, 1), (7, 0), (3, 8), (11, 0), (11, 2), (11, 0)])
     assert current[exists].tolist() == expected.tolist()
     assert EXAMPLE.current(RowSet.of(rows)) == RowSet.of(expected)
+
+
+def test_offsets_past_the_end_of_a_fragment_are_unchanged() -> None:
+    rows = addresses([(0, NUM_ROWS - 1), (0, NUM_ROWS), (2, NUM_ROWS + 3)])
+    current, exists = EXAMPLE.apply(rows)
+    assert exists.tolist() == [False, True, True]
+    assert current[1:].tolist() == rows[1:].tolist()
+    empty = FragmentReuse(((group([], [0], {}),),), newest_version=3)
+    current, exists = empty.apply(rows)
+    assert exists.tolist() == [False, True, True]
+    assert current[1:].tolist() == rows[1:].tolist()
 
 
 @pytest.mark.parametrize(
