@@ -129,7 +129,10 @@ class KeyBlocks:
         return layout
 
     def _read_layout(self) -> _Layout:
-        num_rows = self._reader.num_rows
+        num_rows, size_bytes = self._reader.num_rows, self._reader.metadata.size_bytes
+        if num_rows > 8 * size_bytes:  # keys are distinct, so that each takes more than a bit
+            what = "an index has more keys than its file can contain"
+            raise CorruptFileError(what, f"at most {8 * size_bytes}", num_rows, path=self._reader.path)
         if num_rows > _BLOCK_ROWS:
             array = self._read(np.arange(0, num_rows, _BLOCK_ROWS))
             fences = keys_of(array[1:])
