@@ -22,8 +22,10 @@ import pytest
 from lance.indices import IndexConfig as TheirConfig
 
 import lancetable
+from lancetable.index.kind import kind_named
 from lancetable.indices import IndexConfig
 from tests.index import indexed_tables as tables
+from tests.index.segment_files import field_of, writer_of
 from tests.index.test_json_path import GETTERS, VALUES, documents_of
 from tests.index.test_label_list import LABEL_TYPES, lists_of_type, literal
 from tests.index.test_label_list import queries_of as queries_of_labels
@@ -79,9 +81,11 @@ def predicates_of_labels(lists: pa.Array) -> Iterator[str]:
             yield f"array_has_{'all' if query.all_of_them else 'any'}(v, [{labels}])"
 
 
-def predicates_of_texts(_: pa.Array) -> Iterator[str]:
+def predicates_of_texts(texts: pa.Array) -> Iterator[str]:
     for text in ("hello", "llo wor", "Héll", "raße", "123", "zzz", "ello x", "本語xyz"):
         yield f"contains(v, '{text}')"
+    if pa.types.is_large_string(texts.type):
+        return  # pylance does not use the index for other predicates
     for pattern in ("h.llo", "hel+o", "(hello|world) xyz", "^abc", "zzz|hello"):
         yield f"regexp_match(v, '{pattern}')"
     yield "v LIKE '%hello w%'"
@@ -122,7 +126,9 @@ def cases() -> Iterator[Case]:
 
 def case_of_type(kind: str, data_type: pa.DataType, parameters: dict[str, Any], *, ranges: bool = True) -> Case:
     def predicates(values: pa.Array) -> Iterator[str]:
-        return predicates_of_values(values, ranges=ranges)
+        # No library uses a BITMAP for prefixes.
+        found = predicates_of_values(values, ranges=ranges)
+        return (each for each in found if kind != "BITMAP" or not each.startswith("starts_with"))
 
     def values(n: int) -> pa.Array:
         """Return values without negative NaN, which is below -inf in pylance; here any NaN is above inf."""
@@ -146,6 +152,8 @@ def case_of_documents(target: str, data_type: pa.DataType) -> Case:
 
 
 CASES = list(cases())
+ZONES_OF_FLOATS = {"ZONEMAP halffloat", "ZONEMAP float", "ZONEMAP double"}
+"""Cases in which pylance misses rows: its searches skip zones that contain only NaN and nulls."""
 
 
 # ----------------------------------------------------------------------------------------------------------- the checks
@@ -161,12 +169,15 @@ def check(uri: str, case: Case, values: pa.Array, *, is_used: bool = True) -> No
             expected = rows_of(theirs, filter, use_index=False)
             for ds, use_index in ((ours, False), (ours, True), (theirs, True)):
                 found = rows_of(ds, filter, use_index=use_index)
+                if ds is theirs and case.name in ZONES_OF_FLOATS:
+                    found = sorted({*found} | ({*expected} & {*rows_of(theirs, "isnan(v)", use_index=False)}))
                 who = f"{type(ds).__module__}, use_scalar_index={use_index}"
                 assert found == expected, (filter, who, sorted({*found} ^ {*expected}))
             assert ours.count_rows(filter) == len(expected), filter
-            if is_used:
-                assert uses_index(ours, filter) or (filter != predicate and not uses_index(theirs, filter)), filter
-                assert uses_index(theirs, filter) or filter != predicate, filter
+            if is_used and "nan" not in filter:  # equality with NaN is not searched here
+                is_expected = uses_index(theirs, filter)
+                assert is_expected or filter != predicate, filter
+                assert uses_index(ours, filter) or not is_expected, filter
 
 
 def rows_of(ds: Any, filter: str, *, use_index: bool) -> list[int]:
@@ -210,3 +221,20 @@ def test_each_library_uses_the_indexes_of_the_other_without_values(tmp_path: Pat
             case.create(library, uri)
             # Without fragments there is nothing to search; documents without values determine no type.
             check(uri, case, values, is_used=len(stored) > 0 and case.kind != "json")
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_a_btree_of_an_older_release_names_stable_row_ids(tmp_path: Path, version: str) -> None:
+    case = next(case for case in CASES if case.name == "BTREE int64")
+    values = case.values(ROWS)
+    ds = lancetable.dataset(write(tmp_path / "t.lance", values, True, version))
+    name, writer = writer_of(ds)
+    kind = kind_named("BTREE")
+    details = kind.build(writer, field_of(ds), tables.batches_of(ds, "_rowid"), case.parameters)
+    covered = [fragment.fragment_id for fragment in ds.get_fragments()]
+    entry = tables.entry_of(ds, name, 0, covered, writer, (kind.type_url, details.SerializeToString()))
+    ds = tables.commit(ds, entry)
+    check(ds.uri, case, values)
+    ds.update({"id": "id + 1000"}, where="id % 5 = 1")  # moves rows to a fragment that the index covers as well
+    assert {*range(4)} == {*ds.describe_indices()[0].segments[0].fragment_ids} | {3}
+    check(ds.uri, case, values)
