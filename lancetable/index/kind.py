@@ -118,7 +118,7 @@ class IndexKind(ABC):
 
     def value_type(self, data_type: pa.DataType) -> pa.DataType | None:
         """Return the type of the indexed values of a column of a type, None if it does not determine their type."""
-        return data_type.value_type if pa.types.is_dictionary(data_type) else data_type
+        return data_type
 
     @abstractmethod
     def version_for(self, *, stable_row_ids: bool) -> int:

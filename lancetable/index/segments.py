@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pyroaring
 
 from lancetable.errors import CorruptFileError
@@ -113,7 +114,7 @@ class IndexSegment:
         version, entry = self.files.version, self.files.metadata
         field = version.schema.by_id.get(entry.fields[0]) if entry.fields else None
         expected = None if field is None else self.kind.value_type(field.data_type)
-        if expected is not None and index.value_type not in (None, expected):
+        if expected is not None and index.value_type is not None and _differ(expected, index.value_type):
             what = f"index {self.name!r} has values of another type than its column"
             raise CorruptFileError(what, expected, index.value_type, path=self.files.directory)
         if not self.has_old_addresses:
@@ -154,6 +155,12 @@ class IndexSegment:
             what = f"index {self.name!r} contains a row that does not exist"
             raise CorruptFileError(what, f"less than {end}", rows.last, path=self.files.directory)
         return rows
+
+
+def _differ(first: pa.DataType, second: pa.DataType) -> bool:
+    """Return whether types differ, without dictionaries. Nested types of index files may have other names of fields."""
+    first, second = (kind.value_type if pa.types.is_dictionary(kind) else kind for kind in (first, second))
+    return first != second and not (pa.types.is_nested(first) and pa.types.is_nested(second))
 
 
 def _addresses(version: TableVersion, ids: RowSet) -> RowSet:

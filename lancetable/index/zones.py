@@ -92,16 +92,8 @@ class Zones:
         return RowSet.of_ranges(fragments[first], starts[first], ends[np.append(first[1:], True)])
 
     def kept(self, keep: RowFilter) -> Bools:
-        """Return, for each zone, whether `keep` accepts one of its rows."""
-        found = np.zeros(len(self), np.bool_)
-        ends = np.cumsum(self.lengths)
-        total = int(ends[-1]) if len(ends) else 0
-        for start in range(0, total, _FILTERED_ROWS):
-            numbers = np.arange(start, min(start + _FILTERED_ROWS, total))
-            zones = np.searchsorted(ends, numbers, "right")
-            offsets = numbers - (ends - self.lengths)[zones] + self.starts[zones]
-            found[zones[keep(join(self.fragment_ids[zones], offsets))]] = True
-        return found
+        """Return, for each zone, whether `keep` accepts its rows. Filters of addresses accept whole fragments."""
+        return keep(join(self.fragment_ids, self.starts))
 
     def columns(self) -> dict[str, pa.Array]:
         """Return the columns of a file."""

@@ -51,6 +51,11 @@ def test_damaged_forms_raise_or_give_another_set(addresses: set[int], data: st.D
         assert error.path == "x"  # either outcome is allowed
 
 
+def test_a_set_without_the_bytes_of_a_bitmap_is_reported() -> None:
+    with pytest.raises(CorruptFileError, match="damaged set"):
+        RowSet.from_roaring_treemap(memoryview(b"\x01\0\0\0\0\0\0\0\x05\0\0\0"), "x")
+
+
 def test_a_set_with_a_whole_fragment_is_reported() -> None:
     with pytest.raises(CorruptFileError, match="damaged set"):
         RowSet.from_row_addr_tree_map(memoryview(b"\x01\0\0\0\x05\0\0\0\0\0\0\0"), "x")
