@@ -2,6 +2,10 @@
 
 A segment covers the fragments of its bitmap that still exist. Its rows of other fragments are ignored, because these
 rows were moved, rewritten or removed since it was built.
+
+Files of indexes have no checksums. An opened segment is therefore compared with the table: the type of its values with
+that of the column, the number of its rows with that of the covered fragments if the kind contains each row, and the
+rows that a search returns with the fragments or row ids that the table has ever had.
 """
 
 from __future__ import annotations

@@ -167,7 +167,9 @@ def check(uri: str, case: Case, values: pa.Array, *, is_used: bool = True) -> No
         negation = [] if predicate.endswith((" IS TRUE", " IS FALSE")) else [f"NOT ({predicate})"]
         for filter in (predicate, *negation):
             expected = rows_of(theirs, filter, use_index=False)
-            for ds, use_index in ((ours, False), (ours, True), (theirs, True)):
+            # pylance raises errors if all documents are null: it compares numbers with the strings of the index.
+            by_pylance = [(theirs, True)] if is_used or case.kind != "json" else []
+            for ds, use_index in ((ours, False), (ours, True), *by_pylance):
                 found = rows_of(ds, filter, use_index=use_index)
                 if ds is theirs and case.name in ZONES_OF_FLOATS:
                     found = sorted({*found} | ({*expected} & {*rows_of(theirs, "isnan(v)", use_index=False)}))
