@@ -108,11 +108,16 @@ class FragmentReuse:
         return rows, exists
 
     def current(self, rows: RowSet) -> RowSet:
-        """Return the current addresses of a set of rows."""
-        if rows.fragments.isdisjoint(self.old_fragments):
+        """Return the current addresses of a set of rows. Rows past the end of an old fragment are left out."""
+        sizes = {
+            number: size for groups in self.versions for group in groups for number, size in group.num_rows.items()
+        }
+        moved = {number: sizes[number] for number in rows.fragments & sizes.keys()}
+        if not moved:
             return rows
-        addresses, exists = self.apply(rows.addresses())
-        return RowSet.of(addresses[exists])
+        # A damaged set can have billions of rows, which must not be expanded.
+        addresses, exists = self.apply((rows & RowSet.of_fragments(moved)).addresses())
+        return RowSet.of(addresses[exists]) | rows.in_fragments(rows.fragments - moved.keys())
 
 
 def read_fragment_reuse(version: TableVersion, entry: IndexMetadata) -> FragmentReuse:

@@ -277,3 +277,15 @@ def test_numbers_outside_of_their_range_are_reported(tmp_path: Path, fragment_id
     details.inline.versions.add().groups.add().old_fragments.add(id=fragment_id, physical_rows=num_rows)
     with pytest.raises(CorruptFileError, match="invalid id or number of rows"):
         read_changed(reuse_of(tmp_path), details.SerializeToString())
+
+
+def test_rows_past_the_end_of_a_moved_fragment_are_not_expanded(tmp_path: Path) -> None:
+    dataset = lance.write_dataset(rows_of(0, 60), str(tmp_path), max_rows_per_file=10)
+    dataset.create_scalar_index("v", "BITMAP", name="v")
+    dataset.optimize.compact_files(target_rows_per_fragment=30, defer_index_remap=True)
+    reuse = fragment_reuse(lancetable.dataset(str(tmp_path)).table_version)
+    assert reuse is not None
+    all_offsets = RowSet.of_ranges(np.array([1, 99]), np.array([0, 5]), np.array([1 << 32, 7]))
+    assert reuse.current(all_offsets) == reuse.current(RowSet.of_fragments({1: 10})) | RowSet.of_ranges(
+        np.array([99]), np.array([5]), np.array([7])
+    )
