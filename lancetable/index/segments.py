@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from lancetable.index.results import IndexResult
     from lancetable.table.version import TableVersion
 
+_MAX_FRAGMENTS = 1 << 32
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentFiles:
@@ -152,10 +154,13 @@ class IndexSegment:
         """Return rows of the segment. Raises CorruptFileError if the table cannot have had one of them."""
         manifest = self.files.version.manifest
         if self.stores_row_ids:
-            end: int | None = manifest.next_row_id
+            end = manifest.next_row_id
         else:
-            end = None if manifest.max_fragment_id is None else (manifest.max_fragment_id + 1) << 32
-        if end is not None and rows.last >= end:
+            highest, ids = manifest.max_fragment_id or 0, manifest.fragments.ids()
+            # Some writers leave the number too low or at 0.
+            is_known = highest and not (ids > highest).any()
+            end = (highest + 1 if is_known else _MAX_FRAGMENTS) << 32
+        if rows.last >= end:
             what = f"index {self.name!r} contains a row that does not exist"
             raise CorruptFileError(what, f"less than {end}", rows.last, path=self.files.directory)
         return rows

@@ -15,6 +15,7 @@ from lancetable.errors import CorruptFileError
 from lancetable.index.bitmap import FILE_NAME
 from lancetable.index.bitmap import KIND as BITMAP
 from lancetable.index.row_sets import RowSet
+from lancetable.table.manifest_files import pack
 from tests.index import indexed_tables as tables
 from tests.index.segment_files import replace_index, writer_of
 
@@ -59,3 +60,16 @@ def test_rows_that_the_table_never_had_are_reported(tmp_path: Path, stable: bool
     assert dataset.count_rows("v = 7") == 1
     with pytest.raises(CorruptFileError, match="a row that does not exist"):
         dataset.count_rows("v IS NULL")
+
+
+def test_rows_of_removed_fragments_are_ignored_if_the_highest_id_is_not_recorded(tmp_path: Path) -> None:
+    dataset = write(tmp_path, pa.array(range(30)))
+    dataset = tables.commit(dataset, tables.build(dataset, "BITMAP"))
+    dataset.delete("v >= 10")
+    version = dataset.table_version
+    store, location, file = version.store, version.location, version.file
+    message = file.manifest.to_proto()
+    message.max_fragment_id = 0
+    content = pack(message, file.transaction_section(store) or b"", file.index_section(store))
+    (tmp_path / "_versions" / Path(location.path).name).write_bytes(content)
+    assert lancetable.dataset(str(tmp_path)).count_rows("v > 5") == 4
