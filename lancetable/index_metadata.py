@@ -103,12 +103,11 @@ class Index:
 
     @classmethod
     def from_format(cls, index: format_index.IndexMetadata) -> Index:
-        """Return the public form of a frozen index entry. Raises CorruptFileError for a damaged bitmap."""
+        """Return the public form of a frozen index entry. Raises CorruptFileError for a damaged bitmap or time."""
         covered: set[int] = set()
         if index.fragment_bitmap is not None:
             covered = {*parse_bitmap(index.fragment_bitmap, f"index {index.name}", max_count=_MAX_FRAGMENTS)}
         details = table_pb2.IndexMetadata.FromString(index.raw).index_details
-        created = index.created_at_ms
         return cls(
             str(index.uuid),
             index.name,
@@ -116,12 +115,19 @@ class Index:
             index.dataset_version,
             covered,
             index.index_version or 0,
-            None if created is None else _EPOCH + timedelta(milliseconds=created),
+            None if index.created_at_ms is None else _time_of(index.created_at_ms, index.name),
             index.base_id,
             [IndexFile(file.path, file.size_bytes) for file in index.files] or None,
             (index.type_url, details.value) if index.type_url else None,
             list(index.covering_fields),
         )
+
+
+def _time_of(created_at_ms: int, name: str) -> datetime:
+    try:
+        return _EPOCH + timedelta(milliseconds=created_at_ms)
+    except OverflowError as error:
+        raise CorruptFileError(f"index {name!r} was created {created_at_ms} ms after 1970", "a valid time") from error
 
 
 @dataclass(frozen=True)

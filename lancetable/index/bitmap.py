@@ -96,6 +96,11 @@ class OpenBitmap(OpenIndex):
         assert isinstance(query, (IsIn, Range))
         return IndexResult(self.file.selected(query), self.file.null_rows)
 
+    @property
+    def value_type(self) -> pa.DataType:
+        """The type of the indexed values. See OpenIndex."""
+        return self.file.keys.data_type
+
     def statistics(self) -> dict[str, Any]:
         """Return statistics of the segment."""
         return self.file.statistics

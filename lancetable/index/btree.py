@@ -78,7 +78,7 @@ class BTreeIndex(OpenIndex):
                 feature="range-partitioned BTREE indexes",
                 path=lookup.path,
             )
-        self._path, self._is_legacy = lookup.path, lookup.metadata.version.is_legacy
+        self._path, self._is_legacy, self._least_rows = lookup.path, lookup.metadata.version.is_legacy, 0
         self.page_rows = lookup.number(_PAGE_ROWS_KEY, _DEFAULT_PAGE_ROWS)
         bounds_and_counts = lookup.read_arrays(["min", "max", "null_count", "page_idx"])
         self._minimum, self._maximum, null_counts, numbers = bounds_and_counts
@@ -123,6 +123,15 @@ class BTreeIndex(OpenIndex):
         ):
             raise self._corrupt("wrong null counts of pages")
 
+    @property
+    def value_type(self) -> pa.DataType:
+        """The type of the indexed values. See OpenIndex."""
+        return self.data_type
+
+    def check_rows(self, fragment_ids: Int64, num_rows: Int64) -> None:
+        """Set the least number of rows, which is compared when pages are read. See OpenIndex."""
+        self._least_rows = int(num_rows.sum())
+
     def _corrupt(self, what: str) -> CorruptFileError:
         return CorruptFileError(f"{what} in a BTREE index", path=self._path)
 
@@ -134,6 +143,8 @@ class BTreeIndex(OpenIndex):
             raise CorruptFileError(what, expected, num_rows, path=path)
         if num_rows < self._num_nulls or (num_rows == self._num_nulls) != (self._first == self.num_pages):
             raise CorruptFileError("wrong number of nulls in a BTREE index", num_rows, self._num_nulls, path=path)
+        if num_rows < self._least_rows:
+            raise CorruptFileError("rows are missing in a BTREE index", self._least_rows, num_rows, path=path)
 
     # ------------------------------------------------------------------------------------------------------ searches
 

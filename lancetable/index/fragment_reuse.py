@@ -108,11 +108,16 @@ class FragmentReuse:
         return rows, exists
 
     def current(self, rows: RowSet) -> RowSet:
-        """Return the current addresses of a set of rows."""
-        if rows.fragments.isdisjoint(self.old_fragments):
+        """Return the current addresses of a set of rows. Rows past the end of an old fragment are left out."""
+        sizes = {
+            number: size for groups in self.versions for group in groups for number, size in group.num_rows.items()
+        }
+        moved = {number: sizes[number] for number in rows.fragments & sizes.keys()}
+        if not moved:
             return rows
-        addresses, exists = self.apply(rows.addresses())
-        return RowSet.of(addresses[exists])
+        # A damaged set can have billions of rows, which must not be expanded.
+        addresses, exists = self.apply((rows & RowSet.of_fragments(moved)).addresses())
+        return RowSet.of(addresses[exists]) | rows.in_fragments(rows.fragments - moved.keys())
 
 
 def read_fragment_reuse(version: TableVersion, entry: IndexMetadata) -> FragmentReuse:
@@ -127,15 +132,15 @@ def _group(message: Any, path: str) -> ReuseGroup:
     changed = RowSet.from_roaring_treemap(memoryview(message.changed_row_addrs), path)
     num_rows, first_ranks, rank = {}, {}, 0
     for digest in sorted(message.old_fragments, key=lambda digest: digest.id):
-        offsets = changed.offsets(digest.id)
-        if len(offsets) and offsets[-1] >= digest.physical_rows:
+        num_moved, last = changed.extent(digest.id)
+        if last >= digest.physical_rows:
             raise CorruptFileError(
-                f"the fragment reuse index moves row {offsets[-1]} of fragment {digest.id}",
+                f"the fragment reuse index moves row {last} of fragment {digest.id}",
                 f"less than {digest.physical_rows}",
                 path=path,
             )
         num_rows[digest.id], first_ranks[digest.id] = digest.physical_rows, rank
-        rank += len(offsets)
+        rank += num_moved
     new_rows = [digest.physical_rows for digest in message.new_fragments]
     if sum(new_rows) != len(changed) or not changed.fragments <= first_ranks.keys():
         raise CorruptFileError(

@@ -66,8 +66,12 @@ class IndexFileReader:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows of the file."""
-        return self.metadata.num_rows
+        """Number of rows of the file. Raises CorruptFileError if the first column has another number."""
+        metadata = self.metadata
+        found = metadata.column(0).num_rows if metadata.num_columns else 0
+        if found != metadata.num_rows:
+            raise metadata.corrupt("column 0 has the wrong number of rows", metadata.num_rows, found)
+        return metadata.num_rows
 
     @property
     def schema(self) -> pa.Schema:

@@ -50,11 +50,11 @@ if TYPE_CHECKING:
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAMES: Final = {pa.int64(): "an integer", pa.float64(): "a number", pa.string(): "a string", pa.bool_(): "a boolean"}
 _VALUE_COLUMNS: Final = {
-    "BTREE": ("page_lookup.lance", "min"),
+    "BTREE": ("page_lookup.lance", "max"),
     "BITMAP": ("bitmap_page_lookup.lance", "keys"),
-    "ZONEMAP": ("zonemap.lance", "min"),
+    "ZONEMAP": ("zonemap.lance", "max"),
 }
-"""Column with the type of the values of a kind. The files of a BLOOMFILTER do not contain it."""
+"""Column with the type of the values; it is null for nulls only. The files of a BLOOMFILTER do not have one."""
 
 _I64: Final = 1 << 63
 
@@ -62,11 +62,27 @@ _I64: Final = 1 << 63
 class OpenJsonPath(OpenIndex):
     """An open JSON segment."""
 
-    def __init__(self, target: OpenIndex, kind: IndexKind, path: str, value_type: pa.DataType | None) -> None:
+    def __init__(self, files: SegmentFiles, target: OpenIndex, kind: IndexKind, path: str) -> None:
         self.target = target
         self.kind = kind
         self.path = path
-        self.value_type = value_type
+        file, self._column = _VALUE_COLUMNS.get(kind.name, (None, ""))
+        self._file = None if file is None else files.open(file)
+
+    @property
+    def value_type(self) -> pa.DataType | None:
+        """The type of the indexed values, None if the files do not contain it."""
+        if self.kind.name == "NGRAM":
+            return pa.string()
+        return None if self._file is None else self._file.column_type(self._column)
+
+    @property
+    def is_mergeable(self) -> bool:
+        """False if all values are null, so that the type of other values can be a different one."""
+        if self._file is None:
+            return True
+        (values,) = self._file.read_arrays([self._column])
+        return bool(values.null_count < len(values))
 
     def accepts(self, query: IndexQuery) -> bool:
         """Return whether the indexed values have the type of a query."""
@@ -84,15 +100,12 @@ class OpenJsonPath(OpenIndex):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The options with which the segment was built, with the type of the values.
-
-        All segments of an index must have values of one type, also those in which all values are null.
-        """
+        """The options with which the segment was built, with the type of the values; None if all values are null."""
         return {
             "path": self.path,
             "target_index_type": self.kind.name,
             "target_index_parameters": dict(self.target.parameters),
-            "value_type": self.value_type,
+            "value_type": self.value_type if self.is_mergeable else None,
         }
 
     def statistics(self) -> dict[str, Any]:
@@ -138,6 +151,9 @@ class JsonPath(IndexKind):
         target = _option(options, "target_index_type")
         _option(options, "path")
         return JsonPath(kind_named(target))
+
+    def value_type(self, data_type: pa.DataType) -> None:
+        """Return None: documents can contain values of any type. See IndexKind."""
 
     def version_for(self, *, stable_row_ids: bool) -> int:
         """Return the `index_version` of new segments.
@@ -188,7 +204,7 @@ class JsonPath(IndexKind):
         entry.index_details.CopyFrom(message.target_details)
         metadata = replace(files.metadata, raw=entry.SerializeToString(), type_url=entry.index_details.type_url)
         target = self._target.open(replace(files, metadata=metadata))
-        return OpenJsonPath(target, self._target, message.path, _value_type(files, self._target))
+        return OpenJsonPath(files, target, self._target, message.path)
 
     def build(
         self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
@@ -247,14 +263,6 @@ class JsonPath(IndexKind):
         if self.target is None:
             raise InvalidInputError("a JSON index needs the options path and target_index_type")
         return self.target
-
-
-def _value_type(files: SegmentFiles, target: IndexKind) -> pa.DataType | None:
-    """Return the type of the indexed values, None if the files of the target do not contain it."""
-    if target.name == "NGRAM":
-        return pa.string()
-    column = _VALUE_COLUMNS.get(target.name)
-    return None if column is None else files.open(column[0]).column_type(column[1])
 
 
 def _parse(details: bytes) -> index_pb2.JsonIndexDetails:

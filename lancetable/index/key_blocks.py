@@ -129,13 +129,16 @@ class KeyBlocks:
         return layout
 
     def _read_layout(self) -> _Layout:
-        num_rows = self._reader.num_rows
+        num_rows, size_bytes = self._reader.num_rows, self._reader.metadata.size_bytes
+        if num_rows > 8 * size_bytes:  # keys are distinct, so that each takes more than a bit
+            what = "an index has more keys than its file can contain"
+            raise CorruptFileError(what, f"at most {8 * size_bytes}", num_rows, path=self._reader.path)
         if num_rows > _BLOCK_ROWS:
             array = self._read(np.arange(0, num_rows, _BLOCK_ROWS))
             fences = keys_of(array[1:])
             if not array[1:].null_count and is_ascending(fences):
                 return _Layout(0 if array.null_count else None, fences)
-        array = self._read(np.arange(num_rows))
+        array = _plain_array(self._reader.read([self._column]))  # before anything is allocated for each row
         if array.null_count > 1:
             raise CorruptFileError("several keys of the index are null", path=self._reader.path)
         nulls = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist()
@@ -161,10 +164,16 @@ def read_column(reader: IndexFileReader, name: str, rows: Int64) -> pa.Array:
     ascending = np.sort(rows)
     first, last = int(ascending[0]), int(ascending[-1])
     consecutive = last - first + 1 == len(rows)
-    column = reader.read([name], range(first, last + 1) if consecutive else ascending).column(0)
-    chunks = [chunk.dictionary_decode() if pa.types.is_dictionary(chunk.type) else chunk for chunk in column.chunks]
-    array = pa.concat_arrays(chunks)
+    array = _plain_array(reader.read([name], range(first, last + 1) if consecutive else ascending))
     return array if (ascending == rows).all() else array.take(pa.array(np.searchsorted(ascending, rows)))
+
+
+def _plain_array(table: pa.Table) -> pa.Array:
+    """Return the only column of a table as one array, without a dictionary."""
+    column = table.column(0)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column.combine_chunks()
 
 
 def _expanded(starts: Int64, ends: Int64) -> Int64:

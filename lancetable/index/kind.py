@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError, UnsupportedTypeError
 from lancetable.index.row_mapping import AddressMapping
-from lancetable.index.sort_keys import is_ordered
+from lancetable.index.sort_keys import Int64, is_ordered
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -68,6 +68,22 @@ class OpenIndex(ABC):
         """The options of `IndexKind.build` with which the segment was built; new segments of an index get the same."""
         return {}
 
+    @property
+    def value_type(self) -> pa.DataType | None:
+        """The type of the indexed values, None if the files do not contain it."""
+        return None
+
+    def check_rows(self, fragment_ids: Int64, num_rows: Int64) -> None:  # noqa: B027  # most kinds cannot
+        """Raise CorruptFileError if rows are missing, at once or in searches, for kinds that can detect this.
+
+        `num_rows` are the numbers of live rows of the covered fragments. Called once, before the first search.
+        """
+
+    @property
+    def is_mergeable(self) -> bool:
+        """False if the segment must be built from the data to add rows, because their values may have another type."""
+        return True
+
     @abstractmethod
     def prewarm(self) -> None:
         """Read all pages into the cache."""
@@ -99,6 +115,10 @@ class IndexKind(ABC):
     def for_options(self, options: Mapping[str, Any]) -> IndexKind:
         """Return the kind that builds segments with these options. Raises InvalidInputError if they are invalid."""
         return self
+
+    def value_type(self, data_type: pa.DataType) -> pa.DataType | None:
+        """Return the type of the indexed values of a column of a type, None if it does not determine their type."""
+        return data_type
 
     @abstractmethod
     def version_for(self, *, stable_row_ids: bool) -> int:

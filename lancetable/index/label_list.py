@@ -76,6 +76,11 @@ class OpenLabelList(OpenIndex):
         null_lists = self.null_lists
         return IndexResult(rows - null_lists, null_lists)
 
+    @property
+    def value_type(self) -> pa.DataType:
+        """The type of the indexed values. See OpenIndex."""
+        return self.file.keys.data_type
+
     def statistics(self) -> dict[str, Any]:
         """Return statistics of the segment."""
         return self.file.statistics
@@ -104,6 +109,11 @@ class LabelList(IndexKind):
     type_url = "/lance.table.LabelListIndexDetails"
     min_version = 1
     max_version = 1
+
+    def value_type(self, data_type: pa.DataType) -> pa.DataType | None:
+        """Return the type of the elements of a list, None for other types. See IndexKind."""
+        is_list = pa.types.is_list(data_type) or pa.types.is_large_list(data_type)
+        return _plain_type(data_type.value_type) if is_list else None
 
     def version_for(self, *, stable_row_ids: bool) -> int:
         """Return the `index_version` of new segments."""

@@ -337,8 +337,14 @@ def _keeps_values(cast: ast.Cast) -> bool:
         return False
     if source == target:
         return True
+    if _is_list(source) and _is_list(target):  # labels are decoded from dictionaries
+        return bool(unwrapped_type(source.value_type) == target.value_type)
     is_variable = pa.types.is_binary(target) or pa.types.is_large_binary(target)
     return bool(is_variable and pa.types.is_fixed_size_binary(source))
+
+
+def _is_list(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_list(data_type) or pa.types.is_large_list(data_type))
 
 
 def _text(expr: Expr) -> str | None:

@@ -6,8 +6,10 @@ In an index that stores stable row ids, the upper 32 bits of an id take the plac
 
 Serialized forms, with all numbers little-endian and each bitmap in the portable 32-bit roaring format:
 
-    RowAddrTreeMap    u32 n    n x (u32 fragment, u32 size, bitmap)     size 0: all rows of the fragment
+    RowAddrTreeMap    u32 n    n x (u32 fragment, u32 size, bitmap)
     RoaringTreemap    u64 n    n x (u32 upper half, bitmap)
+
+In a RowAddrTreeMap, size 0 selects all rows of a fragment. No index contains such a set, so it is reported as damage.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ from lancetable.format.row_address import U64Array, join, split
 from lancetable.index.dense_bitmaps import CONTAINER_VALUES, bitmap_of_members
 
 _U32, _U64, _ENTRY = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<II")
-_ALL_OFFSETS = range(1 << 32)
 _MAX_WAITING_ROWS = 1 << 20
 _MAX_CELLS_PER_ROW = 32  # ratio up to which marking rows in an array is faster than sorting them
 _MAX_CELLS = 1 << 26
@@ -151,6 +152,14 @@ class RowSet:
         bitmap = self._bitmaps.get(fragment_id)
         return (0, -1) if bitmap is None else (len(bitmap), bitmap.max())
 
+    @property
+    def last(self) -> int:
+        """The greatest address; -1 without rows."""
+        if not self._bitmaps:
+            return -1
+        fragment_id = max(self._bitmaps)
+        return fragment_id << 32 | self._bitmaps[fragment_id].max()
+
     def offsets(self, fragment_id: int) -> npt.NDArray[np.uint32]:
         """Return the offsets of the rows of one fragment, ascending."""
         bitmap = self._bitmaps.get(fragment_id)
@@ -185,12 +194,9 @@ class RowSet:
         for _ in range(count):
             fragment_id, size = _unpack(_ENTRY, data, at, path)
             at += _ENTRY.size
-            if fragment_id in bitmaps or size > len(data) - at:
+            if fragment_id in bitmaps or not 0 < size <= len(data) - at:
                 raise _corrupt(path, at)
-            if size:
-                bitmaps[fragment_id] = _parse(data[at : at + size], path)
-            else:
-                bitmaps[fragment_id] = BitMap(_ALL_OFFSETS)
+            bitmaps[fragment_id] = _parse(data[at : at + size], path)
             at += size
         if at != len(data):
             raise _corrupt(path, at)
@@ -239,7 +245,7 @@ def _parse(data: memoryview, path: str) -> BitMap:
     """Parse a bitmap, which may be followed by other bytes. `deserialize` checks lengths and the order of values."""
     try:
         return BitMap.deserialize(bytes(data))
-    except ValueError as error:
+    except (ValueError, IndexError) as error:  # IndexError if there are no bytes
         raise CorruptFileError(f"damaged set of rows: {error}", path=path) from error
 
 

@@ -2,6 +2,10 @@
 
 A segment covers the fragments of its bitmap that still exist. Its rows of other fragments are ignored, because these
 rows were moved, rewritten or removed since it was built.
+
+Files of indexes have no checksums. An opened segment is therefore compared with the table: the type of its values with
+that of the column, the number of its rows with that of the covered fragments if the kind contains each row, and the
+rows that a search returns with the fragments or row ids that the table has ever had.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pyroaring
 
 from lancetable.errors import CorruptFileError
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
     from lancetable.index.queries import IndexQuery
     from lancetable.index.results import IndexResult
     from lancetable.table.version import TableVersion
+
+_MAX_FRAGMENTS = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +111,24 @@ class IndexSegment:
         note_opened(was_cached=index is not None)
         if index is None:
             index = self.kind.open(self.files)
+            self._check(index)
             cache.put(self._key, index, index.memory_bytes)
         return index
+
+    def _check(self, index: OpenIndex) -> None:
+        """Compare an opened index with the table. Raises CorruptFileError if it is not an index of the column."""
+        assert self.kind is not None
+        version, entry = self.files.version, self.files.metadata
+        field = version.schema.by_id.get(entry.fields[0]) if entry.fields else None
+        expected = None if field is None else self.kind.value_type(field.data_type)
+        if expected is not None and index.value_type is not None and _differ(expected, index.value_type):
+            what = f"index {self.name!r} has values of another type than its column"
+            raise CorruptFileError(what, expected, index.value_type, path=self.files.directory)
+        if not self.has_old_addresses:
+            fragments = version.manifest.fragments
+            ids, physical, deleted = fragments.ids(), fragments.physical_rows(), fragments.num_deleted_rows()
+            known = np.isin(ids, np.fromiter(self.fragments, np.uint64)) & (deleted >= 0)
+            index.check_rows(ids[known].astype(np.int64), np.maximum(physical - deleted, 0)[known])
 
     @lazy_property
     def _key(self) -> Hashable:
@@ -121,12 +144,33 @@ class IndexSegment:
 
         Raises CorruptFileError if a file of the segment is damaged.
         """
-        result, version = self.open().search(query), self.files.version
+        result, version = self.open().search(query).map(self._checked), self.files.version
         if self.stores_row_ids:
             result = result.map(partial(_addresses, version))
         elif (reuse := fragment_reuse(version)) is not None:
             result = result.map(reuse.current)
         return result.in_fragments(self.fragments)
+
+    def _checked(self, rows: RowSet) -> RowSet:
+        """Return rows of the segment. Raises CorruptFileError if the table cannot have had one of them."""
+        manifest = self.files.version.manifest
+        if self.stores_row_ids:
+            end = manifest.next_row_id
+        else:
+            highest, ids = manifest.max_fragment_id or 0, manifest.fragments.ids()
+            # Some writers leave the number too low or at 0.
+            is_known = highest and not (ids > highest).any()
+            end = (highest + 1 if is_known else _MAX_FRAGMENTS) << 32
+        if rows.last >= end:
+            what = f"index {self.name!r} contains a row that does not exist"
+            raise CorruptFileError(what, f"less than {end}", rows.last, path=self.files.directory)
+        return rows
+
+
+def _differ(first: pa.DataType, second: pa.DataType) -> bool:
+    """Return whether types differ, without dictionaries. Nested types of index files may have other names of fields."""
+    first, second = (kind.value_type if pa.types.is_dictionary(kind) else kind for kind in (first, second))
+    return first != second and not (pa.types.is_nested(first) and pa.types.is_nested(second))
 
 
 def _addresses(version: TableVersion, ids: RowSet) -> RowSet:

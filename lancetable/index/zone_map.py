@@ -106,6 +106,11 @@ class ZoneMapIndex(ZonedIndex):
         return selected
 
     @property
+    def value_type(self) -> pa.DataType:
+        """The type of the indexed values. See OpenIndex."""
+        return self.data_type
+
+    @property
     def parameters(self) -> Mapping[str, Any]:
         """The options with which the segment was built. See OpenIndex."""
         return {"rows_per_zone": self.rows_per_zone}

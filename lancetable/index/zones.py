@@ -92,16 +92,8 @@ class Zones:
         return RowSet.of_ranges(fragments[first], starts[first], ends[np.append(first[1:], True)])
 
     def kept(self, keep: RowFilter) -> Bools:
-        """Return, for each zone, whether `keep` accepts one of its rows."""
-        found = np.zeros(len(self), np.bool_)
-        ends = np.cumsum(self.lengths)
-        total = int(ends[-1]) if len(ends) else 0
-        for start in range(0, total, _FILTERED_ROWS):
-            numbers = np.arange(start, min(start + _FILTERED_ROWS, total))
-            zones = np.searchsorted(ends, numbers, "right")
-            offsets = numbers - (ends - self.lengths)[zones] + self.starts[zones]
-            found[zones[keep(join(self.fragment_ids[zones], offsets))]] = True
-        return found
+        """Return, for each zone, whether `keep` accepts its rows. Filters of addresses accept whole fragments."""
+        return keep(join(self.fragment_ids, self.starts))
 
     def columns(self) -> dict[str, pa.Array]:
         """Return the columns of a file."""
@@ -190,6 +182,16 @@ class ZonedIndex(OpenIndex):
             return (self.zones.rows(self.has_null) if nulls is None else nulls) - true
 
         return IndexResult(true, null, Exactness.AT_MOST)
+
+    def check_rows(self, fragment_ids: Int64, num_rows: Int64) -> None:
+        """Raise CorruptFileError if the zones of a fragment have fewer rows than the fragment. See OpenIndex."""
+        order = np.argsort(self.zones.fragment_ids, kind="stable")
+        zones = self.zones.fragment_ids[order]
+        ends = np.append(0, np.cumsum(self.zones.lengths[order]))
+        found = ends[np.searchsorted(zones, fragment_ids, "right")] - ends[np.searchsorted(zones, fragment_ids, "left")]
+        if (found < num_rows).any():
+            what = f"zones are missing for fragment {fragment_ids[found < num_rows][0]} in an index"
+            raise CorruptFileError(what, path=self.file.path)
 
     @abstractmethod
     def select(self, query: IndexQuery) -> Bools:

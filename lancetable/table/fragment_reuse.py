@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from lancetable.errors import CorruptFileError
 from lancetable.format.index import IndexMetadata, uuid_text
 from lancetable.format.paths import INDICES_DIR, check_relative, join
 from lancetable.format.protobuf_conversion import parse_message
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 INDEX_NAME: Final = "__lance_frag_reuse"
 TYPE_URL: Final = "/lance.table.FragmentReuseIndexDetails"
+_MAX_U32: Final = (1 << 32) - 1
 
 
 def index_directory(version: TableVersion, entry: IndexMetadata) -> str:
@@ -35,8 +37,12 @@ def reuse_entry_of(version: TableVersion, entries: Iterable[IndexMetadata]) -> I
 def read_content(version: TableVersion, entry: IndexMetadata) -> Any:
     """Return the InlineContent message of a fragment reuse index, which is stored in the manifest or in a file.
 
-    Raises CorruptFileError if it is malformed.
+    Raises CorruptFileError if it is malformed, or if a number is outside of its range.
     """
+    return _checked(_read_content(version, entry), version.location.path)
+
+
+def _read_content(version: TableVersion, entry: IndexMetadata) -> Any:
     path = version.location.path
     value = table_pb2.IndexMetadata.FromString(entry.raw).index_details.value
     details = parse_message(table_pb2.FragmentReuseIndexDetails, value, path)
@@ -46,3 +52,13 @@ def read_content(version: TableVersion, entry: IndexMetadata) -> Any:
     path = join(index_directory(version, entry), check_relative(external.path, path))
     data = version.store.read(path, external.offset, external.offset + external.size)
     return parse_message(table_pb2.FragmentReuseIndexDetails.InlineContent, data, path)
+
+
+def _checked(content: Any, path: str) -> Any:
+    for group in (group for each in content.versions for group in each.groups):
+        for digest in (*group.old_fragments, *group.new_fragments):
+            number = max(digest.id, digest.physical_rows)
+            if number > _MAX_U32:
+                what = "a fragment of the fragment reuse index has an invalid id or number of rows"
+                raise CorruptFileError(what, f"at most {_MAX_U32}", number, path=path)
+    return content

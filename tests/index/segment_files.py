@@ -1,25 +1,17 @@
-"""Segments: writers, commits, and damage trials, in which bytes of the files are changed or cut off."""
+"""Segments: writers, commits, and mappings of rows."""
 
 from __future__ import annotations
 
-import random
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 import lancetable
-from lancetable.errors import LanceError
 from lancetable.format.paths import INDICES_DIR, join
 from lancetable.format.schema import Field
 from lancetable.index.index_files import SegmentWriter
 from lancetable.index.kind import IndexKind
-from lancetable.index.queries import IndexQuery
-from lancetable.index.results import Exactness
-from lancetable.index.row_sets import RowSet
-from lancetable.index.segments import IndexSegment
 from lancetable.index_metadata import Index
 from lancetable.operation import LanceOperation
 from tests.index import indexed_tables as tables
@@ -76,50 +68,3 @@ class ListedMapping:
         known = self.old[at] == rows
         new = np.where(known, self.new[at], rows)
         return new, new != DELETED
-
-
-def damage_trials(path: Path, queries: Iterable[IndexQuery], num_trials: int, seed: int = 0) -> tuple[int, int]:
-    """Damage the files of the only index of a table, one byte or the end of one file in each trial.
-
-    Every search must return a result or raise a typed error. The files are restored. Returns the number of trials with
-    an error, and of those without an error but with a wrong result: the format has no checksums, so a changed row
-    within a set cannot be detected.
-    """
-    rng = random.Random(seed)
-    queries = list(queries)
-    (segment,) = tables.segments(lancetable.dataset(str(path)))
-    expected = _answers(segment, queries)
-    files = sorted((path / "_indices" / str(segment.files.metadata.uuid)).iterdir())
-    num_errors = num_wrong = 0
-    for _ in range(num_trials):
-        file = rng.choice(files)
-        content = file.read_bytes()
-        damaged = bytearray(content)
-        truncated = rng.random() < 0.2
-        if truncated:
-            damaged = damaged[: rng.randrange(len(damaged))]
-        else:
-            damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
-        _replace(file, bytes(damaged))
-        try:
-            (segment,) = tables.segments(lancetable.dataset(str(path)))
-            found = _answers(segment, queries)
-        except LanceError:
-            num_errors += 1
-        else:
-            assert not truncated or found == expected
-            num_wrong += found != expected
-        finally:
-            _replace(file, content)
-    return num_errors, num_wrong
-
-
-def _answers(segment: IndexSegment, queries: Iterable[IndexQuery]) -> list[tuple[RowSet, RowSet, Exactness]]:
-    results = map(segment.search, queries)
-    return [(result.true, result.null, result.exactness) for result in results]
-
-
-def _replace(file: Path, content: bytes) -> None:
-    """Replace a file; other files keep its mapped content."""
-    file.unlink()
-    file.write_bytes(content)

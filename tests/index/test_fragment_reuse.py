@@ -266,3 +266,26 @@ def test_impossible_groups_are_reported(tmp_path: Path, old_rows: int, new_rows:
     message.new_fragments.add(id=9, physical_rows=new_rows)
     with pytest.raises(CorruptFileError, match="fragment reuse index"):
         read_changed(reuse_of(tmp_path), details.SerializeToString())
+
+
+@pytest.mark.parametrize(("fragment_id", "num_rows"), [(1 << 32, 3), (1 << 63, 3), (7, 1 << 32)])
+def test_numbers_outside_of_their_range_are_reported(tmp_path: Path, fragment_id: int, num_rows: int) -> None:
+    dataset = lance.write_dataset(rows_of(0, 60), str(tmp_path), max_rows_per_file=10)
+    dataset.create_scalar_index("v", "BITMAP", name="v")
+    dataset.optimize.compact_files(target_rows_per_fragment=30, defer_index_remap=True)
+    details = table_pb2.FragmentReuseIndexDetails()
+    details.inline.versions.add().groups.add().old_fragments.add(id=fragment_id, physical_rows=num_rows)
+    with pytest.raises(CorruptFileError, match="invalid id or number of rows"):
+        read_changed(reuse_of(tmp_path), details.SerializeToString())
+
+
+def test_rows_past_the_end_of_a_moved_fragment_are_not_expanded(tmp_path: Path) -> None:
+    dataset = lance.write_dataset(rows_of(0, 60), str(tmp_path), max_rows_per_file=10)
+    dataset.create_scalar_index("v", "BITMAP", name="v")
+    dataset.optimize.compact_files(target_rows_per_fragment=30, defer_index_remap=True)
+    reuse = fragment_reuse(lancetable.dataset(str(tmp_path)).table_version)
+    assert reuse is not None
+    all_offsets = RowSet.of_ranges(np.array([1, 99]), np.array([0, 5]), np.array([1 << 32, 7]))
+    assert reuse.current(all_offsets) == reuse.current(RowSet.of_fragments({1: 10})) | RowSet.of_ranges(
+        np.array([99]), np.array([5]), np.array([7])
+    )

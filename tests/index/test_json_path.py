@@ -19,7 +19,7 @@ from lancetable.index.kind import kind_named
 from lancetable.index.queries import AtJsonPath, Contains, IndexQuery, IsIn, IsNull, Range
 from lancetable.proto import index_pb2
 from tests.index import indexed_tables as tables
-from tests.index.segment_files import ListedMapping, damage_trials, field_of, replace_index, writer_of
+from tests.index.segment_files import ListedMapping, field_of, replace_index, writer_of
 
 lance = pytest.importorskip("lance")
 
@@ -298,10 +298,3 @@ def test_other_columns_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedFeatureError, match="JSON column"):
         KIND.check_field(field, "v")
     assert kind_named("json") is KIND
-
-
-def test_damaged_files_raise_typed_errors(tmp_path: Path, scale: int) -> None:
-    values = VALUES[pa.string()]
-    build(write_table(tmp_path, documents_of(values)), "BITMAP")
-    queries = [AtJsonPath("v", "x", pa.string(), query) for query in queries_of(values, pa.string())]
-    damage_trials(tmp_path, queries, 40 * scale)

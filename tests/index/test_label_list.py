@@ -1,4 +1,4 @@
-"""LABEL_LIST indexes: files of both libraries, merges, mapped rows, and damage."""
+"""LABEL_LIST indexes: files of both libraries, merges, and mapped rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from tests.index.segment_files import (
     DELETED,
     ListedMapping,
     build_index,
-    damage_trials,
     field_of,
     replace_index,
     writer_of,
@@ -244,12 +243,3 @@ def test_prewarming_reads_all_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     segment.open().prewarm()
     monkeypatch.setattr("lancetable.index.index_files.read_columns", None)
     assert len(segment.search(HasLabels("v", pa.array(["a", None]))).true) == 2
-
-
-def test_damaged_files_raise_typed_errors(tmp_path: Path, scale: int) -> None:
-    lists = lists_of_type(pa.string(), 100)
-    for number, version in enumerate(["2.0", "2.1", "2.2"]):
-        path = tmp_path / str(number)
-        build_index(tables.write_table(path, lists, version=version), KIND)
-        num_errors, num_wrong = damage_trials(path, queries_of(lists), 40 * scale, number)
-        assert num_errors > num_wrong

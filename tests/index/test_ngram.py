@@ -1,4 +1,4 @@
-"""NGRAM indexes: files of both libraries, merges, mapped rows, and damage."""
+"""NGRAM indexes: files of both libraries, merges, and mapped rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from tests.index.segment_files import (
     DELETED,
     ListedMapping,
     build_index,
-    damage_trials,
     field_of,
     replace_index,
     writer_of,
@@ -197,10 +196,3 @@ def test_tokens_of_another_type_are_reported(tmp_path: Path) -> None:
     (segment,) = tables.segments(replace_index(dataset, KIND, name, writer))
     with pytest.raises(CorruptFileError, match="tokens"):
         segment.search(Contains("v", "abc"))
-
-
-def test_damaged_files_raise_typed_errors(tmp_path: Path, scale: int) -> None:
-    for number, version in enumerate(["2.0", "2.1", "2.2"]):
-        path = tmp_path / str(number)
-        build_index(tables.write_table(path, texts_of(60, pa.string()), version=version), KIND)
-        damage_trials(path, QUERIES, 40 * scale, number)

@@ -51,9 +51,14 @@ def test_damaged_forms_raise_or_give_another_set(addresses: set[int], data: st.D
         assert error.path == "x"  # either outcome is allowed
 
 
-def test_a_size_of_zero_selects_the_whole_fragment() -> None:
-    rows = RowSet.from_row_addr_tree_map(memoryview(b"\x01\0\0\0\x05\0\0\0\0\0\0\0"), "x")
-    assert rows & RowSet.of_fragments({5: 10, 6: 10}) == RowSet.of_fragments({5: 10})
+def test_a_set_without_the_bytes_of_a_bitmap_is_reported() -> None:
+    with pytest.raises(CorruptFileError, match="damaged set"):
+        RowSet.from_roaring_treemap(memoryview(b"\x01\0\0\0\0\0\0\0\x05\0\0\0"), "x")
+
+
+def test_a_set_with_a_whole_fragment_is_reported() -> None:
+    with pytest.raises(CorruptFileError, match="damaged set"):
+        RowSet.from_row_addr_tree_map(memoryview(b"\x01\0\0\0\x05\0\0\0\0\0\0\0"), "x")
 
 
 @pytest.mark.parametrize("left", list(Exactness))

@@ -18,6 +18,7 @@ from lancetable.index.kind import kind_named
 from lancetable.index.queries import IsIn, IsNull, Range
 from lancetable.index.results import Exactness
 from lancetable.index.zone_map import ZoneMapIndex
+from lancetable.index.zones import Zones
 from tests.index import indexed_tables as tables
 from tests.index.segment_files import ListedMapping
 
@@ -193,3 +194,15 @@ def test_columns_that_only_pylance_indexes_select_all_rows(tmp_path: Path) -> No
     result = segment.search(IsIn("v", pa.array(["a"])))
     assert (list(result.true), list(result.null)) == ([0, 1, 2], [])
     assert list(segment.search(IsNull("v")).true) == [2]
+
+
+def test_filters_of_fragments_are_not_applied_to_each_row_of_long_zones() -> None:
+    zones = Zones(np.array([3, 4]), np.array([0, 5]), np.array([(1 << 32) - 1, 7]))
+    tested = []
+
+    def keep(rows: np.ndarray) -> np.ndarray:
+        tested.append(len(rows))
+        return rows >> np.uint64(32) == 4
+
+    assert zones.kept(keep).tolist() == [False, True]
+    assert sum(tested) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import lance
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import lancetable
 from lancetable import index_metadata
 from lancetable.errors import CorruptFileError
+from lancetable.format.index import IndexMetadata
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -113,6 +115,12 @@ def test_damaged_settings_are_refused() -> None:
         index_metadata.describe_settings("/lance.table.InvertedIndexDetails", b'\x12\x01"', "x")
     assert index_metadata.describe_settings("", b"", "x") == ("Unknown", {})
     assert index_metadata.describe_settings("/lance.index.pb.VectorIndexDetails", b"", "x") == ("Vector", {})
+
+
+def test_impossible_times_are_refused() -> None:
+    entry = IndexMetadata(uuid4(), "x", created_at_ms=(1 << 64) - 1)
+    with pytest.raises(CorruptFileError, match="index 'x' was created"):
+        index_metadata.Index.from_format(entry)
 
 
 def test_an_index_on_a_dropped_column_is_described_and_removed_by_the_next_commit(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ INDEXES = [
 PREDICATES = [
     "id = 7",
     "id > 40 AND id <= 60",
+    "id BETWEEN 20 AND 90 AND o < 50",
     "id IN (1, 2, 3, 50, 70)",
     "NOT (id < 50)",
     "s = 'abcd'",
@@ -52,12 +54,17 @@ PREDICATES = [
     "NOT (s = 'abcd')",
     "s IS NOT NULL AND id < 30",
     "contains(s, 'bcd')",
+    "s LIKE '%xxx%' AND id > 10",
+    "s IN ('', 'zz bcd') OR id >= 100",
     "f = 0.5",
     "f > 0.5",
     "f IS NULL",
+    "NOT (f <= 0.5)",
+    "f IN (0.0, 2.5) AND s != 'abcd'",
     "array_has(tags, 'a')",
     "array_has_any(tags, ['b', 'c'])",
     "array_has_all(tags, ['a', 'b'])",
+    "NOT array_has(tags, 'a') AND id < 80",
     "st.x = 3",
     "st.x > 3 OR s = 'zz bcd'",
     "st.x IS NULL",
@@ -133,6 +140,8 @@ class Story:
             expected = _row_ids(theirs, predicate, use_index=False)
             for ds, use_index in ((ours, False), (theirs, True), (ours, True)):
                 found = _row_ids(ds, predicate, use_index=use_index)
+                if use_index and ds is theirs:
+                    found |= _missed_by_pylance(theirs, predicate, expected - found)
                 who = f"{type(ds).__module__}, use_scalar_index={use_index}"
                 assert found == expected, (predicate, who, sorted(found ^ expected), self.log, _coverage(ours))
             if _uses_index(theirs, predicate):
@@ -144,6 +153,13 @@ def _row_ids(ds: Dataset, predicate: str, *, use_index: bool) -> set[int]:
     return set(scanner.to_table()["_rowid"].to_pylist())
 
 
+def _missed_by_pylance(ds: Dataset, predicate: str, missing: set[int]) -> set[int]:
+    """Return the missing rows with NaN, if a ZONEMAP is used: searches of pylance skip zones that contain only NaN."""
+    if not missing or "(ZoneMap)" not in ds.scanner(columns=["id"], filter=predicate).explain_plan():
+        return set()
+    return missing & _row_ids(ds, "isnan(f)", use_index=False)
+
+
 def _uses_index(ds: Dataset, predicate: str) -> bool:
     return "ScalarIndexQuery" in ds.scanner(columns=["id"], filter=predicate).explain_plan()
 
@@ -151,9 +167,13 @@ def _uses_index(ds: Dataset, predicate: str) -> bool:
 def _coverage(ds: Dataset) -> list[Any]:
     return [
         (index.name, index.index_type, [(segment.uuid, sorted(segment.fragment_ids)) for segment in index.segments])
-        for index in ds.describe_indices()
-        if not index.name.startswith("__")
+        for index in _indexes(ds)
     ]
+
+
+def _indexes(ds: Dataset) -> list[Any]:
+    """Return the indexes without the record of deferred compactions."""
+    return [index for index in ds.describe_indices() if index.field_names]
 
 
 def _config(ds: Dataset, kind: str) -> Any:
@@ -201,6 +221,17 @@ def upsert(story: Story, ds: Dataset) -> None:
         ds.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(source)
 
 
+def delete_unmatched(story: Story, ds: Dataset) -> None:
+    """Merge rows, and delete the rows of a range that are not among them."""
+    start = story.rng.randrange(story.next_id)
+    present = ds.to_table(columns=["id"])["id"].to_pylist()
+    ids = [number for number in range(start, start + 10, 2) if present.count(number) <= 1]
+    if ids:
+        merge = ds.merge_insert("id").when_matched_update_all()
+        merge = merge.when_not_matched_by_source_delete(f"id >= {start} AND id < {start + 10}")
+        merge.execute(_present(ds, rows(story.rng, ids)))
+
+
 def update_some_columns(story: Story, ds: Dataset) -> None:
     present = ds.to_table(columns=["id"])["id"].to_pylist()
     unique = [number for number in set(present) if present.count(number) == 1]
@@ -211,12 +242,32 @@ def update_some_columns(story: Story, ds: Dataset) -> None:
 
 
 def compact(story: Story, ds: Dataset) -> None:
-    ds.optimize.compact_files(target_rows_per_fragment=story.rng.choice([50, 100, 1000]))
+    if not _loses_rows_by_compaction(ds):
+        ds.optimize.compact_files(target_rows_per_fragment=story.rng.choice([50, 100, 1000]))
+
+
+def _loses_rows_by_compaction(ds: Dataset) -> bool:
+    """Return whether a compaction by pylance would leave old addresses in a BTREE index.
+
+    It does not apply the record of deferred compactions to them before it maps them to the new fragments.
+    """
+    indexes = ds.describe_indices()
+    has_record = any(not index.field_names for index in indexes)
+    return isinstance(ds, lance.LanceDataset) and has_record and any(index.index_type == "BTree" for index in indexes)
+
+
+def compact_deferred(story: Story, ds: Dataset) -> None:
+    """Compact without rewriting the indexes, which tables with stable row ids cannot."""
+    if not story.stable:
+        target = story.rng.choice([50, 100, 1000])
+        ds.optimize.compact_files(target_rows_per_fragment=target, defer_index_remap=True)
 
 
 def compact_in_steps(story: Story, ds: Dataset) -> None:
     """Plan, execute and commit, with a change of the other library before the commit."""
     ours = isinstance(ds, lancetable.LanceDataset)
+    if _loses_rows_by_compaction(ds):
+        return
     steps: Any = Compaction if ours else TheirCompaction
     options = {"target_rows_per_fragment": 60}
     results = [task.execute(ds) for task in steps.plan(ds, options).tasks]
@@ -247,7 +298,7 @@ def optimize(story: Story, ds: Dataset) -> None:
     story.note(str(options))
     if isinstance(ds, lance.LanceDataset):
         # pylance cannot extend indexes of nested columns ("No column with name x") and of JSON paths.
-        extended = [index.name for index in ds.describe_indices() if index.field_names[0] not in ("st.x", "j")]
+        extended = [index.name for index in _indexes(ds) if index.field_names[0] not in ("st.x", "j")]
         options["index_names"] = extended
     ds.optimize.optimize_indices(**options)
 
@@ -278,7 +329,7 @@ def create_in_parts(story: Story, ds: Dataset) -> None:
 
 
 def drop_index(story: Story, ds: Dataset) -> None:
-    names = [index.name for index in ds.describe_indices()]
+    names = [index.name for index in _indexes(ds)]
     if len(names) > 2:
         ds.drop_index(story.rng.choice(names))
 
@@ -307,6 +358,11 @@ def cast_column(story: Story, ds: Dataset) -> None:
     ds.alter_columns({"path": "f", "data_type": target})
 
 
+def clean_up(story: Story, ds: Dataset) -> None:
+    """Remove all versions but the newest one, and the files of indexes that it does not have."""
+    ds.cleanup_old_versions(timedelta(0))
+
+
 def restore(story: Story, ds: Dataset) -> None:
     versions = [version["version"] for version in ds.versions()][-6:]
     library = lancetable if isinstance(ds, lancetable.LanceDataset) else lance
@@ -331,8 +387,9 @@ def _present(ds: Dataset, table: pa.Table) -> pa.Table:
 
 CHANGES: list[Callable[[Story, Dataset], None]] = [
     *(append, append, delete, update_other_column, update_other_column, update_indexed_column, upsert),
-    *(update_some_columns, compact, compact, compact_in_steps, optimize, optimize, optimize, create_index),
-    *(create_in_parts, drop_index, replace_column, rename_column, cast_column, restore, overwrite),
+    *(update_some_columns, delete_unmatched, compact, compact, compact_deferred, compact_deferred, compact_in_steps),
+    *(optimize, optimize, optimize, create_index, create_in_parts, create_in_parts, drop_index, replace_column),
+    *(rename_column, cast_column, restore, clean_up, overwrite),
 ]
 
 

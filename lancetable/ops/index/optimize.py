@@ -30,6 +30,7 @@ from lancetable.ops.index.segment_builder import (
     discarding_incomplete,
     fragments_to_read,
     merge_segments,
+    model_of,
     rebuild_segment,
     remap_segment,
 )
@@ -150,7 +151,7 @@ def _plan_extensions(
     covered = {number for segment in segments for number in segment.fragments}
     missing = tuple(fragment.id for fragment in version.manifest.fragments if fragment.id not in covered)
     if retrain:
-        yield Extension(target, newest, tuple(segments), missing, rebuilds=True)
+        yield Extension(target, model_of(segments), tuple(segments), missing, rebuilds=True)
         return
     count = 1 if num_to_merge is None else min(num_to_merge, len(segments))
     if not missing and count < 2:
@@ -160,7 +161,8 @@ def _plan_extensions(
     if count:
         merged, stale = [segment for segment in segments if segment in merged or segment in stale], []
     if merged or missing:
-        yield Extension(target, newest, tuple(merged), missing, not can_merge(version, kind, merged))
+        model = model_of(segments)
+        yield Extension(target, model, tuple(merged), missing, not can_merge(version, kind, merged))
     for segment in segments:
         is_stale, is_old = segment in stale, segment.has_old_addresses
         if segment not in merged and (is_stale or is_old):
@@ -184,8 +186,8 @@ def write_extension(
     reuse = fragment_reuse(version)
     if extension.rebuilds or not sources:
         return rebuild_segment(version, target, model, extension.read_fragments, tracker=tracker)
-    if reuse is not None and len(sources) == 1 and not extension.fragments and model.has_old_addresses:
-        return remap_segment(version, target, model, reuse, tracker)
+    if reuse is not None and len(sources) == 1 and not extension.fragments and sources[0].has_old_addresses:
+        return remap_segment(version, target, sources[0], reuse, tracker)
     return merge_segments(version, target, sources, extension.fragments, tracker=tracker)
 
 

@@ -77,11 +77,12 @@ def merge_segments(
 ) -> IndexMetadata:
     """Write one segment with the entries of several others, and the live rows of more fragments.
 
-    Entries of rows that a source does not cover any more are left out. The parameters of the first source are kept.
+    Entries of rows that a source does not cover any more are left out. The parameters of a source are kept.
     If the entries cannot be merged, the segment is built from the data.
     """
     if not can_merge(version, target.kind, sources):
-        return rebuild_segment(version, target, sources[0], fragments_to_read(sources, fragment_ids), tracker=tracker)
+        model = model_of(sources)
+        return rebuild_segment(version, target, model, fragments_to_read(sources, fragment_ids), tracker=tracker)
     kind, field = target.kind, target.field
     covered = {fragment_id for source in sources for fragment_id in source.fragments}
     # A newer number would hide that addresses of the old segments were moved by a deferred compaction.
@@ -99,9 +100,18 @@ def can_merge(version: TableVersion, kind: IndexKind, sources: Sequence[IndexSeg
     """Return whether the entries of segments name rows in the same way as a new segment of a version.
 
     Old versions of a kind store row ids where new ones store addresses, and a deferred compaction leaves old addresses.
+    Segments in which the type of the values is not determined are not merged either.
     """
     form = stores_row_ids(version, kind)
-    return all(source.stores_row_ids == form and not source.has_old_addresses for source in sources)
+    return all(
+        source.stores_row_ids == form and not source.has_old_addresses and source.open().is_mergeable
+        for source in sources
+    )
+
+
+def model_of(segments: Sequence[IndexSegment]) -> IndexSegment:
+    """Return the segment whose parameters a new one gets: the last one with a determined type of values, if any."""
+    return next((segment for segment in reversed(segments) if segment.open().is_mergeable), segments[-1])
 
 
 def fragments_to_read(sources: Sequence[IndexSegment], fragment_ids: Sequence[int]) -> list[int]:

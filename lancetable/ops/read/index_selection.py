@@ -83,10 +83,10 @@ class IndexSelection:
         Raises CorruptFileError if the fragment does not have such a row.
         """
         fragment = self._version.manifest.fragments[position]
+        self._check(fragment)
         offsets = self._rows.offsets(fragment.id).astype(np.int64)
         if not len(offsets):
             return offsets
-        self._check(fragment, int(offsets[-1]))
         deleted = deleted_offsets(self._version, fragment)
         return offsets if deleted is None else offsets[~deleted_mask(offsets, deleted)]
 
@@ -111,13 +111,12 @@ class IndexSelection:
         fragment = self._version.manifest.fragments[position]
         if fragment.deletion_file is not None:
             return len(self.offsets(position))
-        num_rows, last = self._rows.extent(fragment.id)
-        self._check(fragment, last)
-        return num_rows
+        self._check(fragment)
+        return self._rows.extent(fragment.id)[0]
 
-    def _check(self, fragment: Fragment, last: int) -> None:
-        total = physical_rows(self._version, fragment)
-        if last >= total:
+    def _check(self, fragment: Fragment) -> None:
+        _, last = self._rows.extent(fragment.id)
+        if last >= 0 and last >= (total := physical_rows(self._version, fragment)):
             names = ", ".join(sorted({search.index.name for search in self._index.expression.searches}))
             what = f"an index of {names} contains rows that fragment {fragment.id} does not have"
             raise CorruptFileError(what, f"offsets below {total}", last, path=self._version.location.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -239,3 +240,29 @@ def test_an_exception_of_the_progress_callback_cancels_the_build(tmp_path: Path)
     with pytest.raises(KeyError, match="stop"):
         ds.create_scalar_index("id", "BTREE", progress_callback=stop)
     assert not ds.has_index and not list((tmp_path / "t.lance").glob("_indices/*/*"))
+
+
+@pytest.mark.parametrize("kind", ["BITMAP", "BTREE", "ZONEMAP"])
+def test_the_type_of_values_in_documents_is_determined_by_the_first_value_that_is_not_null(
+    tmp_path: Path, kind: str
+) -> None:
+    uri = str(tmp_path / "t.lance")
+    ds = lancetable.write_dataset(documents([None] * 3), uri, data_storage_version="2.2")
+    config = IndexConfig("json", {"path": "x", "target_index_type": kind})
+    ds.create_scalar_index("j", config, "empty", train=False)
+    ds.create_scalar_index("j", config, "nulls")
+    ds.insert(documents([2.5, None]))
+    ds.optimize.optimize_indices(num_indices_to_merge=0)
+    ds.insert(documents([1, None, 7]))
+    ds.optimize.optimize_indices(num_indices_to_merge=9)
+    assert coverage(uri) == {"empty": [[0, 1, 2]], "nulls": [[0, 1, 2]]}
+    for predicate, num_rows in (("= 1", 1), ("> 2", 2), ("IS NULL", 5)):
+        filter = f"json_get_float(j, 'x') {predicate}"
+        for ds in (lancetable.dataset(uri), lance.dataset(uri)):
+            assert "ScalarIndexQuery" in ds.scanner(filter=filter).explain_plan()
+            assert ds.to_table(filter=filter).num_rows == num_rows, predicate
+
+
+def documents(values: list[Any]) -> pa.Table:
+    """Return JSON documents with these values of the key x."""
+    return pa.table({"j": pa.array([json.dumps({"x": value}) for value in values], pa.json_())})
