@@ -147,7 +147,7 @@ def _plan_extensions(
     retrain: bool,
 ) -> Iterator[Extension]:
     """Yield the segments to write for an index; none if nothing needs to be done."""
-    kind, newest = target.kind, segments[-1]
+    kind, _newest = target.kind, segments[-1]
     covered = {number for segment in segments for number in segment.fragments}
     missing = tuple(fragment.id for fragment in version.manifest.fragments if fragment.id not in covered)
     if retrain:

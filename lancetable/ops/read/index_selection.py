@@ -100,7 +100,7 @@ class IndexSelection:
         offsets = self._rows.offsets(fragment.id)
         if not len(offsets):
             return []
-        self._check(fragment, int(offsets[-1]))
+        self._check(fragment)
         ends = np.flatnonzero(np.diff(offsets) > max_gap + 1)
         starts = offsets[np.concatenate([[0], ends + 1])].tolist()
         stops = (offsets[np.append(ends, len(offsets) - 1)] + np.uint32(1)).tolist()
