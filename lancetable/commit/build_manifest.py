@@ -22,7 +22,7 @@ from lancetable.commit.assign_ids import (
     stamp_updated,
     used_fragment_ids,
 )
-from lancetable.commit.index_coverage import changed_columns, covered_fragments, stores_row_ids
+from lancetable.commit.index_coverage import changed_columns, stores_row_ids
 from lancetable.commit.manifest_draft import (
     ManifestDraft,
     ManifestParts,
@@ -37,6 +37,7 @@ from lancetable.errors import (
 from lancetable.format import feature_flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import DataFile
+from lancetable.format.index import covered_fragments
 from lancetable.format.manifest import BasePath, Manifest
 from lancetable.format.paths import transaction_name
 from lancetable.format.schema import Schema

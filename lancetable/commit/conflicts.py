@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from lancetable.commit.index_coverage import covered_fragments
 from lancetable.format import transaction as tx
+from lancetable.format.index import covered_fragments
 from lancetable.format.transaction import Operation
 from lancetable.proto import transaction_pb2
 

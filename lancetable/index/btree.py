@@ -176,15 +176,6 @@ class BTreeIndex(OpenIndex):
         for number, page in self._pages([*range(start, inner_start), *range(inner_end, end)], with_values=True):
             yield _rows_within(ranges, page, int(self._null_counts[number]))
 
-    def _select_one(self, ranges: KeyRanges, start: int, end: int) -> Iterator[U64Array]:
-        """Yield the rows in a single range, which overlaps the pages from `start` to `end`. The common case."""
-        inner_start = min(self._known + int(ranges.starts_in(self._lows)[0]), end)
-        inner_end = max(min(self._first + int(ranges.ends_in(self._highs)[0]), end), inner_start)
-        for _, page in self._pages(range(inner_start, inner_end)):
-            yield page.rows
-        for number, page in self._pages([*range(start, inner_start), *range(inner_end, end)], with_values=True):
-            yield _rows_within(ranges, page, int(self._null_counts[number]))
-
     # --------------------------------------------------------------------------------------------------------- pages
 
     def _pages(self, numbers: Sequence[int], *, with_values: bool = False) -> Iterator[tuple[int, _Page]]:

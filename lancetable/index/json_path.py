@@ -36,7 +36,7 @@ from lancetable.format.protobuf_conversion import parse_message
 from lancetable.format.schema import Schema
 from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, kind_named, kind_of_details
 from lancetable.index.queries import AtJsonPath, IndexQuery
-from lancetable.proto import index_pb2, table_pb2
+from lancetable.proto import index_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -184,9 +184,8 @@ class JsonPath(IndexKind):
     def open(self, files: SegmentFiles) -> OpenJsonPath:
         """Open a segment."""
         message = _parse(files.details)
-        entry = table_pb2.IndexMetadata.FromString(files.metadata.raw)
-        entry.index_details.CopyFrom(message.target_details)
-        metadata = replace(files.metadata, raw=entry.SerializeToString(), type_url=entry.index_details.type_url)
+        details = message.target_details
+        metadata = files.metadata.with_details(details.type_url, details.value)
         target = self._target.open(replace(files, metadata=metadata))
         return OpenJsonPath(target, self._target, message.path, _value_type(files, self._target))
 

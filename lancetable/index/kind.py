@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError, UnsupportedTypeError
+from lancetable.format.index import kind_name
 from lancetable.index.row_mapping import AddressMapping
 from lancetable.index.sort_keys import is_ordered
 
@@ -221,8 +222,7 @@ _MODULES = {
 
 def kind_of_details(type_url: str) -> IndexKind | None:
     """Return the kind of an index by the type of its details, or None if this library does not know it."""
-    # Releases differ in the package of the type: lance.table or lance.index.pb.
-    module = _MODULES.get(type_url.rpartition(".")[2].removesuffix("IndexDetails"))
+    module = _MODULES.get(kind_name(type_url))
     return None if module is None else _load(module)
 
 

@@ -35,16 +35,17 @@ class AddressMapping(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChainedMapping:
-    """A mapping that is followed by another one."""
+    """Mappings that are applied one after the other."""
 
-    first: AddressMapping
-    second: AddressMapping
+    mappings: tuple[AddressMapping, ...]
 
     def apply(self, rows: U64Array) -> tuple[U64Array, npt.NDArray[np.bool_]]:
         """Return the new addresses of rows, and for each whether it exists. See AddressMapping."""
-        rows, exists = self.first.apply(rows)
-        rows, still_exists = self.second.apply(rows)
-        return rows, exists & still_exists
+        exists = np.ones(len(rows), np.bool_)
+        for mapping in self.mappings:
+            rows, still_exists = mapping.apply(rows)
+            exists &= still_exists
+        return rows, exists
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +87,14 @@ class RowMapping:
         self._new_positions = np.cumsum(np.array([0, *(count for _, count in new)], np.uint64))
 
     @property
-    def moved_fragments(self) -> frozenset[int]:
-        """The ids of the old fragments."""
-        return frozenset(self._ids.tolist())
+    def num_rows(self) -> dict[int, int]:
+        """The number of rows of each old fragment, by its id."""
+        return dict(zip(self._ids.tolist(), self._num_rows.tolist()))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Approximate size in memory."""
+        return 512 + 64 * (len(self._ids) + len(self._new_ids)) + self._deleted.nbytes
 
     def apply(self, rows: U64Array) -> tuple[U64Array, npt.NDArray[np.bool_]]:
         """Return the new addresses of rows, and for each whether it exists. See AddressMapping."""

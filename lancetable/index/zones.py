@@ -37,7 +37,7 @@ ZONE_FIELDS: Final = [
 ]
 NULL_BITMAP_KEY: Final = "null_bitmap"
 _MAX_ROWS: Final = 1 << 32  # also the number of fragment ids
-_FILTERED_ROWS: Final = 1 << 20
+_WAITING_ROWS: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,16 +92,11 @@ class Zones:
         return RowSet.of_ranges(fragments[first], starts[first], ends[np.append(first[1:], True)])
 
     def kept(self, keep: RowFilter) -> Bools:
-        """Return, for each zone, whether `keep` accepts one of its rows."""
-        found = np.zeros(len(self), np.bool_)
-        ends = np.cumsum(self.lengths)
-        total = int(ends[-1]) if len(ends) else 0
-        for start in range(0, total, _FILTERED_ROWS):
-            numbers = np.arange(start, min(start + _FILTERED_ROWS, total))
-            zones = np.searchsorted(ends, numbers, "right")
-            offsets = numbers - (ends - self.lengths)[zones] + self.starts[zones]
-            found[zones[keep(join(self.fragment_ids[zones], offsets))]] = True
-        return found
+        """Return, for each zone, whether its segment may still name its rows.
+
+        Zones contain addresses, and a segment covers all rows of a fragment or none.
+        """
+        return keep(join(self.fragment_ids, self.starts))
 
     def columns(self) -> dict[str, pa.Array]:
         """Return the columns of a file."""
@@ -148,7 +143,7 @@ class NullRows:
             return
         self._waiting.append(rows[values.is_null().to_numpy(zero_copy_only=False)])
         self._num_waiting += values.null_count
-        if self._num_waiting >= _FILTERED_ROWS:
+        if self._num_waiting >= _WAITING_ROWS:
             self._sets.append(self.rows())
 
     def rows(self) -> RowSet:
@@ -204,6 +199,5 @@ def merged_nulls(sources: Sequence[tuple[OpenIndex, RowFilter]], new: RowSet) ->
         nulls = source.null_rows()
         if nulls is None:
             return None
-        addresses = (nulls & source.zones.rows(source.zones.kept(keep))).addresses()
-        sets.append(RowSet.of(addresses[keep(addresses)]))
+        sets.append(nulls & source.zones.rows(source.zones.kept(keep)))
     return RowSet.union(sets)

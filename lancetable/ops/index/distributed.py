@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pyroaring
 
 from lancetable.commit.commit_loop import DEFAULT_TIMEOUT_SECONDS
-from lancetable.commit.index_coverage import covered_fragments
 from lancetable.errors import InvalidInputError, InvalidOperationError, VersionNotFoundError
+from lancetable.format.index import covered_fragments
 from lancetable.index.segments import IndexSegment, segment_of
 from lancetable.ops.change.retry import on_newest
 from lancetable.ops.index.column_values import num_values
@@ -30,7 +30,7 @@ from lancetable.ops.index.segment_builder import (
     merge_segments,
 )
 from lancetable.ops.index.stale_segments import stale_segments
-from lancetable.ops.index.targets import details_name, find_column, kind_of, segments_named, target_of
+from lancetable.ops.index.targets import find_column, kind_of, segments_named, target_of
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.table.version import checkout
 
@@ -152,7 +152,7 @@ def _checked(version: TableVersion, entries: Sequence[IndexMetadata]) -> list[In
         seen |= covered
     first = entries[0]
     for entry in entries:
-        if details_name(entry.type_url) != details_name(first.type_url):
+        if entry.kind_name != first.kind_name:
             raise InvalidInputError(
                 f"CreateIndex: segment set for index {first.name!r} mixes incompatible index detail types"
                 f" {first.type_url} and {entry.type_url}"
@@ -180,7 +180,7 @@ def _replaced(version: TableVersion, name: str, segments: Sequence[IndexSegment]
         covered = _covered(entry) & live
         if entry.fields != first.fields:
             raise InvalidInputError(f"Index name {name!r} already exists with different fields; choose another name")
-        if details_name(entry.type_url) != details_name(first.type_url):
+        if entry.kind_name != first.kind_name:
             if live - new:
                 raise InvalidInputError(
                     f"CreateIndex: cannot change index {name!r} from {entry.type_url} to {first.type_url} with partial"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lancetable.errors import IndexExistsError, IndexNotFoundError, UnsupportedFeatureError
+from lancetable.format.index import kind_name
 from lancetable.index.segments import IndexSegment, index_segments
 from lancetable.ops.index.segment_builder import IndexTarget
 from lancetable.ops.read.projection import column_not_found
@@ -86,16 +87,9 @@ def _default_name(version: TableVersion, field: Field, path: str, kind: IndexKin
     for number in itertools.count(1):
         name = f"{path}_idx" if number == 1 else f"{path}_idx_{number}"
         other = taken.get(name)
-        if other is None or (
-            other.fields == (field.id,) and details_name(other.type_url) == details_name(kind.type_url)
-        ):
+        if other is None or (other.fields == (field.id,) and other.kind_name == kind_name(kind.type_url)):
             return name
     raise AssertionError("unreachable")
-
-
-def details_name(type_url: str) -> str:
-    """Return the name of the details of an index; releases differ in the package before it."""
-    return type_url.rpartition(".")[2]
 
 
 def segments_named(version: TableVersion, name: str) -> list[IndexSegment]:
@@ -132,7 +126,7 @@ def kind_of(segments: Sequence[IndexSegment]) -> IndexKind:
     for segment in segments:
         if segment.kind is None:
             entry = segment.files.metadata
-            name = details_name(entry.type_url) or "unknown type"
+            name = entry.kind_name or "unknown type"
             raise UnsupportedFeatureError(
                 f"index {segment.name!r}: {name} of version {entry.index_version or 0} is not supported; use the"
                 " library that has created it, or drop it",
