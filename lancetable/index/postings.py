@@ -160,10 +160,8 @@ class PostingSorter:
         self._runs_bytes += sum(postings.memory_bytes for postings in run)
         if self._runs_bytes > self._budget_bytes // 8:
             for run in self._runs:
-                blocks = (postings.to_batch() for postings in _blocks(run))
-                first = next(blocks)
                 name = f"{len(self._files)}.arrow"
-                self._directory.write(name, first.schema, chain([first], blocks))
+                self._directory.write(name, (postings.to_batch() for postings in _blocks(run)))
                 self._files.append(name)
             self._runs, self._runs_bytes = [], 0
 

@@ -124,7 +124,7 @@ def plan_extensions(
         fields = segment.files.metadata.fields
         if fields and version.schema.by_id.keys() >= {*fields} and (names is None or segment.name in names):
             groups.setdefault(segment.name, []).append(segment)
-    plan = []
+    plan: list[Extension] = []
     for name, segments in groups.items():
         if names is None and any(segment.kind is None for segment in segments):
             logger.warning(
