@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedTypeError
 from lancetable.index.key_ranges import key_ranges
-from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
+from lancetable.index.kind import IndexKind, OpenIndex, RowFilter, checked_options
 from lancetable.index.posting_files import PostingFile, kept, write_postings
-from lancetable.index.postings import Postings, PostingSorter, merge_postings
+from lancetable.index.postings import PostingSort
 from lancetable.index.queries import IndexQuery, IsIn, IsNull, Range
 from lancetable.index.results import IndexResult
 from lancetable.index.roaring_containers import ROW_ADDR_TREE_MAP
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from lancetable.format.schema import Field
+    from lancetable.index.external_sort import Run
     from lancetable.index.index_files import IndexFileReader, SegmentWriter
     from lancetable.index.row_mapping import AddressMapping
     from lancetable.index.segments import SegmentFiles
@@ -72,7 +73,7 @@ def _parse_statistics(text: str, path: str) -> dict[str, Any]:
 
 
 def write_bitmaps(
-    writer: SegmentWriter, data_type: pa.DataType, postings: Iterable[Postings], null_lists: RowSet | None = None
+    writer: SegmentWriter, data_type: pa.DataType, postings: Run, null_lists: RowSet | None = None
 ) -> None:
     """Write the file of a BITMAP or LABEL_LIST index. `null_lists` are the rows of null lists."""
     schema = pa.schema([pa.field(KEYS[0], data_type), pa.field(KEYS[1], pa.binary())])
@@ -163,10 +164,10 @@ class Bitmap(IndexKind):
         for source, row_filter in sources:
             assert isinstance(source, OpenBitmap)
             streams.append(source.file.postings(kept(row_filter)))
-        with PostingSorter(field.data_type) as sorter:
+        with PostingSort() as sort:
             for batch in batches:
-                sorter.add(batch.column(VALUE), batch.column(ROW).to_numpy())
-            write_bitmaps(writer, field.data_type, merge_postings([*streams, sorter.sorted()]))
+                sort.add(batch)
+            write_bitmaps(writer, field.data_type, sort.merged(streams))
         return index_details_pb2.BitmapIndexDetails()
 
     def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:

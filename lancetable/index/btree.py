@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
-from lancetable.index.external_sort import ExternalSort, Run, merge_runs
+from lancetable.index.external_sort import ExternalSort, Run
 from lancetable.index.index_files import SegmentWriter
 from lancetable.index.key_ranges import KeyRanges, key_ranges
 from lancetable.index.kind import (
@@ -415,7 +415,7 @@ class BTree(IndexKind):
         with ExternalSort() as sort:
             for batch in batches:
                 sort.add(batch)
-            _PageWriter(writer, field.data_type, page_rows).write(merge_runs([*runs, *sort.runs()]))
+            _PageWriter(writer, field.data_type, page_rows).write(sort.merged(runs))
         return index_details_pb2.BTreeIndexDetails()
 
     def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lancetable.file.kernels.varbin import prefix_end
 from lancetable.index.queries import IndexQuery, IsIn, Range, StartsWith
-from lancetable.index.sort_keys import Int64, Keys, distinct, float_keys, keys_of, positions, sort_indices, take
+from lancetable.index.sort_keys import Int64, Keys, first_of_each, float_keys, keys_of, positions, sort_indices, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,8 @@ def _bound(value: pa.Scalar | None) -> Keys | None:
 def _values(values: pa.Array) -> KeyRanges:
     keys = keys_of(values)
     if len(keys) > 1:
-        keys = distinct(take(keys, sort_indices(keys)))
+        keys = take(keys, sort_indices(keys))
+        keys = take(keys, np.flatnonzero(first_of_each(keys)))
     return KeyRanges(keys, keys)
 
 

@@ -21,7 +21,7 @@ from lancetable.errors import CorruptFileError, UnsupportedTypeError
 from lancetable.index.bitmap import FILE_NAME, BitmapFile, write_bitmaps
 from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
 from lancetable.index.posting_files import kept
-from lancetable.index.postings import PostingSorter, merge_postings
+from lancetable.index.postings import PostingSort
 from lancetable.index.queries import HasLabels, IndexQuery, IsIn
 from lancetable.index.results import IndexResult
 from lancetable.index.roaring_containers import RowMapper
@@ -154,11 +154,10 @@ class LabelList(IndexKind):
             streams.append(source.file.postings(kept(row_filter)))
             null_lists.append(source.null_lists_after(kept(row_filter)))
         data_type = field.data_type.value_type
-        with PostingSorter(_plain_type(data_type)) as sorter:
-            null_rows = [_add_labels(sorter, batch) for batch in batches]
+        with PostingSort() as sort:
+            null_rows = [_add_labels(sort, batch) for batch in batches]
             null_lists.append(RowSet.of(np.concatenate([np.empty(0, np.uint64), *null_rows])))
-            postings = merge_postings([*streams, sorter.sorted()])
-            write_bitmaps(writer, data_type, postings, RowSet.union(null_lists))
+            write_bitmaps(writer, data_type, sort.merged(streams), RowSet.union(null_lists))
         return index_details_pb2.LabelListIndexDetails()
 
     def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
@@ -177,14 +176,14 @@ def _plain_type(data_type: pa.DataType) -> pa.DataType:
     return data_type.value_type if pa.types.is_dictionary(data_type) else data_type
 
 
-def _add_labels(sorter: PostingSorter, batch: pa.RecordBatch) -> Any:
+def _add_labels(sort: PostingSort, batch: pa.RecordBatch) -> Any:
     """Add the elements of the lists of a batch. Returns the rows of null lists."""
     lists, rows = batch.column(VALUE), batch.column(ROW).to_numpy()
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy()
     labels = lists.flatten()
     if pa.types.is_dictionary(labels.type):
         labels = labels.dictionary_decode()
-    sorter.add(labels, np.repeat(rows, lengths))
+    sort.add(pa.record_batch({VALUE: labels, ROW: np.repeat(rows, lengths)}))
     return rows[lists.is_null().to_numpy(zero_copy_only=False)]
 
 

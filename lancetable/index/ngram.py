@@ -11,18 +11,19 @@ these rows have to be checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedTypeError
 from lancetable.file.kernels.varbin import is_string
 from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
 from lancetable.index.posting_files import PostingFile, kept, write_postings
-from lancetable.index.postings import Postings, PostingSorter, merge_postings
+from lancetable.index.postings import PostingSort
 from lancetable.index.queries import Contains, IndexQuery, MatchesRegex
 from lancetable.index.required_trigrams import Condition, trigrams_of_regex
 from lancetable.index.results import Exactness, IndexResult
@@ -35,7 +36,9 @@ from lancetable.proto import index_details_pb2
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from lancetable.format.row_address import U64Array
     from lancetable.format.schema import Field
+    from lancetable.index.external_sort import Run
     from lancetable.index.index_files import IndexFileReader, SegmentWriter
     from lancetable.index.row_mapping import AddressMapping
     from lancetable.index.segments import SegmentFiles
@@ -196,10 +199,11 @@ class NGram(IndexKind):
         for source, row_filter in sources:
             assert isinstance(source, OpenNGram)
             streams.append(source.file.postings(kept(row_filter)))
-        with PostingSorter(pa.uint32()) as sorter:
+        with PostingSort() as sort:
             for batch in batches:
-                _add_trigrams(sorter, batch)
-            _write(writer, merge_postings([*streams, sorter.sorted()]))
+                for part in _token_batches(batch):
+                    sort.add(part)
+            _write(writer, sort.merged(streams))
         return index_details_pb2.NGramIndexDetails()
 
     def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
@@ -209,25 +213,28 @@ class NGram(IndexKind):
         return True
 
 
-def _write(writer: SegmentWriter, postings: Iterable[Postings]) -> None:
+def _write(writer: SegmentWriter, postings: Run) -> None:
     with writer.open_file(_FILE_NAME, _SCHEMA) as file:
         write_postings(file, _SCHEMA, postings, ROARING_TREEMAP)
 
 
-def _add_trigrams(sorter: PostingSorter, batch: pa.RecordBatch) -> None:
-    """Add the trigrams of the strings of a batch, and the null token for null strings."""
+def _token_batches(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the tokens of the strings of a batch with their rows, and the null token for null strings."""
     strings, rows = batch.column(VALUE), batch.column(ROW).to_numpy()
     if strings.null_count:
         valid = strings.is_valid()
         is_valid = valid.to_numpy(zero_copy_only=False)
-        null_rows = rows[~is_valid]
-        sorter.add(pa.array(np.full(len(null_rows), _NULL_TOKEN, np.uint32)), null_rows)
+        yield _tokens_of(np.full(strings.null_count, _NULL_TOKEN, np.uint32), rows[~is_valid])
         strings, rows = strings.filter(valid), rows[is_valid]
     num_chunks = strings.nbytes // _CHUNK_BYTES + 1
     bounds = np.linspace(0, len(strings), num_chunks + 1).astype(np.int64).tolist()
     for start, end in pairwise(bounds):
         tokens, numbers = trigrams(strings[start:end])
-        sorter.add(pa.array(tokens), rows[start:end][numbers])
+        yield _tokens_of(tokens, rows[start:end][numbers])
+
+
+def _tokens_of(tokens: npt.NDArray[np.uint32], rows: U64Array) -> pa.RecordBatch:
+    return pa.record_batch({VALUE: tokens, ROW: rows})
 
 
 KIND = NGram()

@@ -93,13 +93,13 @@ def take(keys: Keys, rows: Int64) -> Keys:
     return keys[rows] if isinstance(keys, np.ndarray) else keys.take(pa.array(rows))
 
 
-def distinct(keys: Keys) -> Keys:
-    """Return ascending keys without repeats."""
-    if len(keys) < 2:
-        return keys
+def first_of_each(keys: Keys) -> npt.NDArray[np.bool_]:
+    """Return for each of some ascending keys whether it differs from the previous one."""
     if isinstance(keys, np.ndarray):
-        return keys[np.append(True, keys[1:] != keys[:-1])]
-    return pa.concat_arrays([keys[:1], keys[1:].filter(pc.not_equal(keys[1:], keys[:-1]))])
+        changes = keys[1:] != keys[:-1]
+    else:
+        changes = pc.not_equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)
+    return np.concatenate((np.ones(min(len(keys), 1), np.bool_), changes))
 
 
 def any_less(keys: Keys, others: Keys) -> bool:
