@@ -22,7 +22,7 @@ import pyarrow as pa
 from lancetable.file import thread_pool
 from lancetable.file.spill_directory import SpillDirectory, memory_budget
 from lancetable.index.kind import VALUE
-from lancetable.index.sort_keys import Keys, concat, keys_of, positions, sort_indices, take
+from lancetable.index.sort_keys import Keys, concat, keys_of, nulls_and_others, positions, sort_indices, take
 
 Run: TypeAlias = Iterator[pa.RecordBatch]
 """Batches with the column VALUE and others in ascending order of the values, nulls first."""
@@ -168,9 +168,8 @@ def sorted_rows(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     batch = pa.concat_batches(batches)
     batches.clear()
     values = batch.column(VALUE)
-    if values.null_count:
-        is_null = values.is_null().to_numpy(zero_copy_only=False)
-        nulls, others = np.flatnonzero(is_null), np.flatnonzero(~is_null)
+    nulls, others = nulls_and_others(values)
+    if len(nulls):
         order = np.concatenate((nulls, others[sort_indices(keys_of(values.take(pa.array(others))))]))
     else:
         order = sort_indices(keys_of(values))

@@ -23,7 +23,7 @@ from lancetable.file.zone_map_builder import number_dtype
 from lancetable.index.external_sort import ExternalSort, Run
 from lancetable.index.kind import ROW, VALUE
 from lancetable.index.roaring_containers import Containers, radix_order
-from lancetable.index.sort_keys import first_of_each, keys_of, sort_indices, take
+from lancetable.index.sort_keys import first_of_each, keys_of, nulls_and_others, sort_indices, take
 
 if TYPE_CHECKING:
     from lancetable.index.sort_keys import Int64
@@ -73,14 +73,14 @@ def _grouped(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     batch = pa.concat_batches(batches)
     batches.clear()
     values, rows = batch.column(VALUE), batch.column(ROW).to_numpy()
-    is_null = values.is_null().to_numpy(zero_copy_only=False)
-    nulls, others = np.flatnonzero(is_null), np.flatnonzero(~is_null)
+    nulls, others = nulls_and_others(values)
     keys = _group_keys(values.take(pa.array(others)) if len(nulls) else values)
-    by_key = radix_order(keys)
-    order = np.concatenate((nulls, others[by_key]))
-    is_first = np.concatenate((np.arange(len(nulls)) == 0, first_of_each(keys[by_key])))
-    containers = Containers.of(np.cumsum(is_first) - 1, rows[order])
-    return postings_of(values.take(pa.array(order[is_first])), containers)
+    order = radix_order(keys)
+    is_first = first_of_each(keys[order])
+    if len(nulls):
+        order = np.concatenate((nulls, others[order]))
+        is_first = np.concatenate((np.arange(len(nulls)) == 0, is_first))
+    return postings_of(values.take(pa.array(order[is_first])), Containers.of(np.cumsum(is_first) - 1, rows[order]))
 
 
 def _group_keys(values: pa.Array) -> npt.NDArray[np.integer]:

@@ -93,6 +93,14 @@ def take(keys: Keys, rows: Int64) -> Keys:
     return keys[rows] if isinstance(keys, np.ndarray) else keys.take(pa.array(rows))
 
 
+def nulls_and_others(values: pa.Array) -> tuple[Int64, Int64]:
+    """Return the positions of the nulls and of the other values, both ascending; two empty arrays without nulls."""
+    if not values.null_count:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    is_null = values.is_null().to_numpy(zero_copy_only=False)
+    return np.flatnonzero(is_null), np.flatnonzero(~is_null)
+
+
 def first_of_each(keys: Keys) -> npt.NDArray[np.bool_]:
     """Return for each of some ascending keys whether it differs from the previous one."""
     if isinstance(keys, np.ndarray):
