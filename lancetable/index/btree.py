@@ -31,7 +31,7 @@ from lancetable.index.kind import (
     check_same_type,
     checked_options,
 )
-from lancetable.index.queries import IndexQuery, IsIn, IsNull, Range, StartsWith
+from lancetable.index.queries import IndexQuery, IsIn, IsNull, Range, StartsWith, format_value
 from lancetable.index.results import IndexResult
 from lancetable.index.row_sets import RowSet
 from lancetable.index.search_statistics import note_comparisons
@@ -302,15 +302,10 @@ def _size_bytes(page: _Page) -> int:
 
 
 def _text(value: pa.Scalar) -> str:
-    """Return a bound as pylance shows it in statistics."""
+    """Return a bound in the form of pylance's statistics, which differs from that of plans for binaries and nulls."""
     if not value.is_valid:
         return "NULL"
-    if isinstance(value, pa.BooleanScalar):
-        return str(value).lower()
-    shown = value.as_py()
-    if isinstance(shown, bytes):
-        return shown[:10].hex().upper() + ("..." if len(shown) > 10 else "")
-    return str(shown)
+    return format_value(value).upper() if isinstance(value.as_py(), bytes) else format_value(value)
 
 
 class _PageWriter:
@@ -386,12 +381,6 @@ class BTree(IndexKind):
     def open(self, files: SegmentFiles) -> BTreeIndex:
         """Open a segment. See IndexKind."""
         return BTreeIndex(files)
-
-    def build(
-        self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
-    ) -> Message:
-        """Write a new segment. See IndexKind. The option `zone_size` is the number of rows of a page."""
-        return self.merge(writer, field, (), batches, options)
 
     def merge(
         self,

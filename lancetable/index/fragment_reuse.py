@@ -21,7 +21,7 @@ import pyroaring
 
 from lancetable.errors import CorruptFileError, InvalidOperationError
 from lancetable.index.row_mapping import ChainedMapping, MovedGroup, OldFragment, RowMapping
-from lancetable.index.row_sets import RowSet
+from lancetable.index.row_sets import MAX_ROWS, RowSet
 from lancetable.lazy import lazy_property
 from lancetable.table.fragment_reuse import FragmentMoves, fragment_moves, read_content, remaining_coverage
 
@@ -40,7 +40,7 @@ class FragmentReuse(ChainedMapping):
 
     @lazy_property
     def _old_rows(self) -> RowSet:
-        """All rows of the fragments that were moved, up to the last live one."""
+        """All rows of the fragments that were moved."""
         return RowSet.of_fragments({number: rows for each in self.mappings for number, rows in each.num_rows.items()})
 
     @property
@@ -83,16 +83,14 @@ def _group(message: Any, path: str) -> MovedGroup:
     changed = RowSet.from_roaring_treemap(memoryview(message.changed_row_addrs), path)
     old = []
     for digest in sorted(message.old_fragments, key=lambda digest: digest.id):
-        _, last = changed.extent(digest.id)
-        if last >= digest.physical_rows:
+        num_rows, last = changed.extent(digest.id)
+        if not last < digest.physical_rows <= MAX_ROWS:
             raise CorruptFileError(
-                f"the fragment reuse index moves row {last} of fragment {digest.id}",
-                f"less than {digest.physical_rows}",
+                f"the fragment reuse index moves row {last} of fragment {digest.id} with {digest.physical_rows} rows",
                 path=path,
             )
-        # Rows after the last one that was moved do not exist any more, like the others that were not moved.
         deleted = RowSet.of_fragments({digest.id: last + 1}) - changed
-        old.append(OldFragment(digest.id, last + 1, deleted.offsets(digest.id)))
+        old.append(OldFragment(digest.id, digest.physical_rows, num_rows, deleted.offsets(digest.id)))
     if not changed.fragments <= {fragment.id for fragment in old}:
         raise CorruptFileError("the fragment reuse index moves rows of other fragments", path=path)
     return MovedGroup(old, [(digest.id, digest.physical_rows) for digest in message.new_fragments])

@@ -101,13 +101,13 @@ class IndexKind(ABC):
         """Return the kind that builds segments with these options. Raises InvalidInputError if they are invalid."""
         return self
 
-    @abstractmethod
     def version_for(self, *, stable_row_ids: bool) -> int:
-        """Return the `index_version` of new segments."""
+        """Return the `index_version` of new segments, by default the greatest one."""
+        return self.max_version
 
-    @abstractmethod
     def stores_row_ids(self, index_version: int) -> bool:
-        """Return whether segments of tables with stable row ids store these ids rather than addresses."""
+        """Return whether segments of tables with stable row ids store these ids, the default, rather than addresses."""
+        return True
 
     @abstractmethod
     def check_field(self, field: Field, path: str) -> None:
@@ -128,7 +128,6 @@ class IndexKind(ABC):
     def open(self, files: SegmentFiles) -> OpenIndex:
         """Open a segment. Raises CorruptFileError if it is damaged."""
 
-    @abstractmethod
     def build(
         self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
     ) -> Message:
@@ -151,6 +150,7 @@ class IndexKind(ABC):
         InvalidInputError
             If an option is unknown or invalid.
         """
+        return self.merge(writer, field, (), batches, options)
 
     @abstractmethod
     def merge(
@@ -166,9 +166,9 @@ class IndexKind(ABC):
         `sources` are segments, each with the filter of the rows that it may still name.
         """
 
-    @abstractmethod
     def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
         """Write a segment whose rows are mapped. Return False, without writing, if this kind cannot be remapped."""
+        return False
 
 
 def checked_options(kind: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

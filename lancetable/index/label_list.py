@@ -105,14 +105,6 @@ class LabelList(IndexKind):
     min_version = 1
     max_version = 1
 
-    def version_for(self, *, stable_row_ids: bool) -> int:
-        """Return the `index_version` of new segments."""
-        return 1
-
-    def stores_row_ids(self, index_version: int) -> bool:
-        """Return whether segments of tables with stable row ids store these ids rather than addresses."""
-        return True
-
     def check_field(self, field: Field, path: str) -> None:
         """Raise UnsupportedTypeError if the type cannot be indexed."""
         data_type = field.data_type
@@ -131,12 +123,6 @@ class LabelList(IndexKind):
     def open(self, files: SegmentFiles) -> OpenLabelList:
         """Open a segment."""
         return OpenLabelList(files.open(FILE_NAME))
-
-    def build(
-        self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
-    ) -> Message:
-        """Write the files of a new segment and return its details."""
-        return self.merge(writer, field, (), batches, options)
 
     def merge(
         self,

@@ -151,14 +151,6 @@ class NGram(IndexKind):
     type_url = "/lance.table.NGramIndexDetails"
     max_version = 0
 
-    def version_for(self, *, stable_row_ids: bool) -> int:
-        """Return the `index_version` of new segments."""
-        return 0
-
-    def stores_row_ids(self, index_version: int) -> bool:
-        """Return whether segments of tables with stable row ids store these ids rather than addresses."""
-        return True
-
     def check_field(self, field: Field, path: str) -> None:
         """Raise UnsupportedTypeError if the type cannot be indexed."""
         if not is_string(field.data_type):
@@ -178,12 +170,6 @@ class NGram(IndexKind):
     def open(self, files: SegmentFiles) -> OpenNGram:
         """Open a segment."""
         return OpenNGram(files.open(_FILE_NAME))
-
-    def build(
-        self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
-    ) -> Message:
-        """Write the files of a new segment and return its details."""
-        return self.merge(writer, field, (), batches, options)
 
     def merge(
         self,

@@ -27,7 +27,9 @@ from lancetable.format.row_address import U64Array, join, split
 from lancetable.index.dense_bitmaps import CONTAINER_VALUES, bitmap_of_members
 
 _U32, _U64, _ENTRY = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<II")
-_ALL_OFFSETS = range(1 << 32)
+MAX_ROWS = 1 << 32
+"""Largest number of rows of a fragment."""
+
 _MAX_WAITING_ROWS = 1 << 20
 _MAX_CELLS_PER_ROW = 32  # ratio up to which marking rows in an array is faster than sorting them
 _MAX_CELLS = 1 << 26
@@ -190,7 +192,7 @@ class RowSet:
             if size:
                 bitmaps[fragment_id] = _parse(data[at : at + size], path)
             else:
-                bitmaps[fragment_id] = BitMap(_ALL_OFFSETS)
+                bitmaps[fragment_id] = BitMap(range(MAX_ROWS))
             at += size
         if at != len(data):
             raise _corrupt(path, at)

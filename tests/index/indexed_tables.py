@@ -19,6 +19,7 @@ from lancetable.index.index_files import SegmentWriter
 from lancetable.index.kind import ROW, VALUE, kind_named
 from lancetable.index.queries import IndexQuery, IsIn, IsNull, Range, StartsWith
 from lancetable.index.segments import IndexSegment, index_segments
+from lancetable.index_metadata import Index, IndexFile
 from lancetable.operation import LanceOperation
 
 NUMBERS = [
@@ -227,7 +228,7 @@ def build(
     kind_name: str,
     fragment_ids: Iterable[int] | None = None,
     options: Mapping[str, Any] | None = None,
-) -> lancetable.indices.Index | Any:
+) -> Index:
     """Build a segment of an index of "v" by this library, and return its entry, which is not committed."""
     kind, version = kind_named(kind_name), dataset.table_version
     index_version = kind.version_for(stable_row_ids=dataset.has_stable_row_ids)
@@ -248,18 +249,18 @@ def entry_of(
     covered: Iterable[int],
     writer: SegmentWriter,
     details: tuple[str, bytes],
-) -> Any:
-    from lancetable.index_metadata import Index, IndexFile
-
+) -> Index:
     field = dataset.table_version.schema.field("v")
     assert field is not None
     files = [IndexFile(file.path, file.size_bytes) for file in writer.files]
     return Index(name, "v_idx", [field.id], dataset.version, covered, index_version, files=files, index_details=details)
 
 
-def commit(dataset: lancetable.LanceDataset, *entries: Any) -> lancetable.LanceDataset:
-    """Commit segments of the index "v_idx" that replace the existing ones."""
-    operation = LanceOperation.CreateIndex(list(entries), [])
+def commit(dataset: lancetable.LanceDataset, *entries: Index) -> lancetable.LanceDataset:
+    """Commit segments of the index "v_idx" that replace those of the newest version."""
+    dataset = lancetable.dataset(dataset.uri)
+    existing = [Index.from_format(segment.files.metadata) for segment in segments(dataset) if segment.name == "v_idx"]
+    operation = LanceOperation.CreateIndex(list(entries), existing)
     return lancetable.LanceDataset.commit(dataset.uri, operation, read_version=dataset.version)
 
 

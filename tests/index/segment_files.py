@@ -17,6 +17,9 @@ from lancetable.format.schema import Field
 from lancetable.index.index_files import SegmentWriter
 from lancetable.index.kind import IndexKind
 from lancetable.index.queries import IndexQuery
+from lancetable.index.results import Exactness
+from lancetable.index.row_sets import RowSet
+from lancetable.index.segments import IndexSegment
 from lancetable.index_metadata import Index
 from lancetable.operation import LanceOperation
 from tests.index import indexed_tables as tables
@@ -85,7 +88,7 @@ def damage_trials(path: Path, queries: Iterable[IndexQuery], num_trials: int, se
     rng = random.Random(seed)
     queries = list(queries)
     (segment,) = tables.segments(lancetable.dataset(str(path)))
-    expected = [segment.search(query) for query in queries]
+    expected = _answers(segment, queries)
     files = sorted((path / "_indices" / str(segment.files.metadata.uuid)).iterdir())
     num_errors = num_wrong = 0
     for _ in range(num_trials):
@@ -100,7 +103,7 @@ def damage_trials(path: Path, queries: Iterable[IndexQuery], num_trials: int, se
         _replace(file, bytes(damaged))
         try:
             (segment,) = tables.segments(lancetable.dataset(str(path)))
-            found = [segment.search(query) for query in queries]
+            found = _answers(segment, queries)
         except LanceError:
             num_errors += 1
         else:
@@ -109,6 +112,11 @@ def damage_trials(path: Path, queries: Iterable[IndexQuery], num_trials: int, se
         finally:
             _replace(file, content)
     return num_errors, num_wrong
+
+
+def _answers(segment: IndexSegment, queries: Iterable[IndexQuery]) -> list[tuple[RowSet, RowSet, Exactness]]:
+    results = map(segment.search, queries)
+    return [(result.true, result.null, result.exactness) for result in results]
 
 
 def _replace(file: Path, content: bytes) -> None:

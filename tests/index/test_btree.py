@@ -63,17 +63,14 @@ def test_files_have_the_contents_that_pylance_writes(tmp_path: Path, data_type: 
             assert [f.nullable for f in a.schema.fields] == [f.nullable for f in b.schema.fields]
 
 
-@pytest.mark.parametrize("data_type", [pa.int64(), pa.float64(), pa.string(), pa.bool_(), pa.binary()], ids=str)
+@pytest.mark.parametrize("data_type", tables.ORDERED_TYPES, ids=str)
 def test_statistics_are_those_of_pylance(tmp_path: Path, data_type: pa.DataType) -> None:
     values = tables.values_of_type(data_type, 60, null_fraction=0)
     tables.write_table(tmp_path, values)
     tables.create_by_pylance(tmp_path, "btree", zone_size=8)
     (segment,) = tables.segments(lancetable.dataset(str(tmp_path)))
     (expected,) = lance.dataset(str(tmp_path)).stats.index_stats("v_idx")["indices"]
-    found = segment.open().statistics()
-    if data_type == pa.float64():
-        expected = {**expected, "min": str(float(expected["min"])), "max": str(float(expected["max"]))}
-    assert found == expected
+    assert segment.open().statistics() == expected
 
 
 # ------------------------------------------------------------------------------------------------------------- requests
@@ -108,16 +105,18 @@ def test_a_cold_point_lookup_reads_one_page(large: str) -> None:
     (segment,) = index_segments(version)
     segment.open()
     assert {path.rpartition("/")[2] for _, path, _ in store.log} == {"page_lookup.lance"}
-    assert num_ranges(store) <= 3
-    value = 77_777
+    opened = num_ranges(store)
+    assert opened <= 3
+    value = lancetable.dataset(large).to_table(["v"], "v > 77777", limit=1, use_scalar_index=False)["v"][0].as_py()
     result = segment.search(IsIn("v", pa.array([value], pa.int64())))
     assert len(result.true) == 1
     assert store.bytes_read < 64 * 1024 + 64 * 1024  # the end of the file, and one page
-    assert num_ranges(store) <= 5
+    searched = num_ranges(store)
+    assert searched <= 5
     theirs = lance.dataset(large)
     theirs.io_stats_incremental()
     theirs.count_rows(f"v = {value}")
-    assert theirs.io_stats_incremental().read_iops >= 7
+    assert opened + searched <= theirs.io_stats_incremental().read_iops
 
 
 def test_pages_are_cached(large: str) -> None:

@@ -28,14 +28,16 @@ lance = pytest.importorskip("lance")
 
 Address = tuple[int, int]
 """Fragment id and offset of a row."""
+NUM_ROWS = 10
+"""Number of physical rows of each old fragment."""
 
 
 def group(changed: Iterable[Address], old: Iterable[int], new: dict[int, int]) -> MovedGroup:
     """Return a group: the changed rows, the old fragments, and the new ones with their numbers of rows."""
     rows = RowSet.of(addresses(changed))
-    all_rows = RowSet.of_fragments({fragment_id: rows.extent(fragment_id)[1] + 1 for fragment_id in old})
+    all_rows = RowSet.of_fragments(dict.fromkeys(old, NUM_ROWS))
     fragments = [
-        OldFragment(fragment_id, rows.extent(fragment_id)[1] + 1, (all_rows - rows).offsets(fragment_id))
+        OldFragment(fragment_id, NUM_ROWS, rows.extent(fragment_id)[0], (all_rows - rows).offsets(fragment_id))
         for fragment_id in sorted(old)
     ]
     return MovedGroup(fragments, [*new.items()])
@@ -68,6 +70,14 @@ def test_rows_are_mapped_through_all_versions() -> None:
     expected = addresses([(11, 0), (11, 1), (7, 0), (3, 8), (11, 0), (11, 2), (11, 0)])
     assert current[exists].tolist() == expected.tolist()
     assert EXAMPLE.current(RowSet.of(rows)) == RowSet.of(expected)
+
+
+def test_offsets_past_the_end_of_a_fragment_are_unchanged() -> None:
+    rows = addresses([(0, NUM_ROWS - 1), (0, NUM_ROWS), (2, NUM_ROWS + 3)])
+    for reuse in (EXAMPLE, reuse_index((group([], [0], {}),))):
+        current, exists = reuse.apply(rows)
+        assert exists.tolist() == [False, True, True]
+        assert current[1:].tolist() == rows[1:].tolist()
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import uuid as uuid_module
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from lancetable.commit.index_coverage import covered_fragments
 from lancetable.errors import IndexNotFoundError
 from lancetable.ops.index.targets import existing_segments, kind_of
 from lancetable.table.row_counts import num_live_rows
 
 if TYPE_CHECKING:
+    from lancetable.index.segments import IndexSegment
     from lancetable.table.version import TableVersion
 
 
@@ -32,9 +34,9 @@ def index_statistics(version: TableVersion, name: str) -> dict[str, Any]:
     covered = {fragment_id for segment in segments for fragment_id in segment.fragments}
     indexed = sum(num_rows[fragment_id] for fragment_id in covered)
     created = [segment.files.metadata.created_at_ms for segment in segments]
-    parts = [segment.open().statistics() for segment in segments]
+    parts = [_statistics_of(segment) for segment in segments]
     return {
-        "index_type": kind.plan_name,
+        "index_type": kind.plan_name if parts[0] else "N/A",
         "name": name,
         "num_indices": len(segments),
         "num_segments": len(segments),
@@ -49,6 +51,13 @@ def index_statistics(version: TableVersion, name: str) -> dict[str, Any]:
         ],
         "updated_at_timestamp_ms": max((time for time in created if time is not None), default=None),
     }
+
+
+def _statistics_of(segment: IndexSegment) -> dict[str, Any]:
+    """Return statistics of a segment; none, as in pylance, if it was built for no fragments."""
+    entry = segment.files.metadata
+    covered = covered_fragments(entry.fragment_bitmap, entry.name)
+    return {} if covered is not None and not covered else segment.open().statistics()
 
 
 def prewarm_index(version: TableVersion, name: str, uuids: Iterable[uuid_module.UUID] | None = None) -> None:

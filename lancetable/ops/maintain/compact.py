@@ -448,10 +448,10 @@ def row_mapping(planned: TableVersion, groups: Iterable[RewriteGroup]) -> RowMap
 
 
 def _old_fragment(planned: TableVersion, fragment: Fragment) -> OldFragment:
-    deleted = deleted_offsets(planned, fragment)
-    return OldFragment(
-        fragment.id, physical_rows(planned, fragment), np.empty(0, np.uint32) if deleted is None else deleted
-    )
+    deleted, num_rows = deleted_offsets(planned, fragment), physical_rows(planned, fragment)
+    if deleted is None:
+        deleted = np.empty(0, np.uint32)
+    return OldFragment(fragment.id, num_rows, num_rows - len(deleted), deleted)
 
 
 def _with_later_deletions(planned: TableVersion, newest: TableVersion, group: RewriteGroup) -> RewriteGroup:

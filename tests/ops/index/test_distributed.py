@@ -9,6 +9,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from lance.dataset import Index as TheirIndex
 
 import lancetable
 from lancetable.errors import IndexExistsError, InvalidInputError, InvalidOperationError, UnsupportedFeatureError
@@ -95,7 +96,7 @@ def _to_ours(index: Any) -> lancetable.Index:
 
 def _to_theirs(index: Any) -> Any:
     files = [lance.IndexFile(file.path, file.size_bytes) for file in index.files]
-    return lance.dataset.Index(**{**vars(index), "files": files, "fragment_ids": set(index.fragment_ids)})
+    return TheirIndex(**{**vars(index), "files": files, "fragment_ids": set(index.fragment_ids)})
 
 
 def test_a_segment_can_be_committed_with_an_operation(tmp_path: Path) -> None:

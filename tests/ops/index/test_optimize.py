@@ -187,7 +187,7 @@ def test_work_that_is_committed_meanwhile_is_planned_again(tmp_path: Path) -> No
     first.optimize.optimize_indices()
     second.optimize.optimize_indices()
     assert coverage(uri) == {"btree": [[0, 1, 2, 3]]}
-    assert len(list((tmp_path / "t.lance" / "_indices").iterdir())) == 2
+    assert len({path.parent for path in (tmp_path / "t.lance" / "_indices").glob("*/*")}) == 2
     assert lancetable.dataset(uri).version == 4
 
 
