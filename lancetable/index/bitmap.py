@@ -19,7 +19,7 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError, UnsupportedTypeError
 from lancetable.index.key_ranges import key_ranges
 from lancetable.index.kind import IndexKind, OpenIndex, RowFilter, checked_options
-from lancetable.index.posting_files import PostingFile, kept, write_postings
+from lancetable.index.posting_files import OpenPostings, PostingFile, kept_postings, write_postings
 from lancetable.index.postings import PostingSort
 from lancetable.index.queries import IndexQuery, IsIn, IsNull, Range
 from lancetable.index.results import IndexResult
@@ -84,31 +84,21 @@ def write_bitmaps(
         file.metadata[_STATISTICS] = json.dumps({"num_bitmaps": num_bitmaps}, separators=(",", ":"))
 
 
-class OpenBitmap(OpenIndex):
+class OpenBitmap(OpenPostings):
     """An open BITMAP segment."""
 
-    def __init__(self, reader: IndexFileReader) -> None:
-        self.file = BitmapFile(reader)
+    file: BitmapFile
 
     def search(self, query: IndexQuery) -> IndexResult:
-        """Return the rows that a query selects."""
+        """Return the rows that a query selects. See OpenIndex."""
         if isinstance(query, IsNull):
-            return IndexResult(self.file.null_rows)
+            return IndexResult(self.file.null_rows())
         assert isinstance(query, (IsIn, Range))
         return IndexResult(self.file.selected(query), self.file.null_rows)
 
     def statistics(self) -> dict[str, Any]:
-        """Return statistics of the segment."""
+        """Return statistics of the segment. See OpenIndex."""
         return self.file.statistics
-
-    def prewarm(self) -> None:
-        """Read all pages into the cache."""
-        self.file.prewarm()
-
-    @property
-    def memory_bytes(self) -> int:
-        """Approximate size in memory."""
-        return 1024
 
 
 class Bitmap(IndexKind):
@@ -134,7 +124,7 @@ class Bitmap(IndexKind):
 
     def open(self, files: SegmentFiles) -> OpenBitmap:
         """Open a segment."""
-        return OpenBitmap(files.open(FILE_NAME))
+        return OpenBitmap(BitmapFile(files.open(FILE_NAME)))
 
     def merge(
         self,
@@ -146,14 +136,10 @@ class Bitmap(IndexKind):
     ) -> Message:
         """Write one segment with the entries of several others and of new rows, and return its details."""
         checked_options(self.name, options, {})
-        streams = []
-        for source, row_filter in sources:
-            assert isinstance(source, OpenBitmap)
-            streams.append(source.file.postings(kept(row_filter)))
         with PostingSort() as sort:
             for batch in batches:
                 sort.add(batch)
-            write_bitmaps(writer, field.data_type, sort.merged(streams))
+            write_bitmaps(writer, field.data_type, sort.merged(kept_postings(sources)))
         return index_details_pb2.BitmapIndexDetails()
 
     def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:

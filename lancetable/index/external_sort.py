@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,9 @@ from lancetable.file import thread_pool
 from lancetable.file.spill_directory import SpillDirectory, memory_budget
 from lancetable.index.kind import VALUE
 from lancetable.index.sort_keys import Keys, concat, keys_of, nulls_and_others, positions, sort_indices, take
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Run: TypeAlias = Iterator[pa.RecordBatch]
 """Batches with the column VALUE and others in ascending order of the values, nulls first."""
@@ -71,7 +74,7 @@ class ExternalSort:
         self._directory = SpillDirectory(BUDGET_VARIABLE)
         self._levels: list[list[str]] = [[]]  # files, by the number of merges
 
-    def __enter__(self) -> ExternalSort:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -227,10 +227,7 @@ class JsonPath(IndexKind):
         data_type, values = _extract(batches, path, data_type)
         target_field = Schema.from_arrow(pa.schema([pa.field(field.name, data_type)])).fields[0]
         self._target.check_field(target_field, f"{field.name}, path {path}")
-        if targets:
-            details = self._target.merge(writer, target_field, targets, values, parameters)
-        else:
-            details = self._target.build(writer, target_field, values, parameters)
+        details = self._target.merge(writer, target_field, targets, values, parameters)
         message = index_pb2.JsonIndexDetails(path=path)
         message.target_details.type_url = self._target.type_url
         message.target_details.value = details.SerializeToString()

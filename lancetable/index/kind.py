@@ -37,7 +37,10 @@ VALUE, ROW = "value", "row"
 """Columns of the batches from which indexes are built: values, and row addresses or stable row ids (uint64)."""
 
 RowFilter = Callable[["U64Array"], npt.NDArray[np.bool_]]
-"""Function that returns for each row whether an index may still name it."""
+"""Function that returns for each row whether a segment may still name it: live rows of the fragments that it covers.
+
+If rows are addresses, the result is the same for all rows of a fragment.
+"""
 
 
 class OpenIndex(ABC):

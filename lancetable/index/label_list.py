@@ -11,6 +11,8 @@ contain this set, so it is not used.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import and_, or_
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -20,7 +22,7 @@ import pyarrow.compute as pc
 from lancetable.errors import CorruptFileError, UnsupportedTypeError
 from lancetable.index.bitmap import FILE_NAME, BitmapFile, write_bitmaps
 from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
-from lancetable.index.posting_files import kept
+from lancetable.index.posting_files import OpenPostings, kept, kept_postings
 from lancetable.index.postings import PostingSort
 from lancetable.index.queries import HasLabels, IndexQuery, IsIn
 from lancetable.index.results import IndexResult
@@ -33,67 +35,56 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from lancetable.format.schema import Field
-    from lancetable.index.index_files import IndexFileReader, SegmentWriter
+    from lancetable.index.index_files import SegmentWriter
     from lancetable.index.row_mapping import AddressMapping
     from lancetable.index.segments import SegmentFiles
 
 _NULL_LISTS: Final = "lance:label_list_nulls"
 
 
-class OpenLabelList(OpenIndex):
+class OpenLabelList(OpenPostings):
     """An open LABEL_LIST segment."""
 
-    def __init__(self, reader: IndexFileReader) -> None:
-        self.file = BitmapFile(reader)
-        self._reader = reader
+    file: BitmapFile
 
     @property
     def null_lists(self) -> RowSet:
         """The rows whose list is null."""
-        return self._reader.cached("null lists", self._read_null_lists, lambda rows: rows.memory_bytes + 256)
+        return self.file.reader.cached("null lists", self._read_null_lists, lambda rows: rows.memory_bytes + 256)
 
     def _read_null_lists(self) -> RowSet:
-        number = self._reader.number(_NULL_LISTS, -1)
+        reader = self.file.reader
+        number = reader.number(_NULL_LISTS, -1)
         if number < 0:
-            raise CorruptFileError(f"metadata entry {_NULL_LISTS!r} is missing", path=self._reader.path)
-        return RowSet.from_row_addr_tree_map(self._reader.buffer(number), self._reader.path)
+            raise CorruptFileError(f"metadata entry {_NULL_LISTS!r} is missing", path=reader.path)
+        return RowSet.from_row_addr_tree_map(reader.buffer(number), reader.path)
 
     def search(self, query: IndexQuery) -> IndexResult:
-        """Return the rows that a query selects."""
+        """Return the rows that a query selects. See OpenIndex."""
         assert isinstance(query, HasLabels)
         labels = query.values.drop_null()
-        if not query.all_of_them:
-            found = [self.file.selected(IsIn(query.column, labels))] if len(labels) else []
-        else:
-            found = [self.file.selected(IsIn(query.column, labels[at : at + 1])) for at in range(len(labels))]
+        parts = [labels[at : at + 1] for at in range(len(labels))] if query.all_of_them else [labels]
+        found = [self.file.selected(IsIn(query.column, part)) for part in parts if len(part)]
         if query.values.null_count:
-            found.append(self.file.null_rows)
-        rows = RowSet.union(found)
-        if query.all_of_them:
-            for part in found:
-                rows &= part
+            found.append(self.file.null_rows())
+        rows = reduce(and_ if query.all_of_them else or_, found)
         # Indexes of files of version 2.0 may also contain labels of null lists, which these files store.
         null_lists = self.null_lists
         return IndexResult(rows - null_lists, null_lists)
 
     def statistics(self) -> dict[str, Any]:
-        """Return statistics of the segment."""
+        """Return statistics of the segment. See OpenIndex."""
         return self.file.statistics
 
     def prewarm(self) -> None:
-        """Read all pages into the cache."""
-        self.file.prewarm()
+        """Read all pages into the cache. See OpenIndex."""
+        super().prewarm()
         self.null_lists  # noqa: B018  # is cached
 
     def null_lists_after(self, mapper: RowMapper) -> RowSet:
         """Return the mapped rows whose list is null."""
         rows, exists = mapper(self.null_lists.addresses())
         return RowSet.of(rows[exists])
-
-    @property
-    def memory_bytes(self) -> int:
-        """Approximate size in memory."""
-        return 1024
 
 
 class LabelList(IndexKind):
@@ -122,7 +113,7 @@ class LabelList(IndexKind):
 
     def open(self, files: SegmentFiles) -> OpenLabelList:
         """Open a segment."""
-        return OpenLabelList(files.open(FILE_NAME))
+        return OpenLabelList(BitmapFile(files.open(FILE_NAME)))
 
     def merge(
         self,
@@ -134,16 +125,15 @@ class LabelList(IndexKind):
     ) -> Message:
         """Write one segment with the entries of several others and of new rows, and return its details."""
         checked_options(self.name, options, {})
-        streams, null_lists = [], []
+        null_lists = []
         for source, row_filter in sources:
             assert isinstance(source, OpenLabelList)
-            streams.append(source.file.postings(kept(row_filter)))
             null_lists.append(source.null_lists_after(kept(row_filter)))
         data_type = field.data_type.value_type
         with PostingSort() as sort:
             null_rows = [_add_labels(sort, batch) for batch in batches]
             null_lists.append(RowSet.of(np.concatenate([np.empty(0, np.uint64), *null_rows])))
-            write_bitmaps(writer, data_type, sort.merged(streams), RowSet.union(null_lists))
+            write_bitmaps(writer, data_type, sort.merged(kept_postings(sources)), RowSet.union(null_lists))
         return index_details_pb2.LabelListIndexDetails()
 
     def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:

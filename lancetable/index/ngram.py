@@ -22,7 +22,7 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError, UnsupportedTypeError
 from lancetable.file.kernels.varbin import is_string
 from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
-from lancetable.index.posting_files import PostingFile, kept, write_postings
+from lancetable.index.posting_files import OpenPostings, PostingFile, kept_postings, write_postings
 from lancetable.index.postings import PostingSort
 from lancetable.index.queries import Contains, IndexQuery, MatchesRegex
 from lancetable.index.required_trigrams import Condition, trigrams_of_regex
@@ -68,6 +68,11 @@ class _Tokens:
         self.rows: Int64 = np.argsort(tokens, kind="stable")
         self.tokens = tokens[self.rows]
 
+    @property
+    def memory_bytes(self) -> int:
+        """Approximate size in memory."""
+        return int(self.tokens.nbytes + self.rows.nbytes) + 256
+
     def find(self, tokens: Iterable[int]) -> list[int | None]:
         """Return the row of each token, None if the file does not contain it."""
         wanted = np.fromiter(tokens, np.uint32)
@@ -78,17 +83,14 @@ class _Tokens:
         ]
 
 
-class OpenNGram(OpenIndex):
+class OpenNGram(OpenPostings):
     """An open NGRAM segment."""
-
-    def __init__(self, reader: IndexFileReader) -> None:
-        self.file = PostingFile(reader, _NAMES, ROARING_TREEMAP)
-        self._reader = reader
 
     @property
     def _tokens(self) -> _Tokens:
-        return self._reader.cached(
-            "tokens", lambda: _Tokens(self._reader), lambda read: read.tokens.nbytes + read.rows.nbytes + 256
+        reader = self.file.reader
+        return reader.cached(
+            "tokens", lambda: _Tokens(reader), lambda read: read.tokens.nbytes + read.rows.nbytes + 256
         )
 
     def search(self, query: IndexQuery) -> IndexResult:
@@ -113,17 +115,12 @@ class OpenNGram(OpenIndex):
 
     def statistics(self) -> dict[str, Any]:
         """Return statistics of the segment."""
-        return {"num_ngrams": self._reader.num_rows}
+        return {"num_ngrams": self.file.reader.num_rows}
 
     def prewarm(self) -> None:
         """Read all pages into the cache."""
         self._tokens  # noqa: B018  # is cached
-        self.file.prewarm()
-
-    @property
-    def memory_bytes(self) -> int:
-        """Approximate size in memory."""
-        return 1024
+        super().prewarm()
 
 
 def _condition(query: IndexQuery) -> Condition:
@@ -169,7 +166,7 @@ class NGram(IndexKind):
 
     def open(self, files: SegmentFiles) -> OpenNGram:
         """Open a segment."""
-        return OpenNGram(files.open(_FILE_NAME))
+        return OpenNGram(PostingFile(files.open(_FILE_NAME), _NAMES, ROARING_TREEMAP))
 
     def merge(
         self,
@@ -181,15 +178,11 @@ class NGram(IndexKind):
     ) -> Message:
         """Write one segment with the entries of several others and of new rows, and return its details."""
         checked_options(self.name, options, {})
-        streams = []
-        for source, row_filter in sources:
-            assert isinstance(source, OpenNGram)
-            streams.append(source.file.postings(kept(row_filter)))
         with PostingSort() as sort:
             for batch in batches:
                 for part in _token_batches(batch):
                     sort.add(part)
-            _write(writer, sort.merged(streams))
+            _write(writer, sort.merged(kept_postings(sources)))
         return index_details_pb2.NGramIndexDetails()
 
     def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:

@@ -5,7 +5,7 @@ Sets are read when a search needs them. If they are few, each is cached; larger 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError
 from lancetable.index.external_sort import Run, blocks
 from lancetable.index.key_blocks import KeyBlocks, read_column
-from lancetable.index.kind import VALUE
+from lancetable.index.kind import VALUE, OpenIndex
 from lancetable.index.postings import containers_of, postings_of
 from lancetable.index.roaring_containers import ROW_ADDR_TREE_MAP, Containers, Form, RowMapper, parse
 from lancetable.index.row_sets import RowSet
@@ -55,9 +55,8 @@ class PostingFile:
         self.keys = KeyBlocks(reader, names[0])
         self._column, self._form = names[1], form
 
-    @property
     def null_rows(self) -> RowSet:
-        """The rows of the null key."""
+        """Return the rows of the null key."""
         row = self.keys.null_row
         return RowSet() if row is None else self.row_sets(np.array([row]))[0]
 
@@ -125,6 +124,29 @@ class PostingFile:
     def _chunks(self, rows: Int64) -> Iterator[Int64]:
         size = max(_READ_BYTES // self._average_bytes, 1)
         return (rows[start : start + size] for start in range(0, len(rows), size))
+
+
+class OpenPostings(OpenIndex):
+    """Base of open segments that consist of one file of postings."""
+
+    def __init__(self, file: PostingFile) -> None:
+        self.file = file
+
+    def prewarm(self) -> None:
+        """Read all keys and sets into the cache. See OpenIndex."""
+        self.file.prewarm()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Approximate size in memory. See OpenIndex."""
+        return 1024
+
+
+def kept_postings(sources: Iterable[tuple[OpenIndex, RowFilter]]) -> Iterator[Run]:
+    """Return the postings of each of some segments with the rows that it may still name."""
+    for source, row_filter in sources:
+        assert isinstance(source, OpenPostings)
+        yield source.file.postings(kept(row_filter))
 
 
 def write_postings(file: IndexFileWriter, schema: pa.Schema, postings: Run, form: Form) -> int:

@@ -112,6 +112,6 @@ def _merged(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
 def _joined(parts: list[pa.RecordBatch], numbers: Int64, firsts: pa.Array) -> pa.RecordBatch:
     """Join postings; `numbers` are the new positions of their keys, and `firsts` the rows of the distinct keys."""
     keys = pa.concat_arrays([part.column(VALUE) for part in parts]).take(firsts)
-    starts = offsets_of_sizes([part.num_rows for part in parts])
+    starts = np.cumsum([0, *(part.num_rows for part in parts)])
     containers = [containers_of(part).renumbered(numbers[start:]) for part, start in zip(parts, starts)]
     return postings_of(keys, Containers.concat(containers))

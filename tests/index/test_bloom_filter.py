@@ -77,7 +77,7 @@ def test_zones_of_segments_and_new_rows_are_merged(tmp_path: Path) -> None:
     options = [{"number_of_items": 7, "probability": 0.1}, {"number_of_items": 100, "probability": 0.001}]
     parts = [tables.build(dataset, "BLOOMFILTER", [f], options[f]) for f in (0, 1)]
     dataset = tables.commit(dataset, *parts)
-    sources = [(segment.open(), lambda rows: rows & np.uint64(3) != 0) for segment in tables.segments(dataset)]
+    sources = [(segment.open(), lambda rows: rows >> np.uint64(32) < 2) for segment in tables.segments(dataset)]
     writer = writer_of(dataset, NAME)
     field = dataset.table_version.schema.field("v")
     details = BLOOM.merge(writer, field, sources, tables.batches_of(dataset, "_rowaddr", [2, 3]), {})
