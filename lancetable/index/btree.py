@@ -20,7 +20,7 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
 from lancetable.index.external_sort import ExternalSort, Run
 from lancetable.index.index_files import SegmentWriter
-from lancetable.index.key_ranges import KeyRanges, key_ranges
+from lancetable.index.key_ranges import KeyRanges, expand, key_ranges
 from lancetable.index.kind import (
     ROW,
     VALUE,
@@ -161,9 +161,9 @@ class BTreeIndex(OpenIndex):
         ends = np.maximum(starts, ends)
         inner_starts = np.clip(self._known + ranges.starts_in(self._lows), starts, ends)
         inner_ends = np.clip(self._first + ranges.ends_in(self._highs), inner_starts, ends)
-        for _, page in self._pages(np.unique(_expand(inner_starts, inner_ends)[1]).tolist()):
+        for _, page in self._pages(np.unique(expand(inner_starts, inner_ends)[1]).tolist()):
             yield page.rows
-        numbers, owners = _by_page(_expand(starts, inner_starts), _expand(inner_ends, ends))
+        numbers, owners = _by_page(expand(starts, inner_starts), expand(inner_ends, ends))
         for position, (number, page) in enumerate(self._pages(numbers, with_values=True)):
             yield _rows_within(ranges.select(owners[position]), page, int(self._null_counts[number]))
 
@@ -196,7 +196,7 @@ class BTreeIndex(OpenIndex):
         firsts = np.array(numbers) * self.page_rows
         rows: Any = range(int(firsts[0]), min(int(firsts[-1]) + self.page_rows, self._data.num_rows))
         if numbers[-1] - numbers[0] >= len(numbers):  # not consecutive
-            _, rows = _expand(firsts, np.minimum(firsts + self.page_rows, rows.stop))
+            _, rows = expand(firsts, np.minimum(firsts + self.page_rows, rows.stop))
         columns = self._data.read_arrays(["ids", "values"] if with_values else ["ids"], rows)
         for position, number in enumerate(numbers):
             parts = [column.slice(position * self.page_rows, self.page_rows) for column in columns]
@@ -267,13 +267,6 @@ class BTreeIndex(OpenIndex):
         return 2 * bounds_bytes + self._null_counts.nbytes
 
 
-def _expand(starts: Int64, ends: Int64) -> tuple[Int64, Int64]:
-    """Return the integers of some ranges, after the number of the range of each."""
-    counts = ends - starts
-    owners = np.repeat(np.arange(len(counts)), counts)
-    return owners, np.arange(len(owners)) + np.repeat(starts - np.cumsum(counts) + counts, counts)
-
-
 def _by_page(*parts: tuple[Int64, Int64]) -> tuple[list[int], list[Int64]]:
     """Return the different pages in ascending order, and the numbers of the ranges of each."""
     owners, pages = (np.concatenate(arrays) for arrays in zip(*parts))
@@ -289,7 +282,7 @@ def _rows_within(ranges: KeyRanges, page: _Page, num_nulls: int) -> U64Array:
     rows, starts, ends = page.rows[num_nulls:], ranges.starts_in(page.keys), ranges.ends_in(page.keys)
     if len(starts) == 1:
         return rows[starts[0] : ends[0]]
-    return rows[_expand(starts, np.maximum(starts, ends))[1]]
+    return rows[expand(starts, ends)[1]]
 
 
 def _is_numbers(array: pa.Array, data_type: pa.DataType) -> bool:

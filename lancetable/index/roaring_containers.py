@@ -30,6 +30,7 @@ from pyroaring import BitMap
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.kernels.varbin import gather, offsets_of, offsets_of_sizes
+from lancetable.format.roaring import values_of
 from lancetable.format.row_address import U64Array, join
 
 Int64 = npt.NDArray[np.int64]
@@ -374,11 +375,11 @@ class _Parser:
     def _entry_with_runs(self, owner: int, fragment: int, limit: int) -> None:
         start = int(self._at[owner]) - 4
         try:
-            bitmap = BitMap.deserialize(self._data[start:limit].tobytes())
+            bitmap = BitMap.deserialize(memoryview(self._data[start:limit]))
         except ValueError as error:
             self._fail(f"is not a roaring bitmap: {error}")
         self._at[owner] = start + len(bitmap.serialize())
-        offsets = np.frombuffer(bitmap.to_array(), np.uint32) if len(bitmap) else np.empty(0, np.uint32)
+        offsets = values_of(bitmap)
         self._parts.append(Containers.of(np.full(len(offsets), owner), join(fragment, offsets)))
 
     def _word(self, owners: Int64, limits: Int64 | None = None) -> Int64:

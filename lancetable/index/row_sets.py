@@ -12,7 +12,6 @@ Serialized forms, with all numbers little-endian and each bitmap in the portable
 
 from __future__ import annotations
 
-import array
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import pairwise
@@ -23,6 +22,7 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from lancetable.errors import CorruptFileError
+from lancetable.format.roaring import build_bitmap, values_of
 from lancetable.format.row_address import U64Array, join, split
 from lancetable.index.dense_bitmaps import CONTAINER_VALUES, bitmap_of_members
 
@@ -66,7 +66,7 @@ class RowSet:
         ascending = np.sort(addresses)
         fragments, offsets = split(ascending)
         borders = [0, *(np.flatnonzero(fragments[1:] != fragments[:-1]) + 1).tolist(), len(ascending)]
-        return cls({int(fragments[start]): _bitmap(offsets[start:end]) for start, end in pairwise(borders)})
+        return cls({int(fragments[start]): build_bitmap(offsets[start:end]) for start, end in pairwise(borders)})
 
     @classmethod
     def of_parts(cls, parts: Iterable[npt.NDArray[Any]]) -> RowSet:
@@ -156,11 +156,11 @@ class RowSet:
     def offsets(self, fragment_id: int) -> npt.NDArray[np.uint32]:
         """Return the offsets of the rows of one fragment, ascending."""
         bitmap = self._bitmaps.get(fragment_id)
-        return np.empty(0, np.uint32) if bitmap is None else _values(bitmap)
+        return np.empty(0, np.uint32) if bitmap is None else values_of(bitmap)
 
     def addresses(self) -> U64Array:
         """Return all addresses, ascending."""
-        parts = [join(fragment_id, _values(self._bitmaps[fragment_id])) for fragment_id in sorted(self._bitmaps)]
+        parts = [join(fragment_id, values_of(self._bitmaps[fragment_id])) for fragment_id in sorted(self._bitmaps)]
         return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
     def in_fragments(self, fragment_ids: Set[int]) -> RowSet:
@@ -168,6 +168,14 @@ class RowSet:
         if self._bitmaps.keys() <= fragment_ids:
             return self
         return RowSet({number: bitmap for number, bitmap in self._bitmaps.items() if number in fragment_ids})
+
+    def below(self, end: int) -> RowSet:
+        """Return the rows below an address or a stable row id."""
+        last, count = divmod(end, MAX_ROWS)
+        below = {number: bitmap for number, bitmap in self._bitmaps.items() if number < last}
+        if last in self._bitmaps:
+            below[last] = self._bitmaps[last] & BitMap(range(count))
+        return RowSet(below)
 
     # ------------------------------------------------------------------------------------------------ serialization
 
@@ -222,15 +230,6 @@ class RowSet:
         return cls(bitmaps)
 
 
-def _bitmap(ascending: npt.NDArray[Any]) -> BitMap:
-    # BitMap copies a buffer in one step, but reads a NumPy array value by value.
-    return BitMap(array.array("I", ascending.astype(np.uint32).tobytes()))
-
-
-def _values(bitmap: BitMap) -> npt.NDArray[np.uint32]:
-    return np.frombuffer(bitmap.to_array(), np.uint32) if len(bitmap) else np.empty(0, np.uint32)
-
-
 def _serialize(bitmap: BitMap) -> bytes:
     bitmap = bitmap.copy()
     bitmap.run_optimize()
@@ -240,8 +239,8 @@ def _serialize(bitmap: BitMap) -> bytes:
 def _parse(data: memoryview, path: str) -> BitMap:
     """Parse a bitmap, which may be followed by other bytes. `deserialize` checks lengths and the order of values."""
     try:
-        return BitMap.deserialize(bytes(data))
-    except ValueError as error:
+        return BitMap.deserialize(data)
+    except (ValueError, IndexError) as error:  # IndexError if there are no bytes
         raise CorruptFileError(f"damaged set of rows: {error}", path=path) from error
 
 

@@ -120,17 +120,19 @@ class IndexSegment:
         """
         result, version = self.open().search(query), self.files.version
         if self.stores_row_ids:
-            result = result.map(partial(_addresses, version))
+            result = result.map(partial(addresses_of_ids, version))
         elif (reuse := fragment_reuse(version)) is not None:
             result = result.map(reuse.current)
         return result.in_fragments(self.fragments)
 
 
-def _addresses(version: TableVersion, ids: RowSet) -> RowSet:
+def addresses_of_ids(version: TableVersion, ids: RowSet) -> RowSet:
     """Return the addresses of the rows with some stable row ids; ids without a live row are left out."""
     if not ids:
         return ids
-    addresses, found = row_id_index(version).find(ids.addresses())
+    # A damaged set of a few bytes may contain billions of ids that were never assigned.
+    assigned = ids.below(version.manifest.next_row_id)
+    addresses, found = row_id_index(version).find(assigned.addresses())
     return RowSet.of(addresses[found])
 
 

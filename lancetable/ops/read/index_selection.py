@@ -15,7 +15,7 @@ from lancetable.format.fragment import Fragment
 from lancetable.index.expressions import CoveredRows
 from lancetable.index.planning import IndexPlan
 from lancetable.index.results import Exactness
-from lancetable.index.row_sets import RowSet
+from lancetable.index.row_sets import MAX_ROWS, RowSet
 from lancetable.index.search_statistics import SearchStatistics, collecting
 from lancetable.table.fragment_reader import deleted_mask
 from lancetable.table.row_counts import Offsets, deleted_offsets, physical_rows
@@ -83,10 +83,11 @@ class IndexSelection:
         Raises CorruptFileError if the fragment does not have such a row.
         """
         fragment = self._version.manifest.fragments[position]
-        offsets = self._rows.offsets(fragment.id).astype(np.int64)
-        if not len(offsets):
-            return offsets
-        self._check(fragment, int(offsets[-1]))
+        num_rows = self._num_rows(fragment)
+        if self._is_whole(fragment):
+            offsets = np.arange(num_rows, dtype=np.int64)
+        else:
+            offsets = self._rows.offsets(fragment.id).astype(np.int64)
         deleted = deleted_offsets(self._version, fragment)
         return offsets if deleted is None else offsets[~deleted_mask(offsets, deleted)]
 
@@ -95,16 +96,22 @@ class IndexSelection:
         fragment = self._version.manifest.fragments[position]
         if fragment.deletion_file is not None:
             return len(self.offsets(position))
-        num_rows, last = self._rows.extent(fragment.id)
-        self._check(fragment, last)
-        return num_rows
+        return self._num_rows(fragment)
 
-    def _check(self, fragment: Fragment, last: int) -> None:
-        total = physical_rows(self._version, fragment)
+    def _is_whole(self, fragment: Fragment) -> bool:
+        """Return whether a set contains a fragment without its rows; see RowAddrTreeMap."""
+        return self._rows.extent(fragment.id)[0] == MAX_ROWS
+
+    def _num_rows(self, fragment: Fragment) -> int:
+        """Return the number of selected rows. Raises CorruptFileError if the fragment does not have them."""
+        (num_rows, last), total = self._rows.extent(fragment.id), physical_rows(self._version, fragment)
+        if self._is_whole(fragment):
+            return total
         if last >= total:
             names = ", ".join(sorted({search.index.name for search in self._index.expression.searches}))
             what = f"an index of {names} contains rows that fragment {fragment.id} does not have"
             raise CorruptFileError(what, f"offsets below {total}", last, path=self._version.location.path)
+        return num_rows
 
     @property
     def num_rows(self) -> int:
