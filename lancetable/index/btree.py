@@ -279,10 +279,11 @@ def _by_page(*parts: tuple[Int64, Int64]) -> tuple[list[int], list[Int64]]:
 def _rows_within(ranges: KeyRanges, page: _Page, num_nulls: int) -> U64Array:
     assert page.keys is not None
     note_comparisons(len(page.rows))
-    rows, starts, ends = page.rows[num_nulls:], ranges.starts_in(page.keys), ranges.ends_in(page.keys)
-    if len(starts) == 1:
-        return rows[starts[0] : ends[0]]
-    return rows[expand(starts, ends)[1]]
+    rows: U64Array = page.rows[num_nulls:]
+    starts, ends = ranges.starts_in(page.keys), ranges.ends_in(page.keys)
+    selected = slice(starts[0], ends[0]) if len(starts) == 1 else expand(starts, ends)[1]
+    found: U64Array = rows[selected]
+    return found
 
 
 def _is_numbers(array: pa.Array, data_type: pa.DataType) -> bool:

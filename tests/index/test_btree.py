@@ -330,3 +330,12 @@ def test_inconsistent_bounds_are_detected(tmp_path: Path, changes: dict[str, Any
     (segment,) = tables.segments(dataset)
     with pytest.raises(CorruptFileError, match=r"page_(lookup|data)"):
         assert sorted(segment.search(Range("v")).true) is None
+
+
+def test_a_conjunction_without_rows_does_not_read_nulls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = lancetable.write_dataset(pa.table({"i": [1, None, 3], "j": [4, 5, None]}), str(tmp_path))
+    for column in ("i", "j"):
+        dataset.create_scalar_index(column, "BTREE")
+    monkeypatch.setattr(BTreeIndex, "_nulls", lambda self: pytest.fail("nulls are read"))
+    assert dataset.count_rows("i = 2 AND j = 4") == 0
+    assert dataset.to_table(filter="i = 1 AND j = 4").num_rows == 1
