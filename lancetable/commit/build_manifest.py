@@ -210,7 +210,7 @@ def _(operation: tx.Merge, draft: ManifestDraft) -> None:
     else:  # a format change updates no value
         if draft.stable_row_ids:
             draft.stamp_changed_files(messages)
-        before = {message.id: message for message in draft.message.fragments} if draft.index_section else {}
+        before = draft.message.fragments if draft.index_section else ()
         for field_ids, fragment_ids in changed_columns(before, messages).items():
             draft.uncover(fragment_ids, field_ids)
     del draft.message.fragments[:]

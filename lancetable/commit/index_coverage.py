@@ -11,7 +11,7 @@ removed column, Overwrite     the index is removed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeAlias
 
 import pyroaring
@@ -89,12 +89,13 @@ def without_empty_segments(indices: Sequence[Entry], live: pyroaring.BitMap) -> 
 
 
 def changed_columns(
-    before: Mapping[int, table_pb2.DataFragment], after: Iterable[table_pb2.DataFragment]
+    before: Iterable[table_pb2.DataFragment], after: Iterable[table_pb2.DataFragment]
 ) -> dict[frozenset[int], list[int]]:
     """Return the fields that are stored in other data files than before, with the ids of the fragments."""
+    olds = {fragment.id: fragment for fragment in before}
     changed: dict[frozenset[int], list[int]] = {}
     for fragment in after:
-        old = before.get(fragment.id)
+        old = olds.get(fragment.id)
         if old is not None:
             paths = {field: (file.path, file.base_id) for file in old.files for field in file.fields}
             moved = frozenset(
