@@ -30,16 +30,24 @@ def parse_bitmap(data: bytes | memoryview, path: str, *, max_count: int) -> BitM
         If lengths, cardinalities or the order of values are wrong, if other bytes follow, or if there are more than
         `max_count` values.
     """
-    try:
-        bitmap = BitMap.deserialize(bytes(data))
-    except (ValueError, IndexError) as error:  # IndexError if there are no bytes
-        raise CorruptFileError(f"damaged roaring bitmap: {error}", path=path) from error
+    bitmap = parse_first_bitmap(memoryview(data), path)
     if len(bitmap) > max_count:
         raise CorruptFileError("too many values in a roaring bitmap", f"at most {max_count}", len(bitmap), path=path)
     num_bytes = len(bitmap.serialize())
     if num_bytes != len(data):
         raise CorruptFileError("wrong length of a roaring bitmap", num_bytes, len(data), path=path, offset=num_bytes)
     return bitmap
+
+
+def parse_first_bitmap(data: memoryview, path: str) -> BitMap:
+    """Parse a bitmap that other bytes may follow, without copying them.
+
+    Raises CorruptFileError if lengths, cardinalities or the order of values are wrong.
+    """
+    try:
+        return BitMap.deserialize(data.cast("B"))  # type: ignore[arg-type]  # accepts any buffer of unsigned bytes
+    except (ValueError, IndexError) as error:  # IndexError if there are no bytes
+        raise CorruptFileError(f"damaged roaring bitmap: {error}", path=path) from error
 
 
 def parse_roaring(data: bytes | memoryview, path: str, *, max_count: int) -> npt.NDArray[np.uint32]:

@@ -26,11 +26,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyroaring import BitMap
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.kernels.varbin import gather, offsets_of, offsets_of_sizes
-from lancetable.format.roaring import values_of
+from lancetable.format.roaring import parse_first_bitmap, values_of
 from lancetable.format.row_address import U64Array, join
 
 Int64 = npt.NDArray[np.int64]
@@ -374,10 +373,7 @@ class _Parser:
 
     def _entry_with_runs(self, owner: int, fragment: int, limit: int) -> None:
         start = int(self._at[owner]) - 4
-        try:
-            bitmap = BitMap.deserialize(memoryview(self._data[start:limit]))
-        except ValueError as error:
-            self._fail(f"is not a roaring bitmap: {error}")
+        bitmap = parse_first_bitmap(self._data[start:limit].data, self._path)
         self._at[owner] = start + len(bitmap.serialize())
         offsets = values_of(bitmap)
         self._parts.append(Containers.of(np.full(len(offsets), owner), join(fragment, offsets)))

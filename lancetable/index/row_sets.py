@@ -22,7 +22,7 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from lancetable.errors import CorruptFileError
-from lancetable.format.roaring import build_bitmap, values_of
+from lancetable.format.roaring import build_bitmap, parse_first_bitmap, values_of
 from lancetable.format.row_address import U64Array, join, split
 from lancetable.index.dense_bitmaps import CONTAINER_VALUES, bitmap_of_members
 
@@ -198,7 +198,7 @@ class RowSet:
             if fragment_id in bitmaps or size > len(data) - at:
                 raise _corrupt(path, at)
             if size:
-                bitmaps[fragment_id] = _parse(data[at : at + size], path)
+                bitmaps[fragment_id] = parse_first_bitmap(data[at : at + size], path)
             else:
                 bitmaps[fragment_id] = BitMap(range(MAX_ROWS))
             at += size
@@ -223,7 +223,7 @@ class RowSet:
             at += _U32.size
             if fragment_id in bitmaps:
                 raise _corrupt(path, at)
-            bitmaps[fragment_id] = _parse(data[at:], path)
+            bitmaps[fragment_id] = parse_first_bitmap(data[at:], path)
             at += len(bitmaps[fragment_id].serialize())
         if at != len(data):
             raise _corrupt(path, at)
@@ -234,14 +234,6 @@ def _serialize(bitmap: BitMap) -> bytes:
     bitmap = bitmap.copy()
     bitmap.run_optimize()
     return bytes(bitmap.serialize())
-
-
-def _parse(data: memoryview, path: str) -> BitMap:
-    """Parse a bitmap, which may be followed by other bytes. `deserialize` checks lengths and the order of values."""
-    try:
-        return BitMap.deserialize(data)
-    except (ValueError, IndexError) as error:  # IndexError if there are no bytes
-        raise CorruptFileError(f"damaged set of rows: {error}", path=path) from error
 
 
 def _unpack(form: struct.Struct, data: memoryview, at: int, path: str) -> tuple[Any, ...]:
