@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from lancetable import expr
-from lancetable.expr import Expr
 from lancetable.format.fragment import Fragment
 from lancetable.ops.read.candidates import Candidates, Rows
 from lancetable.ops.read.row_ranges import RowRange, group_ranges, split_ranges
@@ -108,7 +107,11 @@ def matching_rows(
 
 
 def candidate_rows(
-    version: TableVersion, predicate: Expr | None, fragments: Sequence[int] | None = None, *, use_index: bool = True
+    version: TableVersion,
+    predicate: expr.Expr | None,
+    fragments: Sequence[int] | None = None,
+    *,
+    use_index: bool = True,
 ) -> Iterator[tuple[Fragment, Rows]]:
     """Yield the fragments with the rows that may satisfy a predicate, which are not read; all rows for None.
 
