@@ -22,8 +22,8 @@ from lancetable.file.kernels.varbin import offsets_of, offsets_of_sizes
 from lancetable.file.zone_map_builder import number_dtype
 from lancetable.index.external_sort import ExternalSort, Run
 from lancetable.index.kind import ROW, VALUE
-from lancetable.index.roaring_containers import Containers, radix_order
-from lancetable.index.sort_keys import first_of_each, keys_of, nulls_and_others, sort_indices, take
+from lancetable.index.roaring_containers import Containers
+from lancetable.index.sort_keys import first_of_each, keys_of, nulls_and_others, radix_order, sort_indices, take
 
 if TYPE_CHECKING:
     from lancetable.index.sort_keys import Int64

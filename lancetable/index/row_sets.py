@@ -22,9 +22,8 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from lancetable.errors import CorruptFileError
-from lancetable.format.roaring import build_bitmap, parse_first_bitmap, values_of
+from lancetable.format.roaring import CONTAINER_VALUES, bitmap_of_members, build_bitmap, parse_first_bitmap, values_of
 from lancetable.format.row_address import U64Array, join, split
-from lancetable.index.dense_bitmaps import CONTAINER_VALUES, bitmap_of_members
 
 _U32, _U64, _ENTRY = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<II")
 MAX_ROWS = 1 << 32
