@@ -229,7 +229,10 @@ class BTreeIndex(OpenIndex):
             keys = keys_of(valid)
             if not valid.null_count and is_ascending(keys):
                 return keys
-        raise CorruptFileError("values are not in ascending order in a BTREE index", path=self._data.path)
+        raise self._not_ascending()
+
+    def _not_ascending(self) -> CorruptFileError:
+        return CorruptFileError("values are not in ascending order in a BTREE index", path=self._data.path)
 
     def prewarm(self) -> None:
         """Read all pages into the cache."""
@@ -243,10 +246,14 @@ class BTreeIndex(OpenIndex):
         """Yield all values and rows in order."""
         self._check_data()
         step = max(1, _ROWS_PER_BLOCK // self.page_rows) * self.page_rows
+        last: Keys | None = None
         for start in range(0, self._data.num_rows, step):
             rows = range(start, min(start + step, self._data.num_rows))
             values, ids = self._data.read_arrays(["values", "ids"], rows)
-            self._keys(values, min(max(self._num_nulls - start, 0), len(rows)))
+            keys = self._keys(values, min(max(self._num_nulls - start, 0), len(rows)))
+            if last is not None and any_less(keys[:1], last):
+                raise self._not_ascending()
+            last = keys[-1:] if len(keys) else None
             yield pa.record_batch({VALUE: values, ROW: pa.array(self._checked_ids(ids))})
 
     @property
