@@ -14,7 +14,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.file.kernels.distinct import index_values
@@ -74,29 +73,33 @@ def _grouped(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     batches.clear()
     values, rows = batch.column(VALUE), batch.column(ROW).to_numpy()
     nulls, others = nulls_and_others(values)
-    keys = _group_keys(values.take(pa.array(others)) if len(nulls) else values)
-    order = radix_order(keys)
-    is_first = first_of_each(keys[order])
+    keys, order, numbers = _distinct(values.take(pa.array(others)) if len(nulls) else values)
     if len(nulls):
+        keys = pa.concat_arrays([pa.nulls(1, values.type), keys])
         order = np.concatenate((nulls, others[order]))
-        is_first = np.concatenate((np.arange(len(nulls)) == 0, is_first))
-    return postings_of(values.take(pa.array(order[is_first])), Containers.of(np.cumsum(is_first) - 1, rows[order]))
+        numbers = np.concatenate((np.zeros(len(nulls), np.int64), numbers + 1))
+    return postings_of(keys, Containers.of(numbers, rows[order]))
 
 
-def _group_keys(values: pa.Array) -> npt.NDArray[np.integer]:
-    """Return integers that order values, none of which is null."""
-    if not len(values):
-        return np.empty(0, np.int64)
-    if number_dtype(values.type) is not None or pa.types.is_boolean(values.type):
-        keys = keys_of(values)
+def _distinct(values: pa.Array) -> tuple[pa.Array, Int64, Int64]:
+    """Return the distinct values in ascending order, the order of all values, and the number of each in this order.
+
+    None of the values is null.
+    """
+    if not len(values) or number_dtype(values.type) is not None or pa.types.is_boolean(values.type):
+        keys = keys_of(values) if len(values) else np.empty(0, np.int64)
         assert isinstance(keys, np.ndarray)
-        return keys
+        order = radix_order(keys)
+        is_first = first_of_each(keys[order])
+        return values.take(pa.array(order[is_first])), order, np.cumsum(is_first) - 1
     indexed = index_values(values, len(values))
     assert indexed is not None
     by_key = sort_indices(keys_of(indexed.items))
     ranks = np.empty(len(by_key), np.int64)
     ranks[by_key] = np.arange(len(by_key))
-    return ranks[indexed.indices]
+    numbers = ranks[indexed.indices]
+    order = radix_order(numbers)
+    return indexed.items.take(pa.array(by_key)), order, numbers[order]
 
 
 def _merged(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
