@@ -107,7 +107,7 @@ class Index:
         covered: set[int] = set()
         if index.fragment_bitmap is not None:
             covered = {*parse_bitmap(index.fragment_bitmap, f"index {index.name}", max_count=_MAX_FRAGMENTS)}
-        details = table_pb2.IndexMetadata.FromString(index.raw).index_details
+        details = index.details
         return cls(
             str(index.uuid),
             index.name,

@@ -22,7 +22,7 @@ from lancetable.commit.assign_ids import (
     stamp_updated,
     used_fragment_ids,
 )
-from lancetable.commit.index_coverage import changed_columns, covered_fragments, stores_row_ids
+from lancetable.commit.index_coverage import changed_columns, stores_row_ids
 from lancetable.commit.manifest_draft import (
     ManifestDraft,
     ManifestParts,
@@ -37,6 +37,7 @@ from lancetable.errors import (
 from lancetable.format import feature_flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import DataFile
+from lancetable.format.index import covered_fragments
 from lancetable.format.manifest import BasePath, Manifest
 from lancetable.format.paths import transaction_name
 from lancetable.format.schema import Schema
@@ -209,7 +210,7 @@ def _(operation: tx.Merge, draft: ManifestDraft) -> None:
     else:  # a format change updates no value
         if draft.stable_row_ids:
             draft.stamp_changed_files(messages)
-        before = {message.id: message for message in draft.message.fragments} if draft.index_section else {}
+        before = draft.message.fragments if draft.index_section else ()
         for field_ids, fragment_ids in changed_columns(before, messages).items():
             draft.uncover(fragment_ids, field_ids)
     del draft.message.fragments[:]

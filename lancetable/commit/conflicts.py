@@ -14,13 +14,13 @@ Source: the conflict matrix of the format's transaction document. Every cell was
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from lancetable.commit.index_coverage import covered_fragments
 from lancetable.format import transaction as tx
+from lancetable.format.index import covered_fragments
 from lancetable.format.transaction import Operation
 from lancetable.proto import transaction_pb2
 
@@ -59,12 +59,14 @@ class Context:
 
     `known_rows` are the ids of fragments whose newly deleted rows are known. `inserts_keys` is True if an Update
     inserts rows because no existing row had their keys. `related_fields` returns ids of fields with those of their
-    ancestors and descendants: an index of a list names the list, a data file only the values in it.
+    ancestors and descendants: an index of a list names the list, a data file only the values in it. `changed_columns`
+    returns the fields that some fragments store in other files than at the read version, with the fragment ids.
     """
 
     known_rows: frozenset[int] = frozenset()
     inserts_keys: bool = False
     related_fields: Callable[[Iterable[int]], set[int]] = set
+    changed_columns: Callable[[Iterable[Fragment]], Mapping[frozenset[int], Sequence[int]]] = lambda fragments: {}
 
 
 # Rows and columns of the table. Some operations have several kinds.
@@ -91,7 +93,7 @@ Config      ok    okeys ok   ok    ok    ok    ok   ok    ok   ckeys ok    ok   
 SchemaConf  ok    X     ok   ok    ok    R     ok   ok    X    ok    skeys ok    ok    ok    ok   ok    ok    ok    ok
 DataRepl    ok    X     gone moved moved R     R    kept  X    ok    ok    same  F     ixcol ok   ok    ok    X     ok
 Rewrite     ok    X     F    F     F     R     ok   ok    X    ok    ok    F     F     ixfrg ok   ok    ok    ok    F
-CreateIndex ok    X     ok   ok    ixupd mwidx ok   ok    X    ok    ok    ixcol ixfrg names ok   ok    ok    X     ok
+CreateIndex ok    X     ok   ok    ixupd ixmrg ok   ok    X    ok    ok    ixcol ixfrg names ok   ok    ok    X     ok
 Reserve     ok    X     ok   ok    ok    ok    ok   ok    X    ok    ok    ok    ok    ok    ok   ok    ok    ok    ok
 UpdateBases ok    ok    ok   ok    ok    ok    ok   ok    ok   ok    ok    ok    ok    ok    ok   bases ok    ok    ok
 MemWal      X     X     X    shard shard X     X    X     X    ok    ok    X     ok    ok    ok   ok    X     shard X
@@ -345,6 +347,17 @@ def _index_update(pending: tx.CreateIndex, committed: tx.Update, context: Contex
     return _COMPATIBLE
 
 
+def _index_merge(pending: tx.CreateIndex, committed: tx.Merge, context: Context) -> Verdict:
+    for field_ids, fragment_ids in context.changed_columns(committed.fragments).items():
+        changed = context.related_fields(field_ids)
+        for index in pending.new_indices:
+            covered = _covered(index)
+            common = set(fragment_ids) if covered is None else covered.intersection(fragment_ids)
+            if common and not changed.isdisjoint(index.fields):
+                return _conflict_if(common, f"values that index {index.name!r} covers were replaced")
+    return _mem_wal_index(pending, committed, context)
+
+
 def _covered(index: IndexMetadata) -> frozenset[int] | None:
     """Return the ids of the fragments that an index covers, None if the index does not record them."""
     covered = covered_fragments(index.fragment_bitmap, index.name)
@@ -403,6 +416,7 @@ _CONDITIONS: Mapping[str, Condition] = {
     "gone": lambda pending, committed, _: _removed(pending, committed, "operation changes were deleted", X),
     "ixcol": _index_fields,
     "ixfrg": _index_rewrite,
+    "ixmrg": _index_merge,
     "ixupd": _index_update,
     "kept": lambda pending, committed, _: _dropped(_replaced_fields(pending), committed, "replaces", X),
     "keyed": _inserted_keys,

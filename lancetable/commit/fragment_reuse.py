@@ -11,12 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pyroaring
-
-from lancetable.commit.index_coverage import covered_fragments
-from lancetable.format.index import IndexMetadata, index_messages
+from lancetable.format.index import IndexMetadata, covered_fragments, index_messages
 from lancetable.proto import table_pb2
-from lancetable.table.fragment_reuse import INDEX_NAME, read_content, reuse_entry_of
+from lancetable.table.fragment_reuse import INDEX_NAME, fragment_moves, read_content, remaining_coverage, reuse_entry_of
 
 if TYPE_CHECKING:
     from lancetable.table.version import TableVersion
@@ -34,25 +31,9 @@ def current_index_section(version: TableVersion) -> bytes | None:
     reuse = reuse_entry_of(version, map(IndexMetadata.from_proto, messages))
     if reuse is None:
         return section
-    versions = sorted(read_content(version, reuse).versions, key=lambda each: each.dataset_version)
-    groups = [
-        (
-            pyroaring.BitMap(fragment.id for fragment in group.old_fragments),
-            pyroaring.BitMap(fragment.id for fragment in group.new_fragments),
-        )
-        for each in versions
-        for group in each.groups
-    ]
+    moves = fragment_moves(read_content(version, reuse))
     for message in messages:
         covered = covered_fragments(message.fragment_bitmap, message.name)
         if message.fields and covered is not None:
-            message.fragment_bitmap = _moved(covered, groups).serialize()
+            message.fragment_bitmap = remaining_coverage(covered, moves).serialize()
     return table_pb2.IndexSection(indices=messages).SerializeToString()
-
-
-def _moved(covered: pyroaring.BitMap, groups: list[tuple[pyroaring.BitMap, pyroaring.BitMap]]) -> pyroaring.BitMap:
-    """Return the coverage after moves from old to new fragments; a part of a group is not covered any more."""
-    for old, new in groups:
-        if covered & old:
-            covered = (covered - old) | (new if old <= covered else pyroaring.BitMap())
-    return covered

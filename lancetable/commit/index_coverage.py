@@ -11,39 +11,24 @@ removed column, Overwrite     the index is removed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeAlias
 
 import pyroaring
 
-from lancetable.format.roaring import parse_bitmap
+from lancetable.format.index import covered_fragments, kind_name
 from lancetable.format.schema import Schema
 from lancetable.proto import table_pb2
 
 Entry: TypeAlias = table_pb2.IndexMetadata
 Edit: TypeAlias = Callable[[Entry], Entry | None]
 
-_MAX_COVERED = 1 << 24  # fragments of one index; a manifest with more would exceed its own size limit
 _ROW_ID_KINDS = frozenset({"Bitmap", "LabelList", "Inverted", "NGram", "Vector"})
-
-
-def covered_fragments(bitmap: bytes | None, name: str) -> pyroaring.BitMap | None:
-    """Return the ids of the fragments that an index covers, None if the index does not record them."""
-    if not bitmap:
-        return None
-    return parse_bitmap(bitmap, f"index {name}", max_count=_MAX_COVERED)
-
-
-def kind_of(index: Entry) -> str:
-    """Return the kind of an index by the type of its details, such as "BTree"."""
-    # Releases differ in the package of the type: lance.table or lance.index.pb.
-    name: str = index.index_details.type_url
-    return name.rpartition(".")[2].removesuffix("IndexDetails")
 
 
 def stores_row_ids(index: Entry) -> bool:
     """Return True if an index stores stable row ids in tables that have them, rather than row addresses."""
-    kind = kind_of(index)
+    kind = kind_name(index.index_details.type_url)
     return kind in _ROW_ID_KINDS or (kind == "BTree" and not index.index_version)
 
 
@@ -104,12 +89,13 @@ def without_empty_segments(indices: Sequence[Entry], live: pyroaring.BitMap) -> 
 
 
 def changed_columns(
-    before: Mapping[int, table_pb2.DataFragment], after: Iterable[table_pb2.DataFragment]
+    before: Iterable[table_pb2.DataFragment], after: Iterable[table_pb2.DataFragment]
 ) -> dict[frozenset[int], list[int]]:
     """Return the fields that are stored in other data files than before, with the ids of the fragments."""
+    olds = {fragment.id: fragment for fragment in before}
     changed: dict[frozenset[int], list[int]] = {}
     for fragment in after:
-        old = before.get(fragment.id)
+        old = olds.get(fragment.id)
         if old is not None:
             paths = {field: (file.path, file.base_id) for file in old.files for field in file.fields}
             moved = frozenset(

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedTypeError
 from lancetable.index.key_ranges import key_ranges
-from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
-from lancetable.index.posting_files import PostingFile, kept, write_postings
-from lancetable.index.postings import Postings, PostingSorter, merge_postings
+from lancetable.index.kind import IndexKind, OpenIndex, RowFilter, checked_options
+from lancetable.index.posting_files import OpenPostings, PostingFile, kept_postings, write_postings
+from lancetable.index.postings import PostingSort
 from lancetable.index.queries import IndexQuery, IsIn, IsNull, Range
 from lancetable.index.results import IndexResult
 from lancetable.index.roaring_containers import ROW_ADDR_TREE_MAP
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from lancetable.format.schema import Field
+    from lancetable.index.external_sort import Run
     from lancetable.index.index_files import IndexFileReader, SegmentWriter
     from lancetable.index.row_mapping import AddressMapping
     from lancetable.index.segments import SegmentFiles
@@ -72,7 +73,7 @@ def _parse_statistics(text: str, path: str) -> dict[str, Any]:
 
 
 def write_bitmaps(
-    writer: SegmentWriter, data_type: pa.DataType, postings: Iterable[Postings], null_lists: RowSet | None = None
+    writer: SegmentWriter, data_type: pa.DataType, postings: Run, null_lists: RowSet | None = None
 ) -> None:
     """Write the file of a BITMAP or LABEL_LIST index. `null_lists` are the rows of null lists."""
     schema = pa.schema([pa.field(KEYS[0], data_type), pa.field(KEYS[1], pa.binary())])
@@ -83,16 +84,15 @@ def write_bitmaps(
         file.metadata[_STATISTICS] = json.dumps({"num_bitmaps": num_bitmaps}, separators=(",", ":"))
 
 
-class OpenBitmap(OpenIndex):
+class OpenBitmap(OpenPostings):
     """An open BITMAP segment."""
 
-    def __init__(self, reader: IndexFileReader) -> None:
-        self.file = BitmapFile(reader)
+    file: BitmapFile
 
     def search(self, query: IndexQuery) -> IndexResult:
-        """Return the rows that a query selects."""
+        """Return the rows that a query selects. See OpenIndex."""
         if isinstance(query, IsNull):
-            return IndexResult(self.file.null_rows)
+            return IndexResult(self.file.null_rows())
         assert isinstance(query, (IsIn, Range))
         return IndexResult(self.file.selected(query), self.file.null_rows)
 
@@ -102,17 +102,8 @@ class OpenBitmap(OpenIndex):
         return self.file.keys.data_type
 
     def statistics(self) -> dict[str, Any]:
-        """Return statistics of the segment."""
+        """Return statistics of the segment. See OpenIndex."""
         return self.file.statistics
-
-    def prewarm(self) -> None:
-        """Read all pages into the cache."""
-        self.file.prewarm()
-
-    @property
-    def memory_bytes(self) -> int:
-        """Approximate size in memory."""
-        return 1024
 
 
 class Bitmap(IndexKind):
@@ -122,14 +113,6 @@ class Bitmap(IndexKind):
     plan_name = "Bitmap"
     type_url = "/lance.table.BitmapIndexDetails"
     max_version = 0
-
-    def version_for(self, *, stable_row_ids: bool) -> int:
-        """Return the `index_version` of new segments."""
-        return 0
-
-    def stores_row_ids(self, index_version: int) -> bool:
-        """Return whether segments of tables with stable row ids store these ids rather than addresses."""
-        return True
 
     def check_field(self, field: Field, path: str) -> None:
         """Raise UnsupportedTypeError if the type cannot be indexed."""
@@ -146,13 +129,7 @@ class Bitmap(IndexKind):
 
     def open(self, files: SegmentFiles) -> OpenBitmap:
         """Open a segment."""
-        return OpenBitmap(files.open(FILE_NAME))
-
-    def build(
-        self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
-    ) -> Message:
-        """Write the files of a new segment and return its details."""
-        return self.merge(writer, field, (), batches, options)
+        return OpenBitmap(BitmapFile(files.open(FILE_NAME)))
 
     def merge(
         self,
@@ -164,14 +141,10 @@ class Bitmap(IndexKind):
     ) -> Message:
         """Write one segment with the entries of several others and of new rows, and return its details."""
         checked_options(self.name, options, {})
-        streams = []
-        for source, row_filter in sources:
-            assert isinstance(source, OpenBitmap)
-            streams.append(source.file.postings(kept(row_filter)))
-        with PostingSorter(field.data_type) as sorter:
+        with PostingSort() as sort:
             for batch in batches:
-                sorter.add(batch.column(VALUE), batch.column(ROW).to_numpy())
-            write_bitmaps(writer, field.data_type, merge_postings([*streams, sorter.sorted()]))
+                sort.add(batch)
+            write_bitmaps(writer, field.data_type, sort.merged(kept_postings(sources)))
         return index_details_pb2.BitmapIndexDetails()
 
     def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:

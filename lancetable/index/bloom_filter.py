@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from lancetable.format.schema import Field
     from lancetable.index.index_files import IndexFileWriter, SegmentWriter
-    from lancetable.index.row_mapping import AddressMapping
     from lancetable.index.segments import SegmentFiles
 
 _FILE: Final = "bloomfilter.lance"
@@ -215,10 +214,6 @@ class BloomFilter(IndexKind):
     type_url = "/lance.index.pb.BloomFilterIndexDetails"
     max_version = 0
 
-    def version_for(self, *, stable_row_ids: bool) -> int:
-        """Return the version of new segments. See IndexKind."""
-        return 0
-
     def stores_row_ids(self, index_version: int) -> bool:
         """Return whether segments store stable row ids. See IndexKind."""
         return False
@@ -247,15 +242,6 @@ class BloomFilter(IndexKind):
     def open(self, files: SegmentFiles) -> BloomFilterIndex:
         """Open a segment. See IndexKind."""
         return BloomFilterIndex(files)
-
-    def build(
-        self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
-    ) -> Message:
-        """Write a new segment. See IndexKind.
-
-        Options are `number_of_items`, the rows of a zone, and `probability`, the rate of false positives.
-        """
-        return self.merge(writer, field, (), batches, options)
 
     def merge(
         self,
@@ -293,10 +279,6 @@ class BloomFilter(IndexKind):
             if all_nulls is not None:
                 file.metadata[NULL_BITMAP_KEY] = str(file.add_buffer(all_nulls.to_row_addr_tree_map()))
         return index_pb2.BloomFilterIndexDetails()
-
-    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
-        """Return False: zones cannot be remapped. See IndexKind."""
-        return False
 
 
 def _kept_zones(source: OpenIndex, keep: RowFilter) -> Iterator[pa.RecordBatch]:

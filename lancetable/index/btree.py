@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
-from lancetable.index.external_sort import ExternalSort, Run, merge_runs
+from lancetable.index.external_sort import ExternalSort, Run
 from lancetable.index.index_files import SegmentWriter
-from lancetable.index.key_ranges import KeyRanges, key_ranges
+from lancetable.index.key_ranges import KeyRanges, expand, key_ranges
 from lancetable.index.kind import (
     ROW,
     VALUE,
@@ -179,9 +179,9 @@ class BTreeIndex(OpenIndex):
         ends = np.maximum(starts, ends)
         inner_starts = np.clip(self._known + ranges.starts_in(self._lows), starts, ends)
         inner_ends = np.clip(self._first + ranges.ends_in(self._highs), inner_starts, ends)
-        for _, page in self._pages(np.unique(_expand(inner_starts, inner_ends)[1]).tolist()):
+        for _, page in self._pages(np.unique(expand(inner_starts, inner_ends)[1]).tolist()):
             yield page.rows
-        numbers, owners = _by_page(_expand(starts, inner_starts), _expand(inner_ends, ends))
+        numbers, owners = _by_page(expand(starts, inner_starts), expand(inner_ends, ends))
         for position, (number, page) in enumerate(self._pages(numbers, with_values=True)):
             yield _rows_within(ranges.select(owners[position]), page, int(self._null_counts[number]))
 
@@ -214,7 +214,7 @@ class BTreeIndex(OpenIndex):
         firsts = np.array(numbers) * self.page_rows
         rows: Any = range(int(firsts[0]), min(int(firsts[-1]) + self.page_rows, self._data.num_rows))
         if numbers[-1] - numbers[0] >= len(numbers):  # not consecutive
-            _, rows = _expand(firsts, np.minimum(firsts + self.page_rows, rows.stop))
+            _, rows = expand(firsts, np.minimum(firsts + self.page_rows, rows.stop))
         columns = self._read_columns(["ids", "values"] if with_values else ["ids"], rows)
         for position, number in enumerate(numbers):
             parts = [column.slice(position * self.page_rows, self.page_rows) for column in columns]
@@ -255,7 +255,10 @@ class BTreeIndex(OpenIndex):
             keys = keys_of(valid)
             if not valid.null_count and is_ascending(keys):
                 return keys
-        raise CorruptFileError("values are not in ascending order in a BTREE index", path=self._data.path)
+        raise self._not_ascending()
+
+    def _not_ascending(self) -> CorruptFileError:
+        return CorruptFileError("values are not in ascending order in a BTREE index", path=self._data.path)
 
     def prewarm(self) -> None:
         """Read all pages into the cache."""
@@ -269,10 +272,14 @@ class BTreeIndex(OpenIndex):
         """Yield all values and rows in order."""
         self._check_data()
         step = max(1, _ROWS_PER_BLOCK // self.page_rows) * self.page_rows
+        last: Keys | None = None
         for start in range(0, self._data.num_rows, step):
             rows = range(start, min(start + step, self._data.num_rows))
             values, ids = self._read_columns(["values", "ids"], rows)
-            self._keys(values, min(max(self._num_nulls - start, 0), len(rows)))
+            keys = self._keys(values, min(max(self._num_nulls - start, 0), len(rows)))
+            if last is not None and any_less(keys[:1], last):
+                raise self._not_ascending()
+            last = keys[-1:] if len(keys) else None
             yield pa.record_batch({VALUE: values, ROW: pa.array(self._checked_ids(ids))})
 
     @property
@@ -293,13 +300,6 @@ class BTreeIndex(OpenIndex):
         return 2 * bounds_bytes + self._null_counts.nbytes
 
 
-def _expand(starts: Int64, ends: Int64) -> tuple[Int64, Int64]:
-    """Return the integers of some ranges, after the number of the range of each."""
-    counts = ends - starts
-    owners = np.repeat(np.arange(len(counts)), counts)
-    return owners, np.arange(len(owners)) + np.repeat(starts - np.cumsum(counts) + counts, counts)
-
-
 def _by_page(*parts: tuple[Int64, Int64]) -> tuple[list[int], list[Int64]]:
     """Return the different pages in ascending order, and the numbers of the ranges of each."""
     owners, pages = (np.concatenate(arrays) for arrays in zip(*parts))
@@ -312,10 +312,11 @@ def _by_page(*parts: tuple[Int64, Int64]) -> tuple[list[int], list[Int64]]:
 def _rows_within(ranges: KeyRanges, page: _Page, num_nulls: int) -> U64Array:
     assert page.keys is not None
     note_comparisons(len(page.rows))
-    rows, starts, ends = page.rows[num_nulls:], ranges.starts_in(page.keys), ranges.ends_in(page.keys)
-    if len(starts) == 1:
-        return rows[starts[0] : ends[0]]
-    return rows[_expand(starts, np.maximum(starts, ends))[1]]
+    rows: U64Array = page.rows[num_nulls:]
+    starts, ends = ranges.starts_in(page.keys), ranges.ends_in(page.keys)
+    selected = slice(starts[0], ends[0]) if len(starts) == 1 else expand(starts, ends)[1]
+    found: U64Array = rows[selected]
+    return found
 
 
 def _is_numbers(array: pa.Array, data_type: pa.DataType) -> bool:
@@ -408,12 +409,6 @@ class BTree(IndexKind):
         """Open a segment. See IndexKind."""
         return BTreeIndex(files)
 
-    def build(
-        self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
-    ) -> Message:
-        """Write a new segment. See IndexKind. The option `zone_size` is the number of rows of a page."""
-        return self.merge(writer, field, (), batches, options)
-
     def merge(
         self,
         writer: SegmentWriter,
@@ -436,7 +431,7 @@ class BTree(IndexKind):
         with ExternalSort() as sort:
             for batch in batches:
                 sort.add(batch)
-            _PageWriter(writer, field.data_type, page_rows).write(merge_runs([*runs, *sort.runs()]))
+            _PageWriter(writer, field.data_type, page_rows).write(sort.merged(runs))
         return index_details_pb2.BTreeIndexDetails()
 
     def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:

@@ -112,8 +112,9 @@ class AllOf(IndexExpression):
     def evaluate(self, covered: CoveredRows) -> IndexResult:
         result = self.args[0].evaluate(covered)
         for arg in self.args[1:]:
-            if not (result.true or result.null) and result.exactness is not Exactness.AT_LEAST:
-                break  # false for all rows
+            # A conjunction is not negated, so that null has the effect of false.
+            if not result.true and result.exactness is not Exactness.AT_LEAST:
+                break
             result &= arg.evaluate(covered)
         return result
 
@@ -138,9 +139,9 @@ class AnyOf(IndexExpression):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Negation(IndexExpression):
-    """The negation of an expression."""
+    """The negation of a search."""
 
-    arg: IndexExpression
+    arg: Search
 
     def __str__(self) -> str:
         return f"NOT({self.arg})"

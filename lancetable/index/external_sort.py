@@ -9,11 +9,12 @@ the smallest last key of all current blocks precede all rows of later blocks, so
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +22,15 @@ import pyarrow as pa
 from lancetable.file import thread_pool
 from lancetable.file.spill_directory import SpillDirectory, memory_budget
 from lancetable.index.kind import VALUE
-from lancetable.index.sort_keys import Keys, concat, keys_of, positions, sort_indices, take
+from lancetable.index.sort_keys import Keys, concat, keys_of, nulls_and_others, positions, sort_indices, take
 
-Run = Iterator[pa.RecordBatch]
-"""Batches with the columns VALUE and ROW in ascending order of the values, nulls first."""
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Run: TypeAlias = Iterator[pa.RecordBatch]
+"""Batches with the column VALUE and others in ascending order of the values, nulls first."""
+
+Sort: TypeAlias = Callable[[list[pa.RecordBatch]], pa.RecordBatch]
 
 BUDGET_VARIABLE: Final = "LANCETABLE_INDEX_MEMORY_BYTES"
 _DEFAULT_BUDGET: Final = 512 * 1024 * 1024
@@ -49,22 +55,26 @@ class ExternalSort:
 
     Parameters
     ----------
+    sort, merge
+        Functions that convert batches with at least one row to one sorted batch: added ones, and blocks of runs.
     budget_bytes
         Memory budget, `memory_budget_bytes()` by default.
     """
 
-    def __init__(self, budget_bytes: int | None = None) -> None:
+    def __init__(self, sort: Sort | None = None, merge: Sort | None = None, budget_bytes: int | None = None) -> None:
+        self._sort, self._merge = sort or sorted_rows, merge or sorted_rows
         self._budget_bytes = memory_budget_bytes() if budget_bytes is None else budget_bytes
         self._chunk: list[pa.RecordBatch] = []
         self._chunk_bytes = 0
         self._sorting = deque[Future[pa.RecordBatch | str]]()
+        self._lock = threading.Lock()  # of the next two fields, and of the creation of the directory
+        self._memory_bytes = 0  # of the runs in memory
+        self._num_files = 0
         self._in_memory: list[pa.RecordBatch] = []
-        self._memory_bytes = 0  # of the runs in memory, including those that are being sorted
         self._directory = SpillDirectory(BUDGET_VARIABLE)
         self._levels: list[list[str]] = [[]]  # files, by the number of merges
-        self._num_files = 0
 
-    def __enter__(self) -> ExternalSort:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,25 +95,22 @@ class ExternalSort:
         self._chunk.append(batch)
         self._chunk_bytes += batch.nbytes
 
-    def runs(self) -> list[Run]:
-        """Return the sorted runs of all rows, each to be read once. Raises StoreError if a file cannot be read."""
+    def merged(self, others: Iterable[Run] = ()) -> Run:
+        """Yield all rows in order, merged with other runs. Raises StoreError if a file cannot be read."""
         self._sort_chunk()
         while self._sorting:
             self._keep(self._sorting.popleft().result())
         files = [name for level in self._levels for name in level]
-        return [*map(self._directory.read, files), *map(self._blocks, self._in_memory)]
+        runs = [*map(self._directory.read, files), *map(self._blocks, self._in_memory)]
+        self._in_memory = []
+        yield from merge_runs([*others, *runs], self._merge)
 
     def _sort_chunk(self) -> None:
-        """Sort the chunk to a new run, which is in memory while there is space."""
+        """Sort the chunk to a new run on the thread pool."""
         if not self._chunk:
             return
-        chunk, size_bytes = self._chunk, self._chunk_bytes
+        task = partial(self._new_run, self._chunk)
         self._chunk, self._chunk_bytes = [], 0
-        if self._memory_bytes + size_bytes <= self._budget_bytes // _RUNS_PART:
-            self._memory_bytes += size_bytes
-            task: Callable[[], pa.RecordBatch | str] = partial(_sort, chunk)
-        else:
-            task = partial(self._sort_to_file, chunk, self._new_file())
         if not thread_pool.can_share():
             self._keep(task())
             return
@@ -111,16 +118,21 @@ class ExternalSort:
             self._keep(self._sorting.popleft().result())
         self._sorting.append(thread_pool.executor().submit(task))
 
-    def _sort_to_file(self, chunk: list[pa.RecordBatch], name: str) -> str:
-        run = _sort(chunk)
+    def _new_run(self, chunk: list[pa.RecordBatch]) -> pa.RecordBatch | str:
+        """Return a run in memory while there is space, else the name of its file."""
+        run = self._sort(chunk)
+        with self._lock:
+            if self._memory_bytes + run.nbytes <= self._budget_bytes // _RUNS_PART:
+                self._memory_bytes += run.nbytes
+                return run
+            name = self._new_file()
         self._directory.write(name, self._blocks(run))
         return name
 
     def _new_file(self) -> str:
-        """Return the name of a new file. The directory is created here, not by several threads at the same time."""
         self._num_files += 1
         name = f"{self._num_files}.arrow"
-        self._directory.file(name)
+        self._directory.file(name)  # creates the directory
         return name
 
     def _keep(self, run: pa.RecordBatch | str) -> None:
@@ -134,29 +146,33 @@ class ExternalSort:
         files.append(name)
         if len(files) < _MAX_FILES:
             return
-        merged = self._new_file()
-        self._directory.write(merged, merge_runs(map(self._directory.read, files)))
+        with self._lock:
+            merged = self._new_file()
+        self._directory.write(merged, merge_runs(map(self._directory.read, files), self._merge))
         self._directory.delete(files)
         self._levels[level] = []
         if level + 1 == len(self._levels):
             self._levels.append([])
         self._add_file(merged, level + 1)
 
-    def _blocks(self, batch: pa.RecordBatch) -> Run:
-        """Yield the rows of a batch in blocks of a limited size."""
-        block_bytes = self._budget_bytes // _BLOCK_PART
-        num_rows = max(1, min(_MAX_BLOCK_ROWS, batch.num_rows * block_bytes // max(batch.nbytes, 1)))
-        for start in range(0, batch.num_rows, num_rows):
-            yield batch.slice(start, num_rows)
+    def _blocks(self, run: pa.RecordBatch) -> Run:
+        return blocks(run, self._budget_bytes // _BLOCK_PART)
 
 
-def _sort(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def blocks(batch: pa.RecordBatch, size_bytes: int) -> Run:
+    """Yield the rows of a batch in blocks of about a size, each with at least one row."""
+    num_rows = max(1, min(_MAX_BLOCK_ROWS, batch.num_rows * size_bytes // max(batch.nbytes, 1)))
+    for start in range(0, batch.num_rows, num_rows):
+        yield batch.slice(start, num_rows)
+
+
+def sorted_rows(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the rows of some batches in order, nulls first. The list is cleared to free memory."""
     batch = pa.concat_batches(batches)
-    batches.clear()  # to free their memory
+    batches.clear()
     values = batch.column(VALUE)
-    if values.null_count:
-        is_null = values.is_null().to_numpy(zero_copy_only=False)
-        nulls, others = np.flatnonzero(is_null), np.flatnonzero(~is_null)
+    nulls, others = nulls_and_others(values)
+    if len(nulls):
         order = np.concatenate((nulls, others[sort_indices(keys_of(values.take(pa.array(others))))]))
     else:
         order = sort_indices(keys_of(values))
@@ -201,8 +217,8 @@ class _Cursor:
         return rows
 
 
-def merge_runs(runs: Iterable[Run]) -> Run:
-    """Merge sorted runs."""
+def merge_runs(runs: Iterable[Run], merge: Sort = sorted_rows) -> Run:
+    """Merge sorted runs; `merge` is called with blocks that have no null. Rows with nulls are returned as they are."""
     cursors = [_Cursor(run) for run in runs]
     for cursor in cursors:
         yield from cursor.nulls()
@@ -210,8 +226,4 @@ def merge_runs(runs: Iterable[Run]) -> Run:
         lasts = concat([cursor.keys[-1:] for cursor in cursors])
         bound = take(lasts, sort_indices(lasts)[:1])
         parts = [rows for cursor in cursors if (rows := cursor.take_up_to(bound)).num_rows]
-        if len(parts) == 1:
-            yield parts[0]
-            continue
-        rows = pa.concat_batches(parts)
-        yield rows.take(pa.array(sort_indices(keys_of(rows.column(VALUE)))))
+        yield parts[0] if len(parts) == 1 else merge(parts)

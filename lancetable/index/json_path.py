@@ -36,7 +36,7 @@ from lancetable.format.protobuf_conversion import parse_message
 from lancetable.format.schema import Schema
 from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, kind_named, kind_of_details
 from lancetable.index.queries import AtJsonPath, IndexQuery
-from lancetable.proto import index_pb2, table_pb2
+from lancetable.proto import index_pb2
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -200,9 +200,8 @@ class JsonPath(IndexKind):
     def open(self, files: SegmentFiles) -> OpenJsonPath:
         """Open a segment."""
         message = _parse(files.details)
-        entry = table_pb2.IndexMetadata.FromString(files.metadata.raw)
-        entry.index_details.CopyFrom(message.target_details)
-        metadata = replace(files.metadata, raw=entry.SerializeToString(), type_url=entry.index_details.type_url)
+        details = message.target_details
+        metadata = files.metadata.with_details(details.type_url, details.value)
         target = self._target.open(replace(files, metadata=metadata))
         return OpenJsonPath(files, target, self._target, message.path)
 
@@ -244,10 +243,7 @@ class JsonPath(IndexKind):
         data_type, values = _extract(batches, path, data_type)
         target_field = Schema.from_arrow(pa.schema([pa.field(field.name, data_type)])).fields[0]
         self._target.check_field(target_field, f"{field.name}, path {path}")
-        if targets:
-            details = self._target.merge(writer, target_field, targets, values, parameters)
-        else:
-            details = self._target.build(writer, target_field, values, parameters)
+        details = self._target.merge(writer, target_field, targets, values, parameters)
         message = index_pb2.JsonIndexDetails(path=path)
         message.target_details.type_url = self._target.type_url
         message.target_details.value = details.SerializeToString()

@@ -17,12 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
+from lancetable.index.key_ranges import KeyRanges, expand
 from lancetable.index.sort_keys import is_ascending, keys_of, positions, sort_indices, take
 
 if TYPE_CHECKING:
     from lancetable.index.index_files import IndexFileReader
-    from lancetable.index.key_ranges import KeyRanges
-    from lancetable.index.sort_keys import Int64, Keys, Side
+    from lancetable.index.key_ranges import KeyRanges, expand
+from lancetable.index.sort_keys import Int64, Keys, Side
 
 _BLOCK_ROWS: Final = 1 << 14
 
@@ -81,18 +82,9 @@ class KeyBlocks:
 
     def selected(self, ranges: KeyRanges) -> Int64:
         """Return the ascending positions of the keys in ranges."""
-        spans = [(self._below(ranges.lower, ranges.includes_lower), self._up_to(ranges.upper, ranges.includes_upper))]
-        if ranges.selects_nan:
-            infinity = keys_of(pa.array([float("-inf"), float("inf")], pa.float64()).cast(self.data_type))
-            first, last = self._below(infinity[:1], True), self._up_to(infinity[1:], True)
-            spans += [(np.zeros(1, np.int64), first), (last, np.full(1, len(self)))]
-        return np.unique(np.concatenate([_expanded(starts, ends) for starts, ends in spans]))
-
-    def _below(self, lower: Keys | None, inclusive: bool) -> Int64:
-        return np.zeros(1, np.int64) if lower is None else self._positions(lower, "left" if inclusive else "right")
-
-    def _up_to(self, upper: Keys | None, inclusive: bool) -> Int64:
-        return np.full(1, len(self)) if upper is None else self._positions(upper, "right" if inclusive else "left")
+        find = self._positions
+        spans = [expand(each.starts(find), each.ends(find, len(self)))[1] for each in ranges.with_nan()]
+        return np.unique(np.concatenate(spans))
 
     def _positions(self, probes: Keys, side: Side) -> Int64:
         layout = self._layout
@@ -174,10 +166,3 @@ def _plain_array(table: pa.Table) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     return column.combine_chunks()
-
-
-def _expanded(starts: Int64, ends: Int64) -> Int64:
-    """Return the numbers in ranges, one after the other."""
-    sizes = np.maximum(ends - starts, 0)
-    offsets = np.cumsum(sizes) - sizes
-    return np.repeat(starts - offsets, sizes) + np.arange(sizes.sum())

@@ -11,8 +11,10 @@ of NaN. Ranges of floating point numbers therefore do not contain NaN.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +22,27 @@ import pyarrow as pa
 
 from lancetable.file.kernels.varbin import prefix_end
 from lancetable.index.queries import IndexQuery, IsIn, Range, StartsWith
-from lancetable.index.sort_keys import Int64, Keys, distinct, float_keys, keys_of, positions, sort_indices, take
+from lancetable.index.sort_keys import (
+    Int64,
+    Keys,
+    Side,
+    first_of_each,
+    float_keys,
+    keys_of,
+    positions,
+    sort_indices,
+    take,
+)
+
+Find: TypeAlias = Callable[[Keys, Side], Int64]
+"""Function that returns, for each probe, the number of keys below it or not above it; see `positions`."""
+
+
+def expand(starts: Int64, ends: Int64) -> tuple[Int64, Int64]:
+    """Return the integers of some ranges, after the number of the range of each."""
+    counts = np.maximum(ends - starts, 0)
+    owners = np.repeat(np.arange(len(counts)), counts)
+    return owners, np.arange(len(owners)) + np.repeat(starts - np.cumsum(counts) + counts, counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +77,25 @@ class KeyRanges:
         negative = KeyRanges(None, infinities[:1], includes_upper=False)
         return (self, negative, KeyRanges(infinities[1:], None, includes_lower=False))
 
-    def starts_in(self, keys: Keys) -> Int64:
-        """Return, for each range, the number of ascending keys below it."""
+    def starts(self, find: Find) -> Int64:
+        """Return, for each range, the number of keys below it."""
         if self.lower is None:
             return np.zeros(1, np.int64)
-        return positions(keys, self.lower, "left" if self.includes_lower else "right")
+        return find(self.lower, "left" if self.includes_lower else "right")
+
+    def ends(self, find: Find, num_keys: int) -> Int64:
+        """Return, for each range, the number of keys below or in it."""
+        if self.upper is None:
+            return np.full(1, num_keys, np.int64)
+        return find(self.upper, "right" if self.includes_upper else "left")
+
+    def starts_in(self, keys: Keys) -> Int64:
+        """Return, for each range, the number of ascending keys below it."""
+        return self.starts(partial(positions, keys))
 
     def ends_in(self, keys: Keys) -> Int64:
         """Return, for each range, the number of ascending keys below or in it."""
-        if self.upper is None:
-            return np.full(1, len(keys), np.int64)
-        return positions(keys, self.upper, "right" if self.includes_upper else "left")
+        return self.ends(partial(positions, keys), len(keys))
 
     def overlap(self, low: Keys, high: Keys) -> npt.NDArray[np.bool_]:
         """Return, for each interval [low, high] of keys, whether one of the ranges overlaps it."""
@@ -101,7 +131,8 @@ def _bound(value: pa.Scalar | None) -> Keys | None:
 def _values(values: pa.Array) -> KeyRanges:
     keys = keys_of(values)
     if len(keys) > 1:
-        keys = distinct(take(keys, sort_indices(keys)))
+        keys = take(keys, sort_indices(keys))
+        keys = take(keys, np.flatnonzero(first_of_each(keys)))
     return KeyRanges(keys, keys)
 
 

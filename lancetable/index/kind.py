@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError, UnsupportedTypeError
+from lancetable.format.index import kind_name
 from lancetable.index.row_mapping import AddressMapping
 from lancetable.index.sort_keys import Int64, is_ordered
 
@@ -36,7 +37,10 @@ VALUE, ROW = "value", "row"
 """Columns of the batches from which indexes are built: values, and row addresses or stable row ids (uint64)."""
 
 RowFilter = Callable[["U64Array"], npt.NDArray[np.bool_]]
-"""Function that returns for each row whether an index may still name it."""
+"""Function that returns for each row whether a segment may still name it: live rows of the fragments that it covers.
+
+If rows are addresses, the result is the same for all rows of a fragment.
+"""
 
 
 class OpenIndex(ABC):
@@ -120,13 +124,13 @@ class IndexKind(ABC):
         """Return the type of the indexed values of a column of a type, None if it does not determine their type."""
         return data_type
 
-    @abstractmethod
     def version_for(self, *, stable_row_ids: bool) -> int:
-        """Return the `index_version` of new segments."""
+        """Return the `index_version` of new segments, by default the greatest one."""
+        return self.max_version
 
-    @abstractmethod
     def stores_row_ids(self, index_version: int) -> bool:
-        """Return whether segments of tables with stable row ids store these ids rather than addresses."""
+        """Return whether segments of tables with stable row ids store these ids, the default, rather than addresses."""
+        return True
 
     @abstractmethod
     def check_field(self, field: Field, path: str) -> None:
@@ -147,7 +151,6 @@ class IndexKind(ABC):
     def open(self, files: SegmentFiles) -> OpenIndex:
         """Open a segment. Raises CorruptFileError if it is damaged."""
 
-    @abstractmethod
     def build(
         self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
     ) -> Message:
@@ -170,6 +173,7 @@ class IndexKind(ABC):
         InvalidInputError
             If an option is unknown or invalid.
         """
+        return self.merge(writer, field, (), batches, options)
 
     @abstractmethod
     def merge(
@@ -185,9 +189,9 @@ class IndexKind(ABC):
         `sources` are segments, each with the filter of the rows that it may still name.
         """
 
-    @abstractmethod
     def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
         """Write a segment whose rows are mapped. Return False, without writing, if this kind cannot be remapped."""
+        return False
 
 
 def checked_options(kind: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,8 +245,7 @@ _MODULES = {
 
 def kind_of_details(type_url: str) -> IndexKind | None:
     """Return the kind of an index by the type of its details, or None if this library does not know it."""
-    # Releases differ in the package of the type: lance.table or lance.index.pb.
-    module = _MODULES.get(type_url.rpartition(".")[2].removesuffix("IndexDetails"))
+    module = _MODULES.get(kind_name(type_url))
     return None if module is None else _load(module)
 
 

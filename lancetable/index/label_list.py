@@ -11,17 +11,19 @@ contain this set, so it is not used.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import and_, or_
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.errors import CorruptFileError, UnsupportedTypeError
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError, UnsupportedTypeError
 from lancetable.index.bitmap import FILE_NAME, BitmapFile, write_bitmaps
 from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
-from lancetable.index.posting_files import kept
-from lancetable.index.postings import PostingSorter, merge_postings
+from lancetable.index.posting_files import OpenPostings, kept, kept_postings
+from lancetable.index.postings import PostingSort
 from lancetable.index.queries import HasLabels, IndexQuery, IsIn
 from lancetable.index.results import IndexResult
 from lancetable.index.roaring_containers import RowMapper
@@ -33,45 +35,39 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from lancetable.format.schema import Field
-    from lancetable.index.index_files import IndexFileReader, SegmentWriter
+    from lancetable.index.index_files import SegmentWriter
     from lancetable.index.row_mapping import AddressMapping
     from lancetable.index.segments import SegmentFiles
 
 _NULL_LISTS: Final = "lance:label_list_nulls"
 
 
-class OpenLabelList(OpenIndex):
+class OpenLabelList(OpenPostings):
     """An open LABEL_LIST segment."""
 
-    def __init__(self, reader: IndexFileReader) -> None:
-        self.file = BitmapFile(reader)
-        self._reader = reader
+    file: BitmapFile
 
     @property
     def null_lists(self) -> RowSet:
         """The rows whose list is null."""
-        return self._reader.cached("null lists", self._read_null_lists, lambda rows: rows.memory_bytes + 256)
+        return self.file.reader.cached("null lists", self._read_null_lists, lambda rows: rows.memory_bytes + 256)
 
     def _read_null_lists(self) -> RowSet:
-        number = self._reader.number(_NULL_LISTS, -1)
+        reader = self.file.reader
+        number = reader.number(_NULL_LISTS, -1)
         if number < 0:
-            raise CorruptFileError(f"metadata entry {_NULL_LISTS!r} is missing", path=self._reader.path)
-        return RowSet.from_row_addr_tree_map(self._reader.buffer(number), self._reader.path)
+            raise CorruptFileError(f"metadata entry {_NULL_LISTS!r} is missing", path=reader.path)
+        return RowSet.from_row_addr_tree_map(reader.buffer(number), reader.path)
 
     def search(self, query: IndexQuery) -> IndexResult:
-        """Return the rows that a query selects."""
+        """Return the rows that a query selects. See OpenIndex."""
         assert isinstance(query, HasLabels)
         labels = query.values.drop_null()
-        if not query.all_of_them:
-            found = [self.file.selected(IsIn(query.column, labels))] if len(labels) else []
-        else:
-            found = [self.file.selected(IsIn(query.column, labels[at : at + 1])) for at in range(len(labels))]
+        parts = [labels[at : at + 1] for at in range(len(labels))] if query.all_of_them else [labels]
+        found = [self.file.selected(IsIn(query.column, part)) for part in parts if len(part)]
         if query.values.null_count:
-            found.append(self.file.null_rows)
-        rows = RowSet.union(found)
-        if query.all_of_them:
-            for part in found:
-                rows &= part
+            found.append(self.file.null_rows())
+        rows = reduce(and_ if query.all_of_them else or_, found)
         # Indexes of files of version 2.0 may also contain labels of null lists, which these files store.
         null_lists = self.null_lists
         return IndexResult(rows - null_lists, null_lists)
@@ -82,23 +78,24 @@ class OpenLabelList(OpenIndex):
         return self.file.keys.data_type
 
     def statistics(self) -> dict[str, Any]:
-        """Return statistics of the segment."""
+        """Return statistics of the segment. See OpenIndex."""
         return self.file.statistics
 
     def prewarm(self) -> None:
-        """Read all pages into the cache."""
-        self.file.prewarm()
+        """Read all pages into the cache. See OpenIndex."""
+        super().prewarm()
         self.null_lists  # noqa: B018  # is cached
 
     def null_lists_after(self, mapper: RowMapper) -> RowSet:
         """Return the mapped rows whose list is null."""
+        if self.null_lists.has_whole_fragments:
+            raise UnsupportedFeatureError(
+                "a LABEL_LIST index with a whole fragment of null lists cannot be rewritten; create the index again",
+                feature="indexes of whole fragments",
+                path=self.file.reader.path,
+            )
         rows, exists = mapper(self.null_lists.addresses())
         return RowSet.of(rows[exists])
-
-    @property
-    def memory_bytes(self) -> int:
-        """Approximate size in memory."""
-        return 1024
 
 
 class LabelList(IndexKind):
@@ -114,14 +111,6 @@ class LabelList(IndexKind):
         """Return the type of the elements of a list, None for other types. See IndexKind."""
         is_list = pa.types.is_list(data_type) or pa.types.is_large_list(data_type)
         return _plain_type(data_type.value_type) if is_list else None
-
-    def version_for(self, *, stable_row_ids: bool) -> int:
-        """Return the `index_version` of new segments."""
-        return 1
-
-    def stores_row_ids(self, index_version: int) -> bool:
-        """Return whether segments of tables with stable row ids store these ids rather than addresses."""
-        return True
 
     def check_field(self, field: Field, path: str) -> None:
         """Raise UnsupportedTypeError if the type cannot be indexed."""
@@ -140,13 +129,7 @@ class LabelList(IndexKind):
 
     def open(self, files: SegmentFiles) -> OpenLabelList:
         """Open a segment."""
-        return OpenLabelList(files.open(FILE_NAME))
-
-    def build(
-        self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
-    ) -> Message:
-        """Write the files of a new segment and return its details."""
-        return self.merge(writer, field, (), batches, options)
+        return OpenLabelList(BitmapFile(files.open(FILE_NAME)))
 
     def merge(
         self,
@@ -158,17 +141,15 @@ class LabelList(IndexKind):
     ) -> Message:
         """Write one segment with the entries of several others and of new rows, and return its details."""
         checked_options(self.name, options, {})
-        streams, null_lists = [], []
+        null_lists = []
         for source, row_filter in sources:
             assert isinstance(source, OpenLabelList)
-            streams.append(source.file.postings(kept(row_filter)))
             null_lists.append(source.null_lists_after(kept(row_filter)))
         data_type = field.data_type.value_type
-        with PostingSorter(_plain_type(data_type)) as sorter:
-            null_rows = [_add_labels(sorter, batch) for batch in batches]
+        with PostingSort() as sort:
+            null_rows = [_add_labels(sort, batch) for batch in batches]
             null_lists.append(RowSet.of(np.concatenate([np.empty(0, np.uint64), *null_rows])))
-            postings = merge_postings([*streams, sorter.sorted()])
-            write_bitmaps(writer, data_type, postings, RowSet.union(null_lists))
+            write_bitmaps(writer, data_type, sort.merged(kept_postings(sources)), RowSet.union(null_lists))
         return index_details_pb2.LabelListIndexDetails()
 
     def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
@@ -187,14 +168,14 @@ def _plain_type(data_type: pa.DataType) -> pa.DataType:
     return data_type.value_type if pa.types.is_dictionary(data_type) else data_type
 
 
-def _add_labels(sorter: PostingSorter, batch: pa.RecordBatch) -> Any:
+def _add_labels(sort: PostingSort, batch: pa.RecordBatch) -> Any:
     """Add the elements of the lists of a batch. Returns the rows of null lists."""
     lists, rows = batch.column(VALUE), batch.column(ROW).to_numpy()
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy()
     labels = lists.flatten()
     if pa.types.is_dictionary(labels.type):
         labels = labels.dictionary_decode()
-    sorter.add(labels, np.repeat(rows, lengths))
+    sort.add(pa.record_batch({VALUE: labels, ROW: np.repeat(rows, lengths)}))
     return rows[lists.is_null().to_numpy(zero_copy_only=False)]
 
 

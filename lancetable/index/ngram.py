@@ -11,18 +11,19 @@ these rows have to be checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedTypeError
 from lancetable.file.kernels.varbin import is_string
 from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
-from lancetable.index.posting_files import PostingFile, kept, write_postings
-from lancetable.index.postings import Postings, PostingSorter, merge_postings
+from lancetable.index.posting_files import OpenPostings, PostingFile, kept_postings, write_postings
+from lancetable.index.postings import PostingSort
 from lancetable.index.queries import Contains, IndexQuery, MatchesRegex
 from lancetable.index.required_trigrams import Condition, trigrams_of_regex
 from lancetable.index.results import Exactness, IndexResult
@@ -35,7 +36,9 @@ from lancetable.proto import index_details_pb2
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from lancetable.format.row_address import U64Array
     from lancetable.format.schema import Field
+    from lancetable.index.external_sort import Run
     from lancetable.index.index_files import IndexFileReader, SegmentWriter
     from lancetable.index.row_mapping import AddressMapping
     from lancetable.index.segments import SegmentFiles
@@ -65,6 +68,11 @@ class _Tokens:
         self.rows: Int64 = np.argsort(tokens, kind="stable")
         self.tokens = tokens[self.rows]
 
+    @property
+    def memory_bytes(self) -> int:
+        """Approximate size in memory."""
+        return int(self.tokens.nbytes + self.rows.nbytes) + 256
+
     def find(self, tokens: Iterable[int]) -> list[int | None]:
         """Return the row of each token, None if the file does not contain it."""
         wanted = np.fromiter(tokens, np.uint32)
@@ -75,17 +83,14 @@ class _Tokens:
         ]
 
 
-class OpenNGram(OpenIndex):
+class OpenNGram(OpenPostings):
     """An open NGRAM segment."""
-
-    def __init__(self, reader: IndexFileReader) -> None:
-        self.file = PostingFile(reader, _NAMES, ROARING_TREEMAP)
-        self._reader = reader
 
     @property
     def _tokens(self) -> _Tokens:
-        return self._reader.cached(
-            "tokens", lambda: _Tokens(self._reader), lambda read: read.tokens.nbytes + read.rows.nbytes + 256
+        reader = self.file.reader
+        return reader.cached(
+            "tokens", lambda: _Tokens(reader), lambda read: read.tokens.nbytes + read.rows.nbytes + 256
         )
 
     def search(self, query: IndexQuery) -> IndexResult:
@@ -110,17 +115,12 @@ class OpenNGram(OpenIndex):
 
     def statistics(self) -> dict[str, Any]:
         """Return statistics of the segment."""
-        return {"num_ngrams": self._reader.num_rows}
+        return {"num_ngrams": self.file.reader.num_rows}
 
     def prewarm(self) -> None:
         """Read all pages into the cache."""
         self._tokens  # noqa: B018  # is cached
-        self.file.prewarm()
-
-    @property
-    def memory_bytes(self) -> int:
-        """Approximate size in memory."""
-        return 1024
+        super().prewarm()
 
 
 def _condition(query: IndexQuery) -> Condition:
@@ -148,14 +148,6 @@ class NGram(IndexKind):
     type_url = "/lance.table.NGramIndexDetails"
     max_version = 0
 
-    def version_for(self, *, stable_row_ids: bool) -> int:
-        """Return the `index_version` of new segments."""
-        return 0
-
-    def stores_row_ids(self, index_version: int) -> bool:
-        """Return whether segments of tables with stable row ids store these ids rather than addresses."""
-        return True
-
     def check_field(self, field: Field, path: str) -> None:
         """Raise UnsupportedTypeError if the type cannot be indexed."""
         if not is_string(field.data_type):
@@ -174,13 +166,7 @@ class NGram(IndexKind):
 
     def open(self, files: SegmentFiles) -> OpenNGram:
         """Open a segment."""
-        return OpenNGram(files.open(_FILE_NAME))
-
-    def build(
-        self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
-    ) -> Message:
-        """Write the files of a new segment and return its details."""
-        return self.merge(writer, field, (), batches, options)
+        return OpenNGram(PostingFile(files.open(_FILE_NAME), _NAMES, ROARING_TREEMAP))
 
     def merge(
         self,
@@ -192,14 +178,11 @@ class NGram(IndexKind):
     ) -> Message:
         """Write one segment with the entries of several others and of new rows, and return its details."""
         checked_options(self.name, options, {})
-        streams = []
-        for source, row_filter in sources:
-            assert isinstance(source, OpenNGram)
-            streams.append(source.file.postings(kept(row_filter)))
-        with PostingSorter(pa.uint32()) as sorter:
+        with PostingSort() as sort:
             for batch in batches:
-                _add_trigrams(sorter, batch)
-            _write(writer, merge_postings([*streams, sorter.sorted()]))
+                for part in _token_batches(batch):
+                    sort.add(part)
+            _write(writer, sort.merged(kept_postings(sources)))
         return index_details_pb2.NGramIndexDetails()
 
     def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
@@ -209,25 +192,28 @@ class NGram(IndexKind):
         return True
 
 
-def _write(writer: SegmentWriter, postings: Iterable[Postings]) -> None:
+def _write(writer: SegmentWriter, postings: Run) -> None:
     with writer.open_file(_FILE_NAME, _SCHEMA) as file:
         write_postings(file, _SCHEMA, postings, ROARING_TREEMAP)
 
 
-def _add_trigrams(sorter: PostingSorter, batch: pa.RecordBatch) -> None:
-    """Add the trigrams of the strings of a batch, and the null token for null strings."""
+def _token_batches(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the tokens of the strings of a batch with their rows, and the null token for null strings."""
     strings, rows = batch.column(VALUE), batch.column(ROW).to_numpy()
     if strings.null_count:
         valid = strings.is_valid()
         is_valid = valid.to_numpy(zero_copy_only=False)
-        null_rows = rows[~is_valid]
-        sorter.add(pa.array(np.full(len(null_rows), _NULL_TOKEN, np.uint32)), null_rows)
+        yield _tokens_of(np.full(strings.null_count, _NULL_TOKEN, np.uint32), rows[~is_valid])
         strings, rows = strings.filter(valid), rows[is_valid]
     num_chunks = strings.nbytes // _CHUNK_BYTES + 1
     bounds = np.linspace(0, len(strings), num_chunks + 1).astype(np.int64).tolist()
     for start, end in pairwise(bounds):
         tokens, numbers = trigrams(strings[start:end])
-        sorter.add(pa.array(tokens), rows[start:end][numbers])
+        yield _tokens_of(tokens, rows[start:end][numbers])
+
+
+def _tokens_of(tokens: npt.NDArray[np.uint32], rows: U64Array) -> pa.RecordBatch:
+    return pa.record_batch({VALUE: tokens, ROW: rows})
 
 
 KIND = NGram()

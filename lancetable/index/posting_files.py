@@ -12,8 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
+from lancetable.index.external_sort import Run, blocks
 from lancetable.index.key_blocks import KeyBlocks, read_column
-from lancetable.index.postings import Postings
+from lancetable.index.kind import VALUE, OpenIndex
+from lancetable.index.postings import containers_of, postings_of
 from lancetable.index.roaring_containers import ROW_ADDR_TREE_MAP, Containers, Form, RowMapper, parse
 from lancetable.index.row_sets import RowSet
 
@@ -53,9 +55,8 @@ class PostingFile:
         self.keys = KeyBlocks(reader, names[0])
         self._column, self._form = names[1], form
 
-    @property
     def null_rows(self) -> RowSet:
-        """The rows of the null key."""
+        """Return the rows of the null key."""
         row = self.keys.null_row
         return RowSet() if row is None else self.row_sets(np.array([row]))[0]
 
@@ -87,20 +88,20 @@ class PostingFile:
         for start in range(0, self.reader.num_rows, MAX_CACHED):
             self.row_sets(np.arange(start, min(start + MAX_CACHED, self.reader.num_rows)))
 
-    def postings(self, mapper: RowMapper) -> Iterator[Postings]:
-        """Return all keys in ascending order, with the mapped rows of each; keys without rows are left out."""
+    def postings(self, mapper: RowMapper) -> Run:
+        """Yield the postings of all keys with mapped rows; keys without rows are left out."""
         null_row = self.keys.null_row
         if null_row is not None:
             containers = self._containers(np.array([null_row])).mapped(mapper)
             if len(containers):
-                yield Postings(pa.nulls(1, self.keys.data_type), containers)
+                yield postings_of(pa.nulls(1, self.keys.data_type), containers)
         for positions in self._chunks(np.arange(len(self.keys))):
             containers = self._containers(self.keys.rows(positions)).mapped(mapper)
             used = np.unique(containers.key)
             keys = self.keys.read(int(positions[0]), int(positions[-1]) + 1)
             numbers = np.zeros(len(keys), np.int64)
             numbers[used] = np.arange(len(used))
-            yield Postings(keys.take(pa.array(used)), containers.renumbered(numbers))
+            yield postings_of(keys.take(pa.array(used)), containers.renumbered(numbers))
 
     def _read(self, rows: Int64) -> Iterator[tuple[RowSet, int]]:
         """Return the sets in some rows of the file, with the size of each in the file."""
@@ -125,12 +126,36 @@ class PostingFile:
         return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
-def write_postings(file: IndexFileWriter, schema: pa.Schema, stream: Iterable[Postings], form: Form) -> int:
+class OpenPostings(OpenIndex):
+    """Base of open segments that consist of one file of postings."""
+
+    def __init__(self, file: PostingFile) -> None:
+        self.file = file
+
+    def prewarm(self) -> None:
+        """Read all keys and sets into the cache. See OpenIndex."""
+        self.file.prewarm()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Approximate size in memory. See OpenIndex."""
+        return 1024
+
+
+def kept_postings(sources: Iterable[tuple[OpenIndex, RowFilter]]) -> Iterator[Run]:
+    """Return the postings of each of some segments with the rows that it may still name."""
+    for source, row_filter in sources:
+        assert isinstance(source, OpenPostings)
+        yield source.file.postings(kept(row_filter))
+
+
+def write_postings(file: IndexFileWriter, schema: pa.Schema, postings: Run, form: Form) -> int:
     """Write postings as the two columns of a file. Returns the number of keys."""
     total = 0
-    for postings in stream:
-        for part in postings.blocks(_WRITE_BYTES):
-            keys = part.keys if part.keys.type == schema.types[0] else part.keys.cast(schema.types[0])
-            file.write(pa.record_batch([keys, part.containers.serialized(len(keys), form)], schema=schema))
-        total += len(postings.keys)
+    for batch in postings:
+        for part in blocks(batch, _WRITE_BYTES):
+            keys = part.column(VALUE)
+            keys = keys if keys.type == schema.types[0] else keys.cast(schema.types[0])
+            file.write(pa.record_batch([keys, containers_of(part).serialized(len(keys), form)], schema=schema))
+            total += len(keys)
     return total

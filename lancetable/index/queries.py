@@ -78,7 +78,7 @@ class StartsWith(IndexQuery):
 
 @dataclass(frozen=True, slots=True)
 class HasLabels(IndexQuery):
-    """The list contains any or all of `values`, which contains neither nulls nor NaN and is not empty."""
+    """The list contains any or all of `values`, which is not empty and does not contain NaN."""
 
     values: pa.Array[Any] = field(hash=False)
     all_of_them: bool = False

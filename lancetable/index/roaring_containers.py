@@ -26,39 +26,28 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyroaring import BitMap
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.kernels.varbin import gather, offsets_of, offsets_of_sizes
+from lancetable.format.roaring import (
+    BITSET_BYTES,
+    CONTAINER_VALUES,
+    COOKIE,
+    MAX_ARRAY,
+    RUN_COOKIE,
+    parse_first_bitmap,
+    values_of,
+)
 from lancetable.format.row_address import U64Array, join
+from lancetable.index.sort_keys import Int64, radix_order
 
-Int64 = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 RowMapper = Callable[["U64Array"], "tuple[U64Array, npt.NDArray[np.bool_]]"]
 """Function that returns the new rows of an index, and for each whether it still exists."""
 
-MAX_ARRAY: Final = 4096
-"""Largest number of rows of a container that is not a bitset."""
-
-_BITSET_BYTES: Final = 8192
-_CONTAINER_ROWS: Final = 1 << 16
-_COOKIE: Final = 12346
-_RUN_COOKIE: Final = 12347
 _MAX_BINARY_BYTES: Final = 1 << 30
 _EXPANDED_ROWS: Final = 1 << 20
-
-
-def radix_order(numbers: npt.NDArray[Any]) -> Int64:
-    """Return the stable order of integers, by a sort of 16 bits at a time."""
-    if not len(numbers):
-        return np.empty(0, np.int64)
-    low, high = int(numbers.min()), int(numbers.max())
-    digits = numbers.astype(np.int64).view(np.uint64) - np.uint64(low & 0xFFFF_FFFF_FFFF_FFFF)
-    order = np.argsort(digits.astype(np.uint16), kind="stable")
-    for shift in range(16, (high - low).bit_length(), 16):
-        order = order[np.argsort((digits >> np.uint64(shift)).astype(np.uint16)[order], kind="stable")]
-    return order
 
 
 class Form(NamedTuple):
@@ -270,7 +259,7 @@ class Containers:
         words[at] = fragments[firsts]
         if form.has_sizes:
             words[at + 1] = 8 + 8 * num_containers + data_bytes
-        words[at + fixed - 2], words[at + fixed - 1] = _COOKIE, num_containers
+        words[at + fixed - 2], words[at + fixed - 1] = COOKIE, num_containers
 
         number = np.arange(len(self)) - np.repeat(firsts, num_containers)  # of a container in its bitmap
         described = np.repeat(at + fixed, num_containers) + number
@@ -336,15 +325,15 @@ class _Parser:
     def _entries(self, owners: Int64, fragments: Int64, limits: Int64) -> None:
         """Read one roaring bitmap of each owner, and advance the owners to its end."""
         cookies = self._word(owners, limits)
-        runs = cookies & 0xFFFF == _RUN_COOKIE
-        if not (runs | (cookies == _COOKIE)).all():
+        runs = cookies & 0xFFFF == RUN_COOKIE
+        if not (runs | (cookies == COOKIE)).all():
             self._fail("is not a roaring bitmap")
         for place in np.flatnonzero(runs).tolist():
             self._entry_with_runs(int(owners[place]), int(fragments[place]), int(limits[place]))
         owners, fragments, limits = owners[~runs], fragments[~runs], limits[~runs]
         num_containers = self._word(owners, limits)
         described = self._at[owners]
-        if (num_containers > _CONTAINER_ROWS).any() or (described + 8 * num_containers > limits).any():
+        if (num_containers > CONTAINER_VALUES).any() or (described + 8 * num_containers > limits).any():
             self._fail("has too many containers")
 
         place = np.repeat(np.arange(len(owners)), num_containers)
@@ -373,12 +362,9 @@ class _Parser:
 
     def _entry_with_runs(self, owner: int, fragment: int, limit: int) -> None:
         start = int(self._at[owner]) - 4
-        try:
-            bitmap = BitMap.deserialize(self._data[start:limit].tobytes())
-        except ValueError as error:
-            self._fail(f"is not a roaring bitmap: {error}")
+        bitmap = parse_first_bitmap(self._data[start:limit].data, self._path)
         self._at[owner] = start + len(bitmap.serialize())
-        offsets = np.frombuffer(bitmap.to_array(), np.uint32) if len(bitmap) else np.empty(0, np.uint32)
+        offsets = values_of(bitmap)
         self._parts.append(Containers.of(np.full(len(offsets), owner), join(fragment, offsets)))
 
     def _word(self, owners: Int64, limits: Int64 | None = None) -> Int64:
@@ -398,7 +384,7 @@ class _Parser:
 
 def _sizes(count: Int64) -> Int64:
     """Return the sizes of the data of containers."""
-    return np.where(count > MAX_ARRAY, _BITSET_BYTES, 2 * count)
+    return np.where(count > MAX_ARRAY, BITSET_BYTES, 2 * count)
 
 
 def _pack(low: npt.NDArray[np.uint16], starts: Int64, count: Int64) -> Bytes:
@@ -407,15 +393,15 @@ def _pack(low: npt.NDArray[np.uint16], starts: Int64, count: Int64) -> Bytes:
     dense = np.flatnonzero(count > MAX_ARRAY)
     if not len(dense):
         return plain
-    bitsets = np.zeros((len(dense), _BITSET_BYTES), np.uint8)
-    bits = np.empty(_CONTAINER_ROWS, np.bool_)
+    bitsets = np.zeros((len(dense), BITSET_BYTES), np.uint8)
+    bits = np.empty(CONTAINER_VALUES, np.bool_)
     for number, (start, size) in enumerate(zip(starts[dense].tolist(), count[dense].tolist())):
         bits[:] = False
         bits[low[start : start + size]] = True
         bitsets[number] = np.packbits(bits, bitorder="little")
     begins, ends = 2 * starts, 2 * (starts + count)
-    begins[dense] = len(plain) + _BITSET_BYTES * np.arange(len(dense))
-    ends[dense] = begins[dense] + _BITSET_BYTES
+    begins[dense] = len(plain) + BITSET_BYTES * np.arange(len(dense))
+    ends[dense] = begins[dense] + BITSET_BYTES
     return gather(begins, ends, np.concatenate((plain, bitsets.reshape(-1))))[1]
 
 
@@ -429,9 +415,9 @@ def _unpack(count: Int64, data: Bytes) -> npt.NDArray[np.uint16]:
     for number in dense.tolist():
         start = int(offsets[number])
         parts.append(data[at:start].view("<u2"))
-        bits = np.unpackbits(data[start : start + _BITSET_BYTES], bitorder="little")
+        bits = np.unpackbits(data[start : start + BITSET_BYTES], bitorder="little")
         parts.append(np.flatnonzero(bits).astype(np.uint16))
-        at = start + _BITSET_BYTES
+        at = start + BITSET_BYTES
     parts.append(data[at:].view("<u2"))
     return np.concatenate(parts)
 
@@ -442,7 +428,7 @@ def _are_valid(count: Int64, data: Bytes) -> bool:
     offsets = offsets_of_sizes(_sizes(count))
     for number in dense.tolist():
         start = int(offsets[number])
-        if int(np.unpackbits(data[start : start + _BITSET_BYTES]).sum()) != count[number]:
+        if int(np.unpackbits(data[start : start + BITSET_BYTES]).sum()) != count[number]:
             return False
     low = _unpack(count, data)
     descents = np.flatnonzero(low[1:] <= low[:-1]) + 1

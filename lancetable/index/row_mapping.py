@@ -29,30 +29,36 @@ class AddressMapping(Protocol):
     def apply(self, rows: U64Array) -> tuple[U64Array, npt.NDArray[np.bool_]]:
         """Return the (n,) new addresses of rows, and for each whether it exists.
 
-        Rows of other fragments are unchanged. The new address of a row that does not exist is undefined.
+        Rows of other fragments, and offsets past the end of a fragment, are unchanged. The new address of a row that
+        does not exist is undefined.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class ChainedMapping:
-    """A mapping that is followed by another one."""
+    """Mappings that are applied one after the other."""
 
-    first: AddressMapping
-    second: AddressMapping
+    mappings: tuple[AddressMapping, ...]
 
     def apply(self, rows: U64Array) -> tuple[U64Array, npt.NDArray[np.bool_]]:
         """Return the new addresses of rows, and for each whether it exists. See AddressMapping."""
-        rows, exists = self.first.apply(rows)
-        rows, still_exists = self.second.apply(rows)
-        return rows, exists & still_exists
+        exists = np.ones(len(rows), np.bool_)
+        for mapping in self.mappings:
+            rows, still_exists = mapping.apply(rows)
+            exists &= still_exists
+        return rows, exists
 
 
 @dataclass(frozen=True, slots=True)
 class OldFragment:
-    """A fragment that was rewritten: its id, number of rows, and the ascending offsets of the rows left out."""
+    """A fragment that was rewritten: its id, and the ascending offsets of the rows left out.
+
+    Rows after the last live one may be missing in `deleted`.
+    """
 
     id: int
     num_rows: int
+    num_live_rows: int
     deleted: npt.NDArray[np.uint32]
 
 
@@ -78,6 +84,7 @@ class RowMapping:
         if (self._ids[1:] == self._ids[:-1]).any():
             raise InvalidOperationError("a fragment belongs to several groups of a compaction")
         self._num_rows = np.array([fragment.num_rows for fragment, _ in old], np.uint64)
+        self._num_live_rows = np.array([fragment.num_live_rows for fragment, _ in old], np.uint64)
         self._positions = np.array([position for _, position in old], np.uint64)
         deleted = [join(fragment.id, fragment.deleted) for fragment, _ in old]
         self._deleted = np.concatenate([np.empty(0, np.uint64), *deleted])
@@ -86,9 +93,14 @@ class RowMapping:
         self._new_positions = np.cumsum(np.array([0, *(count for _, count in new)], np.uint64))
 
     @property
-    def moved_fragments(self) -> frozenset[int]:
-        """The ids of the old fragments."""
-        return frozenset(self._ids.tolist())
+    def num_rows(self) -> dict[int, int]:
+        """The number of rows of each old fragment, by its id."""
+        return dict(zip(self._ids.tolist(), self._num_rows.tolist()))
+
+    @property
+    def memory_bytes(self) -> int:
+        """Approximate size in memory."""
+        return 512 + 64 * (len(self._ids) + len(self._new_ids)) + self._deleted.nbytes
 
     def apply(self, rows: U64Array) -> tuple[U64Array, npt.NDArray[np.bool_]]:
         """Return the new addresses of rows, and for each whether it exists. See AddressMapping."""
@@ -96,14 +108,15 @@ class RowMapping:
             return rows, np.ones(len(rows), np.bool_)
         fragments, offsets = split(rows)
         at = np.minimum(np.searchsorted(self._ids, fragments), len(self._ids) - 1)
-        moved = self._ids[at] == fragments
+        moved = (self._ids[at] == fragments) & (offsets < self._num_rows[at])
         if not len(self._new_ids):
             return rows, ~moved
         rank = np.searchsorted(self._deleted, rows)
-        live = offsets < self._num_rows[at]
+        offsets -= (rank - self._num_deleted_before[at]).astype(np.uint64)  # now among the live rows
+        live = offsets < self._num_live_rows[at]
         if len(self._deleted):
             live &= self._deleted[np.minimum(rank, len(self._deleted) - 1)] != rows
-        positions = self._positions[at] + offsets - (rank - self._num_deleted_before[at]).astype(np.uint64)
+        positions = self._positions[at] + offsets
         target = np.minimum(np.searchsorted(self._new_positions, positions, side="right"), len(self._new_ids)) - 1
         new = join(self._new_ids[target], positions - self._new_positions[target])
         return np.where(moved, new, rows), live | ~moved
@@ -116,7 +129,7 @@ def _positioned(groups: Sequence[MovedGroup]) -> Iterator[tuple[OldFragment, int
         end = position + sum(count for _, count in group.new)
         for fragment in group.old:
             yield fragment, position
-            position += fragment.num_rows - len(fragment.deleted)
+            position += fragment.num_live_rows
         if position != end:
             raise InvalidOperationError(
                 f"fragments {[fragment.id for fragment in group.old]} and the fragments that replace them differ by"

@@ -6,17 +6,17 @@ In an index that stores stable row ids, the upper 32 bits of an id take the plac
 
 Serialized forms, with all numbers little-endian and each bitmap in the portable 32-bit roaring format:
 
-    RowAddrTreeMap    u32 n    n x (u32 fragment, u32 size, bitmap)
+    RowAddrTreeMap    u32 n    n x (u32 fragment, u32 size, bitmap)     size 0: all rows of the fragment
     RoaringTreemap    u64 n    n x (u32 upper half, bitmap)
 
-In a RowAddrTreeMap, size 0 selects all rows of a fragment. No index contains such a set, so it is reported as damage.
+A whole fragment is a set of 2^32 rows. Its users intersect it with the rows that the fragment has.
 """
 
 from __future__ import annotations
 
-import array
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Set
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -25,10 +25,13 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from lancetable.errors import CorruptFileError
+from lancetable.format.roaring import CONTAINER_VALUES, bitmap_of_members, build_bitmap, parse_first_bitmap, values_of
 from lancetable.format.row_address import U64Array, join, split
-from lancetable.index.dense_bitmaps import CONTAINER_VALUES, bitmap_of_members
 
 _U32, _U64, _ENTRY = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<II")
+MAX_ROWS = 1 << 32
+"""Largest number of rows of a fragment."""
+
 _MAX_WAITING_ROWS = 1 << 20
 _MAX_CELLS_PER_ROW = 32  # ratio up to which marking rows in an array is faster than sorting them
 _MAX_CELLS = 1 << 26
@@ -65,7 +68,7 @@ class RowSet:
         ascending = np.sort(addresses)
         fragments, offsets = split(ascending)
         borders = [0, *(np.flatnonzero(fragments[1:] != fragments[:-1]) + 1).tolist(), len(ascending)]
-        return cls({int(fragments[start]): _bitmap(offsets[start:end]) for start, end in pairwise(borders)})
+        return cls({int(fragments[start]): build_bitmap(offsets[start:end]) for start, end in pairwise(borders)})
 
     @classmethod
     def of_parts(cls, parts: Iterable[npt.NDArray[Any]]) -> RowSet:
@@ -154,20 +157,29 @@ class RowSet:
 
     @property
     def last(self) -> int:
-        """The greatest address; -1 without rows."""
+        """The greatest address; -1 without rows. That of a whole fragment is its first one."""
         if not self._bitmaps:
             return -1
         fragment_id = max(self._bitmaps)
-        return fragment_id << 32 | self._bitmaps[fragment_id].max()
+        return fragment_id << 32 | (0 if self.is_whole(fragment_id) else self._bitmaps[fragment_id].max())
+
+    def is_whole(self, fragment_id: int) -> bool:
+        """Return whether the set contains all rows that a fragment may have; see RowAddrTreeMap."""
+        return self.extent(fragment_id)[0] == MAX_ROWS
+
+    @property
+    def has_whole_fragments(self) -> bool:
+        """True if the set contains all rows that a fragment may have."""
+        return any(map(self.is_whole, self._bitmaps))
 
     def offsets(self, fragment_id: int) -> npt.NDArray[np.uint32]:
         """Return the offsets of the rows of one fragment, ascending."""
         bitmap = self._bitmaps.get(fragment_id)
-        return np.empty(0, np.uint32) if bitmap is None else _values(bitmap)
+        return np.empty(0, np.uint32) if bitmap is None else values_of(bitmap)
 
     def addresses(self) -> U64Array:
         """Return all addresses, ascending."""
-        parts = [join(fragment_id, _values(self._bitmaps[fragment_id])) for fragment_id in sorted(self._bitmaps)]
+        parts = [join(fragment_id, values_of(self._bitmaps[fragment_id])) for fragment_id in sorted(self._bitmaps)]
         return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
     def in_fragments(self, fragment_ids: Set[int]) -> RowSet:
@@ -175,6 +187,14 @@ class RowSet:
         if self._bitmaps.keys() <= fragment_ids:
             return self
         return RowSet({number: bitmap for number, bitmap in self._bitmaps.items() if number in fragment_ids})
+
+    def below(self, end: int) -> RowSet:
+        """Return the rows below an address or a stable row id."""
+        last, count = divmod(end, MAX_ROWS)
+        below = {number: bitmap for number, bitmap in self._bitmaps.items() if number < last}
+        if last in self._bitmaps:
+            below[last] = self._bitmaps[last] & BitMap(range(count))
+        return RowSet(below)
 
     # ------------------------------------------------------------------------------------------------ serialization
 
@@ -194,9 +214,9 @@ class RowSet:
         for _ in range(count):
             fragment_id, size = _unpack(_ENTRY, data, at, path)
             at += _ENTRY.size
-            if fragment_id in bitmaps or not 0 < size <= len(data) - at:
+            if fragment_id in bitmaps or size > len(data) - at:
                 raise _corrupt(path, at)
-            bitmaps[fragment_id] = _parse(data[at : at + size], path)
+            bitmaps[fragment_id] = parse_first_bitmap(data[at : at + size], path) if size else _all_rows()
             at += size
         if at != len(data):
             raise _corrupt(path, at)
@@ -219,20 +239,11 @@ class RowSet:
             at += _U32.size
             if fragment_id in bitmaps:
                 raise _corrupt(path, at)
-            bitmaps[fragment_id] = _parse(data[at:], path)
+            bitmaps[fragment_id] = parse_first_bitmap(data[at:], path)
             at += len(bitmaps[fragment_id].serialize())
         if at != len(data):
             raise _corrupt(path, at)
         return cls(bitmaps)
-
-
-def _bitmap(ascending: npt.NDArray[Any]) -> BitMap:
-    # BitMap copies a buffer in one step, but reads a NumPy array value by value.
-    return BitMap(array.array("I", ascending.astype(np.uint32).tobytes()))
-
-
-def _values(bitmap: BitMap) -> npt.NDArray[np.uint32]:
-    return np.frombuffer(bitmap.to_array(), np.uint32) if len(bitmap) else np.empty(0, np.uint32)
 
 
 def _serialize(bitmap: BitMap) -> bytes:
@@ -241,12 +252,10 @@ def _serialize(bitmap: BitMap) -> bytes:
     return bytes(bitmap.serialize())
 
 
-def _parse(data: memoryview, path: str) -> BitMap:
-    """Parse a bitmap, which may be followed by other bytes. `deserialize` checks lengths and the order of values."""
-    try:
-        return BitMap.deserialize(bytes(data))
-    except (ValueError, IndexError) as error:  # IndexError if there are no bytes
-        raise CorruptFileError(f"damaged set of rows: {error}", path=path) from error
+@cache
+def _all_rows() -> BitMap:
+    """Return all rows of a fragment whose size is not known. Sets share it, because it takes 1 MB."""
+    return BitMap(range(MAX_ROWS))
 
 
 def _unpack(form: struct.Struct, data: memoryview, at: int, path: str) -> tuple[Any, ...]:

@@ -20,8 +20,9 @@ import pyarrow as pa
 import pyroaring
 
 from lancetable.errors import CorruptFileError
-from lancetable.format.index import IndexMetadata, parse_indices
+from lancetable.format.index import IndexMetadata, covered_fragments, kind_name, parse_indices
 from lancetable.format.paths import check_relative, join
+from lancetable.format.roaring import build_bitmap
 from lancetable.index.fragment_reuse import FragmentReuse, read_fragment_reuse
 from lancetable.index.index_files import IndexFileReader
 from lancetable.index.inferred_kind import infer_kind
@@ -29,7 +30,6 @@ from lancetable.index.kind import IndexKind, OpenIndex, kind_of_details
 from lancetable.index.row_sets import RowSet
 from lancetable.index.search_statistics import note_opened
 from lancetable.lazy import lazy_property
-from lancetable.proto import table_pb2
 from lancetable.table.fragment_reuse import index_directory, reuse_entry_of
 from lancetable.table.row_counts import deleted_offsets
 from lancetable.table.row_id_lookup import row_id_index
@@ -57,7 +57,7 @@ class SegmentFiles:
     @property
     def details(self) -> bytes:
         """The serialized details of the index, which depend on its kind."""
-        value: bytes = table_pb2.IndexMetadata.FromString(self.metadata.raw).index_details.value
+        value: bytes = self.metadata.details.value
         return value
 
     def open(self, name: str) -> IndexFileReader:
@@ -83,6 +83,11 @@ class IndexSegment:
     def name(self) -> str:
         """Name of the index, which its segments share."""
         return self.files.metadata.name
+
+    @property
+    def kind_name(self) -> str:
+        """Name of the kind, such as "BTree", even if it is not supported; "" if neither recorded nor inferred."""
+        return self.files.metadata.kind_name or ("" if self.kind is None else kind_name(self.kind.type_url))
 
     @property
     def stores_row_ids(self) -> bool:
@@ -146,7 +151,7 @@ class IndexSegment:
         """
         result, version = self.open().search(query).map(self._checked), self.files.version
         if self.stores_row_ids:
-            result = result.map(partial(_addresses, version))
+            result = result.map(partial(addresses_of_ids, version))
         elif (reuse := fragment_reuse(version)) is not None:
             result = result.map(reuse.current)
         return result.in_fragments(self.fragments)
@@ -173,11 +178,13 @@ def _differ(first: pa.DataType, second: pa.DataType) -> bool:
     return first != second and not (pa.types.is_nested(first) and pa.types.is_nested(second))
 
 
-def _addresses(version: TableVersion, ids: RowSet) -> RowSet:
+def addresses_of_ids(version: TableVersion, ids: RowSet) -> RowSet:
     """Return the addresses of the rows with some stable row ids; ids without a live row are left out."""
     if not ids:
         return ids
-    addresses, found = row_id_index(version).find(ids.addresses())
+    # A damaged set of a few bytes may contain billions of ids that were never assigned.
+    assigned = ids.below(version.manifest.next_row_id)
+    addresses, found = row_id_index(version).find(assigned.addresses())
     return RowSet.of(addresses[found])
 
 
@@ -194,13 +201,17 @@ def index_segments(version: TableVersion) -> tuple[IndexSegment, ...]:
 
 def _read_segments(version: TableVersion) -> tuple[IndexSegment, ...]:
     entries = _entries(version)
-    live = pyroaring.BitMap(fragment.id for fragment in version.manifest.fragments) if entries else pyroaring.BitMap()
+    live = _live_fragments(version)
     return tuple(_segment(version, entry, live) for entry in entries)
 
 
 def segment_of(version: TableVersion, entry: IndexMetadata) -> IndexSegment:
     """Return a segment of a version that need not be committed. Raises CorruptFileError if its entry is damaged."""
-    return _segment(version, entry, pyroaring.BitMap(fragment.id for fragment in version.manifest.fragments))
+    return _segment(version, entry, _live_fragments(version))
+
+
+def _live_fragments(version: TableVersion) -> pyroaring.BitMap:
+    return build_bitmap(version.manifest.fragments.ids())
 
 
 def _segment(version: TableVersion, entry: IndexMetadata, live: pyroaring.BitMap) -> IndexSegment:
@@ -209,10 +220,12 @@ def _segment(version: TableVersion, entry: IndexMetadata, live: pyroaring.BitMap
     kind = None if kind is None else kind.for_details(files.details)
     if kind is not None and not kind.min_version <= (entry.index_version or 0) <= kind.max_version:
         kind = None
-    reuse = fragment_reuse(version)
-    known = live if reuse is None else live | pyroaring.BitMap(reuse.old_fragments)
-    covered = _fragments_of(entry, known, version.location.path)
-    return IndexSegment(files, kind, covered if reuse is None else reuse.coverage(covered).intersection(live))
+    reuse, covered = fragment_reuse(version), covered_fragments(entry.fragment_bitmap, entry.name)
+    if covered is None:
+        covered = pyroaring.BitMap()
+    if reuse is not None:
+        covered = reuse.coverage(covered)
+    return IndexSegment(files, kind, frozenset(covered & live))
 
 
 def fragment_reuse(version: TableVersion) -> FragmentReuse | None:
@@ -239,16 +252,6 @@ def _entries(version: TableVersion) -> tuple[IndexMetadata, ...]:
     return parse_indices(version.file.index_section(version.store), version.location.path)
 
 
-def _fragments_of(entry: IndexMetadata, known: pyroaring.BitMap, path: str) -> frozenset[int]:
-    """Return the known fragments that a segment was built for; none if its entry does not record them."""
-    if not entry.fragment_bitmap:
-        return frozenset()
-    try:
-        return frozenset(pyroaring.BitMap.deserialize(entry.fragment_bitmap) & known)
-    except ValueError as error:
-        raise CorruptFileError(f"index {entry.name!r} has a damaged bitmap of fragments: {error}", path=path) from error
-
-
 def live_rows(version: TableVersion, fragment_ids: Iterable[int]) -> RowSet:
     """Return the addresses of the live rows of some fragments."""
     fragments: Any = version.manifest.fragments
@@ -258,6 +261,6 @@ def live_rows(version: TableVersion, fragment_ids: Iterable[int]) -> RowSet:
         bitmap = pyroaring.BitMap(range(fragment.physical_rows or 0))
         deleted = deleted_offsets(version, fragment)
         if deleted is not None:
-            bitmap -= pyroaring.BitMap(np.asarray(deleted, np.uint32).tolist())
+            bitmap -= build_bitmap(deleted)
         bitmaps[fragment_id] = bitmap
     return RowSet(bitmaps)

@@ -93,13 +93,21 @@ def take(keys: Keys, rows: Int64) -> Keys:
     return keys[rows] if isinstance(keys, np.ndarray) else keys.take(pa.array(rows))
 
 
-def distinct(keys: Keys) -> Keys:
-    """Return ascending keys without repeats."""
-    if len(keys) < 2:
-        return keys
+def nulls_and_others(values: pa.Array) -> tuple[Int64, Int64]:
+    """Return the positions of the nulls and of the other values, both ascending; two empty arrays without nulls."""
+    if not values.null_count:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    is_null = values.is_null().to_numpy(zero_copy_only=False)
+    return np.flatnonzero(is_null), np.flatnonzero(~is_null)
+
+
+def first_of_each(keys: Keys) -> npt.NDArray[np.bool_]:
+    """Return for each of some ascending keys whether it differs from the previous one."""
     if isinstance(keys, np.ndarray):
-        return keys[np.append(True, keys[1:] != keys[:-1])]
-    return pa.concat_arrays([keys[:1], keys[1:].filter(pc.not_equal(keys[1:], keys[:-1]))])
+        changes = keys[1:] != keys[:-1]
+    else:
+        changes = pc.not_equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)
+    return np.concatenate((np.ones(min(len(keys), 1), np.bool_), changes))
 
 
 def any_less(keys: Keys, others: Keys) -> bool:
@@ -146,6 +154,18 @@ def sort_indices(keys: Keys) -> Int64:
     if len(keys) < 2:
         return np.arange(len(keys))
     return np.argsort(keys, kind="stable") if isinstance(keys, np.ndarray) else _string_order(keys)
+
+
+def radix_order(numbers: npt.NDArray[Any]) -> Int64:
+    """Return the stable order of integers, by a sort of 16 bits at a time."""
+    if not len(numbers):
+        return np.empty(0, np.int64)
+    low, high = int(numbers.min()), int(numbers.max())
+    digits = numbers.astype(np.int64).view(np.uint64) - np.uint64(low & 0xFFFF_FFFF_FFFF_FFFF)
+    order = np.argsort(digits.astype(np.uint16), kind="stable")
+    for shift in range(16, (high - low).bit_length(), 16):
+        order = order[np.argsort((digits >> np.uint64(shift)).astype(np.uint16)[order], kind="stable")]
+    return order
 
 
 def _string_order(keys: pa.Array) -> Int64:

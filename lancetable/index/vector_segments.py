@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from lancetable.table.version import TableVersion
 
-_DETAILS = "VectorIndexDetails"
 _METRICS = {
     index_pb2.L2: Metric.L2,
     index_pb2.COSINE: Metric.COSINE,
@@ -56,7 +55,7 @@ def vector_index(version: TableVersion, field_id: int, fragments: Set[int]) -> V
 def _is_vector(segment: IndexSegment, field_id: int) -> bool:
     # Old releases did not record the type of an index. Vectors have no index of another type.
     entry = segment.files.metadata
-    return entry.fields == (field_id,) and entry.type_url.rpartition(".")[2] in (_DETAILS, "")
+    return entry.fields == (field_id,) and entry.kind_name in ("Vector", "")
 
 
 def _metric(segment: IndexSegment) -> Metric:

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from lancetable.format.row_address import U64Array
     from lancetable.format.schema import Field
     from lancetable.index.index_files import SegmentWriter
-    from lancetable.index.row_mapping import AddressMapping
     from lancetable.index.segments import SegmentFiles
 
 _FILE: Final = "zonemap.lance"
@@ -200,10 +199,6 @@ class ZoneMap(IndexKind):
     type_url = "/lance.table.ZoneMapIndexDetails"
     max_version = 0
 
-    def version_for(self, *, stable_row_ids: bool) -> int:
-        """Return the version of new segments. See IndexKind."""
-        return 0
-
     def stores_row_ids(self, index_version: int) -> bool:
         """Return whether segments store stable row ids. See IndexKind."""
         return False
@@ -224,15 +219,6 @@ class ZoneMap(IndexKind):
     def open(self, files: SegmentFiles) -> ZoneMapIndex:
         """Open a segment. See IndexKind."""
         return ZoneMapIndex(files)
-
-    def build(
-        self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
-    ) -> Message:
-        """Write a new segment. See IndexKind.
-
-        Options are `rows_per_zone`, and `use_seeds`, which permits pylance to take zones from data files.
-        """
-        return self.merge(writer, field, (), batches, options)
 
     def merge(
         self,
@@ -269,10 +255,6 @@ class ZoneMap(IndexKind):
         return index_details_pb2.ZoneMapIndexDetails(
             rows_per_zone=zone_rows, use_seeds=chosen["use_seeds"], has_null_bitmap=all_nulls is not None
         )
-
-    def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
-        """Return False: zones cannot be remapped. See IndexKind."""
-        return False
 
 
 KIND: Final = ZoneMap()

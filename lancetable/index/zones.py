@@ -37,7 +37,7 @@ ZONE_FIELDS: Final = [
 ]
 NULL_BITMAP_KEY: Final = "null_bitmap"
 _MAX_ROWS: Final = 1 << 32  # also the number of fragment ids
-_FILTERED_ROWS: Final = 1 << 20
+_WAITING_ROWS: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +140,7 @@ class NullRows:
             return
         self._waiting.append(rows[values.is_null().to_numpy(zero_copy_only=False)])
         self._num_waiting += values.null_count
-        if self._num_waiting >= _FILTERED_ROWS:
+        if self._num_waiting >= _WAITING_ROWS:
             self._sets.append(self.rows())
 
     def rows(self) -> RowSet:
@@ -206,6 +206,5 @@ def merged_nulls(sources: Sequence[tuple[OpenIndex, RowFilter]], new: RowSet) ->
         nulls = source.null_rows()
         if nulls is None:
             return None
-        addresses = (nulls & source.zones.rows(source.zones.kept(keep))).addresses()
-        sets.append(RowSet.of(addresses[keep(addresses)]))
+        sets.append(nulls & source.zones.rows(source.zones.kept(keep)))
     return RowSet.union(sets)

@@ -12,12 +12,11 @@ import pytest
 
 from lancetable.commit.build_manifest import build_manifest
 from lancetable.commit.conflicts import Context, Severity, check
-from lancetable.commit.index_coverage import covered_fragments
 from lancetable.errors import RetryableCommitConflictError
 from lancetable.format import feature_flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import DataFile, Fragment
-from lancetable.format.index import IndexMetadata, parse_indices
+from lancetable.format.index import IndexMetadata, covered_fragments, parse_indices
 from lancetable.format.schema import Schema
 from lancetable.format.transaction import Transaction
 from lancetable.proto import table_pb2

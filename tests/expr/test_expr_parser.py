@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import sys
 import time
@@ -253,13 +254,7 @@ def test_deep_expressions_are_parsed_below_many_stack_frames() -> None:
 
 
 def test_too_little_stack_is_reported() -> None:
-    def frames_in_use() -> int:
-        frame, count = sys._getframe(), 0
-        while frame is not None:
-            frame, count = frame.f_back, count + 1  # type: ignore[assignment]  # the outermost frame has no caller
-        return count
-
-    depth = sys.getrecursionlimit() - frames_in_use() - 60
+    depth = sys.getrecursionlimit() - len(inspect.stack(0)) - 60
     with pytest.raises(InvalidSqlError, match="recursion limit reached"):
         _call_at_depth(depth, lambda: parse_predicate("(((((((id = 29)))))))", SCHEMA))
 

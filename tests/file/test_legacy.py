@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -276,11 +277,11 @@ def test_invalid_dictionary_positions_raise() -> None:
     schema = Schema.from_arrow(pa.schema([("d", pa.dictionary(pa.int8(), pa.string()))]))
     (field,) = schema.fields
     for offset, length in [(-1, 1), (0, 1 << 60), (8, 1), (1 << 62, 1)]:
-        object.__setattr__(field, "dictionary", (offset, length))
+        damaged = replace(field, dictionary=(offset, length))
         store = MemoryStore.private()
         store.put("m", struct.pack("<2q", 5, 3))
         with pytest.raises(CorruptFileError, match="'d'"):
-            run(read_dictionaries([field], 16), store, "m")
+            run(read_dictionaries([damaged], 16), store, "m")
 
 
 # -------------------------------------------------------------------------------------------------------- statistics

@@ -13,11 +13,13 @@ import pytest
 import lancetable
 from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
 from lancetable.format.paths import INDICES_DIR, join
+from lancetable.index import btree
 from lancetable.index.btree import BTreeIndex
-from lancetable.index.index_files import SegmentWriter
+from lancetable.index.index_files import IndexFileReader, SegmentWriter
 from lancetable.index.kind import kind_named
 from lancetable.index.queries import IsIn, IsNull, Range
 from lancetable.index.segments import index_segments
+from lancetable.indices import IndexConfig
 from lancetable.table.metadata_cache import TableCache
 from lancetable.table.version import TableVersion, open_version
 from lancetable.testing.stores import CountingStore
@@ -330,3 +332,28 @@ def test_inconsistent_bounds_are_detected(tmp_path: Path, changes: dict[str, Any
     (segment,) = tables.segments(dataset)
     with pytest.raises(CorruptFileError, match=r"page_(lookup|data)"):
         assert sorted(segment.search(Range("v")).true) is None
+
+
+def test_a_conjunction_without_rows_does_not_read_nulls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = lancetable.write_dataset(pa.table({"i": [1, None, 3], "j": [4, 5, None]}), str(tmp_path))
+    for column in ("i", "j"):
+        dataset.create_scalar_index(column, "BTREE")
+    monkeypatch.setattr(BTreeIndex, "_nulls", lambda self: pytest.fail("nulls are read"))
+    assert dataset.count_rows("i = 2 AND j = 4") == 0
+    assert dataset.to_table(filter="i = 1 AND j = 4").num_rows == 1
+
+
+def test_blocks_that_are_not_in_order_are_not_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = lancetable.write_dataset(pa.table({"i": range(8)}), str(tmp_path))
+    dataset.create_scalar_index("i", IndexConfig("BTREE", {"zone_size": 4}))
+    (segment,) = index_segments(dataset.table_version)
+    index, read = segment.open(), IndexFileReader.read_arrays
+    monkeypatch.setattr(btree, "_ROWS_PER_BLOCK", 4)
+    assert len(list(index.sorted_rows())) == 2
+
+    def exchanged(reader: IndexFileReader, names: list[str], rows: range) -> list[pa.Array]:
+        return read(reader, names, range(8 - rows.stop, 8 - rows.start))
+
+    monkeypatch.setattr(IndexFileReader, "read_arrays", exchanged)
+    with pytest.raises(CorruptFileError, match="ascending order"):
+        list(index.sorted_rows())

@@ -27,10 +27,10 @@ def batches_of(values: pa.Array, size: int) -> Iterator[pa.RecordBatch]:
 
 
 def sorted_table(values: pa.Array, size: int, budget_bytes: int) -> pa.Table:
-    with ExternalSort(budget_bytes) as sort:
+    with ExternalSort(budget_bytes=budget_bytes) as sort:
         for batch in batches_of(values, size):
             sort.add(batch)
-        return pa.Table.from_batches(merge_runs(sort.runs()), pa.schema([(VALUE, values.type), (ROW, pa.uint64())]))
+        return pa.Table.from_batches(sort.merged(), pa.schema([(VALUE, values.type), (ROW, pa.uint64())]))
 
 
 @given(st.lists(st.none() | st.integers(-5, 5) | st.integers(-(1 << 63), (1 << 63) - 1)), st.integers(1, 20))
@@ -67,10 +67,10 @@ def test_files_are_written_above_the_budget_and_removed_after_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(KeyError), ExternalSort(SMALL_BUDGET) as sort:
+    with pytest.raises(KeyError), ExternalSort(budget_bytes=SMALL_BUDGET) as sort:
         for batch in batches_of(pa.array(range(20_000)), 500):
             sort.add(batch)
-        sort.runs()
+        next(sort.merged())
         (directory,) = os.listdir(tmp_path)
         assert len(os.listdir(tmp_path / directory)) > 5
         raise KeyError

@@ -12,11 +12,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyroaring import BitMap
 
 import lancetable
 from lancetable.errors import CorruptFileError
-from lancetable.index.fragment_reuse import FragmentReuse, ReuseGroup, read_fragment_reuse
+from lancetable.index.fragment_reuse import FragmentReuse, read_fragment_reuse
 from lancetable.index.queries import Contains, IsIn, IsNull, Range
+from lancetable.index.row_mapping import MovedGroup, OldFragment, RowMapping
 from lancetable.index.row_sets import RowSet
 from lancetable.index.segments import SegmentFiles, fragment_reuse, index_segments
 from lancetable.proto import table_pb2
@@ -30,27 +32,34 @@ NUM_ROWS = 10
 """Number of physical rows of each old fragment."""
 
 
-def group(changed: Iterable[Address], old: Iterable[int], new: dict[int, int]) -> ReuseGroup:
+def group(changed: Iterable[Address], old: Iterable[int], new: dict[int, int]) -> MovedGroup:
     """Return a group: the changed rows, the old fragments, and the new ones with their numbers of rows."""
     rows = RowSet.of(addresses(changed))
-    first_ranks, rank = {}, 0
-    for fragment_id in sorted(old):
-        first_ranks[fragment_id] = rank
-        rank += len(rows.offsets(fragment_id))
-    ends = np.cumsum([*new.values()], dtype=np.int64)
-    return ReuseGroup(rows, dict.fromkeys(old, NUM_ROWS), first_ranks, np.array([*new], np.uint64), ends)
+    all_rows = RowSet.of_fragments(dict.fromkeys(old, NUM_ROWS))
+    fragments = [
+        OldFragment(fragment_id, NUM_ROWS, rows.extent(fragment_id)[0], (all_rows - rows).offsets(fragment_id))
+        for fragment_id in sorted(old)
+    ]
+    return MovedGroup(fragments, [*new.items()])
+
+
+def reuse_index(*versions: tuple[MovedGroup, ...]) -> FragmentReuse:
+    """Return a fragment reuse index with the groups of each version."""
+    moves = [
+        (BitMap([fragment.id for fragment in moved.old]), BitMap([fragment_id for fragment_id, _ in moved.new]))
+        for groups in versions
+        for moved in groups
+    ]
+    return FragmentReuse(tuple(map(RowMapping, versions)), tuple(moves), newest_version=9)
 
 
 def addresses(rows: Iterable[Address]) -> np.ndarray:
     return np.array([fragment_id << 32 | offset for fragment_id, offset in rows], np.uint64)
 
 
-EXAMPLE = FragmentReuse(
-    (
-        (group([(0, 0), (0, 1), (1, 1)], [0, 1], {5: 2, 6: 1}), group([(2, 3)], [2], {7: 1})),
-        (group([(5, 1), (6, 0), (9, 4)], [5, 6, 9], {11: 3}),),
-    ),
-    newest_version=9,
+EXAMPLE = reuse_index(
+    (group([(0, 0), (0, 1), (1, 1)], [0, 1], {5: 2, 6: 1}), group([(2, 3)], [2], {7: 1})),
+    (group([(5, 1), (6, 0), (9, 4)], [5, 6, 9], {11: 3}),),
 )
 
 
@@ -65,13 +74,10 @@ def test_rows_are_mapped_through_all_versions() -> None:
 
 def test_offsets_past_the_end_of_a_fragment_are_unchanged() -> None:
     rows = addresses([(0, NUM_ROWS - 1), (0, NUM_ROWS), (2, NUM_ROWS + 3)])
-    current, exists = EXAMPLE.apply(rows)
-    assert exists.tolist() == [False, True, True]
-    assert current[1:].tolist() == rows[1:].tolist()
-    empty = FragmentReuse(((group([], [0], {}),),), newest_version=3)
-    current, exists = empty.apply(rows)
-    assert exists.tolist() == [False, True, True]
-    assert current[1:].tolist() == rows[1:].tolist()
+    for reuse in (EXAMPLE, reuse_index((group([], [0], {}),))):
+        current, exists = reuse.apply(rows)
+        assert exists.tolist() == [False, True, True]
+        assert current[1:].tolist() == rows[1:].tolist()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +93,7 @@ def test_offsets_past_the_end_of_a_fragment_are_unchanged() -> None:
     ],
 )
 def test_new_fragments_are_covered_if_all_old_ones_are(built_for: set[int], covered: set[int]) -> None:
-    assert EXAMPLE.coverage(frozenset(built_for)) == covered
+    assert set(EXAMPLE.coverage(BitMap(built_for))) == covered
 
 
 @given(st.data())
@@ -108,7 +114,7 @@ def test_mapped_rows_are_those_of_a_model(data: st.DataObject) -> None:
         versions.append((group(moved, chosen, new),))
         rest = {address: value for address, value in live.items() if address[0] not in chosen}
         live = rest | {target: live[address] for target, address in zip(targets, moved, strict=True)}
-    reuse = FragmentReuse(tuple(versions), newest_version=9)
+    reuse = reuse_index(*versions)
     current, exists = reuse.apply(addresses(original))
     found = {
         (int(row) >> 32, int(row) & 0xFFFF_FFFF): value

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lancetable.index import postings as module
-from lancetable.index.postings import Postings, PostingSorter, merge_postings
+from lancetable.index import external_sort
+from lancetable.index.external_sort import blocks
+from lancetable.index.kind import ROW, VALUE
+from lancetable.index.postings import PostingSort, containers_of
 from tests.index import indexed_tables as tables
 
 
@@ -31,31 +33,32 @@ def key_of(value: Any) -> Any:
     )
 
 
-def groups_of(stream: Iterator[Postings]) -> list[tuple[Any, set[int]]]:
-    """Return the keys of a stream in order, with their rows."""
+def groups_of(postings: Iterator[pa.RecordBatch]) -> list[tuple[Any, set[int]]]:
+    """Return the keys of postings in order, with their rows."""
     found = []
-    for postings in stream:
-        numbers, rows = postings.containers.rows()
-        assert postings.is_null == (postings.keys.null_count > 0)
-        for number, key in enumerate(postings.keys.to_pylist()):
+    for batch in postings:
+        numbers, rows = containers_of(batch).rows()
+        for number, key in enumerate(batch.column(VALUE).to_pylist()):
             found.append((key_of(key), set(rows[numbers == number].tolist())))
     return found
 
 
+def add(sort: PostingSort, values: pa.Array, rows: list[int]) -> None:
+    sort.add(pa.record_batch({VALUE: values, ROW: np.array(rows, np.uint64)}))
+
+
 def sorted_groups(values: pa.Array, rows: list[int], batch_rows: int = 7) -> list[tuple[Any, set[int]]]:
-    with PostingSorter(values.type) as sorter:
+    with PostingSort() as sort:
         for start in range(0, len(rows), batch_rows):
-            part = np.array(rows[start : start + batch_rows], np.uint64)
-            sorter.add(values[start : start + batch_rows], part)
-        return groups_of(sorter.sorted())
+            add(sort, values[start : start + batch_rows], rows[start : start + batch_rows])
+        return groups_of(sort.merged())
 
 
 @pytest.fixture
 def spilling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Make runs and blocks small, and spill each run. Returns the directory of temporary files."""
-    monkeypatch.setattr(module, "_RUN_ROWS", 16)
-    monkeypatch.setattr(module, "_BLOCK_BYTES", 100)
-    monkeypatch.setenv("LANCETABLE_INDEX_MEMORY_BYTES", "1000")
+    monkeypatch.setattr(external_sort, "_MAX_FILES", 5)
+    monkeypatch.setenv("LANCETABLE_INDEX_MEMORY_BYTES", "6400")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     return tmp_path
@@ -84,11 +87,12 @@ def test_spilled_runs_give_the_same_groups(data_type: pa.DataType, spilling: Pat
 
 
 def test_temporary_files_are_used_above_the_budget(spilling: Path) -> None:
-    with PostingSorter(pa.int64()) as sorter:
+    with PostingSort() as sort:
         for start in range(0, 400, 10):
-            sorter.add(pa.array(range(10)), np.arange(start, start + 10, dtype=np.uint64))
+            add(sort, pa.array(range(10)), [*range(start, start + 10)])
+        postings = [*sort.merged()]
         assert [*spilling.iterdir()]
-        assert dict(groups_of(sorter.sorted())) == {key: set(range(key, 400, 10)) for key in range(10)}
+        assert dict(groups_of(iter(postings))) == {key: set(range(key, 400, 10)) for key in range(10)}
     assert not [*spilling.iterdir()]
 
 
@@ -113,15 +117,13 @@ def test_no_values_give_no_groups() -> None:
     )
 )
 def test_merged_streams_contain_the_rows_of_all(parts: list[list[tuple[int | None, int]]]) -> None:
-    def stream(part: list[tuple[int | None, int]]) -> Iterator[Postings]:
-        with PostingSorter(pa.int32()) as sorter:
-            sorter.add(
-                pa.array([value for value, _ in part], pa.int32()), np.array([row for _, row in part], np.uint64)
-            )
-            yield from (block for postings in sorter.sorted() for block in postings.blocks(30))
+    def stream(part: list[tuple[int | None, int]]) -> Iterator[pa.RecordBatch]:
+        with PostingSort() as sort:
+            add(sort, pa.array([value for value, _ in part], pa.int32()), [row for _, row in part])
+            yield from (block for batch in sort.merged() for block in blocks(batch, 30))
 
     pairs = [pair for part in parts for pair in part]
-    found = groups_of(merge_postings(map(stream, parts)))
+    found = groups_of(PostingSort().merged(map(stream, parts)))
     assert dict(found) == groups([value for value, _ in pairs], [row for _, row in pairs])
     keys = [key for key, _ in found]
     assert keys == sorted(keys, key=lambda key: -1 if key is None else key)

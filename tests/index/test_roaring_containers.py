@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from lancetable.errors import CorruptFileError
-from lancetable.index.roaring_containers import ROARING_TREEMAP, ROW_ADDR_TREE_MAP, Containers, Form, parse, radix_order
+from lancetable.index.roaring_containers import ROARING_TREEMAP, ROW_ADDR_TREE_MAP, Containers, Form, parse
 from lancetable.index.row_sets import RowSet
+from lancetable.index.sort_keys import radix_order
 
 ROWS = st.builds(lambda fragment, offset: fragment << 32 | offset, st.integers(0, 2), st.integers(0, 140_000))
 RANGES = st.tuples(ROWS, st.integers(4000, 9000), st.integers(1, 3)).map(

@@ -12,7 +12,7 @@ from lancetable.index.row_mapping import MovedGroup, OldFragment, RowMapping
 
 
 def old(fragment_id: int, num_rows: int, *deleted: int) -> OldFragment:
-    return OldFragment(fragment_id, num_rows, np.array(deleted, np.uint32))
+    return OldFragment(fragment_id, num_rows, num_rows - len(deleted), np.array(deleted, np.uint32))
 
 
 def address(fragment_id: int, offset: int) -> int:
@@ -28,12 +28,17 @@ def test_live_rows_keep_their_order_across_fragments() -> None:
     mapping = RowMapping([MovedGroup([old(3, 4, 2), old(4, 2)], [(9, 3), (10, 2)])])
     rows = [address(4, 1), address(3, 0), address(3, 3), address(4, 0), address(3, 1)]
     assert apply(mapping, *rows) == [address(10, 1), address(9, 0), address(9, 2), address(10, 0), address(9, 1)]
-    assert mapping.moved_fragments == {3, 4}
+    assert mapping.num_rows == {3: 4, 4: 2}
 
 
-def test_deleted_rows_and_rows_beyond_the_end_do_not_exist() -> None:
+def test_deleted_rows_do_not_exist() -> None:
     mapping = RowMapping([MovedGroup([old(3, 4, 2)], [(9, 3)])])
-    assert apply(mapping, address(3, 2), address(3, 4), address(3, 2**32 - 1)) == [None, None, None]
+    assert apply(mapping, address(3, 2)) == [None]
+
+
+def test_offsets_past_the_end_of_a_fragment_are_unchanged() -> None:
+    mapping = RowMapping([MovedGroup([old(3, 4, 2)], [(9, 3)])])
+    assert apply(mapping, address(3, 4), address(3, 2**32 - 1)) == [address(3, 4), address(3, 2**32 - 1)]
 
 
 def test_rows_of_other_fragments_are_unchanged() -> None:
@@ -86,5 +91,5 @@ def test_mapping_equals_a_dict_of_rows(compaction: tuple[RowMapping, dict[int, i
     mapping, expected = compaction
     rows = [address(fragment_id, offset) for fragment_id in range(13) for offset in range(9)]
     random.shuffle(rows)  # type: ignore[attr-defined]
-    wanted = [expected.get(row) if row >> 32 in mapping.moved_fragments else row for row in rows]
+    wanted = [expected.get(row, row) for row in rows]
     assert apply(mapping, *rows) == wanted

@@ -52,13 +52,29 @@ def test_damaged_forms_raise_or_give_another_set(addresses: set[int], data: st.D
 
 
 def test_a_set_without_the_bytes_of_a_bitmap_is_reported() -> None:
-    with pytest.raises(CorruptFileError, match="damaged set"):
+    with pytest.raises(CorruptFileError, match="damaged roaring bitmap"):
         RowSet.from_roaring_treemap(memoryview(b"\x01\0\0\0\0\0\0\0\x05\0\0\0"), "x")
 
 
-def test_a_set_with_a_whole_fragment_is_reported() -> None:
-    with pytest.raises(CorruptFileError, match="damaged set"):
-        RowSet.from_row_addr_tree_map(memoryview(b"\x01\0\0\0\x05\0\0\0\0\0\0\0"), "x")
+def test_a_truncated_roaring_treemap_is_damage() -> None:
+    content = RowSet.of(np.array([1, 2, 1 << 40])).to_roaring_treemap()
+    for size in range(len(content)):
+        with pytest.raises(CorruptFileError):
+            RowSet.from_roaring_treemap(memoryview(content)[:size], "x")
+
+
+def test_numbers_below_an_end_are_selected() -> None:
+    rows = RowSet.of_fragments({0: 1 << 32, 1: 10, 2: 3})
+    assert rows.below(7) == RowSet.of_fragments({0: 7})
+    assert rows.below((1 << 32) + 4) == RowSet.of_fragments({0: 1 << 32, 1: 4})
+    assert rows.below(1 << 63) == rows
+
+
+def test_a_size_of_zero_selects_the_whole_fragment() -> None:
+    rows = RowSet.from_row_addr_tree_map(memoryview(b"\x01\0\0\0\x05\0\0\0\0\0\0\0"), "x")
+    assert rows & RowSet.of_fragments({5: 10, 6: 10}) == RowSet.of_fragments({5: 10})
+    assert rows.is_whole(5)
+    assert rows.last == 5 << 32
 
 
 @pytest.mark.parametrize("left", list(Exactness))

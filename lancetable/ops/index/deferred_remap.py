@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyroaring
 
-from lancetable.commit.index_coverage import covered_fragments
 from lancetable.errors import RetryableCommitConflictError, UnsupportedFeatureError
-from lancetable.format.index import IndexFile, IndexMetadata, index_messages
+from lancetable.format.index import IndexFile, IndexMetadata, covered_fragments, index_messages
 from lancetable.format.paths import join
 from lancetable.format.transaction import ReuseIndex, RewriteGroup
 from lancetable.index.segments import index_segments, live_rows
@@ -118,26 +117,18 @@ def _entry(version: TableVersion, content: Any) -> IndexMetadata:
         fragment.id for each in content.versions for group in each.groups for fragment in group.new_fragments
     ]
     is_large = len(data) > _MAX_INLINE_BYTES
-    message = table_pb2.IndexMetadata()
-    message.index_details.type_url = TYPE_URL
     details = _Details(inline=content)
     if is_large:
         details = _Details(external=table_pb2.ExternalFile(path=_FILE_NAME, offset=0, size=len(data)))
-    message.index_details.value = details.SerializeToString()
     entry = IndexMetadata(
         uuid,
         INDEX_NAME,
-        (),
-        version.version,
-        pyroaring.BitMap(new_fragments).serialize(),
-        0,
-        time.time_ns() // 1_000_000,
-        None,
-        (IndexFile(_FILE_NAME, len(data)),) if is_large else (),
-        (),
-        TYPE_URL,
-        message.SerializeToString(),
-    )
+        dataset_version=version.version,
+        fragment_bitmap=pyroaring.BitMap(new_fragments).serialize(),
+        index_version=0,
+        created_at_ms=time.time_ns() // 1_000_000,
+        files=(IndexFile(_FILE_NAME, len(data)),) if is_large else (),
+    ).with_details(TYPE_URL, details.SerializeToString())
     if is_large:
         version.store.put(join(index_directory(version, entry), _FILE_NAME), data)
     return entry

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pyroaring
 
 from lancetable.commit.commit_loop import DEFAULT_TIMEOUT_SECONDS
-from lancetable.commit.index_coverage import covered_fragments
 from lancetable.errors import InvalidInputError, InvalidOperationError, VersionNotFoundError
+from lancetable.format.index import covered_fragments
 from lancetable.index.segments import IndexSegment, segment_of
 from lancetable.ops.change.retry import on_newest
 from lancetable.ops.index.column_values import num_values
@@ -29,7 +29,7 @@ from lancetable.ops.index.segment_builder import (
     merge_segments,
 )
 from lancetable.ops.index.stale_segments import stale_segments
-from lancetable.ops.index.targets import details_name, existing_target, find_column, segments_for_name, target_of
+from lancetable.ops.index.targets import existing_target, find_column, segments_for_name, target_of
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.table.version import checkout
 
@@ -153,12 +153,11 @@ def _checked(version: TableVersion, entries: Sequence[IndexMetadata]) -> list[In
             )
         seen |= covered
     first, segments = entries[0], [segment_of(version, entry) for entry in entries]
-    names = [details_name(segment) for segment in segments]
-    for entry, found in zip(entries, names):
-        if found != names[0]:
+    for entry, segment in zip(entries, segments):
+        if segment.kind_name != segments[0].kind_name:
             raise InvalidInputError(
                 f"CreateIndex: segment set for index {first.name!r} mixes incompatible index detail types"
-                f" {names[0]} and {found}"
+                f" {segments[0].kind_name} and {segment.kind_name}"
             )
         if entry.fields != first.fields or len(entry.fields) != 1:
             raise InvalidInputError(
@@ -178,14 +177,14 @@ def _replaced(
     """Return the existing segments that new ones replace. Raises InvalidInputError if one is replaced in part."""
     live = pyroaring.BitMap(fragment.id for fragment in version.manifest.fragments)
     new = pyroaring.BitMap.union(*(_covered(segment.files.metadata) for segment in segments))
-    details, removed = details_name(segments[0]), []
+    kind, removed = segments[0].kind_name, []
     for segment in existing:
-        entry, found = segment.files.metadata, details_name(segment)
+        entry = segment.files.metadata
         covered = _covered(entry) & live
-        if found != details:
+        if segment.kind_name != kind:
             if live - new:
                 raise InvalidInputError(
-                    f"CreateIndex: cannot change index {entry.name!r} from {found} to {details} with partial"
+                    f"CreateIndex: cannot change index {entry.name!r} from {segment.kind_name} to {kind} with partial"
                     f" fragment coverage; fragments {list(live - new)[:10]} are missing"
                 )
         elif covered - new and covered & new:

@@ -17,7 +17,6 @@ from lancetable.format.transaction import RewriteGroup, RewrittenIndex
 from lancetable.index.row_mapping import AddressMapping, ChainedMapping, RowMapping
 from lancetable.index.segments import IndexSegment, fragment_reuse, index_segments
 from lancetable.ops.index.segment_builder import new_segment, segment_directory
-from lancetable.proto import table_pb2
 from lancetable.store.base import discard
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class IndexRemapper:
 
     def _mapping_of(self, segment: IndexSegment) -> AddressMapping:
         reuse = fragment_reuse(segment.files.version)
-        return self._mapping() if reuse is None else ChainedMapping(reuse, self._mapping())
+        return self._mapping() if reuse is None else ChainedMapping((reuse, self._mapping()))
 
     def discard(self, version: TableVersion, *, keep: Sequence[RewrittenIndex] = ()) -> None:
         """Remove the files of rewritten segments that are not committed, except for some."""
@@ -85,7 +84,7 @@ def _rewrite(version: TableVersion, segment: IndexSegment, mapping: AddressMappi
     with new_segment(version, new_id) as writer:
         if not segment.kind.remap(writer, segment.open(), mapping):
             return None
-    details = table_pb2.IndexMetadata.FromString(entry.raw).index_details
+    details = entry.details
     details.type_url = details.type_url or segment.kind.type_url
     return RewrittenIndex(
         entry.uuid, new_id, details.SerializeToString(), entry.index_version or 0, tuple(writer.files)

@@ -23,7 +23,6 @@ from lancetable.format.version import FileVersion
 from lancetable.index.index_files import SegmentWriter
 from lancetable.ops.index.column_values import column_values
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
-from lancetable.proto import table_pb2
 from lancetable.store.base import discard, undone_on_error
 from lancetable.table.row_id_lookup import row_id_index
 
@@ -199,9 +198,6 @@ def _write(
     uuid = uuid or uuid_module.uuid4()
     with new_segment(version, uuid) as writer:
         details = write(writer)
-    message = table_pb2.IndexMetadata()
-    message.index_details.type_url = target.kind.type_url
-    message.index_details.value = details
     return IndexMetadata(
         uuid,
         target.name,
@@ -210,12 +206,8 @@ def _write(
         pyroaring.BitMap(fragment_ids).serialize(),
         target.kind.version_for(stable_row_ids=version.manifest.has_stable_row_ids),
         time.time_ns() // 1_000_000,
-        None,
-        tuple(writer.files),
-        (),
-        target.kind.type_url,
-        message.SerializeToString(),
-    )
+        files=tuple(writer.files),
+    ).with_details(target.kind.type_url, details)
 
 
 @contextmanager

@@ -6,8 +6,8 @@ import uuid as uuid_module
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from lancetable.commit.index_coverage import covered_fragments
 from lancetable.errors import IndexNotFoundError
+from lancetable.format.index import covered_fragments
 from lancetable.ops.index.targets import existing_segments, kind_of
 from lancetable.table.row_counts import num_live_rows
 

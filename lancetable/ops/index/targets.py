@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lancetable.errors import IndexExistsError, IndexNotFoundError, InvalidInputError, UnsupportedFeatureError
+from lancetable.format.index import kind_name
 from lancetable.index.segments import IndexSegment, index_segments
 from lancetable.ops.index.segment_builder import IndexTarget
 from lancetable.ops.read.projection import column_not_found
@@ -122,21 +123,10 @@ def _default_name(version: TableVersion, field: Field, path: str, kind: IndexKin
         name = f"{path}_idx" if number == 1 else f"{path}_idx_{number}"
         other = taken.get(name)
         if other is None or (
-            other.files.metadata.fields == (field.id,) and details_name(other) == _without_package(kind.type_url)
+            other.files.metadata.fields == (field.id,) and other.kind_name == kind_name(kind.type_url)
         ):
             return name
     raise AssertionError("unreachable")
-
-
-def details_name(segment: IndexSegment) -> str:
-    """Return the name of the details of an index, which depends on its kind; "" if they are missing and unknown."""
-    entry, kind = segment.files.metadata, segment.kind
-    return _without_package(kind.type_url if kind is not None and not entry.type_url else entry.type_url)
-
-
-def _without_package(type_url: str) -> str:
-    """Return the last part of a type; releases differ in the package before it."""
-    return type_url.rpartition(".")[2]
 
 
 def segments_named(version: TableVersion, name: str) -> list[IndexSegment]:
@@ -173,7 +163,7 @@ def kind_of(segments: Sequence[IndexSegment]) -> IndexKind:
     for segment in segments:
         if segment.kind is None:
             entry = segment.files.metadata
-            name = details_name(segment) or "unknown type"
+            name = segment.kind_name or "unknown type"
             raise UnsupportedFeatureError(
                 f"index {segment.name!r}: {name} of version {entry.index_version or 0} is not supported; use the"
                 " library that has created it, or drop it",

@@ -27,7 +27,6 @@ import numpy as np
 from lancetable.commit.backoff import Backoff
 from lancetable.commit.commit_loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS, commit_transaction
 from lancetable.commit.fragment_reuse import current_index_section
-from lancetable.commit.index_coverage import covered_fragments
 from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import (
     InvalidInputError,
@@ -37,7 +36,7 @@ from lancetable.errors import (
 )
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment, SequenceLocation
-from lancetable.format.index import index_messages
+from lancetable.format.index import covered_fragments, index_messages
 from lancetable.format.transaction import ReuseIndex, RewriteGroup, Transaction
 from lancetable.format.version import FileVersion
 from lancetable.index.row_mapping import MovedGroup, OldFragment, RowMapping
@@ -449,10 +448,10 @@ def row_mapping(planned: TableVersion, groups: Iterable[RewriteGroup]) -> RowMap
 
 
 def _old_fragment(planned: TableVersion, fragment: Fragment) -> OldFragment:
-    deleted = deleted_offsets(planned, fragment)
-    return OldFragment(
-        fragment.id, physical_rows(planned, fragment), np.empty(0, np.uint32) if deleted is None else deleted
-    )
+    deleted, num_rows = deleted_offsets(planned, fragment), physical_rows(planned, fragment)
+    if deleted is None:
+        deleted = np.empty(0, np.uint32)
+    return OldFragment(fragment.id, num_rows, num_rows - len(deleted), deleted)
 
 
 def _with_later_deletions(planned: TableVersion, newest: TableVersion, group: RewriteGroup) -> RewriteGroup:

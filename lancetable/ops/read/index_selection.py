@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.fragment import Fragment
@@ -83,8 +84,7 @@ class IndexSelection:
         Raises CorruptFileError if the fragment does not have such a row.
         """
         fragment = self._version.manifest.fragments[position]
-        self._check(fragment)
-        offsets = self._rows.offsets(fragment.id).astype(np.int64)
+        offsets = self._checked_offsets(fragment).astype(np.int64)
         if not len(offsets):
             return offsets
         deleted = deleted_offsets(self._version, fragment)
@@ -97,10 +97,9 @@ class IndexSelection:
         CorruptFileError if the fragment does not have such a row.
         """
         fragment = self._version.manifest.fragments[position]
-        offsets = self._rows.offsets(fragment.id)
+        offsets = self._checked_offsets(fragment)
         if not len(offsets):
             return []
-        self._check(fragment)
         ends = np.flatnonzero(np.diff(offsets) > max_gap + 1)
         starts = offsets[np.concatenate([[0], ends + 1])].tolist()
         stops = (offsets[np.append(ends, len(offsets) - 1)] + np.uint32(1)).tolist()
@@ -111,15 +110,27 @@ class IndexSelection:
         fragment = self._version.manifest.fragments[position]
         if fragment.deletion_file is not None:
             return len(self.offsets(position))
-        self._check(fragment)
-        return self._rows.extent(fragment.id)[0]
+        return self._num_rows(fragment)
 
-    def _check(self, fragment: Fragment) -> None:
-        _, last = self._rows.extent(fragment.id)
-        if last >= 0 and last >= (total := physical_rows(self._version, fragment)):
+    def _checked_offsets(self, fragment: Fragment) -> npt.NDArray[np.uint32]:
+        num_rows = self._num_rows(fragment)
+        if self._rows.is_whole(fragment.id):
+            return np.arange(num_rows, dtype=np.uint32)
+        return self._rows.offsets(fragment.id)
+
+    def _num_rows(self, fragment: Fragment) -> int:
+        """Return the number of selected rows. Raises CorruptFileError if the fragment does not have them."""
+        num_rows, last = self._rows.extent(fragment.id)
+        if not num_rows:
+            return 0
+        total = physical_rows(self._version, fragment)
+        if self._rows.is_whole(fragment.id):
+            return total
+        if last >= total:
             names = ", ".join(sorted({search.index.name for search in self._index.expression.searches}))
             what = f"an index of {names} contains rows that fragment {fragment.id} does not have"
             raise CorruptFileError(what, f"offsets below {total}", last, path=self._version.location.path)
+        return num_rows
 
     @property
     def num_rows(self) -> int:

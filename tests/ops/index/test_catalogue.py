@@ -18,15 +18,19 @@ from lancetable.errors import (
     IndexExistsError,
     IndexNotFoundError,
     InvalidInputError,
+    RetryableCommitConflictError,
     UnsupportedFeatureError,
     UnsupportedTypeError,
 )
 from lancetable.format import transaction as tx
 from lancetable.format.index import IndexMetadata
 from lancetable.format.transaction import Transaction
+from lancetable.index.kind import kind_named
 from lancetable.index_metadata import Index
 from lancetable.indices import IndexConfig
 from lancetable.ops import commit
+from lancetable.ops.index.distributed import build_uncommitted
+from lancetable.ops.index.segment_builder import commit_segments
 
 KINDS = {
     "BTREE": "id",
@@ -337,3 +341,24 @@ def test_indexes_may_name_fragments_above_the_manifest(tmp_path: Path) -> None:
     (index,) = ds.describe_indices()
     assert (index.num_rows_indexed, index.segments[0].fragment_ids) == (0, {2**32 - 1})
     assert pyroaring.BitMap(index.segments[0].fragment_ids).max() == 2**32 - 1
+
+
+@pytest.mark.parametrize("column", ["x", "y"])
+def test_an_index_of_a_column_that_a_concurrent_merge_replaced_is_built_again(tmp_path: Path, column: str) -> None:
+    ds = lancetable.write_dataset(pa.table({"x": [10, 20], "y": [1, 2]}), str(tmp_path / "t"))
+    other = lancetable.write_dataset(pa.table({"x": [11, 21]}), str(tmp_path / "o"))
+    (file,) = other.get_fragments()[0].metadata.files
+    shutil.copy(tmp_path / "o" / "data" / file.path, tmp_path / "t" / "data" / file.path)
+    fragment = ds.get_fragments()[0].metadata
+    fragment.files[0].fields = [-2, 1]
+    fragment.files.append(file)
+    built = build_uncommitted(ds.table_version, column, kind_named("BTREE"), [0])
+    lancetable.LanceDataset.commit(ds.uri, lancetable.LanceOperation.Merge([fragment], ds.lance_schema), ds.version)
+    if column == "x":
+        with pytest.raises(RetryableCommitConflictError, match="'x_idx' covers were replaced"):
+            commit_segments(ds.table_version, [built], [])
+    else:
+        commit_segments(ds.table_version, [built], [])
+    newest = lancetable.dataset(ds.uri)
+    assert newest.to_table(filter="x = 11").to_pydict() == {"x": [11], "y": [1]}
+    assert newest.to_table(filter="y = 2").to_pydict() == {"x": [21], "y": [2]}

@@ -1,5 +1,6 @@
 """All operations through a Connect session, which starts its own server: connect.py DIRECTORY."""
 
+import os
 import sys
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from lancetable.spark.pipeline import Pipeline, Stream
 
 base = sys.argv[1]
 path = f"{base}/t.lance"
+os.environ["SPARK_TESTING"] = "1"  # the server of the session listens on a free port
 spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 register(spark)
 write_table(spark.range(0, 1000, 1, 4).selectExpr("id", "float(id) AS v"), path)

@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lancetable.file.kernels.varbin import offsets_of_sizes
 from lancetable.index.distances import Distances, Numbers, Queries, Vectors
+from lancetable.index.key_ranges import expand
 
 
 class VectorBlock(NamedTuple):
@@ -58,9 +60,8 @@ class MultivectorBlock(NamedTuple):
 
     def distances(self, queries: Queries, rows: Numbers, searches: Numbers) -> Distances:
         """Return the distances of rows of the block; NaN for undefined distances."""
-        lengths = np.diff(self.starts)[rows]
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        numbers = np.repeat(self.starts[rows] - starts[:-1], lengths) + np.arange(starts[-1])
+        starts = offsets_of_sizes(np.diff(self.starts)[rows])
+        _, numbers = expand(self.starts[rows], self.starts[rows + 1])
         found = np.empty((len(numbers), queries.count), np.float64)
         for number in range(queries.count):
             found[:, number] = queries.distances(self.vectors, numbers, np.full(len(numbers), number))
