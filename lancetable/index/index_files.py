@@ -68,6 +68,8 @@ class IndexFileReader:
     def num_rows(self) -> int:
         """Number of rows of the file. Raises CorruptFileError if the first column has another number."""
         metadata = self.metadata
+        if metadata.version.is_legacy:  # which stores no numbers of rows of columns
+            return metadata.num_rows
         found = metadata.column(0).num_rows if metadata.num_columns else 0
         if found != metadata.num_rows:
             raise metadata.corrupt("column 0 has the wrong number of rows", metadata.num_rows, found)
