@@ -159,7 +159,7 @@ def combinations(draw: st.DrawFn, texts: list[str]) -> str:
 def options_of(version: TableVersion) -> st.SearchStrategy[dict[str, Any]]:
     ids = [fragment.id for fragment in version.manifest.fragments]
     fragments = st.none() | st.lists(st.sampled_from(ids), unique=True, max_size=4)
-    rows = st.builds(range, st.integers(0, 2), st.integers(2, 5))
+    rows = st.builds(range, st.integers(0, 2), st.integers(2, 5)).map(lambda rows: [rows])
     common = {
         "columns": st.sampled_from([None, [], ["k"], ["s", "st.x"], {"twice": "k * 2", "id": "id"}]),
         "with_row_id": st.booleans(),

@@ -446,7 +446,6 @@ def test_query_vectors_have_many_forms(ds: lancetable.LanceDataset) -> None:
         ("text", TypeError, "numbers"),
         ({"a": 1}, TypeError, "numbers"),
     ],
-    ids=str,
 )
 def test_unusable_query_vectors_are_refused(ds: lancetable.LanceDataset, q: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
