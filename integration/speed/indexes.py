@@ -2,10 +2,10 @@
 
     python integration/speed/indexes.py [--rows 10000000] [--runs 9] [--only KIND ...] [--directory PATH]
 
-Every build runs in a process of its own, alternately, and the peak of its resident memory is that process's. Queries of
-both libraries read the same index, which pylance has built (`--built-by lancetable`: which lancetable has built). A warm
-query uses an open dataset that has run the query before with another value; a cold query opens the dataset first. Files
-are in the page cache. The results of both are compared.
+Every build runs in a process of its own, alternately, and the peak of resident memory is that process's. Queries of
+both libraries read the same index, which pylance has built (`--built-by lancetable`: which lancetable has built). A
+warm query uses an open dataset that has run the query before with another value; a cold query opens the dataset first.
+Files are in the page cache. The results of both are compared.
 """
 
 from __future__ import annotations
