@@ -210,7 +210,10 @@ def split_progress(progress: FragmentWriteProgress | ProgressLike) -> tuple[Frag
 def index_report(callback: Callable[[IndexProgress], object] | None) -> Report | None:
     """Return a function that converts the progress of a build to `IndexProgress` events.
 
-    Raises InvalidInputError if `callback` is not a function.
+    Raises
+    ------
+    InvalidInputError
+        If `callback` is not a function.
     """
     if callback is None:
         return None

@@ -526,9 +526,14 @@ class ScannerBuilder:
         return self._set("fast_search", flag)
 
     def with_index_segments(self, index_segments: Iterable[Any] | None) -> ScannerBuilder:
-        """Raise UnsupportedFeatureError if given, because segments can be selected for vector search only.
+        """Not supported, because segments can be selected for vector search only.
 
-        Raises InvalidInputError for an empty list.
+        Raises
+        ------
+        UnsupportedFeatureError
+            If segments are given.
+        InvalidInputError
+            If the list is empty.
         """
         if index_segments is not None and not (index_segments := list(index_segments)):
             raise InvalidInputError("index_segments must not be empty; omit it to use all segments")
