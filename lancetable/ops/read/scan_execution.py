@@ -390,7 +390,7 @@ class ScanRun:
             return None
         num_rows = sum([selection.num_rows for selection in selections])
         early = plan.filter_columns
-        late = plan.late_columns if self._reads_all(plan, selections) else ()
+        late = plan.late_columns if self._reads_all(plan, selections, by_index=group[0].by_index) else ()
         columns = self._read_columns(selections, (*early, *late))
         if self.sizer is not None:
             self.sizer.note_read(num_rows, sum([column.nbytes for column in columns]))
@@ -403,14 +403,15 @@ class ScanRun:
             self.num_matching += int(np.count_nonzero(rows.counts()))
         return rows
 
-    def _reads_all(self, plan: ScanPlan, selections: Sequence[Selection]) -> bool:
+    def _reads_all(self, plan: ScanPlan, selections: Sequence[Selection], *, by_index: bool) -> bool:
         """Return True if the late columns of a group are read together with its filter columns.
 
-        This saves a round trip to a remote store. It is done if the late columns are small and at least half of the
-        ranges so far had matches.
+        This saves a round trip to a remote store. It is done if the late columns are small, and if an index selected
+        the rows or at least half of the ranges so far had matches.
         """
         late = plan.late_columns
-        if len(selections) == 1 or not late or self.num_matching * 2 < max(1, self.num_tested):
+        had_matches = len(selections) > 1 and self.num_matching * 2 >= max(1, self.num_tested)
+        if not late or not (by_index or had_matches):
             return False
         if file_layouts(self.version).has_blob_files:
             return False
