@@ -217,9 +217,7 @@ def _live_fragments(version: TableVersion) -> pyroaring.BitMap:
 def _segment(version: TableVersion, entry: IndexMetadata, live: pyroaring.BitMap) -> IndexSegment:
     files = SegmentFiles(version, entry)
     kind = kind_of_details(entry.type_url) if entry.type_url else infer_kind(files)
-    kind = None if kind is None else kind.for_details(files.details)
-    if kind is not None and not kind.min_version <= (entry.index_version or 0) <= kind.max_version:
-        kind = None
+    kind = None if kind is None else kind.for_segment(files)
     reuse, covered = fragment_reuse(version), covered_fragments(entry.fragment_bitmap, entry.name)
     if covered is None:
         covered = pyroaring.BitMap()
