@@ -53,6 +53,7 @@ _LOOKUP_FILE: Final = "page_lookup.lance"
 _OLD_IDS: Final = "row_ids"  # the name of the column "ids" in files of pylance before 0.36
 _PAGE_ROWS_KEY: Final = "batch_size"
 _PARTITIONED_KEY: Final = "range_partitioned"
+_PARTITION_PREFIX: Final = "part_"  # of names of files with pages, if there are several
 _DEFAULT_PAGE_ROWS: Final = 4096
 _MAX_PAGE_ROWS: Final = 1 << 31
 _PAGES_PER_READ: Final = 256
@@ -74,7 +75,7 @@ class BTreeIndex(OpenIndex):
         lookup, self._data = files.open(_LOOKUP_FILE), files.open(_DATA_FILE)
         if lookup.text(_PARTITIONED_KEY) == "true":
             raise UnsupportedFeatureError(
-                f"{lookup.path}: BTREE indexes in several files are not supported; create the index again",
+                f"{lookup.path}: BTREE indexes with pages in several files are not supported; create the index again",
                 feature="range-partitioned BTREE indexes",
                 path=lookup.path,
             )
@@ -388,6 +389,11 @@ class BTree(IndexKind):
     plan_name = "BTree"
     type_url = "/lance.table.BTreeIndexDetails"
     max_version = 1
+
+    def for_segment(self, files: SegmentFiles) -> BTree | None:
+        """Return None for a segment whose pages are in several files, if the entry records them. See IndexKind."""
+        is_partitioned = any(file.path.startswith(_PARTITION_PREFIX) for file in files.metadata.files)
+        return None if is_partitioned or super().for_segment(files) is None else self
 
     def version_for(self, *, stable_row_ids: bool) -> int:
         """Return the version of new segments. See IndexKind."""
