@@ -20,14 +20,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.errors import CorruptFileError, UnsupportedFeatureError, UnsupportedTypeError
+from lancetable.errors import CorruptFileError, UnsupportedTypeError
 from lancetable.index.bitmap import FILE_NAME, BitmapFile, write_bitmaps
 from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
 from lancetable.index.posting_files import OpenPostings, kept, kept_postings
 from lancetable.index.postings import PostingSort
 from lancetable.index.queries import HasLabels, IndexQuery, IsIn
 from lancetable.index.results import Exactness, IndexResult
-from lancetable.index.roaring_containers import RowMapper
+from lancetable.index.roaring_containers import RowMapper, whole_fragment_error
 from lancetable.index.row_sets import RowSet
 from lancetable.index.sort_keys import is_ordered
 from lancetable.proto import index_details_pb2
@@ -100,15 +100,10 @@ class OpenLabelList(OpenPostings):
             self.null_lists  # noqa: B018  # is cached
 
     def null_lists_after(self, mapper: RowMapper) -> RowSet:
-        """Return the mapped rows whose list is null."""
-        if self.null_lists.has_whole_fragments:
-            raise UnsupportedFeatureError(
-                "a LABEL_LIST index with a whole fragment of null lists cannot be rewritten; create the index again",
-                feature="indexes of whole fragments",
-                path=self.file.reader.path,
-            )
-        rows, exists = mapper(self.null_lists.addresses())
-        return RowSet.of(rows[exists])
+        """Return the mapped rows whose list is null. Raises UnsupportedFeatureError for whole fragments."""
+        if self.null_lists.whole_fragments:
+            raise whole_fragment_error(self.file.reader.path)
+        return RowSet.of_parts(rows[exists] for rows, exists in map(mapper, self.null_lists.batches()))
 
 
 @dataclass(frozen=True)

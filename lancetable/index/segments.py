@@ -151,10 +151,15 @@ class IndexSegment:
         """
         result, version = self.open().search(query).map(self._checked), self.files.version
         if self.stores_row_ids:
-            result = result.map(partial(addresses_of_ids, version))
-        elif (reuse := fragment_reuse(version)) is not None:
+            return result.map(partial(addresses_of_ids, version)).in_fragments(self.fragments)
+        if (reuse := fragment_reuse(version)) is not None:
             result = result.map(reuse.current)
-        return result.in_fragments(self.fragments)
+        return result.in_fragments(self.fragments).map(lambda rows: rows.bounded(self._physical_rows))
+
+    def _physical_rows(self, fragment_id: int) -> int:
+        fragments = self.files.version.manifest.fragments
+        position = fragments.position(fragment_id)
+        return 0 if position is None else fragments[position].physical_rows or 0
 
     def _checked(self, rows: RowSet) -> RowSet:
         """Return rows of the segment. Raises CorruptFileError if the table cannot have had one of them."""

@@ -308,9 +308,14 @@ def test_an_index_with_pages_in_several_files_is_listed_and_its_fragments_are_sc
         assert "ScalarIndexQuery" not in plan and "UnusedIndex: v_idx" in plan
     else:
         assert "an index is not used" in caplog.text and "create the index again" in caplog.text
+    dataset.insert(dataset.to_table())
+    dataset.optimize.optimize_indices()
+    assert "index 'v_idx' is not extended" in caplog.text
+    dataset.optimize.compact_files()
+    assert dataset.count_rows("v = 2") == 4
     dataset.create_scalar_index("v", "BTREE")
     assert "UnusedIndex" not in dataset.scanner(filter="v = 2").explain_plan()
-    assert dataset.count_rows("v = 2") == 2
+    assert dataset.count_rows("v = 2") == 4
 
 
 def lookup_table(**changes: list[Any]) -> pa.Table:

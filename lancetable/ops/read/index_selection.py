@@ -121,9 +121,7 @@ class IndexSelection:
         return self._num_rows(fragment)
 
     def _checked_offsets(self, fragment: Fragment) -> npt.NDArray[np.uint32]:
-        num_rows = self._num_rows(fragment)
-        if self._rows.is_whole(fragment.id):
-            return np.arange(num_rows, dtype=np.uint32)
+        self._num_rows(fragment)
         return self._rows.offsets(fragment.id)
 
     def _num_rows(self, fragment: Fragment) -> int:
@@ -132,8 +130,6 @@ class IndexSelection:
         if not num_rows:
             return 0
         total = physical_rows(self._version, fragment)
-        if self._rows.is_whole(fragment.id):
-            return total
         if last >= total:
             names = ", ".join(sorted({search.index.name for search in self._index.expression.searches}))
             what = f"an index of {names} contains rows that fragment {fragment.id} does not have"
