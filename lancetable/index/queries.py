@@ -134,7 +134,7 @@ def format_value(value: pa.Scalar[Any]) -> str:
     if pa.types.is_timestamp(data_type) or pa.types.is_time(data_type) or pa.types.is_duration(data_type):
         return str(value.value)
     if pa.types.is_date(data_type):
-        return str(value.cast(pa.date32()).cast(pa.string()).as_py())
+        return str(value.cast(pa.date32(), safe=False).cast(pa.string()).as_py())
     if pa.types.is_binary(data_type) or pa.types.is_large_binary(data_type) or pa.types.is_fixed_size_binary(data_type):
         data = value.as_py()
         return f"{data[:_MAX_BINARY_BYTES].hex()}{'...' if len(data) > _MAX_BINARY_BYTES else ''}"
