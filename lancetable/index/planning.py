@@ -341,9 +341,7 @@ def _constant(expr: Expr, data_type: pa.DataType) -> pa.Scalar[Any] | None:
 def _keeps_values(cast: ast.Cast) -> bool:
     """Return whether a cast changes neither equality nor order of values, and constants can be cast back."""
     source, target = unwrapped_type(cast.arg.data_type), cast.data_type
-    if pa.types.is_dictionary(cast.arg.data_type):
-        return False
-    if source == target:
+    if source == target:  # pylance also creates indexes of dictionaries
         return True
     if _is_list(source) and _is_list(target):  # labels are decoded from dictionaries
         return bool(unwrapped_type(source.value_type) == target.value_type)

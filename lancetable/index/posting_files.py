@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.index.external_sort import Run, blocks
+from lancetable.index.index_files import stored_values
 from lancetable.index.key_blocks import KeyBlocks, read_column
 from lancetable.index.kind import VALUE, OpenIndex
 from lancetable.index.postings import containers_of, postings_of
@@ -157,8 +158,7 @@ def write_postings(file: IndexFileWriter, schema: pa.Schema, postings: Run, form
     total = 0
     for batch in postings:
         for part in blocks(batch, _WRITE_BYTES):
-            keys = part.column(VALUE)
-            keys = keys if keys.type == schema.types[0] else keys.cast(schema.types[0])
+            keys = stored_values(part.column(VALUE), schema.types[0])
             file.write(pa.record_batch([keys, containers_of(part).serialized(len(keys), form)], schema=schema))
             total += len(keys)
     return total

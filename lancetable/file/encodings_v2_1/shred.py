@@ -274,10 +274,11 @@ class _Shredder:
                 level += extra_level
                 seen_list = True
             else:
-                # Declare a layer without nulls of its own nullable, to work around pylance. It treats values and structs
-                # inside a null struct as null, but only if they can be null. It miscounts structs above lists that are not nullable, and fails if other
-                # pages have null structs. Below a list, it would also miscount nullable structs. If no page can have
-                # nulls, the layer must not be nullable: old releases misread full-zip pages below it.
+                # Declare a layer without nulls of its own nullable, to work around pylance. It treats values and
+                # structs inside a null struct as null, but only if they can be null. It miscounts structs above lists
+                # that are not nullable, and fails if other pages have null structs. Below a list, it would also
+                # miscount nullable structs. If no page can have nulls, the layer must not be nullable: old releases
+                # misread full-zip pages below it.
                 outer = declared[number + 1 :]
                 top = not any(layer.is_list for layer in outer)
                 may_hide = seen_list and top and (nullable or any(layer.nullable for layer in outer))
