@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
 from lancetable.index.external_sort import ExternalSort, Run
-from lancetable.index.index_files import SegmentWriter
+from lancetable.index.index_files import SegmentWriter, plain_values, stored_values
 from lancetable.index.key_ranges import KeyRanges, expand, key_ranges
 from lancetable.index.kind import (
     ROW,
@@ -53,6 +53,7 @@ _LOOKUP_FILE: Final = "page_lookup.lance"
 _OLD_IDS: Final = "row_ids"  # the name of the column "ids" in files of pylance before 0.36
 _PAGE_ROWS_KEY: Final = "batch_size"
 _PARTITIONED_KEY: Final = "range_partitioned"
+_PARTITION_PREFIX: Final = "part_"  # of names of files with pages, if there are several
 _DEFAULT_PAGE_ROWS: Final = 4096
 _MAX_PAGE_ROWS: Final = 1 << 31
 _PAGES_PER_READ: Final = 256
@@ -74,14 +75,15 @@ class BTreeIndex(OpenIndex):
         lookup, self._data = files.open(_LOOKUP_FILE), files.open(_DATA_FILE)
         if lookup.text(_PARTITIONED_KEY) == "true":
             raise UnsupportedFeatureError(
-                f"{lookup.path}: BTREE indexes in several files are not supported; create the index again",
+                f"{lookup.path}: BTREE indexes with pages in several files are not supported; create the index again",
                 feature="range-partitioned BTREE indexes",
                 path=lookup.path,
             )
         self._path, self._is_legacy, self._least_rows = lookup.path, lookup.metadata.version.is_legacy, 0
         self.page_rows = lookup.number(_PAGE_ROWS_KEY, _DEFAULT_PAGE_ROWS)
         bounds_and_counts = lookup.read_arrays(["min", "max", "null_count", "page_idx"])
-        self._minimum, self._maximum, null_counts, numbers = bounds_and_counts
+        self.stored_type = lookup.column_type("min")  # pylance also stores dictionaries
+        self._minimum, self._maximum, null_counts, numbers = map(plain_values, bounds_and_counts)
         self.data_type, self.num_pages = self._minimum.type, len(self._minimum)
         if not 0 < self.page_rows <= _MAX_PAGE_ROWS:
             raise self._corrupt("invalid page size")
@@ -225,7 +227,7 @@ class BTreeIndex(OpenIndex):
 
     def _read_columns(self, names: list[str], rows: Rows) -> list[pa.Array]:
         ids = _OLD_IDS if self._data.has_column(_OLD_IDS) else "ids"
-        columns = self._data.read_arrays([ids if name == "ids" else name for name in names], rows)
+        columns = [*map(plain_values, self._data.read_arrays([ids if name == "ids" else name for name in names], rows))]
         if self._is_legacy and "values" in names:
             values = names.index("values")
             columns[values] = restore_nulls(columns[values], rows, self._num_nulls)
@@ -336,7 +338,7 @@ def _text(value: pa.Scalar) -> str:
 
 
 class _PageWriter:
-    """Writer of the files of a segment, from batches of sorted rows."""
+    """Writer of the files of a segment, from batches of sorted rows. The values are converted to `data_type`."""
 
     def __init__(self, writer: SegmentWriter, data_type: pa.DataType, page_rows: int) -> None:
         self._writer, self._data_type, self._page_rows = writer, data_type, page_rows
@@ -351,8 +353,10 @@ class _PageWriter:
         with self._writer.open_file(_DATA_FILE, schema) as file:
             for batch in batches:
                 if batch.num_rows:
-                    self._add_bounds(batch.column(VALUE))
-                    file.write(pa.RecordBatch.from_arrays([batch.column(VALUE), batch.column(ROW)], schema=schema))
+                    values = batch.column(VALUE)
+                    self._add_bounds(values)
+                    values = stored_values(values, self._data_type)
+                    file.write(pa.RecordBatch.from_arrays([values, batch.column(ROW)], schema=schema))
         if self._num_rows % self._page_rows:
             self._maximum.append(self._last)
         self._write_lookup()
@@ -371,14 +375,17 @@ class _PageWriter:
         numbers = np.arange(-(-self._num_rows // self._page_rows))
         null_counts = np.clip(self._num_nulls - numbers * self._page_rows, 0, self._page_rows)
         columns = {
-            "min": pa.chunked_array(self._minimum, self._data_type),
-            "max": pa.chunked_array(self._maximum, self._data_type),
+            "min": self._bounds(self._minimum),
+            "max": self._bounds(self._maximum),
             "null_count": pa.array(null_counts.astype(np.uint32)),
             "page_idx": pa.array(numbers.astype(np.uint32)),
         }
         schema = pa.schema([pa.field(n, column.type, nullable=n in ("min", "max")) for n, column in columns.items()])
         metadata = {_PAGE_ROWS_KEY: str(self._page_rows), _PARTITIONED_KEY: "false"}
         self._writer.write_file(_LOOKUP_FILE, pa.table(columns, schema=schema), metadata)
+
+    def _bounds(self, parts: list[pa.Array]) -> pa.Array:
+        return stored_values(pa.concat_arrays(parts), self._data_type) if parts else pa.nulls(0, self._data_type)
 
 
 class BTree(IndexKind):
@@ -388,6 +395,11 @@ class BTree(IndexKind):
     plan_name = "BTree"
     type_url = "/lance.table.BTreeIndexDetails"
     max_version = 1
+
+    def for_segment(self, files: SegmentFiles) -> BTree | None:
+        """Return None for a segment whose pages are in several files, if the entry records them. See IndexKind."""
+        is_partitioned = any(file.path.startswith(_PARTITION_PREFIX) for file in files.metadata.files)
+        return None if is_partitioned or super().for_segment(files) is None else self
 
     def version_for(self, *, stable_row_ids: bool) -> int:
         """Return the version of new segments. See IndexKind."""
@@ -437,7 +449,7 @@ class BTree(IndexKind):
     def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
         """Write a segment whose rows are mapped. See IndexKind."""
         assert isinstance(source, BTreeIndex)
-        _PageWriter(writer, source.data_type, source.page_rows).write(_mapped(source.sorted_rows(), mapping))
+        _PageWriter(writer, source.stored_type, source.page_rows).write(_mapped(source.sorted_rows(), mapping))
         return True
 
 

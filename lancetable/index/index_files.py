@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from lancetable.errors import CorruptFileError
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.column_mapping import number_columns
 from lancetable.file.footer import FileMetadata
 from lancetable.file.reader import open_data_file, read_columns
@@ -158,6 +158,27 @@ class IndexFileReader:
         """Add a value that was read to the cache."""
         note_loaded()
         self._cache.put((kind, self._key), value, size_bytes)
+
+
+def plain_values(array: pa.Array) -> pa.Array:
+    """Return the values of a column of an index file without a dictionary."""
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def stored_values(array: pa.Array, data_type: pa.DataType) -> pa.Array:
+    """Return plain values in the type of a column of an index file, which may be a dictionary.
+
+    Raises UnsupportedFeatureError if there are more values than its indices can number.
+    """
+    if not pa.types.is_dictionary(data_type):
+        return array if array.type == data_type else array.cast(data_type)
+    encoded = array.dictionary_encode()
+    try:
+        indices = encoded.indices.cast(data_type.index_type)
+    except pa.ArrowInvalid as error:
+        what = f"{len(encoded.dictionary)} values cannot be stored as {data_type}; create the index again"
+        raise UnsupportedFeatureError(what, feature=f"indexes of {data_type}") from error
+    return pa.DictionaryArray.from_arrays(indices, encoded.dictionary, ordered=data_type.ordered)
 
 
 class SegmentWriter:

@@ -137,11 +137,10 @@ class JsonPath(IndexKind):
         """Name in plans, that of the target."""
         return "Json" if self.target is None else self.target.plan_name
 
-    def for_details(self, details: bytes) -> JsonPath | None:
-        """Return the kind with the target of a segment, None if the target is not known."""
-        message = _parse(details)
-        target = kind_of_details(message.target_details.type_url)
-        return None if target is None else JsonPath(target)
+    def for_segment(self, files: SegmentFiles) -> JsonPath | None:
+        """Return the kind with the target of a segment, None if this library cannot read it."""
+        target = kind_of_details(_parse(files.details).target_details.type_url)
+        return None if target is None or super().for_segment(files) is None else JsonPath(target)
 
     def for_options(self, options: Mapping[str, Any]) -> JsonPath:
         """Return the kind with the target that options select.

@@ -17,13 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
+from lancetable.index.index_files import plain_values
 from lancetable.index.key_ranges import KeyRanges, expand
-from lancetable.index.sort_keys import is_ascending, keys_of, positions, sort_indices, take
+from lancetable.index.sort_keys import Int64, Keys, Side, is_ascending, keys_of, positions, sort_indices, take
 
 if TYPE_CHECKING:
     from lancetable.index.index_files import IndexFileReader
-    from lancetable.index.key_ranges import KeyRanges, expand
-from lancetable.index.sort_keys import Int64, Keys, Side
 
 _BLOCK_ROWS: Final = 1 << 14
 
@@ -130,7 +129,9 @@ class KeyBlocks:
             fences = keys_of(array[1:])
             if not array[1:].null_count and is_ascending(fences):
                 return _Layout(0 if array.null_count else None, fences)
-        array = _plain_array(self._reader.read([self._column]))  # before anything is allocated for each row
+        (array,) = map(
+            plain_values, self._reader.read_arrays([self._column])
+        )  # before anything is allocated for each row
         if array.null_count > 1:
             raise CorruptFileError("several keys of the index are null", path=self._reader.path)
         nulls = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist()
@@ -156,13 +157,5 @@ def read_column(reader: IndexFileReader, name: str, rows: Int64) -> pa.Array:
     ascending = np.sort(rows)
     first, last = int(ascending[0]), int(ascending[-1])
     consecutive = last - first + 1 == len(rows)
-    array = _plain_array(reader.read([name], range(first, last + 1) if consecutive else ascending))
+    (array,) = map(plain_values, reader.read_arrays([name], range(first, last + 1) if consecutive else ascending))
     return array if (ascending == rows).all() else array.take(pa.array(np.searchsorted(ascending, rows)))
-
-
-def _plain_array(table: pa.Table) -> pa.Array:
-    """Return the only column of a table as one array, without a dictionary."""
-    column = table.column(0)
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    return column.combine_chunks()

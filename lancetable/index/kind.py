@@ -107,14 +107,12 @@ class IndexKind(ABC):
     """Name in plans and descriptions, such as "BTree"."""
     type_url: ClassVar[str]
     """Type of the details in the manifest."""
-    min_version: ClassVar[int] = 0
-    """Least `index_version` that this library can read."""
     max_version: ClassVar[int]
     """Greatest `index_version` that this library can read."""
 
-    def for_details(self, details: bytes) -> IndexKind | None:
-        """Return the kind of a segment with these details, None if it is not known."""
-        return self
+    def for_segment(self, files: SegmentFiles) -> IndexKind | None:
+        """Return the kind of a segment by its entry, None if this library cannot read it. No file is opened."""
+        return self if 0 <= (files.metadata.index_version or 0) <= self.max_version else None
 
     def for_options(self, options: Mapping[str, Any]) -> IndexKind:
         """Return the kind that builds segments with these options. Raises InvalidInputError if they are invalid."""

@@ -4,13 +4,14 @@
     rows    0       1    2   3     4                   {4}   {0, 1}  {0}      {3}
 
 The file is that of a BITMAP index. The global buffer that the metadata `lance:label_list_nulls` refers to contains the
-set of the rows whose list is null, for which a search is null, as a RowAddrTreeMap. Version 0 of these indexes does not
-contain this set, so it is not used.
+set of the rows whose list is null, for which a search is null, as a RowAddrTreeMap. Version 0, which pylance wrote
+until 0.36, does not contain this set, so its answers are at most: the rows are checked, and NOT is not searched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING, Any, Final
@@ -19,14 +20,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lancetable.errors import CorruptFileError, UnsupportedFeatureError, UnsupportedTypeError
+from lancetable.errors import CorruptFileError, UnsupportedTypeError
 from lancetable.index.bitmap import FILE_NAME, BitmapFile, write_bitmaps
 from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
 from lancetable.index.posting_files import OpenPostings, kept, kept_postings
 from lancetable.index.postings import PostingSort
 from lancetable.index.queries import HasLabels, IndexQuery, IsIn
-from lancetable.index.results import IndexResult
-from lancetable.index.roaring_containers import RowMapper
+from lancetable.index.results import Exactness, IndexResult
+from lancetable.index.roaring_containers import RowMapper, whole_fragment_error
 from lancetable.index.row_sets import RowSet
 from lancetable.index.sort_keys import is_ordered
 from lancetable.proto import index_details_pb2
@@ -43,9 +44,13 @@ _NULL_LISTS: Final = "lance:label_list_nulls"
 
 
 class OpenLabelList(OpenPostings):
-    """An open LABEL_LIST segment."""
+    """An open LABEL_LIST segment. `has_null_lists` is False for version 0."""
 
     file: BitmapFile
+
+    def __init__(self, file: BitmapFile, *, has_null_lists: bool) -> None:
+        super().__init__(file)
+        self.has_null_lists = has_null_lists
 
     @property
     def null_lists(self) -> RowSet:
@@ -68,6 +73,8 @@ class OpenLabelList(OpenPostings):
         if query.values.null_count:
             found.append(self.file.null_rows())
         rows = reduce(and_ if query.all_of_them else or_, found)
+        if not self.has_null_lists:
+            return IndexResult(rows, exactness=Exactness.AT_MOST)
         # Indexes of files of version 2.0 may also contain labels of null lists, which these files store.
         null_lists = self.null_lists
         return IndexResult(rows - null_lists, null_lists)
@@ -81,31 +88,40 @@ class OpenLabelList(OpenPostings):
         """Return statistics of the segment. See OpenIndex."""
         return self.file.statistics
 
+    @property
+    def is_mergeable(self) -> bool:
+        """False for version 0: a new segment needs the rows of null lists. See OpenIndex."""
+        return self.has_null_lists
+
     def prewarm(self) -> None:
         """Read all pages into the cache. See OpenIndex."""
         super().prewarm()
-        self.null_lists  # noqa: B018  # is cached
+        if self.has_null_lists:
+            self.null_lists  # noqa: B018  # is cached
 
     def null_lists_after(self, mapper: RowMapper) -> RowSet:
-        """Return the mapped rows whose list is null."""
-        if self.null_lists.has_whole_fragments:
-            raise UnsupportedFeatureError(
-                "a LABEL_LIST index with a whole fragment of null lists cannot be rewritten; create the index again",
-                feature="indexes of whole fragments",
-                path=self.file.reader.path,
-            )
-        rows, exists = mapper(self.null_lists.addresses())
-        return RowSet.of(rows[exists])
+        """Return the mapped rows whose list is null. Raises UnsupportedFeatureError for whole fragments."""
+        if self.null_lists.whole_fragments:
+            raise whole_fragment_error(self.file.reader.path)
+        return RowSet.of_parts(rows[exists] for rows, exists in map(mapper, self.null_lists.batches()))
 
 
+@dataclass(frozen=True)
 class LabelList(IndexKind):
-    """LABEL_LIST."""
+    """LABEL_LIST. `has_null_lists` is False for existing segments of version 0; new segments have version 1."""
+
+    has_null_lists: bool = True
 
     name = "LABEL_LIST"
     plan_name = "LabelList"
     type_url = "/lance.table.LabelListIndexDetails"
-    min_version = 1
     max_version = 1
+
+    def for_segment(self, files: SegmentFiles) -> LabelList | None:
+        """Return the kind of a segment by its version. See IndexKind."""
+        if super().for_segment(files) is None:
+            return None
+        return self if files.metadata.index_version else LabelList(has_null_lists=False)
 
     def value_type(self, data_type: pa.DataType) -> pa.DataType | None:
         """Return the type of the elements of a list, None for other types. See IndexKind."""
@@ -127,9 +143,13 @@ class LabelList(IndexKind):
         """Return whether an index can answer a query."""
         return isinstance(query, HasLabels) and len(query.values) > 0
 
+    def is_exact(self, query: IndexQuery, details: bytes) -> bool:
+        """Return whether the answer is exact, rather than at most. See IndexKind."""
+        return self.has_null_lists
+
     def open(self, files: SegmentFiles) -> OpenLabelList:
         """Open a segment."""
-        return OpenLabelList(BitmapFile(files.open(FILE_NAME)))
+        return OpenLabelList(BitmapFile(files.open(FILE_NAME)), has_null_lists=self.has_null_lists)
 
     def merge(
         self,
@@ -155,7 +175,7 @@ class LabelList(IndexKind):
     def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
         """Write a segment whose rows are mapped."""
         assert isinstance(source, OpenLabelList)
-        null_lists = source.null_lists_after(mapping.apply)
+        null_lists = source.null_lists_after(mapping.apply) if source.has_null_lists else None
         write_bitmaps(writer, source.file.keys.stored_type, source.file.postings(mapping.apply), null_lists)
         return True
 

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lancetable.expr.analyze.like_patterns import LikePattern
 from lancetable.expr.arrow_types import unwrapped_type
@@ -203,12 +202,19 @@ class _Planner:
             return None
         if pa.types.is_floating(values.type):
             numbers = np.asarray(values)
-            if np.isnan(numbers).any():
-                return None
             if (numbers == 0).any():
                 zeros = np.array([-0.0, 0.0], numbers.dtype)
                 values = pa.array(np.concatenate([zeros, numbers[numbers != 0]]), values.type)
         return self._search(subject, IsIn(subject.column, values))
+
+    def is_nan(self, predicate: ast.Call) -> _Part | None:
+        arg = predicate.args[0]
+        if isinstance(arg, ast.Cast) and arg.implicit and pa.types.is_floating(arg.arg.data_type):
+            arg = arg.arg
+        subject = self._subject(arg)
+        if subject is None or not pa.types.is_floating(subject.data_type):
+            return None
+        return self._membership(subject, pa.array([np.nan], subject.data_type))
 
     # --- ranges
 
@@ -261,6 +267,8 @@ class _Planner:
         return None if found is None else found._replace(refine=predicate)
 
     def call(self, predicate: ast.Call) -> _Part | None:
+        if predicate.function == "isnan":
+            return self.is_nan(predicate)
         handler = _FUNCTIONS.get(predicate.function)
         if handler is None or len(predicate.args) != 2:
             return self.boolean_column(predicate)
@@ -286,7 +294,7 @@ class _Planner:
         labels = _one(value) if predicate.function == "array_has" else value.values
         if not len(labels) or labels.null_count or labels.type != unwrapped_type(subject.data_type.value_type):
             return None
-        if pa.types.is_nested(labels.type) or (pa.types.is_floating(labels.type) and pc.any(pc.is_nan(labels)).as_py()):
+        if pa.types.is_nested(labels.type):
             return None
         return self._search(subject, HasLabels(subject.column, labels, predicate.function == "array_has_all"))
 
@@ -333,9 +341,7 @@ def _constant(expr: Expr, data_type: pa.DataType) -> pa.Scalar[Any] | None:
 def _keeps_values(cast: ast.Cast) -> bool:
     """Return whether a cast changes neither equality nor order of values, and constants can be cast back."""
     source, target = unwrapped_type(cast.arg.data_type), cast.data_type
-    if pa.types.is_dictionary(cast.arg.data_type):
-        return False
-    if source == target:
+    if source == target:  # pylance also creates indexes of dictionaries
         return True
     if _is_list(source) and _is_list(target):  # labels are decoded from dictionaries
         return bool(unwrapped_type(source.value_type) == target.value_type)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from lancetable.errors import CorruptFileError
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.index.external_sort import Run, blocks
+from lancetable.index.index_files import stored_values
 from lancetable.index.key_blocks import KeyBlocks, read_column
 from lancetable.index.kind import VALUE, OpenIndex
 from lancetable.index.postings import containers_of, postings_of
@@ -74,13 +75,16 @@ class PostingFile:
         """Return the union of the sets in some distinct rows of the file."""
         if len(rows) <= MAX_CACHED:
             return RowSet.union(self.row_sets(rows))
-        parts = []
-        for chunk in self._chunks(np.sort(rows)):
-            if self._average_bytes <= _SMALL_BYTES:
-                parts.append(RowSet.of(self._containers(chunk).rows()[1]))
-            else:
-                parts.extend(rows_of_key for rows_of_key, _ in self._read(chunk))
-        return RowSet.union(parts)
+        return RowSet.union(map(self._union, self._chunks(np.sort(rows))))
+
+    def _union(self, rows: Int64) -> RowSet:
+        """Return the union of the sets in some rows of the file, which are read at once."""
+        if self._average_bytes <= _SMALL_BYTES:
+            try:
+                return RowSet.of(self._containers(rows).rows()[1])
+            except UnsupportedFeatureError:
+                pass  # large sets of few bytes, which are not expanded
+        return RowSet.union(rows_of_key for rows_of_key, _ in self._read(rows))
 
     def prewarm(self) -> None:
         """Read all keys and sets into the cache."""
@@ -154,8 +158,7 @@ def write_postings(file: IndexFileWriter, schema: pa.Schema, postings: Run, form
     total = 0
     for batch in postings:
         for part in blocks(batch, _WRITE_BYTES):
-            keys = part.column(VALUE)
-            keys = keys if keys.type == schema.types[0] else keys.cast(schema.types[0])
+            keys = stored_values(part.column(VALUE), schema.types[0])
             file.write(pa.record_batch([keys, containers_of(part).serialized(len(keys), form)], schema=schema))
             total += len(keys)
     return total

@@ -24,9 +24,9 @@ class IndexQuery:
 
 @dataclass(frozen=True, slots=True)
 class IsIn(IndexQuery):
-    """The value is one of `values`, which contains neither nulls nor NaN. Equality is a set of one value.
+    """The value is one of `values`, which contains no nulls. Equality is a set of one value.
 
-    Zeros of floats occur with both signs, so that values are compared by their bits.
+    Any NaN is equal to NaN. Zeros of floats occur with both signs, so that other values are compared by their bits.
     """
 
     values: pa.Array[Any] = field(hash=False)
@@ -78,7 +78,7 @@ class StartsWith(IndexQuery):
 
 @dataclass(frozen=True, slots=True)
 class HasLabels(IndexQuery):
-    """The list contains any or all of `values`, which is not empty and does not contain NaN."""
+    """The list contains any or all of `values`, which is not empty. Any NaN is equal to NaN."""
 
     values: pa.Array[Any] = field(hash=False)
     all_of_them: bool = False
@@ -134,7 +134,7 @@ def format_value(value: pa.Scalar[Any]) -> str:
     if pa.types.is_timestamp(data_type) or pa.types.is_time(data_type) or pa.types.is_duration(data_type):
         return str(value.value)
     if pa.types.is_date(data_type):
-        return str(value.cast(pa.date32()).cast(pa.string()).as_py())
+        return str(value.cast(pa.date32(), safe=False).cast(pa.string()).as_py())
     if pa.types.is_binary(data_type) or pa.types.is_large_binary(data_type) or pa.types.is_fixed_size_binary(data_type):
         data = value.as_py()
         return f"{data[:_MAX_BINARY_BYTES].hex()}{'...' if len(data) > _MAX_BINARY_BYTES else ''}"

@@ -13,7 +13,9 @@ Each bitmap is serialized as one roaring bitmap for each fragment. Numbers are l
     RoaringTreemap    u64 n    n x (u32 upper half, bitmap)
     bitmap            u32 12346, u32 m    m x (u16 high, u16 count - 1)    m x u32 offset of the data    data
 
-Bitmaps with run containers start with another number; pyroaring parses them one by one.
+Bitmaps with run containers start with another number; pyroaring parses them one by one. Runs are expanded, so that a
+few bytes can require much memory. Sets of too many rows, or of a whole fragment (of size 0), are therefore refused; the
+callers use other means then.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ RowMapper = Callable[["U64Array"], "tuple[U64Array, npt.NDArray[np.bool_]]"]
 
 _MAX_BINARY_BYTES: Final = 1 << 30
 _EXPANDED_ROWS: Final = 1 << 20
+_MAX_RUN_BYTES: Final = 64 << 20  # size of the expanded containers of bitmaps with runs that are parsed at once
 
 
 class Form(NamedTuple):
@@ -273,12 +276,25 @@ class Containers:
 
 
 def parse(bitmaps: pa.Array, form: Form, path: str) -> Containers:
-    """Parse serialized bitmaps. Raises CorruptFileError, with `path`, if one is null or damaged."""
+    """Parse serialized bitmaps.
+
+    Raises CorruptFileError, with `path`, if one is null or damaged, and UnsupportedFeatureError if one selects a whole
+    fragment, or if runs of rows require too much memory.
+    """
     if bitmaps.null_count:
         raise CorruptFileError("a set of rows is null", path=path)
     parser = _Parser(bitmaps, path)
     with np.errstate(over="ignore"):
         return parser.parse(form)
+
+
+def whole_fragment_error(path: str) -> UnsupportedFeatureError:
+    """Return the error for a set that selects a whole fragment, whose number of rows is not known here."""
+    return UnsupportedFeatureError(
+        "sets of whole fragments cannot be merged or rewritten; create the index again",
+        feature="sets of whole fragments",
+        path=path,
+    )
 
 
 class _Parser:
@@ -291,6 +307,7 @@ class _Parser:
         self._data: Bytes = np.frombuffer(b"" if content is None else content, np.uint8)
         self._at, self._end = offsets[:-1].copy(), offsets[1:]
         self._parts: list[Containers] = []
+        self._run_bytes = 0
 
     def parse(self, form: Form) -> Containers:
         every = np.arange(len(self._at))
@@ -308,7 +325,7 @@ class _Parser:
             if form.has_sizes:
                 sizes = self._word(active)
                 if (sizes == 0).any():
-                    self._fail("selects a fragment without its rows")
+                    raise whole_fragment_error(self._path)
                 limits = self._at[active] + sizes
                 if (limits > self._end[active]).any():
                     self._fail("extends beyond its end")
@@ -364,8 +381,15 @@ class _Parser:
         start = int(self._at[owner]) - 4
         bitmap = parse_first_bitmap(self._data[start:limit].data, self._path)
         self._at[owner] = start + len(bitmap.serialize())
-        offsets = values_of(bitmap)
-        self._parts.append(Containers.of(np.full(len(offsets), owner), join(fragment, offsets)))
+        num_containers = bitmap.get_statistics()["n_containers"] if len(bitmap) > MAX_ARRAY else 1
+        self._run_bytes += min(2 * len(bitmap), BITSET_BYTES * num_containers)
+        if self._run_bytes > _MAX_RUN_BYTES:
+            raise UnsupportedFeatureError(
+                "sets of runs of rows are too large to be expanded", feature="large runs of rows", path=self._path
+            )
+        for first in range(0, len(bitmap), _EXPANDED_ROWS):
+            offsets = values_of(bitmap[first : first + _EXPANDED_ROWS])
+            self._parts.append(Containers.of(np.full(len(offsets), owner), join(fragment, offsets)))
 
     def _word(self, owners: Int64, limits: Int64 | None = None) -> Int64:
         """Read the next u32 of some bitmaps, and advance them."""

@@ -9,13 +9,13 @@ Serialized forms, with all numbers little-endian and each bitmap in the portable
     RowAddrTreeMap    u32 n    n x (u32 fragment, u32 size, bitmap)     size 0: all rows of the fragment
     RoaringTreemap    u64 n    n x (u32 upper half, bitmap)
 
-A whole fragment is a set of 2^32 rows. Its users intersect it with the rows that the fragment has.
+A whole fragment is a set of 2^32 rows; `bounded` restricts it to the rows that the fragment has.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -31,6 +31,8 @@ from lancetable.format.row_address import U64Array, join, split
 _U32, _U64, _ENTRY = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<II")
 MAX_ROWS = 1 << 32
 """Largest number of rows of a fragment."""
+
+_LAST_OFFSET = MAX_ROWS - 1
 
 _MAX_WAITING_ROWS = 1 << 20
 _MAX_CELLS_PER_ROW = 32  # ratio up to which marking rows in an array is faster than sorting them
@@ -161,16 +163,23 @@ class RowSet:
         if not self._bitmaps:
             return -1
         fragment_id = max(self._bitmaps)
-        return fragment_id << 32 | (0 if self.is_whole(fragment_id) else self._bitmaps[fragment_id].max())
-
-    def is_whole(self, fragment_id: int) -> bool:
-        """Return whether the set contains all rows that a fragment may have; see RowAddrTreeMap."""
-        return self.extent(fragment_id)[0] == MAX_ROWS
+        offset = self._bitmaps[fragment_id].max()
+        return fragment_id << 32 | (0 if offset == _LAST_OFFSET else offset)
 
     @property
-    def has_whole_fragments(self) -> bool:
-        """True if the set contains all rows that a fragment may have."""
-        return any(map(self.is_whole, self._bitmaps))
+    def whole_fragments(self) -> list[int]:
+        """The fragments of which the set contains all rows that they may have, with or without some exceptions."""
+        # No fragment has as many rows, so that only sets of whole fragments contain the last offset.
+        return [fragment_id for fragment_id, bitmap in self._bitmaps.items() if bitmap.max() == _LAST_OFFSET]
+
+    def bounded(self, num_rows: Callable[[int], int]) -> RowSet:
+        """Return the set without the rows that whole fragments do not have, given the function of their numbers."""
+        whole = self.whole_fragments
+        if not whole:
+            return self
+        return RowSet(
+            self._bitmaps | {number: self._bitmaps[number] & BitMap(range(num_rows(number))) for number in whole}
+        )
 
     def offsets(self, fragment_id: int) -> npt.NDArray[np.uint32]:
         """Return the offsets of the rows of one fragment, ascending."""
@@ -181,6 +190,22 @@ class RowSet:
         """Return all addresses, ascending."""
         parts = [join(fragment_id, values_of(self._bitmaps[fragment_id])) for fragment_id in sorted(self._bitmaps)]
         return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+    def batches(self) -> Iterator[U64Array]:
+        """Yield all addresses, ascending, in arrays of a limited size."""
+        waiting: list[U64Array] = []
+        num_rows = 0
+        for fragment_id in sorted(self._bitmaps):
+            bitmap = self._bitmaps[fragment_id]
+            for start in range(0, len(bitmap), _MAX_WAITING_ROWS):
+                part = bitmap if len(bitmap) <= _MAX_WAITING_ROWS else bitmap[start : start + _MAX_WAITING_ROWS]
+                waiting.append(join(fragment_id, values_of(part)))
+                num_rows += len(part)
+                if num_rows >= _MAX_WAITING_ROWS:
+                    yield np.concatenate(waiting)
+                    waiting, num_rows = [], 0
+        if waiting:
+            yield np.concatenate(waiting)
 
     def in_fragments(self, fragment_ids: Set[int]) -> RowSet:
         """Return the rows of some fragments."""

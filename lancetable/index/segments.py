@@ -151,10 +151,15 @@ class IndexSegment:
         """
         result, version = self.open().search(query).map(self._checked), self.files.version
         if self.stores_row_ids:
-            result = result.map(partial(addresses_of_ids, version))
-        elif (reuse := fragment_reuse(version)) is not None:
+            return result.map(partial(addresses_of_ids, version)).in_fragments(self.fragments)
+        if (reuse := fragment_reuse(version)) is not None:
             result = result.map(reuse.current)
-        return result.in_fragments(self.fragments)
+        return result.in_fragments(self.fragments).map(lambda rows: rows.bounded(self._physical_rows))
+
+    def _physical_rows(self, fragment_id: int) -> int:
+        fragments = self.files.version.manifest.fragments
+        position = fragments.position(fragment_id)
+        return 0 if position is None else fragments[position].physical_rows or 0
 
     def _checked(self, rows: RowSet) -> RowSet:
         """Return rows of the segment. Raises CorruptFileError if the table cannot have had one of them."""
@@ -217,9 +222,7 @@ def _live_fragments(version: TableVersion) -> pyroaring.BitMap:
 def _segment(version: TableVersion, entry: IndexMetadata, live: pyroaring.BitMap) -> IndexSegment:
     files = SegmentFiles(version, entry)
     kind = kind_of_details(entry.type_url) if entry.type_url else infer_kind(files)
-    kind = None if kind is None else kind.for_details(files.details)
-    if kind is not None and not kind.min_version <= (entry.index_version or 0) <= kind.max_version:
-        kind = None
+    kind = None if kind is None else kind.for_segment(files)
     reuse, covered = fragment_reuse(version), covered_fragments(entry.fragment_bitmap, entry.name)
     if covered is None:
         covered = pyroaring.BitMap()

@@ -284,15 +284,38 @@ def test_invalid_options_are_refused(tmp_path: Path, options: dict[str, Any]) ->
         tables.build(dataset, "BTREE", options=options)
 
 
-def test_indexes_in_several_files_are_refused(tmp_path: Path) -> None:
-    dataset = tables.write_table(tmp_path, pa.array([1, 2]))
+@pytest.mark.parametrize("records_files", [True, False])
+def test_an_index_with_pages_in_several_files_is_listed_and_its_fragments_are_scanned(
+    tmp_path: Path, records_files: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = tables.write_table(tmp_path, pa.array([1, 2, 2, 3]))
     writer = writer_of(dataset, NAME)
-    lookup = pa.table({"min": [1], "max": [2], "null_count": pa.array([0], pa.uint32()), "page_idx": [0]})
-    writer.write_file("page_lookup.lance", lookup, {"batch_size": "4096", "range_partitioned": "true"})
-    dataset = tables.commit(dataset, tables.entry_of(dataset, NAME, 0, [0, 1], writer, (BTREE.type_url, b"")))
-    (segment,) = tables.segments(dataset)
-    with pytest.raises(UnsupportedFeatureError, match="create the index again"):
-        segment.open()
+    for number, values in enumerate([[1, 2], [2, 3]]):
+        ids = pa.array([2 * number, 2 * number + 1], pa.uint64())
+        writer.write_file(f"part_{number << 32}_page_data.lance", pa.table({"values": values, "ids": ids}))
+    counts = {"null_count": pa.array([0, 0], pa.uint32()), "page_idx": pa.array([0, 1], pa.uint32())}
+    metadata = {"batch_size": "4096", "range_partitioned": "true", "page_num_per_range_partition": "[1,1]"}
+    writer.write_file("page_lookup.lance", pa.table({"min": [1, 2], "max": [2, 3], **counts}), metadata)
+    entry = tables.entry_of(dataset, NAME, 0, [0, 1], writer, (BTREE.type_url, b""))
+    dataset = tables.commit(dataset, entry if records_files else dataclasses.replace(entry, files=None))
+    assert [index.name for index in dataset.describe_indices()] == ["v_idx"]
+    for text in ("v = 2", "v > 1 AND v < 3"):
+        assert dataset.to_table(columns=["id"], filter=text)["id"].to_pylist() == [1, 2]
+        assert dataset.count_rows(text) == dataset.count_rows(text, fast_search=True) == 2
+    assert dataset.count_rows("NOT (v = 2)") == 2
+    plan = dataset.scanner(filter="v = 2").explain_plan()
+    if records_files:
+        assert "ScalarIndexQuery" not in plan and "UnusedIndex: v_idx" in plan
+    else:
+        assert "an index is not used" in caplog.text and "create the index again" in caplog.text
+    dataset.insert(dataset.to_table())
+    dataset.optimize.optimize_indices()
+    assert "index 'v_idx' is not extended" in caplog.text
+    dataset.optimize.compact_files()
+    assert dataset.count_rows("v = 2") == 4
+    dataset.create_scalar_index("v", "BTREE")
+    assert "UnusedIndex" not in dataset.scanner(filter="v = 2").explain_plan()
+    assert dataset.count_rows("v = 2") == 4
 
 
 def lookup_table(**changes: list[Any]) -> pa.Table:

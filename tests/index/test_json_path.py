@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import uuid
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ import pytest
 
 import lancetable
 from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
+from lancetable.format.index import IndexMetadata
 from lancetable.index.json_path import KIND, JsonPath
 from lancetable.index.kind import kind_named
 from lancetable.index.queries import AtJsonPath, Contains, IndexQuery, IsIn, IsNull, Range
+from lancetable.index.segments import SegmentFiles
 from lancetable.proto import index_pb2
 from tests.index import indexed_tables as tables
 from tests.index.segment_files import ListedMapping, field_of, replace_index, writer_of
@@ -281,14 +285,16 @@ def test_invalid_options_are_refused(tmp_path: Path, options: dict[str, Any], me
         kind.build(writer_of(dataset)[1], field_of(dataset), batches_of(dataset, kind), options)
 
 
-def test_unknown_targets_are_refused_or_not_used() -> None:
+def test_unknown_targets_are_refused_or_not_used(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedFeatureError, match="wrong"):
         KIND.for_options({"path": "x", "target_index_type": "wrong"})
     message = index_pb2.JsonIndexDetails(path="x")
     message.target_details.type_url = "/lance.index.pb.NewIndexDetails"
-    assert KIND.for_details(message.SerializeToString()) is None
+    entry = IndexMetadata(uuid.uuid4(), "i").with_details(KIND.type_url, message.SerializeToString())
+    files = SegmentFiles(write_table(tmp_path, documents_of([1])).table_version, entry)
+    assert KIND.for_segment(files) is None
     with pytest.raises(CorruptFileError):
-        KIND.for_details(b"\x0a\xff")
+        KIND.for_segment(replace(files, metadata=entry.with_details(KIND.type_url, b"\x0a\xff")))
     with pytest.raises(InvalidInputError, match="target_index_type"):
         KIND.version_for(stable_row_ids=False)
 

@@ -14,7 +14,7 @@ import pytest
 
 import lancetable
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.index.bitmap import FILE_NAME
+from lancetable.index.bitmap import FILE_NAME, write_bitmaps
 from lancetable.index.label_list import KIND
 from lancetable.index.queries import HasLabels, IsNull
 from tests.index import indexed_tables as tables
@@ -205,15 +205,59 @@ def test_rows_are_mapped_after_a_compaction(tmp_path: Path, label_type: pa.DataT
         assert set(after.null) == {59 - row for row in before.null if row != 7}
 
 
-def test_version_0_is_not_used(tmp_path: Path) -> None:
-    """It does not contain the rows of null lists."""
-    dataset = tables.write_table(tmp_path, pa.array([["a"]]))
+def with_version_0(dataset: lancetable.LanceDataset) -> lancetable.LanceDataset:
+    """Commit an index of version 0, as pylance wrote it until 0.36: without the rows of null lists."""
+    (segment,) = tables.segments(build_index(dataset, KIND))
     name, writer = writer_of(dataset)
-    KIND.build(writer, field_of(dataset), tables.batches_of(dataset, "_rowaddr"), {})
-    entry = tables.entry_of(dataset, name, 0, [0], writer, (KIND.type_url, b""))
-    (segment,) = tables.segments(tables.commit(dataset, entry))
-    assert segment.kind is None
-    assert not segment.answers(HasLabels("v", pa.array(["a"])))
+    file = segment.open().file
+    write_bitmaps(writer, file.keys.stored_type, file.postings(lambda rows: (rows, np.ones(len(rows), np.bool_))))
+    covered = [fragment.fragment_id for fragment in dataset.get_fragments()]
+    return tables.commit(dataset, tables.entry_of(dataset, name, 0, covered, writer, (KIND.type_url, b"")))
+
+
+LABELS_OF_ROWS = [["a"], None, [], ["b", "a", None], [None], None, ["b"], ["a", "a"]]
+FILTERS = [
+    "array_has(v, 'a')",
+    "array_has_any(v, ['a', 'b'])",
+    "array_has_all(v, ['a', 'b'])",
+    "array_has(v, 'c')",
+    "array_has(v, 'a') AND id > 2",
+    "array_has(v, 'a') OR array_has(v, 'b')",
+]
+
+
+def assert_same_rows(dataset: lancetable.LanceDataset) -> None:
+    for text in [*FILTERS, *(f"NOT ({text})" for text in FILTERS)]:
+        options = {"columns": ["id"], "filter": text}
+        scanned = dataset.scanner(**options, use_scalar_index=False).to_table()
+        assert dataset.to_table(**options) == scanned, text
+        assert dataset.count_rows(text) == len(scanned)
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_version_0_selects_rows_that_are_checked(tmp_path: Path, stable: bool) -> None:
+    dataset = tables.write_table(tmp_path, pa.array(LABELS_OF_ROWS), stable=stable)
+    dataset = with_version_0(dataset)
+    for text in FILTERS:
+        assert "(LabelList)" in dataset.scanner(filter=text).explain_plan()
+        assert "ScalarIndexQuery" not in dataset.scanner(filter=f"NOT ({text})").explain_plan()
+    assert_same_rows(dataset)
+    dataset.delete("id = 7")
+    dataset.optimize.compact_files()
+    (segment,) = tables.segments(dataset)
+    assert (segment.files.metadata.index_version, len(segment.fragments)) == (0, 1)
+    assert_same_rows(dataset)
+    dataset.prewarm_index("v_idx")
+
+
+def test_version_0_is_replaced_by_version_1_when_it_is_extended(tmp_path: Path) -> None:
+    dataset = with_version_0(tables.write_table(tmp_path, pa.array(LABELS_OF_ROWS)))
+    dataset.insert(dataset.to_table())
+    dataset.optimize.optimize_indices()
+    (segment,) = tables.segments(dataset)
+    assert (segment.files.metadata.index_version, len(segment.fragments)) == (1, 3)
+    assert "NOT([array_has" in dataset.scanner(filter="NOT array_has(v, 'a')").explain_plan()
+    assert_same_rows(dataset)
 
 
 def test_a_missing_set_of_null_lists_is_reported(tmp_path: Path) -> None:

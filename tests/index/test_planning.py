@@ -138,7 +138,7 @@ f = 0.0
 f = -0.0
 f > 0.5
 f < 1
-isnan(f)
+f = CAST('nan' AS double)
 f = CAST(0.5 AS double)
 s = 's005'
 s LIKE 's00%'
@@ -250,8 +250,9 @@ OTHERS: dict[str, tuple[str | None, str | None]] = {
     # Exact prefixes can be negated; any regular expression has trigrams.
     "s NOT LIKE 's00%'": (None, "NOT([s LIKE 's00%']@s_idx(BTree))"),
     "regexp_like(txt, 'wor.*')": (None, '[regexp_like(txt, Utf8("wor.*"))]@txt_idx(NGram)'),
-    # The format does not define which NaN is stored.
-    "f = CAST('nan' AS double)": ("[f = NaN]@f_idx(BTree)", None),
+    # Any NaN is equal to NaN.
+    "isnan(f)": (None, "[f = NaN]@f_idx(BTree)"),
+    "NOT isnan(f)": (None, "NOT([f = NaN]@f_idx(BTree))"),
     "array_has_any(tags, ['t1',NULL])": ("[array_has_any(tags, List([t1, ]))]@tags_idx(LabelList)", None),
     "CAST(id AS string) = '5'": ("[id = 5]@id_idx(BTree)", None),
 }

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from lancetable.errors import CorruptFileError
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.format.roaring import BITSET_BYTES
+from lancetable.index import roaring_containers
 from lancetable.index.roaring_containers import ROARING_TREEMAP, ROW_ADDR_TREE_MAP, Containers, Form, parse
 from lancetable.index.row_sets import RowSet
 from lancetable.index.sort_keys import radix_order
@@ -118,7 +120,6 @@ def test_damaged_bitmaps_raise_or_are_sets(form: Form, sets: list[set[int]], dat
     [
         b"",
         b"\1\0\0\0",
-        b"\1\0\0\0\0\0\0\0\0\0\0\0",  # a whole fragment, whose rows are not known
         b"\2\0\0\0" + 2 * (b"\0\0\0\0\x12\0\0\0" + BitMap([1]).serialize()),  # a fragment occurs twice
         b"\1\0\0\0\0\0\0\0\x13\0\0\0" + BitMap([1]).serialize() + b"\0",
     ],
@@ -126,6 +127,23 @@ def test_damaged_bitmaps_raise_or_are_sets(form: Form, sets: list[set[int]], dat
 def test_impossible_bitmaps_are_refused(content: bytes) -> None:
     with pytest.raises(CorruptFileError):
         parse(pa.array([content], pa.binary()), ROW_ADDR_TREE_MAP, "x")
+
+
+def test_whole_fragments_are_not_expanded() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="whole fragments"):
+        parse(pa.array([b"\1\0\0\0\0\0\0\0\0\0\0\0"], pa.binary()), ROW_ADDR_TREE_MAP, "x")
+
+
+def test_large_runs_are_not_expanded() -> None:
+    large = RowSet.of_fragments({3: 1 << 30}).to_row_addr_tree_map()
+    assert len(large) < 1 << 18
+    with pytest.raises(UnsupportedFeatureError, match="too large"):
+        parse(pa.array([large], pa.binary()), ROW_ADDR_TREE_MAP, "x")
+    limit, small = roaring_containers._MAX_RUN_BYTES, RowSet.of_fragments({3: 3 << 20})
+    assert limit > 3 * BITSET_BYTES * 48
+    parsed = parse(pa.array(3 * [small.to_row_addr_tree_map()], pa.binary()), ROW_ADDR_TREE_MAP, "x")
+    assert RowSet.of(parsed.rows()[1]) == small
+    assert parsed.num_rows == 9 << 20
 
 
 def test_null_bitmaps_are_refused() -> None:

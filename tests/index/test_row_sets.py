@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError
+from lancetable.index import row_sets
 from lancetable.index.results import Exactness, IndexResult
 from lancetable.index.row_sets import RowSet
 
@@ -73,8 +76,21 @@ def test_numbers_below_an_end_are_selected() -> None:
 def test_a_size_of_zero_selects_the_whole_fragment() -> None:
     rows = RowSet.from_row_addr_tree_map(memoryview(b"\x01\0\0\0\x05\0\0\0\0\0\0\0"), "x")
     assert rows & RowSet.of_fragments({5: 10, 6: 10}) == RowSet.of_fragments({5: 10})
-    assert rows.is_whole(5)
+    assert rows.whole_fragments == [5]
     assert rows.last == 5 << 32
+    assert (rows | RowSet.of_fragments({6: 3})).bounded({5: 10}.__getitem__) == RowSet.of_fragments({5: 10, 6: 3})
+    others = rows - row_set({5 << 32, (5 << 32) + 7, (5 << 32) + 50})
+    assert others.last == 5 << 32
+    assert set(others.bounded(lambda _: 9)) == {(5 << 32) + offset for offset in (1, 2, 3, 4, 5, 6, 8)}
+
+
+@given(ADDRESSES)
+def test_batches_contain_all_rows(addresses: set[int]) -> None:
+    rows = row_set(addresses)
+    with patch.object(row_sets, "_MAX_WAITING_ROWS", 3):
+        batches = [batch.tolist() for batch in rows.batches()]
+    assert [row for batch in batches for row in batch] == sorted(addresses)
+    assert all(batch and len(batch) <= 5 for batch in batches)
 
 
 @pytest.mark.parametrize("left", list(Exactness))

@@ -129,12 +129,13 @@ def plan_extensions(
     for name, segments in groups.items():
         try:
             target = existing_target(version, segments)
+            extensions = [*_plan_extensions(version, target, segments, num_to_merge, retrain=retrain)]
         except UnsupportedFeatureError as error:
             if names is not None:
                 raise
             logger.warning("%s: index %r is not extended: %s", version.uri, name, error)
             continue
-        plan.extend(_plan_extensions(version, target, segments, num_to_merge, retrain=retrain))
+        plan += extensions
     return plan
 
 

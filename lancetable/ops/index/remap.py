@@ -7,11 +7,13 @@ kinds that cannot be rewritten      unchanged; they do not cover the new fragmen
 
 from __future__ import annotations
 
+import logging
 import uuid as uuid_module
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from lancetable.errors import UnsupportedFeatureError
 from lancetable.format.paths import join
 from lancetable.format.transaction import RewriteGroup, RewrittenIndex
 from lancetable.index.row_mapping import AddressMapping, ChainedMapping, RowMapping
@@ -21,6 +23,8 @@ from lancetable.store.base import discard
 
 if TYPE_CHECKING:
     from lancetable.table.version import TableVersion
+
+logger = logging.getLogger(__name__)
 
 
 class IndexRemapper:
@@ -78,12 +82,16 @@ def _is_moved(segment: IndexSegment, groups: Sequence[RewriteGroup]) -> bool:
 
 
 def _rewrite(version: TableVersion, segment: IndexSegment, mapping: AddressMapping) -> RewrittenIndex | None:
-    """Write a segment with new addresses. Return None if its kind cannot be rewritten."""
+    """Write a segment with new addresses. Return None if its kind or its form cannot be rewritten."""
     assert segment.kind is not None
     entry, new_id = segment.files.metadata, uuid_module.uuid4()
-    with new_segment(version, new_id) as writer:
-        if not segment.kind.remap(writer, segment.open(), mapping):
-            return None
+    try:
+        with new_segment(version, new_id) as writer:
+            if not segment.kind.remap(writer, segment.open(), mapping):
+                return None
+    except UnsupportedFeatureError as error:
+        logger.warning("%s: index %r does not cover the compacted rows: %s", version.uri, segment.name, error)
+        return None
     details = entry.details
     details.type_url = details.type_url or segment.kind.type_url
     return RewrittenIndex(

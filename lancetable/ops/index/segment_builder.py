@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid as uuid_module
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import pyroaring
 
 from lancetable.commit.commit_loop import commit_transaction
 from lancetable.commit.publish import discarding_on_failure
+from lancetable.errors import UnsupportedFeatureError
 from lancetable.format import transaction as tx
 from lancetable.format.index import IndexMetadata, uuid_text
 from lancetable.format.paths import INDICES_DIR, join
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from lancetable.index.row_mapping import AddressMapping
     from lancetable.index.segments import IndexSegment
     from lancetable.table.version import TableVersion
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +84,22 @@ def merge_segments(
     Entries of rows that a source does not cover any more are left out. The parameters of a source are kept.
     If the entries cannot be merged, the segment is built from the data.
     """
-    if not can_merge(version, target.kind, sources):
-        model = model_of(sources)
-        return rebuild_segment(version, target, model, fragments_to_read(sources, fragment_ids), tracker=tracker)
+    if can_merge(version, target.kind, sources):
+        try:
+            return _merge(version, target, sources, fragment_ids, tracker)
+        except UnsupportedFeatureError as error:
+            logger.warning("%s: index %r is built from the data: %s", version.uri, target.name, error)
+    model = model_of(sources)
+    return rebuild_segment(version, target, model, fragments_to_read(sources, fragment_ids), tracker=tracker)
+
+
+def _merge(
+    version: TableVersion,
+    target: IndexTarget,
+    sources: Sequence[IndexSegment],
+    fragment_ids: Sequence[int],
+    tracker: Tracker,
+) -> IndexMetadata:
     kind, field = target.kind, target.field
     covered = {fragment_id for source in sources for fragment_id in source.fragments}
     # A newer number would hide that addresses of the old segments were moved by a deferred compaction.
@@ -143,7 +161,8 @@ def remap_segment(
         is_mapped = target.kind.remap(writer, source.open(), mapping)
         return source.files.details
 
-    written = _write(version, target, source.fragments, version.version, remap)
+    with suppress(UnsupportedFeatureError):
+        written = _write(version, target, source.fragments, version.version, remap)
     if not is_mapped:
         return rebuild_segment(version, target, source, sorted(source.fragments), tracker=tracker)
     return replace(written, index_version=entry.index_version)

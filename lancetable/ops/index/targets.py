@@ -165,8 +165,8 @@ def kind_of(segments: Sequence[IndexSegment]) -> IndexKind:
             entry = segment.files.metadata
             name = segment.kind_name or "unknown type"
             raise UnsupportedFeatureError(
-                f"index {segment.name!r}: {name} of version {entry.index_version or 0} is not supported; use the"
-                " library that has created it, or drop it",
+                f"index {segment.name!r}: this form of {name} (version {entry.index_version or 0}) is not supported;"
+                " use the library that has created it, or drop it",
                 feature=f"{name} of version {entry.index_version or 0}",
             )
     kind = segments[0].kind

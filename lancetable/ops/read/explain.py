@@ -102,7 +102,7 @@ def _index_lines(version: TableVersion, plan: ScanPlan, measured: ScanStatistics
         from lancetable.index.named_indexes import unknown_indexes
 
         for segment in unknown_indexes(version, plan.predicate):
-            yield f"UnusedIndex: {segment.name} of an unknown type ({segment.files.metadata.type_url})"
+            yield f"UnusedIndex: {segment.name} of an unknown or unsupported type ({segment.files.metadata.type_url})"
 
 
 def _scanned(version: TableVersion, plan: ScanPlan) -> Sequence[int]:

@@ -5,17 +5,18 @@ Scans, counts, deletes, updates and merges read the covered fragments by these r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from lancetable.errors import CorruptFileError
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.format.fragment import Fragment
 from lancetable.index.expressions import CoveredRows
 from lancetable.index.planning import IndexPlan
-from lancetable.index.results import Exactness
+from lancetable.index.results import Exactness, IndexResult
 from lancetable.index.row_sets import RowSet
 from lancetable.index.search_statistics import SearchStatistics, collecting
 from lancetable.table.fragment_reader import deleted_mask
@@ -23,6 +24,8 @@ from lancetable.table.row_counts import Offsets, deleted_offsets, physical_rows
 
 if TYPE_CHECKING:
     from lancetable.table.version import TableVersion
+
+logger = logging.getLogger(__name__)
 
 _FEW = 32  # fragments, up to which looking up each of them is faster than one vectorized search
 
@@ -43,6 +46,7 @@ class IndexSelection:
     ) -> None:
         """Search the indexes for the fragments at `positions` in the manifest.
 
+        If the files of an index are in a form that is not supported, all rows of the covered fragments are selected.
         Raises CorruptFileError if an index is damaged.
         """
         self._version, self._index = version, index
@@ -50,13 +54,17 @@ class IndexSelection:
         covered = index.fragments
         if len(positions) < len(fragments):
             covered &= frozenset(fragments.ids()[list(positions)].tolist())
-        with collecting(statistics or SearchStatistics()):
-            result = index.expression.evaluate(CoveredRows(version, covered))
+        rows = CoveredRows(version, covered)
+        try:
+            with collecting(statistics or SearchStatistics()):
+                result = index.expression.evaluate(rows)
+        except UnsupportedFeatureError as error:
+            logger.warning("%s: an index is not used: %s", version.uri, error)
+            result = IndexResult(RowSet(), exactness=Exactness.AT_LEAST)
+        if result.exactness is Exactness.AT_LEAST:  # The predicate can be true for any row.
+            result = IndexResult(rows.all_rows, exactness=Exactness.AT_MOST)
         self.is_exact = result.exactness is Exactness.EXACT
         self._rows = result.true
-        if result.exactness is Exactness.AT_LEAST:
-            # The predicate can be true for any row: all fragments are scanned.
-            covered, self._rows = frozenset(), RowSet()
         self._covered = None if len(covered) == len(fragments) else self._positions(covered)
         self._selected = self._positions(self._rows.fragments)
 
@@ -113,9 +121,7 @@ class IndexSelection:
         return self._num_rows(fragment)
 
     def _checked_offsets(self, fragment: Fragment) -> npt.NDArray[np.uint32]:
-        num_rows = self._num_rows(fragment)
-        if self._rows.is_whole(fragment.id):
-            return np.arange(num_rows, dtype=np.uint32)
+        self._num_rows(fragment)
         return self._rows.offsets(fragment.id)
 
     def _num_rows(self, fragment: Fragment) -> int:
@@ -124,8 +130,6 @@ class IndexSelection:
         if not num_rows:
             return 0
         total = physical_rows(self._version, fragment)
-        if self._rows.is_whole(fragment.id):
-            return total
         if last >= total:
             names = ", ".join(sorted({search.index.name for search in self._index.expression.searches}))
             what = f"an index of {names} contains rows that fragment {fragment.id} does not have"
