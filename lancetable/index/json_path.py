@@ -4,7 +4,8 @@
     values      3         null         null null  5              files     those of a BTREE of int64
 
 The first value that is not null determines the type: int64, double, string or bool. Other values must have the same
-type, except that integers are converted to double. The details do not contain the type; it is that of the files, so a
+type, except that integers are converted to double. Segments that are added to an index have the type of the others; if
+none remains, as after `optimize_indices(retrain=True)`, the type is determined again. The details do not contain the type; it is that of the files, so a
 BLOOMFILTER, whose files do not contain it either, is not used.
 
 Planning. pylance 14.0.2 uses these indexes for `json_get_int`, `json_get_float`, `json_get_string` and `json_get_bool`
@@ -103,13 +104,17 @@ class OpenJsonPath(OpenIndex):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The options with which the segment was built, with the type of the values; None if all values are null."""
+        """The options with which the segment was built. See OpenIndex."""
         return {
             "path": self.path,
             "target_index_type": self.kind.name,
             "target_index_parameters": dict(self.target.parameters),
-            "value_type": self.value_type if self.is_mergeable else None,
         }
+
+    @property
+    def parameters_with_type(self) -> Mapping[str, Any]:
+        """The options, and the type of the values unless all of them are null."""
+        return {**self.parameters, "value_type": self.value_type if self.is_mergeable else None}
 
     def statistics(self) -> dict[str, Any]:
         """Return statistics of the segment."""
