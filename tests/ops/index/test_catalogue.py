@@ -116,8 +116,9 @@ def test_deprecated_methods_warn_like_pylance_and_return_the_same(tmp_path: Path
 
 
 def test_replace_and_train_of_none_are_the_defaults(tmp_path: Path) -> None:
-    ds = write(tmp_path / "t.lance")
-    for ds in (ds, lance.dataset(ds.uri)):
+    uri = write(tmp_path / "t.lance").uri
+    for library in (lancetable, lance):
+        ds = library.dataset(uri)
         for _ in range(2):
             ds.create_scalar_index("id", "BTREE", replace=None, train=None)
         assert ds.stats.index_stats("id_idx")["num_indexed_rows"] == 100
