@@ -34,7 +34,7 @@ from lancetable.index_metadata import Index, describe_settings
 from lancetable.proto import index_pb2, table_pb2
 from lancetable.store.base import ObjectStore
 from lancetable.store.memory import MemoryStore
-from lancetable.table.fragment_reuse import TYPE_URL, index_directory
+from lancetable.table.fragment_reuse_entry import TYPE_URL, index_directory
 from lancetable.table.metadata_cache import TableCache
 
 ROWS = 90

@@ -5,8 +5,8 @@
 
 The first value that is not null determines the type: int64, double, string or bool. Other values must have the same
 type, except that integers are converted to double. Segments that are added to an index have the type of the others; if
-none remains, as after `optimize_indices(retrain=True)`, the type is determined again. The details do not contain the type; it is that of the files, so a
-BLOOMFILTER, whose files do not contain it either, is not used.
+none remains, as after `optimize_indices(retrain=True)`, the type is determined again. The details do not contain the
+type; it is that of the files, so a BLOOMFILTER, whose files do not contain it either, is not used.
 
 Planning. pylance 14.0.2 uses these indexes for `json_get_int`, `json_get_float`, `json_get_string` and `json_get_bool`
 of the column and a literal that equals the path of the index, but not for `json_extract` and `json_get`. Predicates on

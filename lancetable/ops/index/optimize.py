@@ -37,7 +37,7 @@ from lancetable.ops.index.segment_builder import (
 from lancetable.ops.index.stale_segments import stale_segments
 from lancetable.ops.index.targets import existing_target
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
-from lancetable.table.fragment_reuse import reuse_entry_of
+from lancetable.table.fragment_reuse_entry import reuse_entry_of
 
 if TYPE_CHECKING:
     from lancetable.table.version import TableVersion
